@@ -1,0 +1,92 @@
+"""What a kind of job is: a validated spec and a function that runs inside a worker process."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from vlmconsole.runs.events import EventWriter
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+
+
+class Spec(BaseModel):
+    """Base of every job's settings: unknown keys are refused, so a typing slip never runs for an hour.
+
+    Give each field a ``Field(description=…)`` with its unit: forms, `--plan` and errors show it.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Stopped(Exception):  # noqa: N818 - no error: it is how a job ends when asked to
+    """The job stopped cleanly because it was asked to. ``summary`` is what it can already say."""
+
+    def __init__(self, summary: dict[str, Any] | None = None) -> None:
+        super().__init__("stopped on request")
+        self.summary = summary
+
+
+class JobError(Exception):
+    """A failure told to people: what happened and what to do. The worker adds where the log is."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a job is expected to take; None where nothing honest can be said. ``note`` says from what."""
+
+    seconds: float | None = None
+    memory_bytes: int | None = None
+    disk_bytes: int | None = None
+    note: str = ""
+
+
+@dataclass
+class Context:
+    """What a job gets to work with. It writes into ``run`` only, and polls ``stopping``."""
+
+    run: RunFolder
+    places: Places
+    earlier: RunFolder | None = None  # the attempt this one continues: read its checkpoint, never write there
+    _stop: Event = field(default_factory=Event)
+
+    @property
+    def events(self) -> EventWriter:
+        return self.run.events
+
+    def stopping(self) -> bool:
+        """True once the job was asked to stop: save what there is, then raise Stopped."""
+        return self._stop.is_set()
+
+    def check_stop(self) -> None:
+        """Raise Stopped when the job was asked to stop. For places where nothing needs saving."""
+        if self.stopping():
+            raise Stopped
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep up to ``seconds``, waking at once when asked to stop; returns `stopping()`."""
+        return self._stop.wait(seconds)
+
+    def log(self, text: str) -> None:
+        """A line in the run's log.txt (the worker's stdout)."""
+        print(text, flush=True)
+
+
+@dataclass(frozen=True)
+class JobKind:
+    """One kind of job, found through the entry-point group ``vlmconsole.jobs``.
+
+    ``run(context, spec)`` returns the summary (→ summary.json). Heavy imports belong inside it: the
+    module itself is imported by the console. ``timing_sensitive`` jobs take every CPU slot.
+    ``devices(spec)`` names what the job must hold, e.g. ``["cpu"]``, ``["gpu"]``, ``["gpu1", "port:30000"]``.
+    """
+
+    name: str
+    title: str
+    spec: type[BaseModel]
+    run: Callable[[Context, Any], dict[str, Any]]
+    estimate: Callable[[Any], Estimate] | None = None
+    timing_sensitive: bool = False
+    devices: Callable[[Any], list[str]] | None = None

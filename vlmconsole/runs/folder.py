@@ -1,0 +1,174 @@
+"""A run folder is the bus: the worker writes it, every screen and command only reads it."""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.runs.events import EventWriter, append_line, finite, parse_line
+
+FINAL = frozenset({"done", "failed", "cancelled", "lost"})
+STATES = ("queued", "starting", "running", "done", "failed", "cancelled", "lost")
+
+
+def write_atomic(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
+    """Replace ``path`` by ``data`` so that readers see the old or the new file, never a part.
+
+    Temporary file in the same folder, fsync, rename. Raises OSError, with the temporary removed.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    payload = data.encode() if isinstance(data, str) else data
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(payload)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def to_json(value: Any) -> str:
+    """Indented JSON for files that people open; non-finite numbers become strings."""
+    return json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+
+
+class RunFolder:
+    """One attempt of one job. Cheap to make: nothing is read until asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self.events = EventWriter(self.path / "events.jsonl")
+        self._lock = threading.Lock()
+
+    @classmethod
+    def create(
+        cls,
+        parent: Path,
+        *,
+        kind: str,
+        preset: str,
+        spec: dict[str, Any],
+        title: str,
+        home: Path,
+        **more: Any,
+    ) -> "RunFolder":
+        """Make ``parent/YYYYmmdd-HHMMSS-<preset>-<4 hex>`` holding ``job.json`` and state *queued*.
+
+        ``more`` goes into job.json as it is: ``earlier`` (folder of the attempt this one continues),
+        ``attempt``, ``environment``, ``timing_sensitive`` and the like.
+        """
+        label = re.sub(r"[^A-Za-z0-9._-]+", "-", preset).strip("-.") or "run"
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        while True:
+            stamp = time.strftime("%Y%m%d-%H%M%S")
+            path = parent / f"{stamp}-{label[:60]}-{secrets.token_hex(2)}"
+            try:
+                path.mkdir(mode=0o700)
+                break
+            except FileExistsError:
+                continue
+        run = cls(path)
+        job = {"kind": kind, "preset": preset, "title": title, "spec": spec, "home": str(home), **more}
+        run.write_json("job.json", {**job, "created": round(time.time(), 3)})
+        run.set_state("queued", attempt=more.get("attempt", 1))
+        return run
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.txt"
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+    def job(self) -> dict[str, Any]:
+        """``job.json``: kind, preset, title, spec, home, created… Empty when missing or unreadable."""
+        value = self.read_json("job.json", {})
+        return value if isinstance(value, dict) else {}
+
+    def state(self) -> dict[str, Any]:
+        """``state.json``: state, reason, pid, pid_started, started, ended, heartbeat, attempt."""
+        value = self.read_json("state.json", {})
+        return value if isinstance(value, dict) else {}
+
+    def set_state(self, state: str | None, reason: str | None = None, **more: Any) -> dict[str, Any]:
+        """Move to ``state`` (None keeps it), replace the reason and what ``more`` names; returns the whole."""
+        if state is not None and state not in STATES:
+            raise ValueError(f"no such state: {state}")
+        with self._lock:
+            now = self.state()
+            if state is not None:
+                now.update(state=state, reason=reason)
+            now.update(more)
+            write_atomic(self.file("state.json"), to_json(now))
+        return now
+
+    def write_json(self, name: str, value: Any) -> Path:
+        """Write ``name`` atomically; returns its path."""
+        path = self.file(name)
+        write_atomic(path, to_json(value))
+        return path
+
+    def read_json(self, name: str, default: Any = None) -> Any:
+        """The JSON in ``name``, or ``default`` when it is missing or unreadable."""
+        try:
+            return json.loads(self.file(name).read_text("utf-8", "replace"))
+        except (OSError, ValueError, RecursionError):
+            return default
+
+    def append_jsonl(self, name: str, value: Any) -> None:
+        """Append one line to ``name`` (a torn last line is closed first)."""
+        append_line(self.file(name), value)
+
+    def read_jsonl(self, name: str) -> Iterator[dict[str, Any]]:
+        """The objects of ``name``, torn or bad lines left out; nothing when it is missing."""
+        try:
+            file = self.file(name).open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            for line in file:
+                value = parse_line(line) if line.strip() else None
+                if value is not None:
+                    yield value
+
+
+def list_runs(parent: Path) -> list[RunFolder]:
+    """Every run folder below ``parent``, newest first (by name, which begins with the time)."""
+    try:
+        names = sorted((entry.name for entry in os.scandir(parent) if entry.is_dir()), reverse=True)
+    except FileNotFoundError:
+        return []
+    return [RunFolder(parent / name) for name in names if (parent / name / "job.json").exists()]
+
+
+def find_run(parent: Path, name: str) -> RunFolder:
+    """The run called ``name``: a path, a full name, or an unambiguous part of one; ``last`` is the newest.
+
+    Raises LookupError with a sentence for people.
+    """
+    if (Path(name) / "job.json").exists():
+        return RunFolder(Path(name).absolute())
+    runs = list_runs(parent)
+    if name == "last" and runs:
+        return runs[0]
+    found = [run for run in runs if run.name == name] or [run for run in runs if name and name in run.name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        some = ", ".join(run.name for run in found[:4])
+        raise LookupError(f"“{name}” fits {len(found)} runs ({some}…): give more of the name")
+    raise LookupError(f"no run “{name}” in {parent}: `vlmconsole runs list` shows what there is")

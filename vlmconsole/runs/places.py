@@ -1,0 +1,87 @@
+"""Where a lab home keeps its things. Paths only: nothing here reads settings or starts anything."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Places:
+    """Every path of one lab home. ``config`` is the settings file: ``home/config.toml`` unless told otherwise."""
+
+    home: Path
+    config: Path = field(default=Path())
+
+    def __post_init__(self) -> None:
+        # Workers and the supervisor run elsewhere: a relative home would mean another place to them.
+        object.__setattr__(self, "home", self.home.expanduser().absolute())
+        if self.config == Path():
+            object.__setattr__(self, "config", self.home / "config.toml")
+
+    @property
+    def runs(self) -> Path:
+        return self.home / "runs"
+
+    @property
+    def chats(self) -> Path:
+        return self.home / "chats.sqlite"
+
+    @property
+    def queue(self) -> Path:
+        return self.home / "queue.sqlite"
+
+    @property
+    def servers(self) -> Path:
+        """Folder of the user's own server profiles (TOML)."""
+        return self.home / "servers"
+
+    @property
+    def presets(self) -> Path:
+        """Folder of the user's own job presets (TOML)."""
+        return self.home / "presets"
+
+    @property
+    def environments(self) -> Path:
+        """Folder of the Python environments that ``vlmconsole env make`` builds."""
+        return self.home / "environments"
+
+    @property
+    def inbox(self) -> Path:
+        return self.home / "inbox"
+
+    @property
+    def adapters(self) -> Path:
+        return self.home / "adapters"
+
+    @property
+    def datasets(self) -> Path:
+        return self.home / "datasets"
+
+    @property
+    def cache(self) -> Path:
+        return self.home / "cache"
+
+    @property
+    def state(self) -> Path:
+        """Pid files, locks and the logs of servers and of the supervisor."""
+        return self.home / "state"
+
+    @property
+    def ledger(self) -> Path:
+        return self.home / "ledger.jsonl"
+
+    def ensure(self) -> "Places":
+        """Make the folders, readable by their owner only; existing ones are left as they are."""
+        for folder in (
+            self.home,
+            self.runs,
+            self.servers,
+            self.presets,
+            self.environments,
+            self.inbox,
+            self.adapters,
+            self.datasets,
+            self.cache,
+            self.state,
+        ):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self
