@@ -1,0 +1,102 @@
+"""The command line: the plain twin of every screen, one module a command group, imported only when asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from vlmconsole.cli.common import FAILED, Failure, print_failure, state
+
+USAGE = "usage: vlmconsole [--home DIR] [--json] [--quiet] COMMAND …   (vlmconsole --help lists the commands)"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of the ``vlmconsole`` script and of ``python -m vlmconsole``. Never returns; exits with a code.
+
+    Without a command it opens the console and imports nothing of the command line, to paint its first frame fast.
+    """
+    words = _take_globals(list(sys.argv[1:] if argv is None else argv))
+    try:
+        if words:
+            from vlmconsole.cli.tree import run
+
+            code = run(words)
+        else:
+            code = _open_console()
+    except Failure as failure:
+        print_failure(failure)
+        code = failure.code
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        # The reader (`| head`) went away: not our failure, and Python must not complain at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = FAILED
+    except Exception as error:
+        code = _report_bug(error)
+    sys.exit(code)
+
+
+def _take_globals(words: list[str]) -> list[str]:
+    """Take ``--home DIR``, ``--quiet`` and a leading ``--json`` out of the words, wherever they stand before ``--``."""
+    rest: list[str] = []
+    state.home, state.json, state.quiet = None, False, False
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            return [*rest, word, *words]
+        if word == "--home" and words:
+            state.home = Path(words.pop(0)).expanduser()
+        elif word.startswith("--home="):
+            state.home = Path(word.partition("=")[2]).expanduser()
+        elif word == "--quiet":
+            state.quiet = True
+        elif word == "--json":
+            state.json = True
+        else:
+            rest.append(word)
+    return rest
+
+
+def _open_console() -> int:
+    if state.json:
+        raise Failure("--json needs a command; the console itself is a screen.", USAGE, 2)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Failure(
+            "The console needs a terminal, and this is a pipe or a file.",
+            "Every screen has a plain twin: `vlmconsole --help` lists them, `vlmconsole chat TEXT` answers here.",
+            2,
+        )
+    try:
+        from vlmconsole.app import run_console
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").split(".")[0] not in {"textual", "textual_image", "textual_plot"}:
+            raise
+        raise Failure(
+            f"The console's screens are not installed here (module {missing.name} is missing).",
+            "Install them with: pip install 'vlmconsole[tui]'. The commands work without them: vlmconsole --help",
+        ) from None
+    return run_console(state.home)
+
+
+def _report_bug(error: Exception) -> int:
+    """A fault of ours: the trace goes into a log file, one line goes to the person."""
+    import tempfile
+    import traceback
+
+    text = "".join(traceback.format_exception(error))
+    try:
+        folder = state.lab.places.home / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+    except Exception:  # the lab home itself may be what is broken: the trace must still land somewhere
+        folder = Path(tempfile.gettempdir())
+    log = folder / "crash.log"
+    try:
+        with log.open("a", encoding="utf-8") as stream:
+            stream.write(f"\n$ vlmconsole {' '.join(sys.argv[1:])}\n{text}")
+        where = f"The trace is in {log}."
+    except OSError as unwritable:
+        where = f"The trace could not be written to {log} ({unwritable.strerror})."
+    print_failure(Failure(f"{type(error).__name__}: {error}", f"This is a fault of vlmconsole's own. {where}"))
+    return FAILED

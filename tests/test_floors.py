@@ -1,0 +1,107 @@
+"""The floors of the house: who may import whom, and what may be heavy."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: From the ground up. A file imports only from its own floor or one below.
+FLOORS = [
+    {"vision", "runs", "scoring", "assets", "presets"},
+    {"counting", "engines", "training", "chats"},
+    {"measure", "gates", "gauges"},
+    {"queue", "jobs"},
+    {"lab"},
+    {"doctor"},
+    {"screens"},
+    {"app"},
+    {"cli", "__main__"},
+]
+LEVEL = {name: level for level, floor in enumerate(FLOORS) for name in floor}
+MAPPED = {"screens": ROOT / "screens", "jobs": ROOT / "jobs", "presets": ROOT / "presets", "assets": ROOT / "assets"}
+HEAVY = {"torch", "transformers", "peft", "mlx", "mlx_vlm", "verl", "ray"}
+SCREEN_ONLY = {"textual", "textual_image", "textual_plot", "plotext"}
+
+
+def shipped() -> list[tuple[str, Path]]:
+    """(dotted module without ``vlmconsole.``, file) of every Python file that ships."""
+    found = [(path.relative_to(ROOT / "vlmconsole"), path) for path in (ROOT / "vlmconsole").rglob("*.py")]
+    for name, folder in MAPPED.items():
+        found += [(Path(name) / path.relative_to(folder), path) for path in folder.rglob("*.py")]
+    return [(".".join(rel.with_suffix("").parts), path) for rel, path in found]
+
+
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """(module, whether at import time) of every import of a file; imports for type checking do not count."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    lazy: set[int] = set()
+    typing_only: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            lazy.update(id(inner) for inner in ast.walk(node))
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            typing_only.update(id(inner) for inner in ast.walk(node))
+    found: list[tuple[str, bool]] = []
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            found += [(alias.name, id(node) not in lazy) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide which floor is meant"
+            base = node.module or ""
+            found += [(f"{base}.{alias.name}" if base == "vlmconsole" else base, id(node) not in lazy) for alias in node.names]
+    return found
+
+
+@pytest.mark.parametrize(("module", "path"), shipped(), ids=lambda value: value if isinstance(value, str) else "")
+def test_a_file_imports_only_from_its_floor_or_below(module: str, path: Path) -> None:
+    own = module.split(".")[0]
+    if own == "__init__":
+        return
+    for name, eager in imports(path):
+        head, _, rest = name.partition(".")
+        if head == "vlmconsole" and rest:
+            other = rest.split(".")[0]
+            if other in LEVEL:
+                assert LEVEL[other] <= LEVEL[own], f"{path} ({own}) imports {name}, which stands above it"
+            if own == "screens":
+                assert other != "jobs", f"{path}: screens never import jobs"
+            if other == "training" and own != "training":
+                assert not eager, f"{path}: training/ is imported only inside a job's run"
+        if head in SCREEN_ONLY:
+            assert own in {"screens", "app"} or (head == "plotext" and not eager), f"{path} imports {name}"
+        if head in HEAVY and own not in {"training"}:
+            assert not eager, f"{path} imports {name} at import time"
+
+
+def test_every_package_folder_is_listed_for_the_wheel() -> None:
+    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    have = {"vlmconsole" + ("." + m.removesuffix("__init__").strip(".") if m != "__init__" else "") for m, p in shipped() if p.name == "__init__.py"}
+    assert {name.rstrip(".") for name in have} == listed
+
+
+def test_the_core_imports_without_screens_and_without_heavy_stacks() -> None:
+    modules = [m for m, _ in shipped() if m.split(".")[0] not in {"screens", "app", "training", "__main__"} and not m.endswith("__main__")]
+    names = ["vlmconsole." + m.removesuffix(".__init__") for m in modules if m != "__init__" and m != "engines.mlx_server"]
+    code = (
+        "import importlib, sys\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        f"bad = {sorted(HEAVY | SCREEN_ONLY)!r}\n"
+        "print([name for name in bad if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_files_stay_small() -> None:
+    long = {str(path.relative_to(ROOT)): n for _, path in shipped() if (n := len(path.read_text().splitlines())) > 400}
+    assert not long, f"files past 400 lines: {long}"

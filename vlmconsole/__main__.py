@@ -1,0 +1,5 @@
+"""``python -m vlmconsole``: the same as the ``vlmconsole`` script."""
+
+from vlmconsole.cli import main
+
+main()

@@ -1,0 +1,110 @@
+"""What every command shares: where the lab is, how a value is printed, how a failure is said.
+
+The contract (scripts rely on it): with ``--json`` exactly one JSON value on stdout and nothing else,
+logs and progress on stderr. Exit codes: 0 fine, 1 the thing asked for failed or was judged failing,
+2 bad usage, 3 cannot judge.
+"""
+
+from __future__ import annotations
+
+import json as jsonlib
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vlmconsole.lab import Lab
+
+OK, FAILED, USAGE, CANNOT_JUDGE = 0, 1, 2, 3
+
+
+class Failure(Exception):
+    """A failure said to a person: what happened, what to do about it, and the exit code.
+
+    Raise it from any command; :func:`vlmconsole.cli.main` prints it. ``details`` goes into the JSON form only.
+    """
+
+    def __init__(self, message: str, hint: str = "", code: int = FAILED, **details: Any) -> None:
+        super().__init__(message)
+        self.message, self.hint, self.code, self.details = message, hint, code, details
+
+
+class _State:
+    """The global options of this one command line."""
+
+    home: Path | None = None
+    json: bool = False
+    quiet: bool = False
+    _lab: Lab | None = None
+    _lab_home: Path | None = None
+
+    @property
+    def lab(self) -> Lab:
+        """The lab of ``--home``, ``VLMCONSOLE_HOME`` or the platform's folders; opened on first use."""
+        if self._lab is None or self._lab_home != self.home:
+            from vlmconsole.lab import Lab
+
+            self._lab, self._lab_home = Lab.open(self.home), self.home
+        return self._lab
+
+
+state = _State()
+
+
+def fail(message: str, hint: str = "", code: int = FAILED, **details: Any) -> NoReturn:
+    """Stop this command with one clear line (and a hint); see :class:`Failure`."""
+    raise Failure(message, hint, code, **details)
+
+
+def emit(value: Any, human: Callable[[Console], None] | str | None = None) -> None:
+    """Print a result once: ``value`` as JSON with ``--json``, else ``human`` (a text, or a function of a console)."""
+    if state.json:
+        sys.stdout.write(jsonlib.dumps(_plain(value), ensure_ascii=False, indent=None, allow_nan=False) + "\n")
+        sys.stdout.flush()
+    elif callable(human):
+        human(console())
+    elif human is not None:
+        console().print(human, markup=False, highlight=False, soft_wrap=True)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A rich console. Model output and file names must be printed with ``markup=False``."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, quiet=state.quiet and stderr, highlight=False)
+
+
+def say(message: str) -> None:
+    """A progress or log line for people: stderr, silent under ``--quiet``."""
+    if not state.quiet:
+        sys.stderr.write(message + "\n")
+        sys.stderr.flush()
+
+
+def print_failure(failure: Failure) -> None:
+    """Write a failure to stderr, and under ``--json`` also as the one JSON value on stdout."""
+    if state.json:
+        error = {"message": failure.message, "hint": failure.hint or None, **failure.details}
+        sys.stdout.write(jsonlib.dumps({"error": _plain(error)}, ensure_ascii=False) + "\n")
+    sys.stderr.write(f"error: {failure.message}\n")
+    if failure.hint:
+        sys.stderr.write(f"       {failure.hint}\n")
+
+
+def _plain(value: Any) -> Any:
+    """Only what JSON can say: paths become text, NaN and infinities null (never a bare NaN that breaks a reader)."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "model_dump"):
+        return _plain(value.model_dump(mode="json"))
+    return value

@@ -1,0 +1,148 @@
+"""The check-up behind ``vlmconsole doctor``: what is found, what is missing, what is at the wrong version."""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from typing import Any, Literal
+
+from packaging.requirements import Requirement
+
+from vlmconsole import __version__
+from vlmconsole.lab import Lab
+
+State = Literal["ok", "missing", "wrong", "info"]
+
+#: extra → what stops working without it. Missing extras are facts, not faults: a base install is a right install.
+EXTRAS = {
+    "tui": "the console's screens",
+    "local": "the bundled model's server (mlx-vlm)",
+    "train": "training and in-process evaluation",
+    "report": "HTML reports",
+    "ray": "jobs on a Ray cluster",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the check-up. ``wrong`` is a fault to mend; ``missing`` only takes a feature away."""
+
+    name: str
+    state: State
+    found: str
+    hint: str = ""
+
+
+def examine(lab: Lab) -> list[Check]:
+    """Every check, in the order a person would ask. Starts nothing and changes nothing."""
+    return [*_python(), *_packages(), *_home(lab), *_bundled_model(), *_profiles(lab), *_devices(), *_terminal()]
+
+
+def as_json(checks: list[Check]) -> dict[str, Any]:
+    """``{ok, checks: [{name, state, found, hint}]}``; ok is false when any check is ``wrong``."""
+    return {"ok": all(check.state != "wrong" for check in checks), "checks": [asdict(check) for check in checks]}
+
+
+def _python() -> Iterator[Check]:
+    version = platform.python_version()
+    fine = sys.version_info >= (3, 11)
+    yield Check("python", "ok" if fine else "wrong", f"{version} ({sys.executable})", "" if fine else "3.11 or newer")
+    yield Check("vlmconsole", "ok", f"{__version__}, {platform.system()} {platform.machine()}")
+
+
+def _packages() -> Iterator[Check]:
+    try:
+        wanted = [Requirement(line) for line in metadata.requires("vlmconsole") or []]
+    except metadata.PackageNotFoundError:
+        yield Check("install", "wrong", "vlmconsole runs from a folder, not from an install", "pip install -e '.[tui]'")
+        return
+    for extra in ("", *EXTRAS):
+        mine = [need for need in wanted if _belongs(need, extra)]
+        bad, absent = [], []
+        for need in mine:
+            try:
+                have = metadata.version(need.name)
+            except metadata.PackageNotFoundError:
+                absent.append(need.name)
+                continue
+            if not need.specifier.contains(have, prereleases=True):
+                bad.append(f"{need.name} {have} (wants {need.specifier})")
+        name = f"extra [{extra}]" if extra else "base packages"
+        install = f"pip install 'vlmconsole[{extra}]'" if extra else "pip install vlmconsole"
+        if bad:
+            yield Check(name, "wrong", "mispinned: " + ", ".join(bad), install)
+        elif absent:
+            lost = f"without it: no {EXTRAS[extra]}; " if extra else ""
+            yield Check(name, "missing" if extra else "wrong", "missing: " + ", ".join(absent), lost + install)
+        else:
+            yield Check(name, "ok", ", ".join(f"{need.name} {metadata.version(need.name)}" for need in mine))
+
+
+def _belongs(need: Requirement, extra: str) -> bool:
+    """Whether a requirement is asked for by this extra (``""``: by the base) on this machine."""
+    if need.marker is None:
+        return extra == ""
+    plain = need.marker.evaluate({"extra": ""})
+    return plain if extra == "" else (not plain and need.marker.evaluate({"extra": extra}))
+
+
+def _home(lab: Lab) -> Iterator[Check]:
+    home = lab.places.home
+    free = shutil.disk_usage(home).free / 2**30
+    writable = os.access(home, os.W_OK)
+    if not writable:
+        yield Check("lab home", "wrong", f"{home} cannot be written", "choose another with --home DIR")
+    else:
+        low = free < 1
+        yield Check(
+            "lab home", "wrong" if low else "ok", f"{home}, {free:.1f} GiB free", "runs need room" if low else ""
+        )
+    config = lab.places.config
+    yield Check("settings", "ok" if config.exists() else "info", f"{config}" + ("" if config.exists() else " (none yet)"))
+
+
+def _bundled_model() -> Iterator[Check]:
+    folder = files("vlmconsole.assets") / "tiny-qwen2.5-vl"
+    names = ("config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json")
+    absent = [name for name in names if not (folder / name).is_file()]
+    if absent:
+        yield Check("bundled model", "wrong", "missing: " + ", ".join(absent), "reinstall vlmconsole")
+    else:
+        yield Check("bundled model", "ok", "tiny-qwen2.5-vl")
+
+
+def _profiles(lab: Lab) -> Iterator[Check]:
+    from vlmconsole.engines.profile import ProfileError, load_profiles
+
+    try:
+        profiles = load_profiles(lab.places.servers)
+    except ProfileError as error:
+        yield Check("server profiles", "wrong", str(error), f"edit the file in {lab.places.servers}")
+        return
+    yield Check("server profiles", "ok", ", ".join(sorted(profiles)))
+    if lab.settings.server not in profiles:
+        yield Check("default server", "wrong", f"{lab.settings.server!r} is no profile", "set `server` in the settings")
+
+
+def _devices() -> Iterator[Check]:
+    yield Check("cpu", "info", f"{os.cpu_count()} cores")
+    from vlmconsole.gauges.nvidia import summary
+
+    yield Check("nvidia gpu", "info", summary())
+
+
+def _terminal() -> Iterator[Check]:
+    env = os.environ
+    facts = [f"TERM={env.get('TERM', 'unset')}"]
+    facts += [name for name in ("TMUX", "SSH_CONNECTION", "NO_COLOR") if env.get(name)]
+    facts.append("true colour" if env.get("COLORTERM") in {"truecolor", "24bit"} else "true colour not announced")
+    yield Check("terminal", "info", ", ".join(facts))
+    for tool, use in (("tmux", "sessions that survive SSH"), ("ssh", "remote servers through a tunnel")):
+        path = shutil.which(tool)
+        yield Check(tool, "ok" if path else "missing", path or "not found", "" if path else f"without it: no {use}")
