@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: From the ground up. A file imports only from its own floor or one below.
 FLOORS = [
+    {"errors"},
     {"vision", "runs", "scoring", "assets", "presets"},
     {"counting", "engines", "training", "chats"},
     {"measure", "gates", "gauges"},
@@ -25,7 +26,12 @@ FLOORS = [
     {"cli", "__main__"},
 ]
 LEVEL = {name: level for level, floor in enumerate(FLOORS) for name in floor}
-MAPPED = {"screens": ROOT / "screens", "jobs": ROOT / "jobs", "presets": ROOT / "presets", "assets": ROOT / "assets"}
+MAPPED = {
+    "screens": ROOT / "screens",
+    "jobs": ROOT / "jobs",
+    "presets": ROOT / "presets",
+    "assets": ROOT / "assets",
+}
 HEAVY = {"torch", "transformers", "peft", "mlx", "mlx_vlm", "verl", "ray"}
 SCREEN_ONLY = {"textual", "textual_image", "textual_plot", "plotext"}
 
@@ -57,7 +63,9 @@ def imports(path: Path) -> list[tuple[str, bool]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative imports hide which floor is meant"
             base = node.module or ""
-            found += [(f"{base}.{alias.name}" if base == "vlmconsole" else base, id(node) not in lazy) for alias in node.names]
+            found += [
+                (f"{base}.{alias.name}" if base == "vlmconsole" else base, id(node) not in lazy) for alias in node.names
+            ]
     return found
 
 
@@ -84,13 +92,23 @@ def test_a_file_imports_only_from_its_floor_or_below(module: str, path: Path) ->
 
 def test_every_package_folder_is_listed_for_the_wheel() -> None:
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
-    have = {"vlmconsole" + ("." + m.removesuffix("__init__").strip(".") if m != "__init__" else "") for m, p in shipped() if p.name == "__init__.py"}
+    have = {
+        "vlmconsole" + ("." + m.removesuffix("__init__").strip(".") if m != "__init__" else "")
+        for m, p in shipped()
+        if p.name == "__init__.py"
+    }
     assert {name.rstrip(".") for name in have} == listed
 
 
 def test_the_core_imports_without_screens_and_without_heavy_stacks() -> None:
-    modules = [m for m, _ in shipped() if m.split(".")[0] not in {"screens", "app", "training", "__main__"} and not m.endswith("__main__")]
-    names = ["vlmconsole." + m.removesuffix(".__init__") for m in modules if m != "__init__" and m != "engines.mlx_server"]
+    modules = [
+        m
+        for m, _ in shipped()
+        if m.split(".")[0] not in {"screens", "app", "training", "__main__"} and not m.endswith("__main__")
+    ]
+    names = [
+        "vlmconsole." + m.removesuffix(".__init__") for m in modules if m != "__init__" and m != "engines.mlx_server"
+    ]
     code = (
         "import importlib, sys\n"
         f"for name in {names!r}: importlib.import_module(name)\n"

@@ -41,12 +41,23 @@ class Check:
 
 def examine(lab: Lab) -> list[Check]:
     """Every check, in the order a person would ask. Starts nothing and changes nothing."""
-    return [*_python(), *_packages(), *_home(lab), *_bundled_model(), *_profiles(lab), *_devices(), *_terminal()]
+    return [
+        *_python(),
+        *_packages(),
+        *_home(lab),
+        *_bundled_model(),
+        *_profiles(lab),
+        *_devices(),
+        *_terminal(),
+    ]
 
 
 def as_json(checks: list[Check]) -> dict[str, Any]:
     """``{ok, checks: [{name, state, found, hint}]}``; ok is false when any check is ``wrong``."""
-    return {"ok": all(check.state != "wrong" for check in checks), "checks": [asdict(check) for check in checks]}
+    return {
+        "ok": all(check.state != "wrong" for check in checks),
+        "checks": [asdict(check) for check in checks],
+    }
 
 
 def _python() -> Iterator[Check]:
@@ -60,7 +71,12 @@ def _packages() -> Iterator[Check]:
     try:
         wanted = [Requirement(line) for line in metadata.requires("vlmconsole") or []]
     except metadata.PackageNotFoundError:
-        yield Check("install", "wrong", "vlmconsole runs from a folder, not from an install", "pip install -e '.[tui]'")
+        yield Check(
+            "install",
+            "wrong",
+            "vlmconsole runs from a folder, not from an install",
+            "pip install -e '.[tui]'",
+        )
         return
     for extra in ("", *EXTRAS):
         mine = [need for need in wanted if _belongs(need, extra)]
@@ -101,10 +117,17 @@ def _home(lab: Lab) -> Iterator[Check]:
     else:
         low = free < 1
         yield Check(
-            "lab home", "wrong" if low else "ok", f"{home}, {free:.1f} GiB free", "runs need room" if low else ""
+            "lab home",
+            "wrong" if low else "ok",
+            f"{home}, {free:.1f} GiB free",
+            "runs need room" if low else "",
         )
     config = lab.places.config
-    yield Check("settings", "ok" if config.exists() else "info", f"{config}" + ("" if config.exists() else " (none yet)"))
+    yield Check(
+        "settings",
+        "ok" if config.exists() else "info",
+        f"{config}" + ("" if config.exists() else " (none yet)"),
+    )
 
 
 def _bundled_model() -> Iterator[Check]:
@@ -127,7 +150,12 @@ def _profiles(lab: Lab) -> Iterator[Check]:
         return
     yield Check("server profiles", "ok", ", ".join(sorted(profiles)))
     if lab.settings.server not in profiles:
-        yield Check("default server", "wrong", f"{lab.settings.server!r} is no profile", "set `server` in the settings")
+        yield Check(
+            "default server",
+            "wrong",
+            f"{lab.settings.server!r} is no profile",
+            "set `server` in the settings",
+        )
 
 
 def _devices() -> Iterator[Check]:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from vlmconsole.cli.common import FAILED, Failure, print_failure, state
+from vlmconsole.errors import LabError
 
 USAGE = "usage: vlmconsole [--home DIR] [--json] [--quiet] COMMAND …   (vlmconsole --help lists the commands)"
 
@@ -24,11 +25,11 @@ def main(argv: list[str] | None = None) -> None:
             code = run(words)
         else:
             code = _open_console()
-    except Failure as failure:
-        print_failure(failure)
-        code = failure.code
     except KeyboardInterrupt:
         code = 130
+    except LabError as error:
+        print_failure(error)
+        code = error.code
     except BrokenPipeError:
         # The reader (`| head`) went away: not our failure, and Python must not complain at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

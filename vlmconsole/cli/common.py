@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from vlmconsole.errors import LabError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -22,15 +24,12 @@ if TYPE_CHECKING:
 OK, FAILED, USAGE, CANNOT_JUDGE = 0, 1, 2, 3
 
 
-class Failure(Exception):
-    """A failure said to a person: what happened, what to do about it, and the exit code.
-
-    Raise it from any command; :func:`vlmconsole.cli.main` prints it. ``details`` goes into the JSON form only.
-    """
+class Failure(LabError):
+    """A command's own failure. ``details`` goes into the JSON form only."""
 
     def __init__(self, message: str, hint: str = "", code: int = FAILED, **details: Any) -> None:
-        super().__init__(message)
-        self.message, self.hint, self.code, self.details = message, hint, code, details
+        super().__init__(message, hint)
+        self.code, self.details = code, details
 
 
 class _State:
@@ -85,10 +84,10 @@ def say(message: str) -> None:
         sys.stderr.flush()
 
 
-def print_failure(failure: Failure) -> None:
+def print_failure(failure: LabError) -> None:
     """Write a failure to stderr, and under ``--json`` also as the one JSON value on stdout."""
     if state.json:
-        error = {"message": failure.message, "hint": failure.hint or None, **failure.details}
+        error = {"message": failure.message, "hint": failure.hint or None, **getattr(failure, "details", {})}
         sys.stdout.write(jsonlib.dumps({"error": _plain(error)}, ensure_ascii=False) + "\n")
     sys.stderr.write(f"error: {failure.message}\n")
     if failure.hint:

@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 import typer
-from typer.core import TyperGroup, TyperOption
+from typer.core import TyperGroup
 
 from vlmconsole import __version__
 from vlmconsole.cli.common import USAGE, Failure, state
@@ -42,28 +42,15 @@ class LazyTree(TyperGroup):
         holder.callback()(lambda: None)  # keeps typer from collapsing a single command into the holder
         module.register(holder)
         command = typer.main.get_group(holder).commands[cmd_name]
-        _add_json(command)
+        _note_globals(command)
         return command
 
 
-def _add_json(command: Any) -> None:
-    """``--json`` on every command, declared once here rather than in each of them."""
+def _note_globals(command: Any) -> None:
+    """Say under every command's help what ``main`` takes from anywhere on the line."""
     for child in getattr(command, "commands", {}).values():
-        _add_json(child)
-    if not hasattr(command, "commands") and all("--json" not in parameter.opts for parameter in command.params):
-        option = TyperOption(
-            param_decls=["--json"],
-            is_flag=True,
-            expose_value=False,
-            callback=_set_json,
-            help="One JSON value on stdout and nothing else.",
-        )
-        command.params.append(option)
-
-
-def _set_json(ctx: Any, param: Any, value: bool) -> bool:
-    state.json = state.json or bool(value)
-    return value
+        _note_globals(child)
+    command.epilog = "Everywhere: --json (one JSON value on stdout, nothing else), --home DIR, --quiet."
 
 
 def _version(value: bool) -> None:

@@ -1,0 +1,114 @@
+"""The command line as a contract: exit codes, one JSON value, one clear line on failure, in hostile folders too."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vlmconsole.cli.tree import COMMANDS
+
+
+def run(*words: str, home: Path, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "vlmconsole", *words],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "VLMCONSOLE_HOME": str(home), **env},
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_help_names_every_command(tmp_path: Path) -> None:
+    done = run("--help", home=tmp_path, COLUMNS="200")
+    assert done.returncode == 0
+    for name in COMMANDS:
+        assert name in done.stdout
+
+
+@pytest.mark.parametrize("words", [("nope",), ("kv", "--no-such-option"), ("tokens",)])
+def test_bad_usage_is_exit_2_and_no_traceback(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = run(*words, home=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_json_may_stand_anywhere_and_a_failure_is_one_json_value(tmp_path: Path) -> None:
+    for words in (("--json", "tokens", "448x336"), ("tokens", "448x336", "--json"), ("tokens", "--json", "448x336")):
+        assert json.loads(run(*words, home=tmp_path).stdout)["visual_tokens"] == 192
+    failed = run("tokens", "no-such-picture.png", "--json", home=tmp_path)
+    assert failed.returncode != 0
+    assert "no-such-picture.png" in json.loads(failed.stdout)["error"]["message"]
+
+
+def test_doctor_examines_this_install(tmp_path: Path) -> None:
+    done = run("doctor", "--json", home=tmp_path)
+    report = json.loads(done.stdout)
+    assert report["ok"] is (done.returncode == 0)
+    states = {check["name"]: check["state"] for check in report["checks"]}
+    assert states["python"] == "ok"
+    assert states["bundled model"] == "ok"
+    assert states["lab home"] == "ok"
+
+
+def test_a_wrong_setting_names_its_source_and_what_is_allowed(tmp_path: Path) -> None:
+    done = run("doctor", home=tmp_path, VLMCONSOLE_THEME="pink")
+    assert done.returncode == 2
+    assert "VLMCONSOLE_THEME" in done.stderr and "'dark' or 'light'" in done.stderr
+    (tmp_path / "config.toml").write_text("colour = 3\n")
+    done = run("doctor", home=tmp_path)
+    assert done.returncode == 2
+    assert "colour" in done.stderr and "config.toml" in done.stderr and "theme" in done.stderr
+    (tmp_path / "config.toml").write_text("theme = \n")
+    assert "not valid TOML" in run("doctor", home=tmp_path).stderr
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    from vlmconsole.lab import Lab
+
+    (tmp_path / "config.toml").write_text("max_tokens = 32\n")
+    assert Lab.open(tmp_path).settings.max_tokens == 32
+
+
+def test_home_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run("doctor", "--home", str(tmp_path / "file" / "home"), home=tmp_path)
+    assert done.returncode == 2
+    assert "cannot be made" in done.stderr and "--home" in done.stderr
+
+
+def test_a_folder_with_the_same_names_shadows_nothing(tmp_path: Path) -> None:
+    for name in ("jobs", "screens", "presets", "assets", "queue", "vision"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('the hostile folder was imported')\n")
+    assert run("tokens", "448x336", "--json", home=tmp_path / "home", cwd=tmp_path).returncode == 0
+    script = Path(sys.executable).parent / "vlmconsole"
+    done = subprocess.run([script, "doctor"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert "hostile" not in done.stdout + done.stderr
+
+
+def test_the_console_says_it_needs_a_terminal(tmp_path: Path) -> None:
+    done = run(home=tmp_path)
+    assert done.returncode == 2
+    assert "needs a terminal" in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_fault(tmp_path: Path) -> None:
+    piped = subprocess.run(
+        f"{sys.executable} -m vlmconsole --help | head -n 1",
+        shell=True,  # noqa: S602 - the pipe is what is tested, its words are ours
+        capture_output=True,
+        text=True,
+        env={**os.environ, "VLMCONSOLE_HOME": str(tmp_path)},
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in piped.stderr and "BrokenPipe" not in piped.stderr

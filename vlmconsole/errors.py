@@ -1,0 +1,15 @@
+"""The one base of every error that is meant for a person."""
+
+
+class LabError(Exception):
+    """Something a person can understand and mend: ``message`` says what happened, ``hint`` what to do about it.
+
+    Commands print it as one line and exit with ``code`` (1: the thing asked for failed, 2: bad usage, 3: cannot
+    judge); screens show it where it happened. Anything else that escapes is a fault of ours and goes to the log.
+    """
+
+    code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message, self.hint = message, hint
