@@ -1,0 +1,171 @@
+"""How a Qwen2-VL / Qwen2.5-VL image processor resizes a picture, and how many visual tokens come out.
+
+The arithmetic only, without torch; `tests/test_tokens.py` holds it against the real image processor.
+Sizes are (width, height) in pixels everywhere; `image_grid_thw` is (time, rows, columns) in patches.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+MAX_ASPECT_RATIO = 200  # the processor refuses anything longer
+# What the image processor's class falls back on where a model's file names no upper limit; Qwen2.5-VL's file does.
+CLASS_MAX_PIXELS = 28 * 28 * 1280
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+
+
+class ProcessorError(ValueError):
+    """A picture size or a processor file that cannot be used; the message is one line for people."""
+
+
+class ProcessorSettings(BaseModel):
+    """What decides the number of visual tokens; the defaults are Qwen2.5-VL's own.
+
+    `patch_size` in pixels, `merge_size` patches to a side of one token, `min_pixels`/`max_pixels` of the
+    resized picture.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    patch_size: int = Field(14, gt=0)
+    merge_size: int = Field(2, gt=0)
+    temporal_patch_size: int = Field(2, gt=0)
+    min_pixels: int = Field(56 * 56, gt=0)
+    max_pixels: int = Field(28 * 28 * 16384, gt=0)
+
+    @property
+    def factor(self) -> int:
+        """Pixels to a side of one visual token: both resized sides are multiples of it."""
+        return self.patch_size * self.merge_size
+
+    @classmethod
+    def from_model_dir(cls, folder: str | Path) -> ProcessorSettings:
+        """The settings of a model folder's `preprocessor_config.json` (or `processor_config.json`).
+
+        Both spellings of the pixel limits are read: `min_pixels`/`max_pixels`, and
+        `size: {shortest_edge, longest_edge}`, which despite its names also means pixels *of area*.
+        Raises ProcessorError when the folder has none or the numbers cannot be used.
+        """
+        folder = Path(folder)
+        for name in PROCESSOR_FILES:
+            path = folder / name
+            if path.is_file():
+                return cls.from_config(_read_object(path), source=str(path))
+        raise ProcessorError(
+            f"{folder} has no {PROCESSOR_FILES[0]}: point at the model's own folder (the one with config.json)"
+        )
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], *, source: str = "the processor settings") -> ProcessorSettings:
+        """The settings in a processor configuration that was already read; `source` names it in errors."""
+        nested = config.get("image_processor")
+        values: dict[str, Any] = nested if isinstance(nested, dict) else config
+        stated = values.get("size")
+        size: dict[str, Any] = stated if isinstance(stated, dict) else {}
+        found = {
+            "patch_size": values.get("patch_size"),
+            "merge_size": values.get("merge_size"),
+            "temporal_patch_size": values.get("temporal_patch_size"),
+            # Where both spellings stand, the processor itself lets min_pixels/max_pixels win.
+            "min_pixels": _first(values.get("min_pixels"), size.get("min_pixels"), size.get("shortest_edge")),
+            "max_pixels": _first(
+                values.get("max_pixels"), size.get("max_pixels"), size.get("longest_edge"), CLASS_MAX_PIXELS
+            ),
+        }
+        try:
+            return cls.model_validate({key: value for key, value in found.items() if value is not None})
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ProcessorError(f"{source}: {first['loc'][0]}: {first['msg']}") from error
+
+
+class VisualTokens(BaseModel):
+    """What the vision encoder gets: resized (width, height), the patch grid (t, rows, columns), tokens."""
+
+    model_config = ConfigDict(frozen=True)
+
+    resized: tuple[int, int]
+    image_grid_thw: tuple[int, int, int]
+    visual_tokens: int
+
+
+QWEN2_5_VL = ProcessorSettings()
+
+
+def resized(width: int, height: int, settings: ProcessorSettings = QWEN2_5_VL) -> tuple[int, int]:
+    """(width, height) after the processor's resize: both multiples of `settings.factor`, area within limits.
+
+    Raises ProcessorError for an empty picture and for sides more than 200:1 apart, as the processor does.
+    """
+    if width < 1 or height < 1:
+        raise ProcessorError(f"a picture of {width}×{height} has no pixels")
+    if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
+        raise ProcessorError(
+            f"{width}×{height} is longer than {MAX_ASPECT_RATIO}:1, which the model's image processor refuses:"
+            " crop it or cut it into pieces"
+        )
+    factor = settings.factor
+    # Python's round() goes to the even multiple at a half, and a thin side may round to nothing here: so it does
+    # in the processor, which then takes the `min_pixels` branch.
+    wide, high = (round(side / factor) * factor for side in (width, height))
+    if wide * high > settings.max_pixels:
+        shrink = math.sqrt(width * height / settings.max_pixels)
+        wide, high = (max(factor, math.floor(side / shrink / factor) * factor) for side in (width, height))
+    elif wide * high < settings.min_pixels:
+        grow = math.sqrt(settings.min_pixels / (width * height))
+        wide, high = (math.ceil(side * grow / factor) * factor for side in (width, height))
+    return wide, high
+
+
+def visual_tokens(width: int, height: int, settings: ProcessorSettings = QWEN2_5_VL) -> VisualTokens:
+    """Resized size, patch grid and visual tokens of one still picture of width × height pixels."""
+    size = resized(width, height, settings)
+    columns, rows = (side // settings.patch_size for side in size)
+    return VisualTokens(
+        resized=size,
+        image_grid_thw=(1, rows, columns),
+        visual_tokens=rows * columns // settings.merge_size**2,
+    )
+
+
+def fit_tokens(width: int, height: int, most: int, settings: ProcessorSettings = QWEN2_5_VL) -> tuple[int, int] | None:
+    """The largest (width, height) of the same shape, never enlarged, that costs at most `most` visual tokens.
+
+    None when even the smallest picture of that shape costs more. For the offer to shrink before sending.
+    """
+    if visual_tokens(width, height, settings).visual_tokens <= most:
+        return width, height
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if visual_tokens(*_scaled(width, height, middle), settings).visual_tokens <= most:
+            low = middle
+        else:
+            high = middle
+    size = _scaled(width, height, low)
+    return size if visual_tokens(*size, settings).visual_tokens <= most else None
+
+
+def _scaled(width: int, height: int, scale: float) -> tuple[int, int]:
+    """Both sides times `scale`, at least one pixel and within the processor's ratio."""
+    wide, high = max(1, int(width * scale)), max(1, int(height * scale))
+    return max(wide, math.ceil(high / MAX_ASPECT_RATIO)), max(high, math.ceil(wide / MAX_ASPECT_RATIO))
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ProcessorError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ProcessorError(f"{path} is not a JSON object")
+    return value
