@@ -1,0 +1,130 @@
+"""Starts mlx-vlm's server quickly and without its CPU faults. Runs under the *server's* interpreter.
+
+Only the standard library and mlx-vlm are needed there, so it is started by its file name and works in an environment
+without vlmconsole. What it does before the server module is imported:
+
+* hides packages that serving never calls (torch above all) from the import system: they cost most of the start;
+* replaces the Metal-only mask kernel of structured output where there is no Metal, because on a CPU one JSON request
+  otherwise ends *every* running stream;
+* refuses to listen on anything but the loopback interface.
+
+Arguments are those of `python -m mlx_vlm.server`. A line `vlmconsole: …` is printed before each phase, which
+`engines.launch` shows as progress.
+"""
+
+import sys
+
+if sys.path and sys.path[0].rstrip("/").endswith("engines"):
+    # Started by file name: this folder holds `profile.py`, which must not stand in for the standard library's.
+    del sys.path[0]
+
+import importlib.metadata
+import os
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+# Found by `-X importtime` on mlx-vlm 0.7.10: imported when present, never needed to serve text and pictures.
+HIDDEN = frozenset(
+    "torch torchvision torchaudio tensorflow jax flax accelerate peft scipy sklearn sympy pandas pyarrow datasets"
+    " cv2 librosa soundfile numba av decord matplotlib IPython bitsandbytes".split()  # noqa: SIM905
+)
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Without:
+    """A finder of modules that does not see some packages; everything else is the wrapped finder's business."""
+
+    def __init__(self, finder: Any, hidden: Iterable[str]) -> None:
+        self._finder = finder
+        self._hidden = frozenset(hidden)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name.partition(".")[0] in self._hidden:
+            return None
+        return self._finder.find_spec(name, path, target)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._finder, name)
+
+
+def hide(packages: Iterable[str] = HIDDEN) -> None:
+    """Makes `import package` fail with ModuleNotFoundError for each of the packages not imported yet."""
+    wanted = [name for name in packages if name not in sys.modules]
+    sys.meta_path[:] = [Without(finder, wanted) if hasattr(finder, "find_spec") else finder for finder in sys.meta_path]
+
+
+def plain_mask(logits: Any, mask: Any) -> Any:
+    """Allowed tokens keep their logit, the others get −inf: what mlx-vlm's Metal kernel does, in plain operations.
+
+    logits: (batch, vocabulary) or (vocabulary,). mask: (batch, words) or (words,); bit i of word w allows the
+    token 32·w + i.
+    """
+    import mlx.core as mx
+
+    if logits.ndim == 1:
+        logits = logits[None, :]
+    if mask.ndim == 1:
+        mask = mask[None, :]
+    tokens = mx.arange(logits.shape[1], dtype=mx.int32)
+    # A vocabulary padded beyond the mask: those tokens do not exist and are never allowed.
+    covered = tokens < mask.shape[1] * 32
+    words = mx.take(mask, mx.minimum(tokens // 32, mask.shape[1] - 1), axis=1)
+    allowed = mx.logical_and(mx.right_shift(words, tokens % 32) & 1, covered)
+    return mx.where(allowed, logits, mx.array(float("-inf"), dtype=logits.dtype))
+
+
+def without_metal() -> None:
+    """Puts `plain_mask` in the place of the Metal kernel; does nothing on a machine with Metal."""
+    import mlx.core as mx
+
+    if mx.metal.is_available():
+        return
+    import mlx_vlm.structured as structured
+
+    if not hasattr(structured, "_apply_llguidance_mask"):
+        print("vlmconsole: this mlx-vlm has another structured output; JSON requests may fail on a CPU", flush=True)
+        return
+    structured._apply_llguidance_mask = plain_mask
+
+
+def host_of(arguments: Sequence[str]) -> str | None:
+    """The last value of `--host` in the arguments; None when it is not given (mlx-vlm then takes 0.0.0.0)."""
+    found = None
+    for index, argument in enumerate(arguments):
+        if argument.startswith("--host="):
+            found = argument.partition("=")[2]
+        elif argument == "--host" and index + 1 < len(arguments):
+            found = arguments[index + 1]
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the server until it is ended; exits with one line when the environment cannot serve."""
+    started = time.monotonic()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if host_of(given) not in LOOPBACK:
+        raise SystemExit("vlmconsole: this server has no password, so --host must be 127.0.0.1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if sys.platform.startswith("linux"):
+        # Otherwise g++ compiles kernels for 10–20 s at the first request, into a folder shared with other users.
+        os.environ.setdefault("MLX_DISABLE_COMPILE", "1")
+    print("vlmconsole: phase importing mlx-vlm", flush=True)
+    hide()
+    try:
+        import mlx_vlm.server as server
+    except ModuleNotFoundError as error:
+        raise SystemExit(
+            f"vlmconsole: {sys.executable} cannot serve: {error}. Install it with: pip install 'vlmconsole[local]'"
+        ) from None
+    without_metal()
+    version = importlib.metadata.version("mlx-vlm")
+    print(f"vlmconsole: imported mlx-vlm {version} in {time.monotonic() - started:.1f} s", flush=True)
+    print("vlmconsole: phase loading the model", flush=True)
+    sys.argv[1:] = given
+    server.main()
+
+
+if __name__ == "__main__":
+    main()
