@@ -21,7 +21,7 @@ class Spec(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Stopped(Exception):  # noqa: N818 - no error: it is how a job ends when asked to
+class Stopped(Exception):
     """The job stopped cleanly because it was asked to. ``summary`` is what it can already say."""
 
     def __init__(self, summary: dict[str, Any] | None = None) -> None:

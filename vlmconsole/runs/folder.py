@@ -105,7 +105,7 @@ class RunFolder:
         return value if isinstance(value, dict) else {}
 
     def set_state(self, state: str | None, reason: str | None = None, **more: Any) -> dict[str, Any]:
-        """Move to ``state`` (None keeps it), replace the reason and what ``more`` names; returns the whole."""
+        """Move to ``state`` (None keeps it) with a new reason and the fields ``more``; returns the whole."""
         if state is not None and state not in STATES:
             raise ValueError(f"no such state: {state}")
         with self._lock:

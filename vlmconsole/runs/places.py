@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Places:
-    """Every path of one lab home. ``config`` is the settings file: ``home/config.toml`` unless told otherwise."""
+    """Every path of one lab home; ``config`` is its settings file (default ``home/config.toml``)."""
 
     home: Path
     config: Path = field(default=Path())

@@ -1,8 +1,15 @@
 """Which process is meant: a pid together with its start, since pids are used again."""
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import psutil
+
+# Set in a worker's environment to its run folder, so that children which left its session are found again.
+# Whoever starts a process that shall outlive the job (a shared server) takes it out of that environment.
+RUN_MARK = "VLMCONSOLE_RUN"
 
 
 def _boot_id() -> str:
@@ -52,3 +59,40 @@ def describe(pid: int, limit: int = 60) -> str:
     words[0] = Path(words[0]).name or words[0]
     line = " ".join(" ".join(words).split())
     return f"pid {pid} {line if len(line) <= limit else line[: limit - 1] + '…'}"
+
+
+def family(leader: int | None, run: Path) -> list[psutil.Process]:
+    """Every living process of a run: the members of its worker's session, and all that carry its mark.
+
+    ``leader`` is the worker's pid, which is its session's id (None: by the mark alone). Never holds the caller.
+    """
+    found = []
+    for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue
+        try:
+            # Asking a session's id is cheap, reading an environment is not: ask it only of those that may be ours.
+            ours = leader is not None and os.getsid(process.pid) == leader
+            if not ours and process.uids().real == os.getuid():
+                ours = process.environ().get(RUN_MARK) == str(run)
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue  # ended meanwhile, or another user's
+    return found
+
+
+def kill_family(leader: int | None, run: Path, wait: float = 5.0) -> list[psutil.Process]:
+    """KILL all of a run's processes and wait until they are gone; returns those that would not go."""
+    deadline = time.monotonic() + wait
+    while True:
+        # Again and again: a process may have been forked between the listing and its parent's end.
+        left = family(leader, run)
+        for process in left:
+            try:
+                process.send_signal(signal.SIGKILL)
+            except psutil.Error:
+                continue
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.02)  # not psutil's wait: it would take a child's exit status away from its Popen

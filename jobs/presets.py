@@ -1,0 +1,175 @@
+"""Presets: a kind of job with its settings, in TOML. Shipped ones below ``presets/``, the user's in the lab home."""
+
+import difflib
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from vlmconsole.jobs.kinds import load_kind
+
+from vlmconsole.runs.places import Places
+
+# These folders hold other things than jobs: server profiles, Python environments.
+OTHER = frozenset({"servers", "environments"})
+
+
+class PresetError(Exception):
+    """A preset or a setting is wrong; the message names the key and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One preset. ``queue`` holds what the queue needs to know: device, environment, needs, retries, limits."""
+
+    name: str
+    kind: str
+    title: str
+    spec: dict[str, Any]
+    notes: str = ""
+    queue: dict[str, Any] = field(default_factory=dict)
+    source: str = ""
+
+
+def list_presets(places: Places | None = None) -> list[Preset]:
+    """Every job preset, by name; one of the user's hides a shipped one of the same name. Broken files raise."""
+    found = {preset.name: preset for preset in _shipped()}
+    if places is not None and places.presets.is_dir():
+        for path in sorted(places.presets.glob("*.toml")):
+            preset = _parse(path.stem, path.read_text("utf-8"), str(path))
+            if preset is not None:
+                found[preset.name] = preset
+    return sorted(found.values(), key=lambda preset: preset.name)
+
+
+def load_preset(name: str, places: Places | None = None) -> Preset:
+    """The preset called ``name``, or the TOML file at that path. Raises PresetError with the nearest name."""
+    if name.endswith(".toml") and Path(name).is_file():
+        preset = _parse(Path(name).stem, Path(name).read_text("utf-8"), name)
+        if preset is None:
+            raise PresetError(f"{name} is no job preset: it has no `kind`")
+        return preset
+    presets = {preset.name: preset for preset in list_presets(places)}
+    if name in presets:
+        return presets[name]
+    close = difflib.get_close_matches(name, presets, n=1)
+    hint = f" Did you mean “{close[0]}”?" if close else ""
+    raise PresetError(f"no preset is called “{name}”.{hint} `vlmconsole jobs presets` lists them.")
+
+
+def overlay(preset: Preset, sets: list[str] | None = None) -> BaseModel:
+    """The preset's spec with each ``key=value`` laid over it, validated by its kind.
+
+    Values are read as TOML (``3``, ``true``, ``[1, 2]``) and else as plain text; ``a.b=1`` reaches into a table.
+    Raises PresetError naming the key, and UnknownKindError.
+    """
+    kind = load_kind(preset.kind)
+    spec = _copy(preset.spec)
+    for item in sets or []:
+        key, equals, text = item.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise PresetError(f"`--set {item}`: write it as key=value")
+        place = spec
+        *path, last = key.split(".")
+        for step in path:
+            inner = place.setdefault(step, {})
+            if not isinstance(inner, dict):
+                raise PresetError(f"`--set {item}`: {step} is {inner!r} and has no keys")
+            place = inner
+        place[last] = parse_value(text.strip())
+    return validate(kind.spec, spec, preset.name)
+
+
+def validate(model: type[BaseModel], spec: dict[str, Any], name: str) -> BaseModel:
+    """``spec`` as ``model``; PresetError names every wrong key and what it may be."""
+    try:
+        return model.model_validate(spec)
+    except ValidationError as error:
+        lines = [_explain(model, problem) for problem in error.errors()]
+        raise PresetError(f"{name}: " + "; ".join(lines)) from None
+
+
+def parse_value(text: str) -> Any:
+    """A value from the command line: TOML where it is one, plain text otherwise."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(model: type[BaseModel], problem: Any) -> str:
+    path = [str(part) for part in problem["loc"]]
+    key = ".".join(path) or "the whole"
+    if problem["type"] == "extra_forbidden":
+        keys = list(_fields(model, path[:-1]))
+        close = difflib.get_close_matches(path[-1], keys, n=1)
+        hint = f", did you mean “{close[0]}”?" if close else ""
+        return f"there is no key “{key}”{hint} (keys: {', '.join(keys)})"
+    if problem["type"] == "missing":
+        return f"“{key}” is needed and has no default"
+    given = problem.get("input")
+    shown = repr(given) if len(repr(given)) <= 60 else repr(given)[:57] + "…"
+    message = problem["msg"][:1].lower() + problem["msg"][1:]
+    return f"“{key}” is {shown}: {message}"
+
+
+def _fields(model: type[BaseModel], path: list[str]) -> Iterator[str]:
+    """The keys allowed at ``path`` inside ``model`` (through optional and nested models)."""
+    for step in path:
+        info = model.model_fields.get(step)
+        if info is None:
+            return
+        inner = [kind for kind in (info.annotation, *get_args(info.annotation)) if _is_model(kind)]
+        if not inner:
+            return
+        model = inner[0]
+    yield from model.model_fields
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _copy(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, dict) else value for key, value in table.items()}
+
+
+def _shipped() -> Iterator[Preset]:
+    def walk(folder: Traversable) -> Iterator[Preset]:
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+            if entry.is_dir():
+                if entry.name not in OTHER:
+                    yield from walk(entry)
+            elif entry.name.endswith(".toml"):
+                preset = _parse(entry.name[: -len(".toml")], entry.read_text("utf-8"), f"shipped {entry.name}")
+                if preset is not None:
+                    yield preset
+
+    yield from walk(files("vlmconsole.presets"))
+
+
+def _parse(name: str, text: str, source: str) -> Preset | None:
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PresetError(f"{source} is no valid TOML: {error}") from None
+    if "kind" not in table:
+        return None
+    unknown = set(table) - {"kind", "title", "spec", "notes", "queue"}
+    if unknown:
+        allowed = "kind, title, notes, [spec], [queue]"
+        raise PresetError(f"{source}: there is no key “{sorted(unknown)[0]}” in a preset (keys: {allowed})")
+    return Preset(
+        name,
+        str(table["kind"]),
+        str(table.get("title", name)),
+        table.get("spec", {}),
+        str(table.get("notes", "")),
+        table.get("queue", {}),
+        source,
+    )

@@ -1,0 +1,182 @@
+"""The process that runs one job: ``python -m vlmconsole.jobs.worker RUN_FOLDER``.
+
+It runs under the interpreter of the job's environment, so it needs only the base install. It owns the run
+folder: state.json by rename, events and samples by appending, log.txt for everything printed. Exit codes:
+0 done, 1 failed, 3 stopped on request, 2 not started (no such folder, already ended, or running elsewhere).
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.jobs import books
+from vlmconsole.jobs.contract import Context, JobError, Stopped
+from vlmconsole.jobs.heartbeat import Heartbeat
+from vlmconsole.jobs.kinds import UnknownKindError, load_kind
+from vlmconsole.jobs.presets import PresetError, validate
+
+from vlmconsole.runs import processes
+from vlmconsole.runs.folder import FINAL, RunFolder
+from vlmconsole.runs.places import Places
+
+DONE, FAILED, NOT_STARTED, STOPPED = 0, 1, 2, 3
+# Given back when the disk is full, so that the reason can still be written.
+RESERVE = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: the final state, its reason for people, and what it can say of its results."""
+
+    state: str
+    reason: str | None
+    summary: dict[str, Any] | None = None
+
+
+def main(argv: list[str] | None = None) -> int:
+    words = sys.argv[1:] if argv is None else argv
+    if len(words) != 1 or not (Path(words[0]) / "job.json").is_file():
+        print("usage: python -m vlmconsole.jobs.worker RUN_FOLDER (one that holds a job.json)", file=sys.stderr)
+        return NOT_STARTED
+    return work(RunFolder(Path(words[0]).absolute()))
+
+
+def work(run: RunFolder) -> int:
+    """Run the job of ``run`` to its end in this process; returns the exit code."""
+    lock = _lock(run)
+    if lock is None:
+        print(f"{run.name} is running in another worker", file=sys.stderr)
+        return NOT_STARTED
+    if run.state().get("state") in FINAL:
+        print(f"{run.name} has ended already; a retry is a new run", file=sys.stderr)
+        return NOT_STARTED
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _own_output(run)
+    outcome = _begin(run)
+    pulse = Heartbeat(run)
+    if outcome is None:
+        pulse.start()
+        outcome = _attempt(run, stop)
+        pulse.stop()
+    return _end(run, outcome)
+
+
+def _lock(run: RunFolder) -> int | None:
+    """Hold the run for this process's life: the kernel lets go even after kill -9."""
+    descriptor = os.open(run.file("worker.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _own_output(run: RunFolder) -> None:
+    """Everything this process and its children print goes to log.txt, opened for appending."""
+    log = os.open(run.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for stream, target in ((sys.stdout, 1), (sys.stderr, 2)):
+        stream.flush()
+        os.dup2(log, target)
+    os.close(log)
+
+
+def _begin(run: RunFolder) -> Outcome | None:
+    try:
+        run.file("reserve").write_bytes(b"\0" * RESERVE)
+        run.set_state(
+            "running",
+            pid=os.getpid(),
+            pid_started=processes.started(os.getpid()),
+            started=round(time.time(), 3),
+            heartbeat=round(time.time(), 3),
+            python=sys.executable,
+        )
+        run.events.emit("state", state="running")
+    except OSError as error:
+        return Outcome("failed", _os_reason(error, run))
+    return None
+
+
+def _attempt(run: RunFolder, stop: threading.Event) -> Outcome:
+    try:
+        return _call(run, stop)
+    except Stopped as stopped:
+        return Outcome("cancelled", "stopped on request", stopped.summary)
+    except (JobError, UnknownKindError, PresetError) as error:
+        return Outcome("failed", str(error))
+    except OSError as error:
+        traceback.print_exc()
+        return Outcome("failed", _os_reason(error, run))
+    except MemoryError:
+        traceback.print_exc()
+        return Outcome("failed", "out of memory: choose smaller batches or pictures, or stop other jobs")
+    except SystemExit as error:
+        return Outcome("failed", f"the job called exit({error.code}), see the log")
+    except BaseException as error:
+        traceback.print_exc()
+        text = " ".join(str(error).split())[:300]
+        return Outcome("failed", f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def _call(run: RunFolder, stop: threading.Event) -> Outcome:
+    job = run.job()
+    kind = load_kind(str(job.get("kind")))
+    spec = validate(kind.spec, job.get("spec", {}), run.name)
+    earlier = RunFolder(Path(job["earlier"])) if job.get("earlier") else None
+    context = Context(run=run, places=Places(Path(job["home"])), earlier=earlier, _stop=stop)
+    context.check_stop()
+    summary = kind.run(context, spec)
+    return Outcome("done", None, summary)
+
+
+def _os_reason(error: OSError, run: RunFolder) -> str:
+    where = error.filename or run.path
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full (while writing {where}): free some space and retry"
+    return f"{error.strerror or error} ({where})"
+
+
+def _end(run: RunFolder, outcome: Outcome) -> int:
+    """Write down how it ended and seal the run. The order matters: what is sealed is never written again."""
+    with contextlib.suppress(OSError):
+        run.file("reserve").unlink()  # the room for what follows
+    state, reason = outcome.state, outcome.reason
+    left = processes.family(os.getpid(), run.path)
+    if left:
+        print(f"ending {len(left)} processes that the job left behind", flush=True)
+        processes.kill_family(os.getpid(), run.path)
+    if outcome.summary is not None:
+        try:
+            run.write_json("summary.json", outcome.summary | ({"partial": True} if state != "done" else {}))
+        except OSError as error:
+            state, reason = "failed", _os_reason(error, run)
+    if reason:
+        print(f"{state}: {reason}", flush=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # state.json below says the same and matters more
+        run.events.emit("state", state=state, reason=reason)
+    try:
+        books.close(run, state, reason)
+    except OSError as error:
+        # Unsealed, and perhaps without its last state: whoever watches sees the dead pid and says lost.
+        print(f"could not finish the books of this run: {_os_reason(error, run)}", flush=True)
+        return FAILED
+    return {"done": DONE, "cancelled": STOPPED}.get(state, FAILED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

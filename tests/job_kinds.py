@@ -1,0 +1,50 @@
+"""Kinds of job that only tests know; named in presets as ``job_kinds:COUNT`` with this folder on PYTHONPATH."""
+
+import os
+import subprocess
+import sys
+import time
+from typing import Any, Literal
+
+from pydantic import Field
+from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped
+
+
+class CountSpec(Spec):
+    steps: int = Field(5, ge=1, description="steps")
+    seconds: float = Field(0.01, ge=0, description="seconds a step")
+    mode: Literal["fine", "raise", "exit", "job-error", "child", "deaf", "full"] = "fine"
+    size: int = Field(0, description="bytes written a step")
+
+
+def count(context: Context, spec: CountSpec) -> dict[str, Any]:
+    start = 0
+    if context.earlier is not None:
+        start = int(context.earlier.read_json("checkpoint.json", {"step": 0})["step"])
+    context.log(f"counting from {start} in {os.getpid()}")
+    if spec.mode == "child":
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    for step in range(start + 1, spec.steps + 1):
+        if spec.mode == "deaf":
+            time.sleep(spec.seconds)
+        elif context.wait(spec.seconds):
+            context.run.write_json("checkpoint.json", {"step": step - 1})
+            raise Stopped({"steps": step - 1})
+        context.events.progress(step, spec.steps)
+        context.events.metric("loss", 1 / step, step)
+        context.run.append_jsonl("samples.jsonl", {"step": step, "pid": os.getpid()})
+        if spec.size:
+            with context.run.file("big.bin").open("ab") as file:
+                file.write(os.urandom(spec.size))
+        if step == 2 and spec.mode == "raise":
+            raise RuntimeError("shapes do not match:\n  2 and 3")
+        if step == 2 and spec.mode == "job-error":
+            raise JobError("the picture is gone: put it back and retry")
+        if step == 2 and spec.mode == "exit":
+            os._exit(7)
+    return {"steps": spec.steps, "started_at": start}
+
+
+COUNT = JobKind(
+    "count", "Counts", CountSpec, count, lambda spec: Estimate(seconds=spec.steps * spec.seconds, note="by hand")
+)

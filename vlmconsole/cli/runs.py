@@ -1,0 +1,93 @@
+"""``vlmconsole runs list | show RUN``: what was run, with which settings, and how it ended."""
+
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vlmconsole.cli.common import USAGE, emit, fail, state
+from vlmconsole.cli.run import ending
+from vlmconsole.runs.folder import RunFolder, find_run, list_runs
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Runs: what was run, with its conditions.")
+    group.command("list")(list_command)
+    group.command("show")(show)
+    app.add_typer(group, name="runs")
+
+
+def brief(run: RunFolder) -> dict[str, Any]:
+    """One line's worth of a run."""
+    job, now = run.job(), run.state()
+    return {
+        "run": run.name,
+        "preset": job.get("preset"),
+        "kind": job.get("kind"),
+        "title": job.get("title"),
+        "state": now.get("state"),
+        "reason": now.get("reason"),
+        "attempt": now.get("attempt", 1),
+        "started": now.get("started"),
+        "ended": now.get("ended"),
+        "path": str(run.path),
+    }
+
+
+def list_command(
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="how many, newest first")] = 50,
+) -> None:
+    """The runs of this lab, newest first."""
+    runs = [brief(run) for run in list_runs(state.lab.places.runs)[:limit]]
+
+    def human(console: Console) -> None:
+        if not runs:
+            console.print("no runs yet: `vlmconsole run PRESET` makes one")
+            return
+        table = Table(box=None, pad_edge=False)
+        for column in ("run", "state", "took", "reason"):
+            table.add_column(column, overflow="fold" if column == "reason" else "ellipsis", no_wrap=column == "run")
+        for one in runs:
+            cells = (one["run"], one["state"] or "?", took(one), one["reason"] or "")
+            table.add_row(*(Text(cell) for cell in cells))
+        console.print(table)
+
+    emit({"runs": runs}, human)
+
+
+def show(run: Annotated[str, typer.Argument(help="a run's name, a part of it, a path, or `last`")]) -> None:
+    """One run: settings, state, conditions, summary, files."""
+    try:
+        folder = find_run(state.lab.places.runs, run)
+    except LookupError as error:
+        fail(str(error), code=USAGE)
+    job = folder.job()
+    files = {
+        path.relative_to(folder.path).as_posix(): path.stat().st_size
+        for path in sorted(folder.path.rglob("*"))
+        if path.is_file()
+    }
+    value = {
+        **brief(folder),
+        "spec": job.get("spec", {}),
+        "conditions": folder.read_json("conditions.json"),
+        "summary": folder.read_json("summary.json"),
+        "files": files,
+    }
+    lines = [f"{job.get('title')} ({job.get('kind')})", *(f"  {k} = {v}" for k, v in value["spec"].items())]
+    emit(value, "\n".join([*lines, ending(folder), f"{len(files)} files, {sum(files.values())} bytes"]))
+
+
+def took(one: dict[str, Any]) -> str:
+    """How long a run took, ``1:02:03``; of a running one until now."""
+    if not one["started"]:
+        return ""
+    end = one["ended"] or (time.time() if one["state"] == "running" else None)
+    if end is None:
+        return "?"
+    minutes, seconds = divmod(int(max(0, end - one["started"])), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

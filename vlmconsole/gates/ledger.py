@@ -1,0 +1,243 @@
+"""The ledger: an append-only chain of hashes that makes later edits of runs and frozen plans show.
+
+Each line is a JSON object whose ``hash`` is the SHA-256 of its own canonical JSON (without ``hash``), and
+whose ``prev`` is the hash of the line before. Editing, dropping or reordering a line breaks the chain. Cutting
+off its end does not; a run that says it is sealed but stands in no line shows that.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from vlmconsole.runs.conditions import canonical_json
+from vlmconsole.runs.folder import RunFolder, write_atomic
+
+MANIFEST = "manifest.json"
+GENESIS = "0" * 64
+# Grown by the process even after its last words (at-exit messages): what stood there at sealing must stay.
+GROWING = frozenset({"log.txt"})
+# Locks and the like carry no evidence.
+LEFT_OUT = frozenset({MANIFEST, "worker.lock", "reserve"})
+
+
+class LedgerError(Exception):
+    """The ledger cannot be written or trusted; the message says which line and why."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `verify` says of one run. ``files`` are the changed, missing or added ones; ``why`` is a sentence."""
+
+    run: str
+    status: Literal["intact", "changed", "missing", "not sealed", "ledger broken"]
+    why: str
+    changed: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "status": self.status,
+            "why": self.why,
+            "changed": list(self.changed),
+            "missing": list(self.missing),
+            "added": list(self.added),
+        }
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The ledger as read: its good entries, the first break (None when whole) and lines torn by a crash."""
+
+    entries: tuple[dict[str, Any], ...] = ()
+    broken: str | None = None
+    torn: tuple[int, ...] = field(default=())
+
+    def last(self, kind: str, run: str) -> dict[str, Any] | None:
+        """The newest entry of ``kind`` for the run called ``run``."""
+        found = [entry for entry in self.entries if entry.get("kind") == kind and entry.get("run") == run]
+        return found[-1] if found else None
+
+
+def sha256_file(path: Path, size: int | None = None) -> str:
+    """SHA-256 (hex) of a file, or of its first ``size`` bytes."""
+    digest = hashlib.sha256()
+    left = size
+    with path.open("rb") as file:
+        while left is None or left > 0:
+            block = file.read(1 << 20 if left is None else min(left, 1 << 20))
+            if not block:
+                break
+            digest.update(block)
+            left = None if left is None else left - len(block)
+    return digest.hexdigest()
+
+
+def manifest(folder: Path) -> dict[str, dict[str, Any]]:
+    """Size and SHA-256 of every file below ``folder``, by relative path. A link counts as its target's text."""
+    found: dict[str, dict[str, Any]] = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place) / name
+            relative = path.relative_to(folder).as_posix()
+            if relative in LEFT_OUT or (name.startswith(".") and name.endswith(".tmp")):
+                continue
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode):
+                text = str(path.readlink()).encode("utf-8", "surrogateescape")
+                found[relative] = {"link": True, "size": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+            elif stat.S_ISREG(mode):
+                size = path.stat().st_size
+                found[relative] = {"size": size, "sha256": sha256_file(path, size)}
+    return dict(sorted(found.items()))
+
+
+class Ledger:
+    """The ledger file of one lab home. Safe under many processes: every append holds an exclusive flock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def append(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Add one entry and return it (with seq, t, prev, hash). Raises OSError when it cannot be written."""
+        with self._locked() as descriptor:
+            size = os.fstat(descriptor).st_size
+            last = self._last_entry(descriptor, size)
+            entry = {
+                "seq": last["seq"] + 1 if last else 1,
+                "t": round(time.time(), 3),
+                "kind": kind,
+                **fields,
+                "prev": last["hash"] if last else GENESIS,
+            }
+            entry["hash"] = hashlib.sha256(canonical_json(entry)).hexdigest()
+            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            line = (b"\n" if torn else b"") + canonical_json(entry) + b"\n"
+            if os.write(descriptor, line) != len(line):  # the disk filled: leave no half entry behind
+                os.ftruncate(descriptor, size)
+                raise OSError(28, "no space left for the ledger", str(self.path))
+            os.fsync(descriptor)
+            return entry
+
+    @staticmethod
+    def _last_entry(descriptor: int, size: int) -> dict[str, Any] | None:
+        """The last whole entry, reading back from the end only as far as needed."""
+        reach = 64 * 1024
+        while size:
+            start = max(0, size - reach)
+            lines = os.pread(descriptor, size - start, start).split(b"\n")
+            for line in reversed(lines if start == 0 else lines[1:]):
+                entry = _entry(line)
+                if entry is not None:
+                    return entry
+            if start == 0:
+                break
+            reach *= 8
+        return None
+
+    def read(self) -> Chain:
+        """Read and check the whole chain."""
+        try:
+            lines = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return Chain()
+        entries: list[dict[str, Any]] = []
+        torn: list[int] = []
+        previous, broken = GENESIS, None
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            entry = _entry(line)
+            if entry is None:
+                torn.append(number)  # harmless if the next entry follows on the one before; else the link breaks
+                continue
+            body = {key: value for key, value in entry.items() if key != "hash"}
+            if hashlib.sha256(canonical_json(body)).hexdigest() != entry["hash"]:
+                broken = broken or f"line {number} of {self.path} was changed after it was written"
+            elif entry.get("prev") != previous:
+                broken = broken or f"line {number} of {self.path} does not follow on the line before it"
+            previous = entry["hash"]
+            entries.append(entry)
+        return Chain(tuple(entries), broken, tuple(torn))
+
+    def seal(self, run: RunFolder) -> dict[str, Any]:
+        """Write the run's manifest and chain its hash; the run must not be written afterwards."""
+        files = manifest(run.path)
+        data = canonical_json({"run": run.name, "files": files})
+        write_atomic(run.file(MANIFEST), data)
+        state = run.state().get("state")
+        return self.append(
+            "sealed", run=run.name, state=state, files=len(files), manifest=hashlib.sha256(data).hexdigest()
+        )
+
+    def verify(self, run: RunFolder, chain: Chain | None = None) -> Verdict:
+        """Compare a run with its seal. A broken chain proves nothing about any run, and is said so."""
+        chain = chain or self.read()
+        if chain.broken:
+            return Verdict(run.name, "ledger broken", f"no seal can be trusted: {chain.broken}")
+        entry = chain.last("sealed", run.name)
+        if not run.path.is_dir():
+            return Verdict(run.name, "missing", f"the folder {run.path} is gone")
+        if entry is None:
+            if run.file(MANIFEST).exists():
+                return Verdict(run.name, "changed", "it has a manifest but stands in no ledger entry")
+            return Verdict(run.name, "not sealed", "the run has not ended, or ended without sealing")
+        try:
+            data = run.file(MANIFEST).read_bytes()
+        except FileNotFoundError:
+            return Verdict(run.name, "missing", f"{MANIFEST} is gone", missing=(MANIFEST,))
+        if hashlib.sha256(data).hexdigest() != entry["manifest"]:
+            return Verdict(run.name, "changed", f"{MANIFEST} was changed", changed=(MANIFEST,))
+        return self._compare(run, json.loads(data)["files"])
+
+    @staticmethod
+    def _compare(run: RunFolder, sealed: dict[str, dict[str, Any]]) -> Verdict:
+        now = manifest(run.path)
+        missing = tuple(name for name in sealed if name not in now)
+        added = tuple(name for name in now if name not in sealed)
+        changed = tuple(
+            name
+            for name, was in sealed.items()
+            if name in now and now[name] != was and not _only_grew(run.file(name), was, name)
+        )
+        if not (missing or added or changed):
+            return Verdict(run.name, "intact", f"all {len(sealed)} files are as they were sealed")
+        parts = [
+            f"{label}: {', '.join(names[:5])}{'…' if len(names) > 5 else ''}"
+            for label, names in (("changed", changed), ("missing", missing), ("added", added))
+            if names
+        ]
+        status: Literal["changed", "missing"] = "missing" if missing and not changed and not added else "changed"
+        return Verdict(run.name, status, "; ".join(parts), changed, missing, added)
+
+
+def _only_grew(path: Path, was: dict[str, Any], name: str) -> bool:
+    return name in GROWING and path.stat().st_size >= was["size"] and sha256_file(path, was["size"]) == was["sha256"]
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    whole = isinstance(entry, dict) and isinstance(entry.get("hash"), str) and isinstance(entry.get("seq"), int)
+    return entry if whole else None
