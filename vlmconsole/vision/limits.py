@@ -6,6 +6,7 @@ import os
 import stat
 from pathlib import Path
 
+from vlmconsole.errors import LabError
 from vlmconsole.runs.plain import one_line
 
 MAX_BYTES = 256 * 1024 * 1024
@@ -15,7 +16,7 @@ MAX_ASPECT_RATIO = 200  # Qwen's image processors refuse longer pictures
 SHRINK_HINT = "shrink it first, for example: magick IN -resize 4000x4000 OUT.png"
 
 
-class PictureError(ValueError):
+class PictureError(LabError):
     """A picture that cannot be sent; the message is one printable line: what happened and what to do."""
 
 

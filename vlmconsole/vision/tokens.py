@@ -13,13 +13,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from vlmconsole.errors import LabError
+
 MAX_ASPECT_RATIO = 200  # the processor refuses anything longer
 # What the image processor's class falls back on where a model's file names no upper limit; Qwen2.5-VL's file does.
 CLASS_MAX_PIXELS = 28 * 28 * 1280
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 
 
-class ProcessorError(ValueError):
+class ProcessorError(LabError):
     """A picture size or a processor file that cannot be used; the message is one line for people."""
 
 
