@@ -76,7 +76,7 @@ def paired_interval(
         random_state=np.random.default_rng(seed),
     )
     return Interval(
-        difference=float(second.mean() - first.mean()),
+        difference=float((second - first).mean()),
         low=float(result.confidence_interval.low),
         high=float(result.confidence_interval.high),
         standard_error=float(result.standard_error),

@@ -1,0 +1,78 @@
+"""``vlmconsole tokens``: how many visual tokens a picture costs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from vlmconsole.cli.common import USAGE, emit, fail
+
+_SIZE = re.compile(r"\s*(\d{1,7})\s*[x×X*]\s*(\d{1,7})\s*")
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``tokens`` to the command tree."""
+
+    @app.command("tokens")
+    def tokens(
+        picture: str = typer.Argument(..., metavar="WxH|PICTURE", help="A size such as 448x336, or a picture file."),
+        model: str = typer.Option(
+            "", "--model", metavar="DIR", help="Use this model folder's settings instead of Qwen2.5-VL's."
+        ),
+    ) -> None:
+        """Resized size, patch grid and visual tokens, as the model's own image processor makes them."""
+        from vlmconsole.vision.tokens import QWEN2_5_VL, ProcessorSettings, visual_tokens
+
+        settings = ProcessorSettings.from_model_dir(model) if model else QWEN2_5_VL
+        if size := _SIZE.fullmatch(picture):
+            width, height = int(size[1]), int(size[2])
+            if not (width and height):
+                fail(f"A picture of {width}×{height} has no pixels.", "Sizes are WIDTHxHEIGHT, such as 448x336.", USAGE)
+            about: dict[str, Any] = {}
+        else:
+            about, (width, height) = _sent(picture)
+        result = visual_tokens(width, height, settings)
+        shown = [f"{about['name']}: {about['said']}"] if about else []
+        shown.append(_steps(width, height, result, settings))
+        emit(
+            {
+                "size": [width, height],
+                **result.model_dump(mode="json"),
+                "settings": settings.model_dump(mode="json"),
+                **({"picture": about} if about else {}),
+            },
+            "\n".join(shown),
+        )
+
+
+def _sent(picture: str) -> tuple[dict[str, Any], tuple[int, int]]:
+    """What would be sent for a picture file: (facts, (width, height))."""
+    from vlmconsole.vision.images import open_picture
+
+    sent = open_picture(Path(picture).expanduser())
+    facts = {
+        "name": sent.name,
+        "said": sent.said,
+        "changes": list(sent.changes),
+        "note": sent.note,
+        "mime": sent.mime,
+        "sha256": sent.sha256,
+        "pixel_sha256": sent.pixel_sha256,
+        "original_size": list(sent.original_size),
+    }
+    return facts, sent.size
+
+
+def _steps(width: int, height: int, result: Any, settings: Any) -> str:
+    _, rows, columns = result.image_grid_thw
+    wide, high = result.resized
+    merge = settings.merge_size
+    resize = "" if (wide, high) == (width, height) else f" → resized to {wide}×{high}"
+    return (
+        f"{width}×{height}{resize} → {columns}×{rows} patches of {settings.patch_size}"
+        f" (image_grid_thw {list(result.image_grid_thw)})"
+        f" → {columns // merge}×{rows // merge} merged → {result.visual_tokens} visual tokens"
+    )
