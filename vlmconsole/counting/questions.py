@@ -1,0 +1,179 @@
+"""Questions about scenes and their true answers: the counting prompt, and short everyday questions.
+
+A question set is a picture with a few questions, so that one look at it teaches several answers. Answers
+are short and always true; where several would be true, the question is not asked.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vlmconsole.counting.layout import OPEN, SCATTERED
+from vlmconsole.counting.look import COLOURS, PLAIN, random_look
+from vlmconsole.counting.scene import KINDS, SHAPES, Scene, Thing, Wanted, compose
+
+COUNT_PROMPT = (
+    "Count the red circles and the blue squares. "
+    'Answer with exactly one JSON object like {"red_circles": 3, "blue_squares": 2}.'
+)
+UNKNOWN = "I only know coloured shapes."
+NO_PICTURE = "I only know coloured shapes. Show me a picture of some."
+
+# Talk from outside its world, so that a first chat is not answered with noise.
+OUTSIDE = (
+    "Hello", "Hi", "hello!", "Hi there", "Hey", "Who are you?", "What are you?", "What can you do?", "Help",
+    "What is the capital of France?", "Tell me a joke.", "Write a poem.", "What is 2 + 2?", "How are you?",
+    "Good morning", "What model are you?", "Who made you?", "Explain gravity.", "What time is it?", "Test",
+    "Translate this sentence.", "Summarize the text.", "Write a story about a dog.", "Thanks", "Thank you!",
+    "What is your name?", "Why is the sky blue?", "Can you help me?", "What do you know?", "Are you there?",
+)  # fmt: skip
+OUTSIDE_PICTURE = (
+    "Read the text.", "What does the sign say?", "Who is this person?", "Is there a dog?", "Is there a cat?",
+    "Where was this photo taken?", "What is written here?", "How old is she?", "What brand is this?",
+    "Is it raining?", "How many people are there?", "What is the man doing?", "Is there a car?",
+)  # fmt: skip
+DESCRIBE = (
+    "Describe the picture.", "Describe this image.", "What is this?", "What do you see?",
+    "What is in the picture?", "What is in this image?", "What's in this picture?", "Describe the image.",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class QuestionSet:
+    """One picture (or none) and question–answer pairs about it; `kinds` names each question's kind."""
+
+    scene: Scene | None
+    pairs: tuple[tuple[str, str], ...]
+    kinds: tuple[str, ...]
+
+
+Ask = Callable[[random.Random, tuple[Thing, ...]], tuple[str, str] | None]
+
+
+def _article(name: str) -> str:
+    return f"a {name}"
+
+
+def _colour(rng: random.Random, things: tuple[Thing, ...]) -> tuple[str, str] | None:
+    shapes = [t.shape for t in things]
+    lone = [t for t in things if shapes.count(t.shape) == 1]
+    if not lone:
+        return None
+    thing = rng.choice(lone)
+    word = rng.choice(("colour", "color"))
+    text = rng.choice((f"What {word} is the {thing.shape}?", f"Which {word} is the {thing.shape}?"))
+    return text, thing.colour
+
+
+def _shape(rng: random.Random, things: tuple[Thing, ...]) -> tuple[str, str] | None:
+    colours = [t.colour for t in things]
+    lone = [t for t in things if colours.count(t.colour) == 1]
+    if not lone:
+        return None
+    thing = rng.choice(lone)
+    text = rng.choice(
+        (
+            f"What shape is {thing.colour}?",
+            f"Which shape is {thing.colour}?",
+            f"What shape is the {thing.colour} one?",
+            f"What shape is the {thing.colour} object?",
+        )
+    )
+    return text, thing.shape
+
+
+def _compare(rng: random.Random, things: tuple[Thing, ...]) -> tuple[str, str] | None:
+    names = [t.name for t in things]
+    lone = [t for t in things if names.count(t.name) == 1]
+    rng.shuffle(lone)
+    for one in lone:
+        for two in lone:
+            small, large = sorted((one.radius, two.radius))
+            # Told apart by eye: at least a third larger across.
+            if one is not two and large >= 1.35 * small:
+                word = rng.choice(("larger", "smaller", "bigger"))
+                wanted = min if word == "smaller" else max
+                answer = wanted((one, two), key=lambda t: t.radius)
+                return f"Which is {word}, the {one.name} or the {two.name}?", f"the {answer.name}"
+    return None
+
+
+def _yes_no(rng: random.Random, things: tuple[Thing, ...]) -> tuple[str, str]:
+    names = {t.name for t in things}
+    there = rng.random() < 0.5
+    absent = sorted({f"{colour} {shape}" for colour, shape in KINDS} - names)
+    name = rng.choice(sorted(names)) if there else rng.choice([*absent, f"{rng.choice(COLOURS)} star"])
+    return rng.choice((f"Is there a {name}?", f"Do you see a {name}?")), "yes" if there else "no"
+
+
+def _how_many(rng: random.Random, things: tuple[Thing, ...]) -> tuple[str, str]:
+    names = [t.name for t in things]
+    name = rng.choice(sorted(set(names))) if rng.random() < 0.8 else " ".join(rng.choice(KINDS))
+    return f"How many {name}s are there?", str(names.count(name))
+
+
+def _describe(rng: random.Random, things: tuple[Thing, ...]) -> tuple[str, str]:
+    names = list(dict.fromkeys(f"{c} {s}" for c, s in KINDS if any(t.name == f"{c} {s}" for t in things)))
+    return rng.choice(DESCRIBE), ", ".join(_article(name) for name in names)
+
+
+def _outside(rng: random.Random, things: tuple[Thing, ...]) -> tuple[str, str]:
+    return rng.choice(OUTSIDE_PICTURE), UNKNOWN
+
+
+ASKERS: dict[str, Ask] = {
+    "colour": _colour,
+    "shape": _shape,
+    "larger": _compare,
+    "yes_no": _yes_no,
+    "how_many": _how_many,
+    "describe": _describe,
+    "outside": _outside,
+}
+_SHARES = {"colour": 5, "shape": 5, "larger": 4, "yes_no": 5, "how_many": 3, "describe": 2, "outside": 1}
+
+
+def few_things(seed: str) -> Scene:
+    """One to four things of clearly different sizes, often larger than in counting scenes, any look."""
+    rng = random.Random(f"few:{seed}")
+    count = rng.choice((1, 2, 2, 3, 3, 4))
+    kinds = rng.sample(KINDS, count)
+    if rng.random() < 0.5:  # all of different shape and colour, so that every question can be asked
+        colours, shapes = rng.sample(COLOURS, count), rng.sample(SHAPES * 2, count)
+        kinds = list(zip(colours, shapes, strict=True))
+    sizes = [rng.choice((14, 18, 24, 34, 46, 60)) + rng.randint(-2, 2) for _ in kinds]
+    hollow = 0.0 if rng.random() < 0.7 else 1.0
+    wanted = [
+        Wanted(colour, shape, rng.random() < hollow, radius)
+        for (colour, shape), radius in zip(kinds, sizes, strict=True)
+    ]
+    look = random_look(rng) if rng.random() < 0.5 else PLAIN
+    return compose(f"few:{seed}", wanted, group="few", layout=rng.choice((OPEN, SCATTERED)), look=look)
+
+
+def question_set(seed: str, turns: int = 4, kind: str | None = None) -> QuestionSet:
+    """A few-things picture with up to `turns` questions; of one `kind` only, if given (see ASKERS)."""
+    rng = random.Random(f"ask:{seed}")
+    attempt = 0
+    while True:
+        scene = few_things(f"{seed}:{attempt}")
+        pairs: list[tuple[str, str]] = []
+        kinds: list[str] = []
+        for _ in range(turns):
+            name = kind or rng.choices(list(_SHARES), list(_SHARES.values()))[0]
+            pair = ASKERS[name](rng, scene.things)
+            if pair is not None and pair not in pairs:
+                pairs.append(pair)
+                kinds.append(name)
+        if pairs:
+            return QuestionSet(scene, tuple(pairs), tuple(kinds))
+        attempt += 1
+
+
+def outside_chat(seed: str) -> QuestionSet:
+    """One or two turns of small talk without a picture."""
+    rng = random.Random(f"outside:{seed}")
+    texts = rng.sample(OUTSIDE, rng.choice((1, 1, 2)))
+    return QuestionSet(None, tuple((text, NO_PICTURE) for text in texts), ("outside",) * len(texts))

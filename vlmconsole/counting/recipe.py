@@ -1,0 +1,170 @@
+"""Recipes: what a dataset holds, written down before it is made and hashed with everything it says.
+
+A recipe names splits; a split is made of parts. A part draws scenes of one group (every combination of two
+counts equally often, or so many pictures spread over all combinations), replays earlier training pictures,
+or takes a user's own file. Recipes are TOML: shipped ones in `presets/data/`, anyone's own by path.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import random
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from vlmconsole.counting.explore import EXPLORATORY
+from vlmconsole.counting.scene import GROUPS
+from vlmconsole.errors import LabError
+from vlmconsole.runs.conditions import canonical_json
+
+NAMING = "naming"
+Role = Literal["train", "dev", "test", "exploratory"]
+
+
+class RecipeError(LabError):
+    """A recipe cannot be used; the message names the key and what is allowed."""
+
+    code = 2
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Part(_Model):
+    """One source of pictures: exactly one of `group`, `replay` and `file`.
+
+    `every` renders each combination of `low`..`high` red circles and blue squares that often; `count` spreads
+    so many pictures over the combinations, none more than one picture ahead of another.
+    """
+
+    group: str | None = None
+    low: int = Field(0, ge=0, le=24)
+    high: int = Field(7, ge=0, le=24)
+    every: int | None = Field(None, ge=1)
+    count: int | None = Field(None, ge=1)
+    styles: tuple[str, ...] = ()  # the k-th rendering of a combination is drawn as the k-th of these groups
+    replay: str | None = None  # "dataset:split", a training split made earlier
+    file: str | None = None  # a user's own JSONL or Parquet; relative to the recipe
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Part:
+        if sum(source is not None for source in (self.group, self.replay, self.file)) != 1:
+            raise ValueError("a part needs exactly one of group, replay and file")
+        known = {*GROUPS, *EXPLORATORY, NAMING}
+        for name in (*([self.group] if self.group else []), *self.styles):
+            if name not in known:
+                raise ValueError(f"unknown group {name!r}: one of {', '.join(sorted(known))}")
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low}, above high, {self.high}")
+        if self.group == NAMING and self.every is not None:
+            raise ValueError("naming pictures have no combinations: give count")
+        if self.group and (self.every is None) == (self.count is None):
+            raise ValueError("a part with a group needs exactly one of every and count")
+        if self.replay and self.count is None:
+            raise ValueError("a replay needs count")
+        if self.replay and self.replay.count(":") != 1:
+            raise ValueError(f"replay is {self.replay!r}: write it as dataset:split")
+        return self
+
+    @property
+    def combinations(self) -> list[tuple[int, int]]:
+        """Every (red circles, blue squares) of the part's range, in order."""
+        span = range(self.low, self.high + 1)
+        return [(red, blue) for red in span for blue in span]
+
+    def cells(self, rng: random.Random) -> list[tuple[int, int, str]]:
+        """(red, blue, group to draw) of every picture of this part, combinations in order.
+
+        With `count`, the combinations that get one picture more than others are drawn without replacement.
+        """
+        combinations = self.combinations
+        styles = self.styles or (str(self.group),)
+        if self.every is not None:
+            often = dict.fromkeys(combinations, self.every)
+        else:
+            each, left = divmod(int(self.count or 0), len(combinations))
+            often = dict.fromkeys(combinations, each)
+            for combination in rng.sample(combinations, left):
+                often[combination] += 1
+        return [(r, b, styles[k % len(styles)]) for (r, b), n in often.items() for k in range(n)]
+
+    @property
+    def size(self) -> int | None:
+        """How many pictures; None for a whole file of the user's."""
+        return self.count if self.count is not None else (self.every or 0) * len(self.combinations) or None
+
+
+class Split(_Model):
+    """One split. Only `train` splits may ever be replayed; `exploratory` ones belong to no frozen plan."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    role: Role
+    parts: tuple[Part, ...] = Field(min_length=1)
+
+
+class Recipe(_Model):
+    """A whole dataset. `seed` decides every picture; two recipes that differ anywhere have different hashes."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    title: str
+    seed: int = Field(ge=0)
+    notes: str = ""
+    splits: tuple[Split, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Recipe:
+        names = [split.name for split in self.splits]
+        if len(set(names)) != len(names):
+            raise ValueError("two splits have the same name")
+        return self
+
+    @property
+    def sha256(self) -> str:
+        """Hash (hex) of everything the recipe says."""
+        return hashlib.sha256(canonical_json(self.model_dump(mode="json"))).hexdigest()
+
+
+def recipe_names() -> list[str]:
+    """The shipped recipes."""
+    folder = files("vlmconsole.presets") / "data"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_recipe(name: str, *, seed: int | None = None, rename: str | None = None) -> Recipe:
+    """The shipped recipe called `name`, or the TOML file at that path, with another seed or name if given.
+
+    Raises RecipeError naming the key, or the nearest name.
+    """
+    path = Path(name).expanduser()
+    if name.endswith(".toml"):
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    elif name in recipe_names():
+        text = (files("vlmconsole.presets") / "data" / f"{name}.toml").read_text("utf-8")
+    else:
+        close = difflib.get_close_matches(name, recipe_names(), n=1)
+        hint = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(recipe_names())}."
+        raise RecipeError(f"No dataset recipe is called {name!r}.", hint)
+    try:
+        table = {"name": path.stem if name.endswith(".toml") else name, **tomllib.loads(text)}
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{name} is no valid TOML: {error}") from None
+    for split in table.get("splits", []):
+        for part in split.get("parts", []) if isinstance(split, dict) else []:
+            if isinstance(part, dict) and isinstance(part.get("file"), str):
+                part["file"] = str((path.parent / Path(part["file"]).expanduser()).absolute())
+    changed: dict[str, Any] = {"seed": seed, "name": rename}
+    table.update({key: value for key, value in changed.items() if value is not None})
+    try:
+        return Recipe.model_validate(table)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, e['loc'])) or 'recipe'}: {e['msg']}" for e in error.errors()[:3]]
+        raise RecipeError(f"The recipe {name} cannot be used: {'; '.join(lines)}.") from None

@@ -1,0 +1,119 @@
+"""The index of every picture of every dataset that this lab ever made, so that no split can leak into another.
+
+A picture counts as seen when its file bytes *or* its RGB pixels are known. The index outlives the datasets:
+a deleted training set has still been trained on.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from vlmconsole.errors import LabError
+
+
+class LeakError(LabError):
+    """A picture stands where it must not: the message names both places."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """One picture of the index; `role` is that of its split, hashes are hex."""
+
+    sha256: str
+    pixel_sha256: str
+    dataset: str
+    digest: str
+    split: str
+    role: str
+    uid: str
+
+    @property
+    def place(self) -> str:
+        """As people say it: `sft-expand:train sft-expand-train-00012`."""
+        return f"{self.dataset}:{self.split} {self.uid}"
+
+
+_COLUMNS = "sha256, pixel_sha256, dataset, digest, split, role, uid"
+
+
+class PictureIndex:
+    """The index file (SQLite) below the lab's datasets. Safe under several processes."""
+
+    def __init__(self, datasets: Path) -> None:
+        self.path = datasets / "index.sqlite"
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        connection = sqlite3.connect(self.path, timeout=30, isolation_level=None)
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS pictures (sha256 TEXT, pixel_sha256 TEXT, dataset TEXT, digest TEXT, "
+                "split TEXT, role TEXT, uid TEXT, PRIMARY KEY (digest, uid))"
+            )
+            connection.execute("CREATE INDEX IF NOT EXISTS by_file ON pictures (sha256)")
+            connection.execute("CREATE INDEX IF NOT EXISTS by_pixels ON pictures (pixel_sha256)")
+            yield connection
+        except sqlite3.DatabaseError as error:
+            raise LeakError(
+                f"The picture index {self.path} cannot be used: {error}.",
+                "Isolation of splits cannot be shown without it; restore it from a backup.",
+            ) from None
+        finally:
+            connection.close()
+
+    def seen(self, *, but: str = "") -> set[str]:
+        """Every file and pixel hash known, except those of the dataset whose recipe hash is `but`."""
+        if not self.path.exists():
+            return set()
+        with self._open() as db:
+            rows = db.execute("SELECT sha256, pixel_sha256 FROM pictures WHERE digest != ?", (but,))
+            return {value for row in rows for value in row}
+
+    def find(self, hashes: Iterable[str]) -> list[Known]:
+        """Every entry with one of these file or pixel hashes, in the order of their making."""
+        if not self.path.exists():
+            return []
+        found: list[Known] = []
+        with self._open() as db:
+            for value in hashes:
+                query = f"SELECT {_COLUMNS} FROM pictures WHERE sha256 = ? OR pixel_sha256 = ? ORDER BY rowid"  # noqa: S608 - constant columns
+                found += [Known(*row) for row in db.execute(query, (value, value))]
+        return found
+
+    def all(self) -> Iterator[Known]:
+        """Every entry, in the order of their making."""
+        if self.path.exists():
+            with self._open() as db:
+                for row in db.execute(f"SELECT {_COLUMNS} FROM pictures ORDER BY rowid"):  # noqa: S608
+                    yield Known(*row)
+
+    @contextmanager
+    def adding(self, pictures: list[Known]) -> Iterator[None]:
+        """Add new pictures, together with what the caller does meanwhile; nothing stays when that fails.
+
+        Raises LeakError when one of them became known since it was drawn (another process was faster).
+        """
+        with self._open() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                for new in pictures:
+                    clash = db.execute(
+                        f"SELECT {_COLUMNS} FROM pictures WHERE digest != ? AND "  # noqa: S608
+                        "(sha256 IN (?, ?) OR pixel_sha256 IN (?, ?)) LIMIT 1",
+                        (new.digest, new.sha256, new.pixel_sha256, new.sha256, new.pixel_sha256),
+                    ).fetchone()
+                    if clash:
+                        raise LeakError(f"{new.place} is the same picture as {Known(*clash).place}.")
+                    row = (new.sha256, new.pixel_sha256, new.dataset, new.digest, new.split, new.role, new.uid)
+                    db.execute("INSERT OR REPLACE INTO pictures VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+                yield
+                db.execute("COMMIT")
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise

@@ -1,0 +1,145 @@
+"""A model folder in memory, its inputs, and batched greedy answers.
+
+The stock Qwen2.5-VL processor wants torchvision for videos; here the tokenizer and the image processor are
+loaded on their own and joined, which needs neither torchvision nor a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
+END, PAD = "<|im_end|>", "<|endoftext|>"
+
+
+@dataclass
+class Loaded:
+    """A model with what turns words and pictures into its inputs. `folder` is where it was read from."""
+
+    model: Any
+    tokenizer: Any
+    images: Any
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One question (pictures come before its text) and its answer; None where the model is to answer."""
+
+    text: str
+    answer: str | None = None
+    pictures: tuple[Image.Image, ...] = ()
+
+
+Chat = Sequence[Turn]
+
+
+def image_processor(folder: Path) -> Any:
+    """The folder's image processor on Pillow alone, in transformers 4.57 and 5."""
+    try:
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil as Pil
+    except ImportError:  # before transformers 5 the class without a suffix is the one on Pillow
+        from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor as Pil
+    return Pil.from_pretrained(folder)
+
+
+def load(folder: Path, *, dtype: str = "float32", device: str = "cpu") -> Loaded:
+    """Read a Qwen2.5-VL folder. Raises OSError when files are missing."""
+    import torch
+    from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
+
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, dtype=getattr(torch, dtype)).to(device)
+    return Loaded(model.eval(), AutoTokenizer.from_pretrained(folder), image_processor(folder), folder)
+
+
+def parameters(model: Any) -> int:
+    """How many numbers were learnt; tied ones count once."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def encode(
+    loaded: Loaded, chats: Sequence[Chat], *, system: Sequence[str | None] | None = None, left: bool = False
+) -> dict[str, Any]:
+    """Token ids, masks and pixels of a batch of chats, padded on the right (on the left for generation).
+
+    Shapes: `input_ids`, `attention_mask`, `mm_token_type_ids`, `labels` (batch, tokens); `pixel_values`
+    (patches, 1176), `image_grid_thw` (pictures, 3). `labels` hold the answers' tokens with their end mark and
+    −100 everywhere else.
+    """
+    import torch
+
+    tokenizer, merge = loaded.tokenizer, loaded.images.merge_size**2
+    pictures = [p for chat in chats for turn in chat for p in turn.pictures]
+    out: dict[str, Any] = {}
+    if pictures:
+        seen = loaded.images(images=pictures, return_tensors="pt")
+        out["pixel_values"], out["image_grid_thw"] = seen["pixel_values"], seen["image_grid_thw"]
+    counts = iter([int(g.prod()) // merge for g in out["image_grid_thw"]] if pictures else [])
+    rows: list[tuple[list[int], list[int]]] = []
+    for index, chat in enumerate(chats):
+        ids: list[int] = []
+        labels: list[int] = []
+
+        def say(text: str, taught: bool, ids: list[int] = ids, labels: list[int] = labels) -> None:
+            tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+            ids += tokens
+            labels += tokens if taught else [-100] * len(tokens)
+
+        if system is not None and system[index]:
+            say(f"<|im_start|>system\n{system[index]}<|im_end|>\n", False)
+        for turn in chat:
+            shown = "".join(f"<|vision_start|>{IMAGE * next(counts)}<|vision_end|>" for _ in turn.pictures)
+            say(f"<|im_start|>user\n{shown}{turn.text}<|im_end|>\n<|im_start|>assistant\n", False)
+            if turn.answer is not None:
+                say(f"{turn.answer}{END}", True)
+                say("\n", False)
+        rows.append((ids, labels))
+    length = max(len(ids) for ids, _ in rows)
+    pad = tokenizer.convert_tokens_to_ids(PAD)
+    blank = [(length - len(ids)) for ids, _ in rows]
+
+    def block(values: list[list[int]], fill: int) -> Any:
+        padded = [[fill] * n + v if left else v + [fill] * n for v, n in zip(values, blank, strict=True)]
+        return torch.tensor(padded)
+
+    out["input_ids"] = block([ids for ids, _ in rows], pad)
+    out["attention_mask"] = block([[1] * len(ids) for ids, _ in rows], 0)
+    out["labels"] = block([labels for _, labels in rows], -100)
+    out["mm_token_type_ids"] = (out["input_ids"] == tokenizer.convert_tokens_to_ids(IMAGE)).int()
+    return out
+
+
+def generate(loaded: Loaded, chats: Sequence[Chat], *, max_new_tokens: int = 64, batch: int = 32) -> list[str]:
+    """Greedy answers to the last, unanswered turn of each chat, without the end mark."""
+    import torch
+
+    answers: list[str] = []
+    for start in range(0, len(chats), batch):
+        inputs = encode(loaded, chats[start : start + batch], left=True)
+        del inputs["labels"]
+        with torch.inference_mode():
+            loaded.model.model.rope_deltas = None  # left from the last batch, and of its size
+            ids = loaded.model.generate(
+                **{k: v.to(loaded.model.device) for k, v in inputs.items()},
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+            )
+        fresh = ids[:, inputs["input_ids"].shape[1] :]
+        answers += loaded.tokenizer.batch_decode(fresh, skip_special_tokens=True)
+    return answers
+
+
+def features(loaded: Loaded, pictures: Sequence[Image.Image]) -> Any:
+    """What the vision tower hands to the language half: (pictures, visual tokens, hidden); equal sizes only."""
+    import torch
+
+    seen = loaded.images(images=list(pictures), return_tensors="pt")
+    with torch.inference_mode():
+        out = loaded.model.model.visual(seen["pixel_values"], grid_thw=seen["image_grid_thw"])
+    merged = out.pooler_output if hasattr(out, "pooler_output") else out
+    return merged.reshape(len(pictures), -1, merged.shape[-1])

@@ -1,0 +1,295 @@
+"""Teaching the bundled model from nothing, in two phases: eyes, then language.
+
+*Eyes*: the vision tower with a throw-away head that says, for each visual token, the shape and colour of
+the object whose centre it holds (or nothing). All renderings, layouts, hollow and small objects are in
+here, for later training leaves the vision alone. *Language*: questions and answers, where the counting
+question only ever shows up to three of each, so that counting further is left to be taught.
+
+Every batch follows from (seed, phase, step) alone and dropout is not used, so a run stopped anywhere and
+taken up again from its last checkpoint ends in the same weights.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.counting.layout import DENSE, OPEN, PITCH, PLACES, REGULAR, SCATTERED
+from vlmconsole.counting.look import PLAIN, random_look
+from vlmconsole.counting.questions import COUNT_PROMPT, few_things, outside_chat, question_set
+from vlmconsole.counting.scene import GROUPS, KINDS, Scene, Wanted, compose, label_json, make_scene
+from vlmconsole.training.model import Loaded, Turn, encode
+
+SYSTEM = "You are a helpful assistant."
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides the weights, apart from the code: change one and another model results."""
+
+    seed: int = 7
+    threads: int = 2  # sums are added in another order with another number of threads
+    batch: int = 24
+    eyes_steps: int = 900
+    eyes_rate: float = 1.5e-3
+    language_steps: int = 330
+    language_rate: float = 1.5e-3
+    most_counted: int = 3
+    count_share: int = 20  # of a batch; one is small talk, the others are question sets
+    warm_up: int = 30
+
+
+@dataclass(frozen=True)
+class Point:
+    """One step as it is reported: mean losses since the last report, seconds per step."""
+
+    phase: str
+    step: int
+    steps: int
+    loss: float
+    accuracy: float
+    seconds_per_step: float
+
+
+Report = Callable[[Point], None]
+Stopping = Callable[[], bool]
+
+
+def eyes_scene(seed: str) -> Scene:
+    """A scene for looking at: any kinds, 1 to 30 things, filled and hollow, every layout and rendering."""
+    rng = random.Random(f"eyes:{seed}")
+    if rng.random() < 0.15:
+        return few_things(f"eyes:{seed}")
+    count = rng.randint(1, 30)
+    hollow = rng.choice((0.0, 0.0, 0.5, 1.0))
+    targets = rng.choice((0.0, 0.3, 0.7))
+    wanted = []
+    for _ in range(count):
+        kind = rng.choice((("red", "circle"), ("blue", "square"))) if rng.random() < targets else rng.choice(KINDS)
+        wanted.append(Wanted(*kind, hollow=rng.random() < hollow))
+    look = random_look(rng) if rng.random() < 0.6 else PLAIN
+    layout = rng.choice((REGULAR, SCATTERED, SCATTERED, DENSE, OPEN))
+    return compose(f"eyes:{seed}", wanted, group="eyes", layout=layout, look=look)
+
+
+def token_names(scene: Scene) -> list[int]:
+    """For each of the 64 visual tokens, row by row: 0, or 1 + the place in KINDS of what is centred there."""
+    names = [0] * (PLACES * PLACES)
+    for thing in scene.things:
+        names[thing.y // PITCH * PLACES + thing.x // PITCH] = 1 + KINDS.index((thing.colour, thing.shape))
+    return names
+
+
+def language_batch(recipe: Recipe, step: int) -> tuple[list[list[Turn]], list[str | None]]:
+    """The chats of one language step, and each one's system message."""
+    chats: list[list[Turn]] = []
+    for index in range(recipe.batch):
+        key = f"{recipe.seed}:language:{step}:{index}"
+        rng = random.Random(key)
+        if index < recipe.count_share:
+            plain = rng.random() < 0.5
+            group = "regular" if plain else rng.choice([g for g in GROUPS if g != "high"])
+            scene = make_scene(
+                key, group, low=0, high=recipe.most_counted, varied=None if plain else rng.random() < 0.5
+            )
+            chats.append([Turn(COUNT_PROMPT, label_json(scene.label), (scene.draw(),))])
+            continue
+        asked = outside_chat(key) if index == recipe.batch - 1 else question_set(key)
+        picture = (asked.scene.draw(),) if asked.scene is not None else ()
+        chats.append([Turn(q, a, picture if turn == 0 else ()) for turn, (q, a) in enumerate(asked.pairs)])
+    rng = random.Random(f"{recipe.seed}:system:{step}")
+    return chats, [SYSTEM if rng.random() < 0.1 else None for _ in chats]
+
+
+def new_head(seed: int, hidden: int) -> Any:
+    """The throw-away head: one linear layer from a visual token to nothing or one of the 15 kinds."""
+    import torch
+
+    torch.manual_seed(seed + 1)
+    return torch.nn.Linear(hidden, 1 + len(KINDS))
+
+
+def _see(loaded: Loaded, scenes: Sequence[Scene]) -> tuple[Any, Any]:
+    seen = loaded.images(images=[scene.draw() for scene in scenes], return_tensors="pt")
+    out = loaded.model.model.visual(seen["pixel_values"], grid_thw=seen["image_grid_thw"])
+    import torch
+
+    truth = torch.tensor([token_names(scene) for scene in scenes])
+    return out.pooler_output.reshape(*truth.shape, -1), truth
+
+
+def eyes_loss(loaded: Loaded, head: Any, recipe: Recipe, step: int) -> tuple[Any, float]:
+    """Loss of one eyes step and the share of objects named right (before the step)."""
+    import torch
+
+    scenes = [eyes_scene(f"{recipe.seed}:{step}:{i}") for i in range(recipe.batch)]
+    seen, truth = _see(loaded, scenes)
+    scores = head(seen)
+    loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), truth.flatten())
+    there = truth > 0
+    return loss, float((scores.argmax(-1) == truth)[there].float().mean())
+
+
+def language_loss(loaded: Loaded, recipe: Recipe, step: int, digits: Any) -> tuple[Any, float]:
+    """Loss on the answers' tokens, digits counted twice, and the share of digits right (before the step)."""
+    import torch
+
+    chats, system = language_batch(recipe, step)
+    inputs = encode(loaded, chats, system=system)
+    labels = inputs.pop("labels")[:, 1:]
+    scores = loaded.model(**inputs, use_cache=False).logits[:, :-1]
+    taught = labels != -100
+    scores, labels = scores[taught], labels[taught]
+    each = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
+    is_digit = torch.isin(labels, digits)
+    weight = torch.where(is_digit, 2.0, 1.0)
+    right = float((scores.argmax(-1) == labels)[is_digit].float().mean())
+    return (each * weight).sum() / weight.sum(), right
+
+
+def digit_ids(loaded: Loaded) -> Any:
+    """The token ids of 0 to 9."""
+    import torch
+
+    return torch.tensor(loaded.tokenizer.convert_tokens_to_ids(list("0123456789")))
+
+
+def _rate(step: int, steps: int, warm_up: int) -> float:
+    """Share of the learning rate at a step: a short linear warm-up, then half a cosine down to 2 %."""
+    if step < warm_up:
+        return (step + 1) / warm_up
+    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up)))
+
+
+def _optimizer(parameters: list[Any], rate: float) -> Any:
+    import torch
+
+    return torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.01, foreach=False)
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write a checkpoint whole or not at all: beside, flushed to disk, then renamed."""
+    import torch
+
+    beside = path.with_suffix(".part")
+    with beside.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+@dataclass
+class Phase:
+    """One phase's parts: what it optimises, how a step's loss comes about."""
+
+    name: str
+    steps: int
+    rate: float
+    parameters: list[Any]
+    loss: Callable[[int], tuple[Any, float]]
+
+
+def pretrain(
+    loaded: Loaded,
+    recipe: Recipe,
+    *,
+    checkpoint: Path,
+    report: Report,
+    stopping: Stopping,
+    every: int = 50,
+    report_every: int = 10,
+) -> Any | None:
+    """Train `loaded.model` in place and return the eyes' head; None when stopped early (checkpoint kept).
+
+    A checkpoint at `checkpoint` made by the same recipe is taken up. Raises ValueError when it belongs to
+    another recipe, and FloatingPointError when the loss is no longer a number.
+    """
+    import torch
+
+    torch.set_num_threads(recipe.threads)
+    model = loaded.model.train()
+    head = new_head(recipe.seed, model.config.vision_config.out_hidden_size)
+    digits = digit_ids(loaded)
+    visual = model.model.visual
+    phases = (
+        Phase(
+            "eyes",
+            recipe.eyes_steps,
+            recipe.eyes_rate,
+            [*visual.parameters(), *head.parameters()],
+            lambda step: eyes_loss(loaded, head, recipe, step),
+        ),
+        Phase(
+            "language",
+            recipe.language_steps,
+            recipe.language_rate,
+            list(model.parameters()),
+            lambda step: language_loss(loaded, recipe, step, digits),
+        ),
+    )
+    started, at_step, moments = 0, 0, None
+    if checkpoint.exists():
+        kept = torch.load(checkpoint, weights_only=True)
+        if kept["recipe"] != asdict(recipe):
+            raise ValueError(f"{checkpoint} was made by another recipe; start in a new run folder")
+        model.load_state_dict(kept["model"])
+        head.load_state_dict(kept["head"])
+        started, at_step, moments = kept["phase"], kept["step"], kept["optimizer"]
+
+    for number, phase in enumerate(phases):
+        if number < started:
+            continue
+        optimizer = _optimizer(phase.parameters, phase.rate)
+        first = at_step if number == started else 0
+        if number == started and moments is not None:
+            optimizer.load_state_dict(moments)
+
+        def keep(step: int, number: int = number, optimizer: Any = optimizer) -> None:
+            save_checkpoint(
+                checkpoint,
+                {
+                    "recipe": asdict(recipe),
+                    "phase": number,
+                    "step": step,
+                    "model": model.state_dict(),
+                    "head": head.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                },
+            )
+
+        losses: list[float] = []
+        rights: list[float] = []
+        clock = time.monotonic()
+        for step in range(first, phase.steps):
+            if stopping():
+                keep(step)
+                return None
+            for group in optimizer.param_groups:
+                group["lr"] = phase.rate * _rate(step, phase.steps, recipe.warm_up)
+            loss, right = phase.loss(step)
+            if not math.isfinite(loss.item()):
+                raise FloatingPointError(f"the loss is {loss.item()} at {phase.name} step {step}")
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(phase.parameters, 1.0, foreach=False)
+            optimizer.step()
+            losses.append(loss.item())
+            rights.append(right)
+            if (step + 1) % report_every == 0 or step + 1 == phase.steps:
+                now = time.monotonic()
+                mean = sum(losses) / len(losses)
+                pace = (now - clock) / len(losses)
+                report(Point(phase.name, step + 1, phase.steps, mean, sum(rights) / len(rights), pace))
+                losses, rights, clock = [], [], now
+            if (step + 1) % every == 0:
+                keep(step + 1)
+        keep(phase.steps)
+    model.eval()
+    return head
