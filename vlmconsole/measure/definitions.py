@@ -1,0 +1,129 @@
+"""What every figure means: formula, unit, and where the well-known clients count differently.
+
+The figures of a single request (TTFT, TPOT, ITL, E2E) are computed in one place, ``engines.timing``, so
+that the chat page and a benchmark cannot disagree; here they are gathered over requests. All times are
+seconds of one monotonic clock, and what is unknown is left out of a figure, never put in as zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+SMALL_N = 60  # below it a p95 rests on the three largest values or fewer
+
+DEFINITIONS = {
+    "ttft_s": (
+        "sent → first non-empty text piece; role and empty chunks do not count. sent is taken just before the"
+        " first byte goes to the kernel, on an open connection, with the picture's bytes ready. Reasoning has its"
+        " own time beside it (ttfr_s). Others: vLLM's client counts the first chunk with choices, even empty;"
+        " aiperf lets reasoning be the first token; sglang's starts its clock after its own semaphore."
+    ),
+    "ttft_from_scheduled_s": (
+        "scheduled → first non-empty text piece; open loop only. It contains the time that a late client or a"
+        " missing connection cost, which clients that count from sending leave out (coordinated omission)."
+    ),
+    "ttfr_s": "sent → first non-empty reasoning piece.",
+    "tpot_s": (
+        "(last text piece − first text piece) / (output tokens − 1), output tokens from the server's usage. Others:"
+        " guidellm's TPOT contains TTFT; clients that count chunks divide by another number."
+    ),
+    "itl_s": (
+        "gaps between neighbouring text pieces. Where pieces are not tokens it is per piece, and says so. Others:"
+        " aiperf's ITL is an average, (latency − TTFT) / (tokens − tokens of the first chunk)."
+    ),
+    "e2e_s": "sent → [DONE]. A stream without [DONE] has none. Others stop at the last chunk of any kind.",
+    "throughput_tok_s": (
+        "Σ output tokens of counted requests / (last end − first sent). Others: sglang's client falls back to the"
+        " requested length, some count chunks or words."
+    ),
+    "requests_per_s": "counted requests / (last end − first sent).",
+    "in_flight": "time average and peak of requests between sent and end, over first sent … last end.",
+}
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Exact figures of all values (no histogram, no sketch), with n. ``flag`` says when a p95 is not worth much."""
+
+    n: int
+    mean: float
+    min: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    max: float
+    flag: str | None = None
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The ``share`` quantile (0…1) of values in ascending order, linear between the two nearest.
+
+    The same rule as numpy's default (Hyndman and Fan's type 7). Raises ValueError without values.
+    """
+    if not ordered:
+        raise ValueError("no values, no percentile")
+    place = (len(ordered) - 1) * share
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def distribution(values: Iterable[float | None]) -> Distribution | None:
+    """The distribution of the known values; None when there is none."""
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return None
+    return Distribution(
+        n=len(known),
+        mean=math.fsum(known) / len(known),
+        min=known[0],
+        p50=percentile(known, 0.5),
+        p90=percentile(known, 0.9),
+        p95=percentile(known, 0.95),
+        p99=percentile(known, 0.99),
+        max=known[-1],
+        flag=f"p95 of n={len(known)} < {SMALL_N}" if len(known) < SMALL_N else None,
+    )
+
+
+def throughput(tokens: Iterable[int | None], first_sent: float, last_end: float) -> float | None:
+    """Output tokens a second over the whole span; None as soon as one request's tokens are unknown."""
+    counts = list(tokens)
+    known = [count for count in counts if count is not None]
+    if not counts or len(known) < len(counts) or last_end <= first_sent:
+        return None
+    return sum(known) / (last_end - first_sent)
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """Requests in flight: the average over time, and the peak."""
+
+    mean: float
+    max: int
+
+
+def in_flight(spans: Iterable[tuple[float, float]]) -> InFlight | None:
+    """How many of the ``(sent, end)`` spans ran at once. An end at the moment of a start does not overlap it."""
+    edges = sorted((at, step) for sent, end in spans for at, step in ((sent, 1), (end, -1)))
+    if not edges or edges[-1][0] <= edges[0][0]:
+        return None
+    area, now, peak, before = 0.0, 0, 0, edges[0][0]
+    for at, step in edges:
+        area += now * (at - before)
+        now += step
+        peak = max(peak, now)
+        before = at
+    return InFlight(area / (edges[-1][0] - edges[0][0]), peak)
+
+
+def span_text(values: Iterable[int | None]) -> int | str | None:
+    """One number when all agree, ``"120–128"`` when they differ, None when any is unknown or there is none."""
+    found = list(values)
+    if not found or any(value is None for value in found):
+        return None
+    low, high = min(v for v in found if v is not None), max(v for v in found if v is not None)
+    return low if low == high else f"{low}–{high}"

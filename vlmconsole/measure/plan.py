@@ -1,0 +1,107 @@
+"""What the load client is told to do: one cell as phases of prepared requests, and when each is due.
+
+The plan goes to the client's standard input, so that a key in a header never lies on a disk. Request
+bodies lie in one file and are mapped: a body is a list of ``(offset, length)`` segments, so a picture
+that many requests share exists once, and memory stays bounded however many requests there are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import random
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+WARM_UP, MEASURED = "warm-up", "measured"
+
+Segments = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Requests of one kind. Closed loop: ``concurrency`` always in flight. Open loop: each at its due time.
+
+    ``due_s`` holds seconds after the phase's clock start, one per request; None means closed loop.
+    ``requests`` holds ``(index, body segments)``.
+    """
+
+    name: str
+    requests: list[tuple[int, Segments]]
+    concurrency: int
+    due_s: list[float] | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One cell for the client process. Times in seconds; ``spill`` and ``report`` are paths it writes."""
+
+    host: str
+    port: int
+    path: str
+    bodies: str
+    spill: str
+    report: str
+    phases: list[Phase]
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    tls: bool = False
+    verify_tls: bool = True
+    request_id: str = "r"
+    connect_timeout_s: float = 10.0
+    stall_timeout_s: float = 120.0  # no byte for so long: the request is given up as stalled
+    total_timeout_s: float = 900.0
+    kernel_stamps: bool = True
+    tick_s: float = 0.01  # period of the lag probe
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read back what :meth:`to_json` wrote. Raises ValueError or TypeError on anything else."""
+        value: dict[str, Any] = json.loads(text)
+        value["phases"] = [Phase(**phase) for phase in value["phases"]]
+        return cls(**value)
+
+
+def schedule(
+    n: int, rate: float, arrivals: Literal["constant", "poisson"] = "constant", seed: int = 0
+) -> list[float]:
+    """Due times (s) of ``n`` requests at ``rate`` requests a second, the first at 0. Absolute, so that a
+    late request never delays those after it (no coordinated omission).
+
+    ``poisson`` draws exponential gaps with ``seed``. Raises ValueError for a rate that is not positive.
+    """
+    if not rate > 0:
+        raise ValueError(f"a rate must be above 0 requests a second, not {rate}")
+    if arrivals == "constant":
+        return [i / rate for i in range(n)]
+    draw = random.Random(seed)
+    return list(itertools.accumulate((draw.expovariate(rate) for _ in range(n - 1)), initial=0.0))[:n]
+
+
+class BodyFile:
+    """Gathers request bodies into one file; equal segments (a shared picture) are stored once."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "wb")  # noqa: PTH123, SIM115 - closed by close()
+        self._at = 0
+        self._known: dict[bytes, tuple[int, int]] = {}
+
+    def add(self, parts: list[bytes], shared: frozenset[int] | set[int] = frozenset()) -> Segments:
+        """Store a body made of ``parts``; the parts numbered in ``shared`` are looked up before they are stored."""
+        segments: Segments = []
+        for number, part in enumerate(parts):
+            place = self._known.get(part) if number in shared else None
+            if place is None:
+                place = (self._at, len(part))
+                self._file.write(part)
+                self._at += len(part)
+                if number in shared:
+                    self._known[part] = place
+            segments.append(place)
+        return segments
+
+    def close(self) -> None:
+        self._file.close()

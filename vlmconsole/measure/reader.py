@@ -1,0 +1,409 @@
+"""The load client's own loop: sends what is due, reads what came, stamps it, and leaves parsing for later.
+
+One thread, one poller, non-blocking sockets. On every turn: due requests first, then what the kernel has
+ready. Each read becomes ``(ns, ancillary, bytes)``, nothing more. A probe that is due every few
+milliseconds says how late this loop was for anything, and so how far its stamps can be trusted.
+"""
+
+from __future__ import annotations
+
+import errno
+import ssl
+from array import array
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import process_time
+
+from vlmconsole.measure.connection import Address, Connection, State, TlsConnection, resolve, tls_context
+from vlmconsole.measure.framing import Framing, Mode
+from vlmconsole.measure.plan import Phase, Plan, Segments
+from vlmconsole.measure.poller import READ, WRITE, Poller
+from vlmconsole.measure.spill import (
+    CANCELLED,
+    CLOSED,
+    GARBAGE,
+    REFUSED,
+    RESET,
+    STALLED,
+    TIMEOUT,
+    UNREACHABLE,
+    WHOLE,
+    Raw,
+    SpillWriter,
+)
+from vlmconsole.measure.stamps import Ancillary, clock, wall_offset_ns
+
+SECOND = 1_000_000_000
+SWEEP_NS = SECOND // 5  # how often timeouts are looked for and progress is told
+OFFSET_NS = SECOND // 2  # how often the wall clock is compared
+GIVE_UP_AFTER = 8  # connection failures in a row, without a single answer between, that end a phase
+
+
+@dataclass
+class PhaseReport:
+    """What the loop saw of one phase. ``ticks`` are the probe's delays, µs, one for each due tick."""
+
+    name: str
+    started: int
+    ended: int = 0
+    not_sent: int = 0
+    reads: int = 0
+    cpu_s: float = 0.0
+    ticks: array[int] = field(default_factory=lambda: array("l"))
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request in flight."""
+
+    index: int
+    scheduled: int | None
+    parts: list[memoryview]
+    sent: int = 0
+    send_done: int | None = None
+    last: int = 0
+    framing: Framing = field(default_factory=Framing)
+    reads: list[tuple[int, Ancillary, bytes]] = field(default_factory=list)
+
+
+class Reader:
+    """Runs the phases of one plan. ``on_turn(done, total, in_flight)`` is called a few times a second."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        bodies: memoryview,
+        spill: SpillWriter,
+        on_turn: Callable[[PhaseReport, int, int, int, int], None],
+    ) -> None:
+        self.plan, self.bodies, self.spill, self.on_turn = plan, bodies, spill, on_turn
+        self.offsets: list[tuple[int, int]] = []
+        self.stop = False
+        self.connections_opened = 0
+        self.stray_bytes = 0
+        self.kernel_stamps = False
+        self._poller = Poller()
+        self._context = tls_context(plan.verify_tls) if plan.tls else None
+        self._addresses: list[Address] = resolve(plan.host, plan.port)
+        self._all: dict[int, Connection] = {}
+        self._idle: deque[Connection] = deque()
+        self._busy: dict[int, Exchange] = {}
+        self._opening = 0
+        self._due: deque[tuple[int, int, Segments]] = deque()
+        self._ready: deque[Exchange] = deque()
+        self._want_idle = 0
+        self._failures_in_row = 0
+        self._last_problem = ""
+        self._done = self._failed = self._total = 0
+        lines = [f"POST {plan.path} HTTP/1.1", *(f"{name}: {value}" for name, value in plan.headers)]
+        self._head = "\r\n".join(lines).encode("latin-1")
+
+    # -- opening ---------------------------------------------------------------------------------------------
+
+    def open(self, count: int) -> None:
+        """Open ``count`` connections and wait until each can be used or has failed."""
+        for _ in range(count):
+            self._open_one()
+        while self._opening and not self.stop:
+            now = clock()
+            self._handle(self._poller.wait(0.05))
+            self._expire_opening(now)
+
+    def _open_one(self) -> None:
+        number = self.connections_opened
+        address = self._addresses[0]
+        try:
+            if self._context is not None:
+                connection: Connection = TlsConnection(number, address, self._context, self.plan.host)
+            else:
+                connection = Connection(number, address, self.plan.kernel_stamps)
+        except OSError as error:
+            self._opening_failed(address, error)
+            return
+        self.connections_opened += 1
+        self.kernel_stamps = connection.kernel_stamps
+        self._opening += 1
+        self._all[connection.descriptor] = connection
+        self._poller.add(connection.descriptor, WRITE)
+
+    def _opening_failed(self, address: Address, error: OSError) -> None:
+        if len(self._addresses) > 1 and address == self._addresses[0]:
+            self._addresses.pop(0)  # e.g. localhost is ::1 first, and the server listens on 127.0.0.1 only
+        if address != self._addresses[0]:
+            self._open_one()
+            return
+        self._failures_in_row += 1
+        refused = isinstance(error, ConnectionRefusedError) or error.errno == errno.ECONNREFUSED
+        kind = REFUSED if refused else RESET if isinstance(error, ConnectionResetError) else UNREACHABLE
+        self._last_problem = f"{kind}: {error.strerror or error}"
+        if self._ready:  # the request that waited for this connection
+            self._end_unsent(self._ready.popleft(), kind, str(error.strerror or error))
+
+    def _expire_opening(self, now: int) -> None:
+        limit = now - int(self.plan.connect_timeout_s * SECOND)
+        for connection in [c for c in self._all.values() if c.state <= State.HANDSHAKE and c.opened_at < limit]:
+            self._drop(connection)
+            self._opening_failed(
+                connection.address, TimeoutError(errno.ETIMEDOUT, "no connection within the time allowed")
+            )
+
+    def _drop(self, connection: Connection) -> None:
+        if connection.state <= State.HANDSHAKE:
+            self._opening -= 1
+        self._all.pop(connection.descriptor, None)
+        self._poller.remove(connection.descriptor)
+        connection.close()
+
+    # -- a phase ---------------------------------------------------------------------------------------------
+
+    def run(self, phase: Phase) -> PhaseReport:
+        """Send every request of ``phase`` and wait for each to end. Its clock starts when connections are open."""
+        closed_loop = phase.due_s is None
+        self._done = self._failed = 0
+        self._failures_in_row = 0
+        self._total = len(phase.requests)
+        self._phase = phase.name
+        spare = 0 if closed_loop else min(64, phase.concurrency)
+        self._want_idle = spare
+        wanted = min(phase.concurrency, self._total)
+        self.open(max(0, wanted - len(self._idle)))
+        self._sample_offset(clock())
+        started = clock()
+        report = PhaseReport(phase.name, started)
+        self._report = report
+        cpu = process_time()
+        if phase.due_s is None:
+            waiting = deque(phase.requests)
+        else:
+            waiting = deque()
+            self._due = deque(
+                (started + int(due * SECOND), index, segments)
+                for due, (index, segments) in zip(phase.due_s, phase.requests, strict=True)
+            )
+        tick = int(self.plan.tick_s * SECOND)
+        next_tick, next_sweep, next_offset = started + tick, started, started + OFFSET_NS
+        while (waiting or self._due or self._ready or self._busy) and not self.stop:
+            now = clock()
+            while now >= next_tick:
+                # Every tick that was missed counts, else a long stall would weigh no more than a short one.
+                report.ticks.append((now - next_tick) // 1000)
+                next_tick += tick
+            if now >= next_sweep:
+                next_sweep = now + SWEEP_NS
+                self._sweep(now)
+                self.on_turn(report, self._done, self._failed, self._total, len(self._busy))
+            if now >= next_offset:
+                next_offset = now + OFFSET_NS
+                self._sample_offset(now)
+            if self._failures_in_row >= max(GIVE_UP_AFTER, 2 * phase.concurrency) and not self._busy:
+                break
+            if closed_loop:
+                while waiting and len(self._busy) + len(self._ready) < phase.concurrency:
+                    index, segments = waiting.popleft()
+                    self._ready.append(self._prepare(index, None, segments))
+            while self._due and self._due[0][0] <= now:
+                due, index, segments = self._due.popleft()
+                self._ready.append(self._prepare(index, due, segments))
+            self._start_ready()
+            next_due = self._due[0][0] if self._due else next_tick
+            wait = (min(next_tick, next_due) - clock()) / SECOND
+            self._handle(self._poller.wait(max(0.0, wait)))
+        self._stop_all()
+        report.not_sent = len(waiting) + len(self._due) + len(self._ready)
+        self._due.clear()
+        self._ready.clear()
+        report.ended = clock()
+        report.cpu_s = process_time() - cpu
+        self._sample_offset(report.ended)
+        self.on_turn(report, self._done, self._failed, self._total, 0)
+        return report
+
+    def problem(self) -> str:
+        """What the last connection failed of; empty when none did."""
+        return self._last_problem
+
+    def close(self) -> None:
+        for connection in list(self._all.values()):
+            self._drop(connection)
+        self._poller.close()
+
+    def _prepare(self, index: int, due: int | None, segments: Segments) -> Exchange:
+        length = sum(size for _, size in segments)
+        name = f"{self.plan.request_id}-{index}"
+        tail = f"\r\nX-Request-Id: {name}\r\nContent-Length: {length}\r\n\r\n"
+        parts = [memoryview(self._head + tail.encode("latin-1"))]
+        parts += [self.bodies[at : at + size] for at, size in segments]
+        return Exchange(index, due, parts)
+
+    def _start_ready(self) -> None:
+        while self._ready and self._idle:
+            connection = self._idle.popleft()
+            if connection.state is not State.IDLE:
+                continue
+            self._start(connection, self._ready.popleft())
+        missing = len(self._ready) + self._want_idle - len(self._idle) - self._opening
+        for _ in range(missing):
+            if not self._ready and self._failures_in_row:
+                break  # spare connections are not worth hammering a server that refuses them
+            self._open_one()
+
+    def _start(self, connection: Connection, exchange: Exchange) -> None:
+        connection.state = State.BUSY
+        self._busy[connection.descriptor] = exchange
+        exchange.sent = exchange.last = clock()
+        try:
+            if connection.send(exchange.parts):
+                exchange.send_done = clock()
+                exchange.parts = []
+            else:
+                self._poller.change(connection.descriptor, READ | WRITE)
+        except OSError as error:
+            self._broken(connection, error)
+
+    # -- what the kernel has -----------------------------------------------------------------------------------
+
+    def _handle(self, events: list[tuple[int, int]]) -> None:
+        for descriptor, mask in events:
+            connection = self._all.get(descriptor)
+            if connection is None:
+                continue
+            try:
+                if connection.state is State.BUSY:
+                    if mask & WRITE and self._busy[descriptor].send_done is None:
+                        self._go_on_sending(connection)
+                    if mask & ~WRITE:
+                        self._read(connection)
+                elif connection.state is State.IDLE:
+                    self._unasked(connection)
+                else:
+                    self._go_on_opening(connection)
+            except OSError as error:
+                self._broken(connection, error)
+
+    def _read(self, connection: Connection) -> None:
+        while True:
+            try:
+                data, ancillary = connection.read()
+            except BlockingIOError:
+                return
+            now = clock()
+            exchange = self._busy[connection.descriptor]
+            if not data:
+                whole = exchange.framing.whole_when_closed()
+                self._end(connection, exchange, WHOLE if whole else CLOSED, now, keep=False)
+                return
+            exchange.reads.append((now, ancillary, data))
+            exchange.last = now
+            self._report.reads += 1
+            if exchange.framing.feed(data):
+                garbage = exchange.framing.mode is Mode.GARBAGE
+                keep = exchange.framing.keep_alive and exchange.send_done is not None
+                self._end(connection, exchange, GARBAGE if garbage else WHOLE, now, keep=keep)
+                return
+            if not connection.more():
+                return
+
+    def _go_on_sending(self, connection: Connection) -> None:
+        if connection.flush():
+            exchange = self._busy[connection.descriptor]
+            exchange.send_done = clock()
+            exchange.parts = []
+            self._poller.change(connection.descriptor, READ)
+
+    def _go_on_opening(self, connection: Connection) -> None:
+        mask = connection.advance()
+        if connection.state is State.IDLE:
+            self._opening -= 1
+            self._idle.append(connection)
+        self._poller.change(connection.descriptor, mask)
+
+    def _unasked(self, connection: Connection) -> None:
+        """Something on an idle connection: the server closed it, or sent what nobody asked for."""
+        try:
+            data, _ = connection.read()
+        except BlockingIOError:
+            return
+        self.stray_bytes += len(data)
+        self._idle.remove(connection)
+        self._drop(connection)
+
+    def _broken(self, connection: Connection, error: OSError) -> None:
+        if connection.state is State.BUSY:
+            exchange = self._busy[connection.descriptor]
+            gone = isinstance(error, (ConnectionResetError, BrokenPipeError))
+            detail = error.strerror or str(error)
+            self._end(connection, exchange, RESET if gone else UNREACHABLE, clock(), keep=False, detail=detail)
+            return
+        opening = connection.state <= State.HANDSHAKE
+        if not opening:
+            self._idle.remove(connection)
+        self._drop(connection)
+        if opening:
+            detail = f"TLS: {error.reason or error}" if isinstance(error, ssl.SSLError) else None
+            self._opening_failed(connection.address, OSError(error.errno or 0, detail) if detail else error)
+
+    # -- ending ------------------------------------------------------------------------------------------------
+
+    def _end(
+        self, connection: Connection, exchange: Exchange, outcome: str, now: int, *, keep: bool, detail: str = ""
+    ) -> None:
+        del self._busy[connection.descriptor]
+        served = connection.served
+        number = connection.number
+        if keep:
+            connection.served += 1
+            connection.state = State.IDLE
+            # The last one used is the next one used: fewer sockets idle into the server's keep-alive limit.
+            self._idle.appendleft(connection)
+        else:
+            if outcome == WHOLE:
+                # This server closes after each answer: keep as many open in advance as are in flight.
+                self._want_idle = max(self._want_idle, len(self._busy) + 1)
+            connection.state = State.IDLE
+            self._drop(connection)
+        failed = outcome != WHOLE or exchange.framing.status >= 400
+        self._failures_in_row = 0 if exchange.reads else self._failures_in_row + 1
+        self._done += 1
+        self._failed += failed
+        self.spill.add(
+            Raw(
+                exchange.index,
+                self._phase,
+                number,
+                served,
+                exchange.scheduled,
+                exchange.sent,
+                exchange.send_done,
+                now,
+                outcome,
+                detail,
+                exchange.reads,
+            )
+        )
+
+    def _end_unsent(self, exchange: Exchange, outcome: str, detail: str) -> None:
+        self._done += 1
+        self._failed += 1
+        raw = Raw(exchange.index, self._phase, None, 0, exchange.scheduled, None, None, clock(), outcome, detail, [])
+        self.spill.add(raw)
+
+    def _sweep(self, now: int) -> None:
+        self._expire_opening(now)
+        stalled = now - int(self.plan.stall_timeout_s * SECOND)
+        too_long = now - int(self.plan.total_timeout_s * SECOND)
+        for descriptor, exchange in list(self._busy.items()):
+            if exchange.last < stalled:
+                what = f"no byte for {self.plan.stall_timeout_s:g} s"
+                self._end(self._all[descriptor], exchange, STALLED, now, keep=False, detail=what)
+            elif exchange.sent < too_long:
+                what = f"not finished after {self.plan.total_timeout_s:g} s"
+                self._end(self._all[descriptor], exchange, TIMEOUT, now, keep=False, detail=what)
+
+    def _stop_all(self) -> None:
+        now = clock()
+        for descriptor, exchange in list(self._busy.items()):
+            self._end(self._all[descriptor], exchange, CANCELLED, now, keep=False, detail="stopped on request")
+
+    def _sample_offset(self, now: int) -> None:
+        self.offsets.append((now, wall_offset_ns()))

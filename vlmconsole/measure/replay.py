@@ -1,0 +1,222 @@
+"""Raw reads → what a request measured: HTTP and the chat stream are parsed here, after the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import httptools
+
+from vlmconsole.engines.stream import StreamParser, StreamResult, error_text
+from vlmconsole.engines.timing import Timing, gaps, timing
+from vlmconsole.measure.spill import CANCELLED, CLOSED, GARBAGE, WHOLE, Raw
+from vlmconsole.measure.stamps import Offsets, kernel_wall_ns
+
+HTTP_ERROR, ERROR_EVENT, NOT_SENT, NO_STREAM = "http error", "error event", "not sent", "no stream"
+FAR_NS = 3_600_000_000_000  # a kernel stamp further away than this came from a stepped wall clock
+HEAD_KEPT = 2000  # bytes of an unreadable answer that are kept as evidence
+TEXT_KEPT = 4000  # characters of an answer that are kept in requests.jsonl
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a request does not count: the kind (countable) and a sentence (readable)."""
+
+    kind: str
+    detail: str
+    status: int | None = None
+    received: str | None = None  # the beginning of what came, when it could not be understood
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One request, understood. Times in seconds of the monotonic clock; differences in ``timing`` and ``gaps_s``.
+
+    ``kernel_lag_s`` holds, for each read, own stamp − kernel receive stamp; empty where the kernel says nothing.
+    ``ttft_kernel_s`` is TTFT with the kernel's stamp of the read that held the first text: an estimate
+    beside the figure, never instead of it.
+    """
+
+    raw: Raw
+    result: StreamResult
+    timing: Timing
+    gaps_s: list[float]
+    failure: Failure | None
+    reads: int
+    kernel_lag_s: list[float]
+    ttft_kernel_s: float | None
+
+    @property
+    def ended_s(self) -> float:
+        return self.raw.end / 1e9
+
+
+class _Body:
+    """Callbacks of the HTTP parser: hands the body on to the stream parser with the time of the present read."""
+
+    def __init__(self, stream: StreamParser) -> None:
+        self.stream = stream
+        self.now = 0.0
+        self.complete = False
+        self.kept = bytearray()
+
+    def on_body(self, data: bytes) -> None:
+        if len(self.kept) < HEAD_KEPT:
+            self.kept += data[: HEAD_KEPT - len(self.kept)]
+        self.stream.feed(data, self.now)
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+def understand(raw: Raw, offsets: Offsets | None = None) -> Measured:
+    """Parse the reads of one request, each with its own time, and say whether it failed and of what."""
+    stream = StreamParser(sent=None if raw.sent is None else raw.sent / 1e9)
+    body = _Body(stream)
+    parser = httptools.HttpResponseParser(body)
+    broken = ""
+    for at, _, data in raw.reads:
+        body.now = at / 1e9
+        if broken:
+            continue
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            broken = str(error)
+    status = parser.get_status_code() if raw.reads and not broken else None
+    stream.finish(raw.end / 1e9, cancelled=raw.outcome == CANCELLED)
+    result = stream.result
+    if raw.reads:
+        result.stamps.first_byte = raw.reads[0][0] / 1e9  # of the answer, its head included
+    lags, ttft_kernel = _kernel(raw, result, offsets)
+    return Measured(
+        raw=raw,
+        result=result,
+        timing=timing(result),
+        gaps_s=gaps(result) if result.streamed else [],
+        failure=_failure(raw, result, body, status, broken),
+        reads=len(raw.reads),
+        kernel_lag_s=lags,
+        ttft_kernel_s=ttft_kernel,
+    )
+
+
+def _kernel(raw: Raw, result: StreamResult, offsets: Offsets | None) -> tuple[list[float], float | None]:
+    lags: list[float] = []
+    ttft = None
+    if offsets is None:
+        return lags, ttft
+    for at, ancillary, _ in raw.reads:
+        wall = kernel_wall_ns(ancillary)
+        arrived = None if wall is None else offsets.to_monotonic(wall, at)
+        if arrived is None or abs(at - arrived) > FAR_NS:
+            continue
+        lags.append((at - arrived) / 1e9)
+        if result.stamps.first_text == at / 1e9 and raw.sent is not None:
+            ttft = (arrived - raw.sent) / 1e9
+    return lags, ttft
+
+
+def _failure(raw: Raw, result: StreamResult, body: _Body, status: int | None, broken: str) -> Failure | None:
+    """The first reason that holds, from the wire upwards; None when the answer is whole and no error."""
+    shown = _shown(raw, body)
+    pieces = len(result.stamps.text_pieces)
+    if raw.outcome == GARBAGE or broken:
+        return Failure(GARBAGE, f"what came is no HTTP answer{f' ({broken})' if broken else ''}", None, shown)
+    if status is not None and status >= 400:
+        said = result.error or error_text(shown or "nothing")
+        return Failure(HTTP_ERROR, f"the server answered {status}: {said}", status, shown)
+    if raw.outcome not in (WHOLE, CLOSED):
+        reached = f" after {pieces} pieces of text" if raw.reads else ""
+        return Failure(raw.outcome, f"{raw.outcome}{reached}{f': {raw.detail}' if raw.detail else ''}", status)
+    if result.error is not None:
+        streamed = result.events > 0
+        kind = ERROR_EVENT if streamed else NO_STREAM
+        detail = f"the stream broke with an error after {pieces} pieces: {result.error}" if streamed else result.error
+        return Failure(kind, detail, status, None if streamed else shown)
+    if result.stamps.done is None:
+        where = f"after {pieces} pieces of text" if raw.reads else "without an answer"
+        how = "the server closed the connection" if raw.outcome == CLOSED else "the stream ended"
+        return Failure(CLOSED, f"{how} {where}, before [DONE]", status, None if pieces else shown)
+    return None
+
+
+def _shown(raw: Raw, body: _Body) -> str:
+    data = bytes(body.kept) or b"".join(data for _, _, data in raw.reads[:4])
+    return data[:HEAD_KEPT].decode("utf-8", "replace")
+
+
+def to_row(one: Measured, zero: int, *, counted: bool, aside: str | None = None) -> dict[str, Any]:
+    """The line of requests.jsonl. Stamps are seconds after ``zero`` (ns), durations seconds, rounded to 1 µs."""
+    raw, result, stamps = one.raw, one.result, one.result.stamps
+    start = zero / 1e9
+
+    def since(at: float | None) -> float | None:
+        return None if at is None else round(at - start, 6)
+
+    def of_ns(at: int | None) -> float | None:
+        return None if at is None else round((at - zero) / 1e9, 6)
+
+    usage = result.usage
+    row: dict[str, Any] = {
+        "index": raw.index,
+        "phase": raw.phase,
+        "counted": counted,
+        "aside": aside,
+        "failure": None,
+        "scheduled": of_ns(raw.scheduled),
+        "sent": of_ns(raw.sent),
+        "send_done": of_ns(raw.send_done),
+        "first_byte": since(stamps.first_byte),
+        "first_any": since(stamps.first_any),
+        "first_reasoning": since(stamps.first_reasoning),
+        "first_text": since(stamps.first_text),
+        "last_text": since(stamps.last_text),
+        "done": since(stamps.done),
+        "end": of_ns(raw.end),
+        "ttft_s": _round(one.timing.ttft_s),
+        "ttft_from_scheduled_s": _round(from_scheduled(one)),
+        "ttft_kernel_s": _round(one.ttft_kernel_s),
+        "ttfr_s": _round(one.timing.ttfr_s),
+        "tpot_s": _round(one.timing.tpot_s),
+        "e2e_s": _round(one.timing.e2e_s),
+        "itl_s": [round(gap, 6) for gap in one.gaps_s],
+        "finish_reason": result.finish_reason,
+        "prompt_tokens": usage.prompt_tokens,
+        "output_tokens": usage.completion_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "image_tokens": usage.image_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
+        "usage": usage.raw[-1:],
+        "pieces": len(stamps.text_pieces),
+        "reads": one.reads,
+        "lag_max_s": _round(max(one.kernel_lag_s, default=None)),
+        "connection": raw.connection,
+        "served_before": raw.served,
+        "text": result.text[:TEXT_KEPT],
+    }
+    if one.failure is not None:
+        row["failure"] = {key: value for key, value in vars(one.failure).items() if value is not None}
+    return row
+
+
+def from_scheduled(one: Measured) -> float | None:
+    """TTFT counted from when the request was due (open loop), seconds; None in a closed loop."""
+    first = one.result.stamps.first_text
+    return None if first is None or one.raw.scheduled is None else first - one.raw.scheduled / 1e9
+
+
+def not_sent_rows(indices: Iterable[int], phase: str, why: str) -> Iterable[dict[str, Any]]:
+    """Lines for requests that were planned and never sent, so that none is missing from the books."""
+    for index in indices:
+        yield {
+            "index": index,
+            "phase": phase,
+            "counted": False,
+            "failure": {"kind": NOT_SENT, "detail": why},
+        }
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)

@@ -1,0 +1,77 @@
+"""Finished requests on their way out of the client: raw reads with their times, appended to one file.
+
+Parsing would hold up the reading loop by milliseconds a request; one ``marshal`` and one ``write`` take
+some tens of microseconds, and keep memory bounded. The file is read back by the same interpreter right
+after the run (``marshal`` is not a format to keep), and a torn last record is left out.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from vlmconsole.measure.stamps import Ancillary
+
+_LENGTH = struct.Struct("<Q")
+
+#: how an exchange ended, as the sockets saw it; what the bytes say comes later
+WHOLE = "whole"
+REFUSED, UNREACHABLE, RESET, CLOSED = "refused", "unreachable", "reset", "closed early"
+STALLED, TIMEOUT, GARBAGE, CANCELLED = "stalled", "timeout", "garbage", "cancelled"
+
+
+class Raw(NamedTuple):
+    """One request as it came off the wire. Times: ns of the monotonic clock; None: it did not come to that."""
+
+    index: int
+    phase: str
+    connection: int | None
+    served: int  # requests answered on this connection before
+    scheduled: int | None
+    sent: int | None
+    send_done: int | None
+    end: int
+    outcome: str
+    detail: str
+    reads: list[tuple[int, Ancillary, bytes]]
+
+
+class SpillError(Exception):
+    """The spill file cannot be written; the message is for people."""
+
+
+class SpillWriter:
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+
+    def add(self, raw: Raw) -> None:
+        """Append one record. Raises SpillError (a full disk)."""
+        payload = marshal.dumps(tuple(raw))
+        data = _LENGTH.pack(len(payload)) + payload
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError as error:  # its own type: an OSError in the loop means that a connection broke
+            raise SpillError(f"what was read cannot be written: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def read_spill(path: Path) -> Iterator[Raw]:
+    """The records of a spill file in the order in which the requests ended, one at a time."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+            (length,) = _LENGTH.unpack(head)
+            payload = file.read(length)
+            if len(payload) < length:
+                return
+            yield Raw(*marshal.loads(payload))

@@ -1,0 +1,226 @@
+"""One cell's summary: figures with n, what failed and what was set aside, and the client's own lag."""
+
+from __future__ import annotations
+
+import dataclasses
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from vlmconsole.measure.definitions import (
+    Distribution,
+    InFlight,
+    distribution,
+    in_flight,
+    span_text,
+    throughput,
+)
+from vlmconsole.measure.replay import Measured, from_scheduled
+
+#: how the request asked for its end, and how the server says that it reached it
+LENGTH = "length"
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How late the client was, seconds. ``probe``: a timer that was due every few milliseconds.
+    ``kernel``: own stamp − the kernel's receive stamp, per read; None where the kernel says nothing (``why``).
+    ``run_queue_wait_s``: how long the client was ready and had no processor.
+    """
+
+    probe: Distribution | None
+    kernel: Distribution | None
+    why: str | None = None
+    run_queue_wait_s: float | None = None
+    wall_step_s: float = 0.0
+
+    def worst_p99(self) -> float | None:
+        """The larger of both p99, seconds."""
+        return max((d.p99 for d in (self.probe, self.kernel) if d is not None), default=None)
+
+
+@dataclass(frozen=True)
+class ClientCost:
+    """What the client itself took. CPU is of the measured phase; a piece is one non-empty text piece."""
+
+    cpu_s: float
+    cpu_us_per_read: float | None
+    cpu_us_per_piece: float | None
+    rss_bytes: int
+    start_s: float | None  # from asking for the cell to its first request, warm-up included
+    connections: int
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    """Everything that one cell says. Times in seconds; a figure that is not known is None, never zero."""
+
+    name: str
+    valid: bool
+    invalid_because: str | None
+    lag_limit_s: float
+    planned: int
+    n: int  # requests that count
+    failures: int
+    failure_kinds: dict[str, int]
+    set_aside: dict[str, int]
+    warm_up: int
+    warm_up_failures: int
+    finish_reasons: dict[str, int]
+    ttft_s: Distribution | None
+    ttft_from_scheduled_s: Distribution | None
+    ttft_kernel_s: Distribution | None
+    ttfr_s: Distribution | None
+    tpot_s: Distribution | None
+    itl_s: Distribution | None
+    itl_per: str | None  # "token" when every piece was one token, else "piece"
+    e2e_s: Distribution | None
+    throughput_tok_s: float | None
+    requests_per_s: float | None
+    duration_s: float | None
+    input_tokens: int | str | None
+    output_tokens: int | str | None
+    cached_tokens: int | str | None
+    total_input_tokens: int | None
+    total_output_tokens: int | None
+    in_flight: InFlight | None
+    lag: Lag
+    client: ClientCost | None
+    server: dict[str, Distribution]  # what was scraped of the server meanwhile, e.g. running, waiting
+    first_failures: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+class Gatherer:
+    """Takes understood requests one by one, and keeps only the numbers of them."""
+
+    def __init__(self, wanted_output: int | None, equal_work: bool) -> None:
+        self.wanted_output, self.equal_work = wanted_output, equal_work
+        self.measured = self.warm_up = self.warm_up_failures = self.pieces = 0
+        self.failures: Counter[str] = Counter()
+        self.first_failures: dict[str, str] = {}
+        self.aside: Counter[str] = Counter()
+        self.finish: Counter[str] = Counter()
+        self.times: dict[str, list[float | None]] = {
+            key: [] for key in ("ttft", "scheduled", "kernel", "ttfr", "tpot", "e2e")
+        }
+        self.itl, self.kernel_lag = array("d"), array("d")
+        self.piece_is_token = True
+        self.prompt: list[int | None] = []
+        self.output: list[int | None] = []
+        self.cached: list[int | None] = []
+        self.spans: list[tuple[float, float]] = []
+        self.all_spans: list[tuple[float, float]] = []
+
+    def add_warm_up(self, one: Measured) -> None:
+        self.warm_up += 1
+        self.warm_up_failures += one.failure is not None
+
+    def add(self, one: Measured) -> str | None:
+        """Take one measured request; returns why it was set aside, or None."""
+        self.measured += 1
+        self.kernel_lag.extend(one.kernel_lag_s)
+        self.pieces += len(one.result.stamps.text_pieces)
+        sent = None if one.raw.sent is None else one.raw.sent / 1e9
+        if sent is not None:
+            self.all_spans.append((sent, one.ended_s))
+        if one.failure is not None:
+            self.add_failure(one.failure.kind, one.failure.detail)
+            return None
+        self.finish[one.result.finish_reason or "not said"] += 1
+        tokens = one.result.usage.completion_tokens
+        if self.equal_work and tokens != self.wanted_output:
+            said = "unknown output" if tokens is None else "early stop" if tokens < (self.wanted_output or 0) else "overlong"
+            self.aside[said] += 1
+            return f"{said}: {tokens if tokens is not None else '?'} of {self.wanted_output} tokens"
+        stamps, timing = one.result.stamps, one.timing
+        if sent is not None:
+            self.spans.append((sent, stamps.done if stamps.done is not None else one.ended_s))
+        self.times["ttft"].append(timing.ttft_s)
+        self.times["scheduled"].append(from_scheduled(one))
+        self.times["kernel"].append(one.ttft_kernel_s)
+        self.times["ttfr"].append(timing.ttfr_s)
+        self.times["tpot"].append(timing.tpot_s)
+        self.times["e2e"].append(timing.e2e_s)
+        self.itl.extend(one.gaps_s)
+        self.piece_is_token &= tokens is not None and tokens == len(stamps.text_pieces)
+        self.prompt.append(one.result.usage.prompt_tokens)
+        self.output.append(tokens)
+        self.cached.append(one.result.usage.cached_tokens)
+        return None
+
+    def add_failure(self, kind: str, detail: str) -> None:
+        self.failures[kind] += 1
+        self.first_failures.setdefault(kind, detail)
+
+    def summary(
+        self,
+        *,
+        name: str,
+        planned: int,
+        lag: Lag,
+        lag_limit_s: float,
+        client: ClientCost | None,
+        server: dict[str, Distribution],
+        broken: str | None,
+    ) -> CellSummary:
+        """The summary of what was taken. ``broken``: why the client itself did not finish, if it did not."""
+        counted = len(self.e2e)
+        first = min((sent for sent, _ in self.spans), default=0.0)
+        last = max((end for _, end in self.spans), default=0.0)
+        took = last - first if last > first else None
+        why = broken or _lag_verdict(lag, lag_limit_s) or (None if counted else "no request was counted")
+        total_in = [count for count in self.prompt if count is not None]
+        total_out = [count for count in self.output if count is not None]
+        return CellSummary(
+            name=name,
+            valid=why is None,
+            invalid_because=why,
+            lag_limit_s=lag_limit_s,
+            planned=planned,
+            n=counted,
+            failures=sum(self.failures.values()),
+            failure_kinds=dict(self.failures),
+            set_aside=dict(self.aside),
+            warm_up=self.warm_up,
+            warm_up_failures=self.warm_up_failures,
+            finish_reasons=dict(self.finish),
+            ttft_s=distribution(self.times["ttft"]),
+            ttft_from_scheduled_s=distribution(self.times["scheduled"]),
+            ttft_kernel_s=distribution(self.times["kernel"]),
+            ttfr_s=distribution(self.times["ttfr"]),
+            tpot_s=distribution(self.times["tpot"]),
+            itl_s=distribution(self.itl),
+            itl_per=None if not self.itl else "token" if self.piece_is_token else "piece",
+            e2e_s=distribution(self.e2e),
+            throughput_tok_s=throughput(self.output, first, last),
+            requests_per_s=counted / took if took else None,
+            duration_s=took,
+            input_tokens=span_text(self.prompt),
+            output_tokens=span_text(self.output),
+            cached_tokens=span_text(self.cached),
+            total_input_tokens=sum(total_in) if len(total_in) == counted and counted else None,
+            total_output_tokens=sum(total_out) if len(total_out) == counted and counted else None,
+            in_flight=in_flight(self.all_spans),
+            lag=lag,
+            client=client,
+            server=server,
+            first_failures=[f"{kind}: {detail}" for kind, detail in self.first_failures.items()],
+        )
+
+    @property
+    def e2e(self) -> list[float | None]:
+        return self.times["e2e"]
+
+
+def _lag_verdict(lag: Lag, limit_s: float) -> str | None:
+    worst = lag.worst_p99()
+    if worst is None or worst <= limit_s:
+        return None
+    return (
+        f"the client was late: p99 lag {worst * 1000:.1f} ms > limit {limit_s * 1000:g} ms."
+        " Run it on an idle processor, or with less concurrency."
+    )
