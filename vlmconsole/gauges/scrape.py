@@ -1,0 +1,233 @@
+"""A server's gauges: its metrics scraped once a second, made into figures that say how old and how sure they are."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+
+from vlmconsole.gauges.deltas import Quantile, Window, quantile
+from vlmconsole.gauges.fetch import Fetcher, NotThere
+from vlmconsole.gauges.figures import Batch, Figure, Mark, SourceError
+from vlmconsole.gauges.loads import Load, read_loads
+from vlmconsole.gauges.mlx_metrics import Request, read_mlx
+from vlmconsole.gauges.names import COUNTED, STALE_WHY, WRITTEN_TOGETHER
+from vlmconsole.gauges.prometheus import Scrape, engine_of, read_metrics
+
+KEYS = ("ttft", "queue_time", "tpot", "throughput", "running", "queued", "kv", "hit_rate")
+SHORT = 10.0  # seconds that a rate "now" looks back: shorter, and whole requests make it jump
+LONG = 60.0
+RETRY_PATH = 60.0  # seconds before a path that was not there is tried again
+STALE_AFTER = 2.5  # seconds without a write, while something ran
+
+
+class ServerMetrics:
+    """The source ``server`` of one base URL. ``engine``: sglang, vllm, mlx, or openai (found out by the names)."""
+
+    name = "server"
+    keys = tuple(f"server.{figure}" for figure in KEYS)
+    slow = 0.0
+
+    def __init__(
+        self,
+        base_url: str,
+        engine: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._fetch = Fetcher(base_url, headers)
+        self._engine = engine
+        self._clock, self._wall = clock, wall
+        self._window = Window(LONG)
+        self._not_before: dict[str, float] = {}
+        self._written: tuple[tuple[float, ...], float] | None = None  # SGLang's gauges and when they last changed
+        self._ran_since = False
+        self._seen_request = -math.inf
+        self._limit: float | None = None
+
+    def close(self) -> None:
+        self._fetch.close()
+
+    def read(self) -> Batch:
+        """One scrape as figures. Raises SourceError; the window of deltas survives a scrape that failed."""
+        return self._mlx() if self._engine == "mlx" else self._prometheus()
+
+    # -- Prometheus text: SGLang, vLLM and what speaks like them ------------------------------------------------
+
+    def _prometheus(self) -> Batch:
+        load = self._load() if self._engine == "sglang" else None
+        try:
+            text = self._path("/metrics")
+        except NotThere:
+            if load is None:
+                flag = "start it with --enable-metrics" if self._engine == "sglang" else "it offers none"
+                raise SourceError(f"{self._fetch.base_url} has no /metrics: {flag}") from None
+            return self._batch(self._of_load(load, "no /metrics: start the server with --enable-metrics"))
+        engine = self._engine if self._engine in WRITTEN_TOGETHER or self._engine == "vllm" else engine_of(text)
+        if engine is None:
+            raise SourceError("the server's metrics are neither SGLang's nor vLLM's names")
+        scrape = read_metrics(text, engine)
+        marks = self._push(scrape)
+        figures = self._counted(engine)
+        age = self._staleness(engine, scrape)
+        stale = age > STALE_AFTER
+        note = f"{STALE_WHY[engine]}; unchanged for {age:.0f} s while requests ran" if stale else ""
+        for figure in ("running", "queued", "kv"):
+            if figure in scrape.gauges:
+                figures[f"server.{figure}"] = Figure(scrape.gauges[figure], age_s=age, stale=stale, note=note)
+        if "kv_capacity" in scrape.gauges and "server.kv" in figures:
+            figures["server.kv"] = _noted(figures["server.kv"], f"of {scrape.gauges['kv_capacity']:,.0f} tokens")
+        if load is not None:
+            figures |= self._of_load(load)
+        return self._batch(figures, marks)
+
+    def _load(self) -> Load | None:
+        """SGLang's load report under whichever path this version has; None when it has neither."""
+        for path in ("/v1/loads?include=core", "/get_load"):
+            try:
+                return read_loads(self._path(path))
+            except NotThere:
+                continue
+        return None
+
+    def _of_load(self, load: Load, lacking: str = "") -> dict[str, Figure]:
+        self._limit = load.limit or self._limit
+        # Nothing runs: then an old report is a true one.
+        stale = load.age_s > STALE_AFTER and load.running + load.queued > 0
+        note = "the scheduler's report is old" if stale else ""
+        figures = {
+            "server.running": Figure(load.running, total=self._limit, age_s=load.age_s, stale=stale, note=note),
+            "server.queued": Figure(load.queued, age_s=load.age_s, stale=stale, note=note),
+        }
+        if load.kv is not None:
+            of = f"of {load.kv_capacity:,.0f} tokens" if load.kv_capacity else ""
+            figures["server.kv"] = Figure(load.kv, age_s=load.age_s, stale=stale, note=of)
+        if lacking:
+            figures |= {key: Figure(None, note=lacking) for key in self.keys if key not in figures}
+        return figures
+
+    def _staleness(self, engine: str, scrape: Scrape) -> float:
+        """Seconds since the gauges that are written together last moved, 0 while nothing ran in between."""
+        group = tuple(scrape.gauges.get(figure, -1.0) for figure in WRITTEN_TOGETHER.get(engine, ()))
+        now = self._clock()
+        if not group or self._written is None or self._written[0] != group:
+            self._written, self._ran_since = (group, now), False
+            return 0.0
+        self._ran_since = self._ran_since or self._window.moved()
+        return now - self._written[1] if self._ran_since else 0.0
+
+    # -- mlx-vlm ---------------------------------------------------------------------------------------------------
+
+    def _mlx(self) -> Batch:
+        reading = read_mlx(self._path("/v1/metrics"))
+        flushed = self._window.fell("cached_tokens", reading.scrape)
+        marks = self._push(reading.scrape)
+        if flushed and not marks:
+            marks = (Mark(self._wall(), "prefix cache flushed"),)
+        if marks:
+            self._seen_request = -math.inf
+        figures = self._counted("mlx")
+        gauges = reading.scrape.gauges
+        figures["server.running"] = Figure(gauges["running"])
+        figures["server.queued"] = Figure(gauges["queued"])
+        figures["server.kv"] = Figure(None, note="mlx-vlm does not tell how full its KV cache is")
+        figures["server.queue_time"] = Figure(None, note="mlx-vlm does not tell how long a request waited")
+        if not reading.apc:
+            figures["server.hit_rate"] = Figure(None, note="the prefix cache is off (APC_ENABLED)")
+        figures |= self._each(reading.recent)
+        return self._batch(figures, marks)
+
+    def _each(self, recent: tuple[Request, ...]) -> dict[str, Figure]:
+        """Figures of the requests that ended since the last scrape; exact, for the server lists them one by one."""
+        first = self._seen_request == -math.inf
+        new = [request for request in recent if request.ended > self._seen_request]
+        if recent:
+            self._seen_request = max(self._seen_request, recent[-1].ended)
+        missed = self._window.counted("requests", 0.5)
+        if first:
+            new = []  # those ended before we looked: nobody knows when
+        lost = int(missed[0]) - len(new) if missed and not first else 0
+        note = f"{lost} requests in between were not listed (the server keeps 32)" if lost > 0 else ""
+        found = {}
+        for figure, values in (
+            ("ttft", [request.ttft_s for request in new]),
+            ("tpot", [request.tpot_s for request in new]),
+        ):
+            samples = tuple(value for value in values if value is not None)
+            if samples:
+                found[f"server.{figure}"] = Figure(samples[-1], samples=samples, note=note)
+        return found
+
+    # -- both ------------------------------------------------------------------------------------------------------
+
+    def _path(self, path: str) -> str:
+        """The text at a path; one that was not there is left alone for a while."""
+        if self._clock() < self._not_before.get(path, -math.inf):
+            raise NotThere(f"{path} is not there")
+        try:
+            return self._fetch.get(path)
+        except NotThere:
+            self._not_before[path] = self._clock() + RETRY_PATH
+            raise
+
+    def _push(self, scrape: Scrape) -> tuple[Mark, ...]:
+        if not self._window.push(self._clock(), scrape):
+            return ()
+        self._written = None
+        self._not_before.clear()  # another version may have come up
+        return (Mark(self._wall(), "server restarted"),)
+
+    def _counted(self, engine: str) -> dict[str, Figure]:
+        """Everything that comes from counters and histograms: throughput, hit rate, server-side times."""
+        figures = {}
+        now, mean = self._window.rate("output_tokens", SHORT), self._window.rate("output_tokens", LONG)
+        if now is not None and mean is not None:
+            note = f"last {SHORT:.0f} s; {LONG:.0f} s mean {mean:.1f} tok/s; {COUNTED[engine]}"
+            figures["server.throughput"] = Figure(now, note=note)
+        figures["server.hit_rate"] = self._hit_rate()
+        for figure in ("ttft", "tpot", "queue_time"):
+            found = self._from_buckets(figure)
+            if found is not None:
+                figures[f"server.{figure}"] = found
+        return figures
+
+    def _hit_rate(self) -> Figure:
+        """Cached tokens of all prompt tokens, from the growth of both counters: the gauge is the last batch only."""
+        prompt, cached = self._window.counted("prompt_tokens"), self._window.counted("cached_tokens")
+        if prompt is None or prompt[0] <= 0:
+            return Figure(None, note=f"no prompt in the last {LONG:.0f} s")
+        if cached is None:
+            return Figure(None, note="the server counts no cached tokens: no hit, or none that it tells of")
+        share = min(1.0, cached[0] / prompt[0])
+        return Figure(
+            share, note=f"{cached[0]:,.0f} of {prompt[0]:,.0f} prompt tokens, last {LONG:.0f} s, from counters"
+        )
+
+    def _from_buckets(self, figure: str) -> Figure | None:
+        """Now: the mean of the newest requests (exact). p50, p95: interpolated inside the server's buckets."""
+        past = self._window.observed(figure)
+        if past is None:
+            return None
+        middle, high = quantile(past, 0.5), quantile(past, 0.95)
+        if middle is None or high is None:
+            return Figure(None, note=f"no request in the last {LONG:.0f} s")
+        newest = self._window.observed(figure, 0.5)
+        if newest is None or newest.count <= 0:
+            return None  # the board keeps the last figure, which grows older
+        value = newest.sum / newest.count
+        note = f"p50 and p95 of {past.count:.0f}, last {LONG:.0f} s, interpolated in buckets: p95 in {_bucket(high)}"
+        return Figure(value, p50=middle.value, p95=high.value, samples=(value,), note=note)
+
+    def _batch(self, figures: dict[str, Figure], marks: tuple[Mark, ...] = ()) -> Batch:
+        return Batch(self.name, self._wall(), figures, marks)
+
+
+def _bucket(found: Quantile) -> str:
+    return f"{found.low:g}–{found.high:g} s" if math.isfinite(found.high) else f"more than {found.low:g} s"
+
+
+def _noted(figure: Figure, more: str) -> Figure:
+    note = f"{more}; {figure.note}" if figure.note else more
+    return Figure(figure.value, age_s=figure.age_s, stale=figure.stale, note=note)
