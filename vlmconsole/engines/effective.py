@@ -1,0 +1,84 @@
+"""What a server says about itself: read back, never assumed from the flags it was started with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SAMPLING = frozenset(
+    {"stop", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "response_format"}
+)
+"""Request fields that every OpenAI-like server honours."""
+TOKEN_SAMPLING = SAMPLING | {"logit_bias", "min_tokens", "ignore_eos", "stop_token_ids", "top_k"}
+"""What SGLang and vLLM honour besides."""
+
+
+@dataclass(slots=True)
+class EffectiveSettings:
+    """The settings in force; None where the server does not say. Token counts in tokens.
+
+    values: setting by its launch-flag name (as in `--chunked-prefill-size`, without dashes in front), for showing
+    "wanted" beside "read back".
+    """
+
+    engine: str
+    version: str | None = None
+    model: str | None = None
+    """The name to send."""
+    model_path: str | None = None
+    adapters: tuple[str, ...] = ()
+    running_limit: int | None = None
+    context: int | None = None
+    kv_tokens: int | None = None
+    """KV-cache capacity."""
+    precision: str | None = None
+    prefix_cache: bool | None = None
+    cache_report: bool | None = None
+    omitted_cached_is_zero: bool = False
+    """True only when version, cache report and prefix-cache switch were all verified (see engines.sglang)."""
+    cached_rule: str = "cached tokens count as the server reports them; not reported is unknown"
+    values: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """Whether a prefix-cache flush took place, and what the server said."""
+
+    ok: bool
+    why: str
+
+
+def whole(value: Any) -> int | None:
+    """The value if it is a whole number (and no bool)."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def truth(value: Any) -> bool | None:
+    """The value if it is a bool."""
+    return value if isinstance(value, bool) else None
+
+
+def text(value: Any) -> str | None:
+    """The value if it is a non-empty string."""
+    return value if isinstance(value, str) and value else None
+
+
+def model_ids(models: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of a /v1/models answer that have an id."""
+    data = models.get("data")
+    return [m for m in data if isinstance(m, dict) and text(m.get("id"))] if isinstance(data, list) else []
+
+
+def flags_of(argv: Sequence[str]) -> dict[str, str]:
+    """The flags of a launch line by name, as text: `--tp-size 1` → {"tp-size": "1"}; one without a value → "true"."""
+    flags: dict[str, str] = {}
+    for index, word in enumerate(argv):
+        if not word.startswith("--"):
+            continue
+        name, equals, value = word[2:].partition("=")
+        following = argv[index + 1] if index + 1 < len(argv) else "--"
+        flags[name] = value if equals else ("true" if following.startswith("--") else following)
+    return flags

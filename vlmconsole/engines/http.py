@@ -1,0 +1,103 @@
+"""Control requests to a server (settings, models, flush): short, bounded, and with errors that people can read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+
+from vlmconsole import __version__
+from vlmconsole.engines.profile import ServerProfile, redact
+from vlmconsole.engines.stream import error_text
+
+MAX_BODY = 8 * 1024 * 1024
+
+
+class EngineError(RuntimeError):
+    """A server that cannot be reached or refused something; one line, without secrets."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def open_client(profile: ServerProfile, timeout_s: float = 5.0) -> httpx.AsyncClient:
+    """A client for one server. Raises ProfileError when its key cannot be used.
+
+    Redirects are not followed (the key would travel with them), and for the loopback interface proxy settings of the
+    environment do not count. Answers are not compressed: a time stamp must mean arrival, not decoding.
+    """
+    headers = {"User-Agent": f"vlmconsole/{__version__}", "Accept-Encoding": "identity"}
+    key = profile.api_key()
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key}"
+    return httpx.AsyncClient(
+        headers=headers,
+        timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 5.0)),
+        trust_env=not profile.loopback,
+        follow_redirects=False,
+    )
+
+
+async def request(
+    client: httpx.AsyncClient, profile: ServerProfile, path: str, method: str = "GET", body: Any = None
+) -> httpx.Response:
+    """One request, whatever its status. Raises EngineError when no answer comes."""
+    try:
+        return await client.request(method, profile.url(path), json=body)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        raise EngineError(connection_error(profile, error)) from None
+
+
+async def get_json(client: httpx.AsyncClient, profile: ServerProfile, path: str) -> dict[str, Any]:
+    """The JSON object at a path. Raises EngineError for anything else."""
+    response = await request(client, profile, path)
+    if response.status_code != 200:
+        raise EngineError(http_error(profile, response.status_code, response.content), response.status_code)
+    value = parse_object(response.content)
+    if value is None:
+        raise EngineError(f"{profile.url(path)} answered with something that is no JSON object")
+    return value
+
+
+def parse_object(body: bytes) -> dict[str, Any] | None:
+    """The JSON object in a body, or None."""
+    try:
+        value = json.loads(body[:MAX_BODY])
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def connection_error(profile: ServerProfile, error: Exception) -> str:
+    """One line for a request that got no answer."""
+    where = profile.base_url or f"server {profile.name}"
+    if isinstance(error, httpx.ConnectTimeout):
+        return f"{where} does not answer (no connection within the time limit)"
+    if isinstance(error, httpx.ConnectError):
+        return f"nothing answers at {where}: is the server running, and the tunnel up?"
+    if isinstance(error, httpx.TimeoutException):
+        return f"{where} did not answer in time"
+    said = error_text(str(error)) or type(error).__name__
+    return f"the connection to {where} failed: {redact(said)}"
+
+
+def http_error(profile: ServerProfile, status: int, body: bytes) -> str:
+    """One line for an HTTP error status, with what the server said and, where we know it, what to do."""
+    value = parse_object(body)
+    said = redact(error_text(value if value is not None else body[:2000].decode("utf-8", "replace")), _key_of(profile))
+    hint = {
+        401: " (check api_key_env or api_key_file of the profile)",
+        403: " (this key may not do that)",
+        404: " (is base_url right, and the model's name?)",
+        429: " (too many requests: wait, or ask for less)",
+    }.get(status, "")
+    return f"server {profile.name} answered {status}: {said or 'without a word'}{hint}"
+
+
+def _key_of(profile: ServerProfile) -> str | None:
+    try:
+        return profile.api_key()
+    except ValueError:
+        return None

@@ -1,0 +1,124 @@
+"""mlx-vlm: how it is started here, its settings read back, cache reset, adapters, and what its requests must carry."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from vlmconsole.engines import mlx_server
+from vlmconsole.engines.effective import EffectiveSettings, Flushed, model_ids, text, truth, whole
+from vlmconsole.engines.http import get_json, http_error, parse_object, request
+from vlmconsole.engines.profile import ProfileError, ServerProfile
+from vlmconsole.runs.places import Places
+
+READY_PATH = "/health"
+EXTRAS = frozenset({"top_p", "top_k", "seed", "repetition_penalty", "response_format"})
+"""What it really honours; `stop`, `min_tokens` and `ignore_eos` are accepted and silently ignored."""
+PHASES = (
+    ("vlmconsole: phase importing", "starting python"),
+    ("vlmconsole: phase loading", "loading the model"),
+    ("Application startup complete", "ready"),
+)
+
+
+def interpreter(profile: ServerProfile, places: Places) -> str:
+    """The Python that serves: the profile's, else this one if it has mlx-vlm, else the environment `mlx`.
+
+    Raises ProfileError when none is found, saying how to get one.
+    """
+    from vlmconsole.engines.launch import interpreter_path
+
+    named = profile.launch.interpreter if profile.launch else ""
+    if named:
+        return interpreter_path(named, places)
+    if importlib.util.find_spec("mlx_vlm") is not None:
+        return sys.executable
+    made = places.environments / "mlx" / "bin" / "python"
+    if made.exists():
+        return str(made)
+    raise ProfileError(
+        f"profile {profile.name} needs mlx-vlm, which this Python does not have:"
+        " pip install 'vlmconsole[local]', or vlmconsole env make mlx"
+    )
+
+
+def command(profile: ServerProfile, places: Places, port: int) -> list[str]:
+    """The words that start the server on the loopback interface."""
+    folder = profile.model_dir()
+    if folder is None and ("/" not in profile.model or Path(profile.model).expanduser().is_absolute()):
+        raise ProfileError(f"profile {profile.name}: there is no model folder at {profile.model or '(model is empty)'}")
+    words = [interpreter(profile, places), "-u", mlx_server.__file__]
+    words += ["--host", "127.0.0.1", "--port", str(port), "--model", str(folder or profile.model)]
+    words += ["--max-num-seqs", str(profile.running_limit or 4), "--log-level", "INFO"]
+    return words + list(profile.launch.extra if profile.launch else ())
+
+
+def environment(profile: ServerProfile, places: Places) -> dict[str, str]:
+    """What the server's environment gets on top of ours: offline, private caches, the prefix cache as asked for."""
+    cache = places.cache / "mlx"
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    values = {
+        "HF_HUB_OFFLINE": "1",
+        "MLX_VLM_CACHE_HOME": str(cache),
+        "APC_ENABLED": "1" if profile.prefix_cache else "0",
+        # Shards on disk survive a cache reset, and a cold request would not be cold.
+        "APC_DISK_ENABLED": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if sys.platform.startswith("linux"):
+        values["MLX_DISABLE_COMPILE"] = "1"
+        values["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(os.cpu_count() or 1))
+    return values
+
+
+async def readback(client: httpx.AsyncClient, profile: ServerProfile) -> EffectiveSettings:
+    """Effective settings from /health, /v1/settings, /v1/models and the server header. Raises EngineError."""
+    response = await request(client, profile, "/health")
+    health = parse_object(response.content) or {}
+    models = model_ids(await get_json(client, profile, "/v1/models"))
+    current = (await get_json(client, profile, "/v1/settings")).get("current")
+    current = current if isinstance(current, dict) else {}
+    server = response.headers.get("server", "")
+    loaded = text(health.get("loaded_model"))
+    settings = EffectiveSettings(
+        engine="mlx",
+        version=server.partition("/")[2] or None if server.startswith("mlx_vlm") else None,
+        model=loaded or next((m["id"] for m in models if m.get("loaded")), None),
+        model_path=loaded,
+        adapters=tuple(name for name in (text(health.get("loaded_adapter")),) if name),
+        context=whole(health.get("effective_context_limit")),
+        prefix_cache=truth(health.get("apc_enabled")),
+        values={key.replace("_", "-"): value for key, value in current.items()},
+        raw={"health": health, "settings": current},
+        notes=["mlx-vlm does not serve its running limit (--max-num-seqs)"],
+    )
+    if loaded is None:
+        settings.notes.append(
+            "no model is loaded now (a request with an unknown name unloads it); the next good one loads it"
+        )
+    return settings
+
+
+async def flush(client: httpx.AsyncClient, profile: ServerProfile) -> Flushed:
+    """Resets the prefix cache in memory; with the cache off there is nothing to reset."""
+    response = await request(client, profile, "/v1/cache/reset", "POST")
+    if response.status_code != 200:
+        return Flushed(False, "not flushed: " + http_error(profile, response.status_code, response.content))
+    said = parse_object(response.content) or {}
+    if said.get("enabled") is False:
+        return Flushed(False, "nothing to flush: the prefix cache is off")
+    return Flushed(said.get("status") == "cleared", f"the server says: {said.get('status') or 'nothing'}")
+
+
+def select_adapter(body: dict[str, Any], served: str, adapter: str | None) -> None:
+    """Always says which adapter (null is the base), as an omitted one is inherited from the request before.
+
+    Also switches off the silent summarising of long conversations.
+    """
+    body["adapter_path"] = adapter
+    body["context_management"] = []

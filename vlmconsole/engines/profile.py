@@ -1,0 +1,304 @@
+"""Server profiles: what a server is, where it answers, how it is started. TOML in, checked values out.
+
+Presets come with the package; a file of the same name in the lab home's `servers` folder overrides single keys, a new
+name adds a profile. A profile never holds a secret: only the name of the variable or file that does.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import tomlkit
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from vlmconsole.runs.folder import write_atomic
+from vlmconsole.vision.tokens import ProcessorError, ProcessorSettings
+
+Engine = Literal["mlx", "sglang", "vllm", "openai"]
+ASSET = "asset:"
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SSH_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(@[A-Za-z0-9_][A-Za-z0-9_.-]*)?(:\d{1,5})?")
+
+
+class ProfileError(ValueError):
+    """A profile that cannot be used; one line that names the file, the key and what is allowed."""
+
+
+class Launch(BaseModel):
+    """How the server is started on this machine.
+
+    argv: the command, word by word, never through a shell. `{port}` is replaced by a free loopback port, `{model}` by
+    the model. Empty for engine mlx, which vlmconsole starts by itself; there `extra` adds server arguments.
+    interpreter: the Python that runs it: "" this one, "env:NAME" one made by `vlmconsole env make`, else a path. It
+    takes the place of a leading `python` in argv.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    argv: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    interpreter: str = ""
+    env: dict[str, str] = {}
+    folder: str = ""
+    """Working folder of the command; "" the lab's state folder, so that nothing lying about is imported."""
+    start_timeout_s: float = Field(600.0, gt=0)
+    stop_grace_s: float = Field(10.0, ge=0)
+
+
+class ServerProfile(BaseModel):
+    """One server. Tokens, seconds; `running_limit` is B, how many requests the server runs at once."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    title: str = ""
+    engine: Engine
+    base_url: str = ""
+    """Where it answers. Empty for a server that is started here on a free port."""
+    model: str = ""
+    """Model folder, Hugging Face name, or `asset:NAME` for a model that comes with the package."""
+    served_model: str = ""
+    """The model name to send; empty: what the server's /v1/models says."""
+    api_key_env: str = ""
+    api_key_file: str = ""
+    launch: Launch | None = None
+    running_limit: int | None = Field(None, ge=1)
+    prefix_cache: bool | None = None
+    precision: str = ""
+    hardware: str = ""
+    processor: ProcessorSettings | None = None
+    picture_wrapper_tokens: int = Field(2, ge=0)
+    """Tokens that the chat template puts around each picture (Qwen: vision start and end)."""
+    context: int | None = Field(None, ge=1)
+    ssh_host: str = ""
+    price_per_hour: float | None = Field(None, ge=0)
+    currency: str = ""
+    notes: str = ""
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        if not _NAME.fullmatch(value):
+            raise ValueError("small letters, digits, '.', '_' and '-' only, beginning with a letter or digit")
+        return value
+
+    @field_validator("base_url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        if not value:
+            return value
+        try:
+            parts = urlsplit(value)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            raise ValueError("not a URL; an example: http://127.0.0.1:30000") from None
+        if parts.scheme not in ("http", "https") or not host or any(c.isspace() for c in value):
+            raise ValueError("must be http://HOST[:PORT] or https://HOST[:PORT], with an optional path")
+        if parts.username or parts.password:
+            raise ValueError("must not hold a password; use api_key_env or api_key_file")
+        if parts.query or parts.fragment:
+            raise ValueError("must not have a '?' or '#' part")
+        return value.rstrip("/")
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _check_variable(cls, value: str) -> str:
+        if value and not _VARIABLE.fullmatch(value):
+            raise ValueError("must be the NAME of an environment variable (never the key itself), e.g. OPENAI_API_KEY")
+        return value
+
+    @field_validator("ssh_host")
+    @classmethod
+    def _check_ssh(cls, value: str) -> str:
+        if value and not _SSH_HOST.fullmatch(value):
+            raise ValueError("must be HOST, USER@HOST or an ssh alias: letters, digits, '.', '_', '-'; no leading '-'")
+        return value
+
+    def at(self, base_url: str, served_model: str = "") -> ServerProfile:
+        """The same profile, answered at `base_url` (the port that a started server got)."""
+        return self.model_copy(
+            update={"base_url": base_url.rstrip("/"), "served_model": served_model or self.served_model}
+        )
+
+    def url(self, path: str) -> str:
+        """The address of an endpoint: `/v1/…` is added once, whether base_url ends with a version or not."""
+        base = self.base_url
+        if path.startswith("/v1/") and re.search(r"/v\d+$", base):
+            return base + path.removeprefix("/v1")
+        if not path.startswith("/v1/"):
+            base = re.sub(r"/v\d+$", "", base)
+        return base + path
+
+    @property
+    def loopback(self) -> bool:
+        """True when base_url names this machine's loopback interface."""
+        return is_loopback(urlsplit(self.base_url).hostname or "")
+
+    def warnings(self) -> list[str]:
+        """What is unsafe about this profile though usable, one line each."""
+        found = []
+        if self.base_url.startswith("http://") and not self.loopback:
+            what = (
+                "the key and every picture" if self.api_key_env or self.api_key_file else "every picture and question"
+            )
+            found.append(f"{self.name}: {what} go to {self.base_url} unencrypted; use https or an SSH tunnel")
+        return found
+
+    def model_dir(self) -> Path | None:
+        """The model's folder on this machine, or None when it is not here (or not a model folder)."""
+        if self.model.startswith(ASSET):
+            found = Path(str(resources.files("vlmconsole.assets") / self.model.removeprefix(ASSET)))
+        elif re.fullmatch(r"[\w.-]+/[\w.-]+", self.model) and not Path(self.model).exists():
+            found = _hub_snapshot(self.model)
+        else:
+            found = Path(self.model).expanduser()
+        return found if self.model and (found / "config.json").is_file() else None
+
+    def processor_settings(self) -> ProcessorSettings | None:
+        """What decides the visual tokens: the profile's own, else the model folder's; None when unknown."""
+        if self.processor is not None:
+            return self.processor
+        folder = self.model_dir()
+        if folder is None:
+            return None
+        try:
+            return ProcessorSettings.from_model_dir(folder)
+        except ProcessorError:
+            return None
+
+    def api_key(self) -> str | None:
+        """The key, read anew each time and kept nowhere. Raises ProfileError when it is named but cannot be used."""
+        if self.api_key_file:
+            return _checked_key(read_key_file(Path(self.api_key_file).expanduser()), f"file {self.api_key_file}")
+        if self.api_key_env:
+            value = os.environ.get(self.api_key_env, "")
+            if not value:
+                raise ProfileError(f"profile {self.name} wants its key in ${self.api_key_env}, which is not set")
+            return _checked_key(value, f"${self.api_key_env}")
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    """True for localhost and for loopback addresses."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_key_file(path: Path) -> str:
+    """The key in a file that only its owner can read. Raises ProfileError for looser modes."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if mode & 0o077:
+                raise ProfileError(f"{path} can be read by others (mode {mode & 0o777:03o}); run: chmod 600 {path}")
+            return file.read(64 * 1024).decode("utf-8", "replace")
+    except OSError as error:
+        raise ProfileError(f"the key file {path} cannot be read: {error.strerror}") from None
+
+
+def _checked_key(value: str, where: str) -> str:
+    key = value.strip()
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise ProfileError(f"the key in {where} is empty or holds spaces, line breaks or other odd characters")
+    return key
+
+
+def redact(text: str, *secrets: str | None) -> str:
+    """The text with secrets replaced by •••: the given ones, and what stands behind `Bearer` or looks like `sk-…`."""
+    for secret in secrets:
+        if secret and len(secret) >= 4:
+            text = text.replace(secret, "•••")
+    return re.sub(r"(?i)(bearer\s+)[^\s\"']+|\bsk-[A-Za-z0-9_*-]{6,}", lambda m: f"{m[1] or ''}•••", text)
+
+
+def load_profiles(
+    folder: Path | None, builtin: bool = True, problems: list[ProfileError] | None = None
+) -> dict[str, ServerProfile]:
+    """Every profile by name: the package's presets, then those of `folder`, key by key on top.
+
+    A bad file raises ProfileError, or, when `problems` is given, is added there and left out.
+    """
+    raw: dict[str, tuple[dict[str, Any], str]] = {}
+    profiles: dict[str, ServerProfile] = {}
+    sources: list[tuple[str, str, Any]] = []
+    if builtin:
+        presets = resources.files("vlmconsole.presets") / "servers"
+        sources += [(e.name, f"preset {e.name}", e) for e in sorted(presets.iterdir(), key=lambda e: e.name)]
+    if folder is not None and folder.is_dir():
+        sources += [(e.name, str(e), e) for e in sorted(folder.iterdir(), key=lambda e: e.name)]
+    for file_name, where, source in sources:
+        name = file_name.removesuffix(".toml")
+        if name == file_name or name.startswith("."):
+            continue
+        try:
+            values = _read_toml(source, where)
+            if values.get("name", name) != name:
+                raise ProfileError(f"{where}: name must be {name!r}, as the file is called")
+            merged = _merge(raw[name][0], values) if name in raw else values
+            profiles[name] = make_profile({**merged, "name": name}, where)
+            raw[name] = (merged, where)
+        except ProfileError as error:
+            if problems is None:
+                raise
+            problems.append(error)
+    return profiles
+
+
+def make_profile(values: dict[str, Any], where: str = "profile") -> ServerProfile:
+    """A checked profile. Raises ProfileError naming the key and what is allowed; values are not repeated in it."""
+    try:
+        return ServerProfile.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            holder: type[BaseModel] = Launch if first["loc"][0] == "launch" else ServerProfile
+            said = f"no such key; known: {', '.join(holder.model_fields)}"
+        raise ProfileError(f"{where}: {key}: {said}") from None
+
+
+def save_profile(folder: Path, profile: ServerProfile) -> Path:
+    """Writes the profile (only what differs from the defaults) as TOML; returns the file."""
+    values = profile.model_dump(mode="json", exclude_defaults=True, exclude={"name"})
+    path = folder / f"{profile.name}.toml"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomic(path, tomlkit.dumps(values))
+    return path
+
+
+def _read_toml(source: Any, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(source.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ProfileError(f"{where} cannot be read as TOML: {error}") from None
+
+
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _hub_snapshot(name: str) -> Path:
+    """Where Hugging Face's cache keeps a model, whether it is there or not."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub")) / f"models--{name.replace('/', '--')}"
+    try:
+        return hub / "snapshots" / (hub / "refs" / "main").read_text().strip()
+    except OSError:
+        return hub

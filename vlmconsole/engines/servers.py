@@ -1,0 +1,289 @@
+"""The door to servers, whatever the engine: ensure one runs, stop it, say how it is, read its settings back."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+import httpx
+
+from vlmconsole.engines import launch, mlx, openai, sglang, vllm
+from vlmconsole.engines.effective import EffectiveSettings, Flushed, flags_of
+from vlmconsole.engines.http import EngineError, open_client, request
+from vlmconsole.engines.launch import LaunchError, Progress, Running
+from vlmconsole.engines.profile import ProfileError, ServerProfile
+from vlmconsole.runs.places import Places
+
+ENGINES: dict[str, ModuleType] = {"mlx": mlx, "sglang": sglang, "vllm": vllm, "openai": openai}
+NAMES = {"mlx": "mlx-vlm", "sglang": "SGLang", "vllm": "vLLM", "openai": "OpenAI-compatible"}
+State = Literal["stopped", "starting", "ready", "unreachable", "ended"]
+_PORT_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A server that answers. profile: the same profile with the address and model name that are in force."""
+
+    base_url: str
+    model: str
+    pid: int | None
+    log: str | None
+    profile: ServerProfile
+    started_here: bool
+    """True when this call started it; False when it ran already."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """How a server is. `why` says in words what "stopped", "ended" or "unreachable" came from. since: wall clock, s."""
+
+    name: str
+    state: State
+    why: str = ""
+    base_url: str = ""
+    pid: int | None = None
+    since: float | None = None
+    log: str | None = None
+
+
+def launched_here(profile: ServerProfile) -> bool:
+    """Whether the profile's server is one that this console starts."""
+    return profile.launch is not None and not profile.ssh_host
+
+
+def located(profile: ServerProfile, places: Places) -> ServerProfile:
+    """The profile with the address of its running server, where one was started here; else as it is."""
+    running = launch.recorded(places, profile.name) if launched_here(profile) else None
+    return profile.at(running.base_url) if running is not None and running.alive else profile
+
+
+async def ensure_server(profile: ServerProfile, places: Places, on_progress: Progress | None = None) -> Ready:
+    """A server that answers: found running, or started and waited for.
+
+    Several consoles may call this at once: one starts, the others wait and use the same server. Raises LaunchError,
+    EngineError or ProfileError, each one line for people (LaunchError with the end of the log).
+    """
+    if not launched_here(profile):
+        return await _reached(profile)
+    begun = time.monotonic()
+
+    def waiting() -> None:
+        if on_progress is not None:
+            on_progress("another console is starting it", time.monotonic() - begun)
+
+    running = launch.recorded(places, profile.name)
+    if running is not None and running.alive and await _answers(profile.at(running.base_url)):
+        return await _ready(profile, running, started_here=False)
+    async with launch.locked(places, profile.name, waiting):
+        running = launch.recorded(places, profile.name)
+        if running is not None and running.alive:
+            await _until_ready(profile, running, on_progress)
+            return await _ready(profile, running, started_here=False)
+        if profile.base_url and await _answers(profile):
+            # Somebody started it by hand at the address that the profile names: use it, and do not own it.
+            return await _reached(profile)
+        return await _start(profile, places, on_progress)
+
+
+async def stop_server(profile: ServerProfile, places: Places) -> str:
+    """Ends the server that was started here; returns what happened in words. Raises LaunchError when it survives."""
+    if not launched_here(profile):
+        where = f" on {profile.ssh_host}" if profile.ssh_host else ""
+        raise LaunchError(f"{profile.name} was not started here; stop it where it runs{where}")
+    assert profile.launch is not None
+    async with launch.locked(places, profile.name):
+        running = launch.recorded(places, profile.name)
+        if running is None:
+            return "was not running"
+        took = await launch.end(running, profile.launch.stop_grace_s)
+        launch.forget(places, profile.name)
+        return took
+
+
+def status(profile: ServerProfile, places: Places) -> ServerStatus:
+    """What the records say, without asking the server; see `probe` for that."""
+    if not launched_here(profile):
+        return ServerStatus(profile.name, "unreachable", "not asked yet", profile.base_url)
+    running = launch.recorded(places, profile.name)
+    if running is None:
+        return ServerStatus(profile.name, "stopped")
+    if running.alive:
+        return ServerStatus(profile.name, "starting", "", running.base_url, running.pid, running.launched, running.log)
+    why = f"ended by itself (it had pid {running.pid})"
+    return ServerStatus(profile.name, "ended", why, log=running.log)
+
+
+async def probe(profile: ServerProfile, places: Places, timeout_s: float = 2.0) -> ServerStatus:
+    """How the server is, asked: ready, still starting, or not reachable and why."""
+    known = status(profile, places)
+    if known.state in ("stopped", "ended"):
+        if not profile.base_url or not await _answers(profile, timeout_s):
+            return known
+        return ServerStatus(profile.name, "ready", "not started by this lab", profile.base_url)
+    at = located(profile, places)
+    try:
+        async with open_client(at, timeout_s) as client:
+            response = await request(client, at, ENGINES[at.engine].READY_PATH)
+    except (EngineError, ProfileError) as error:
+        if known.pid is not None:
+            return known
+        return ServerStatus(profile.name, "unreachable", str(error), at.base_url)
+    if response.status_code == 200:
+        return ServerStatus(profile.name, "ready", "", at.base_url, known.pid, known.since, known.log)
+    why = f"answers with status {response.status_code}"
+    return ServerStatus(profile.name, "unreachable", why, at.base_url, known.pid, known.since, known.log)
+
+
+async def readback(profile: ServerProfile, client: httpx.AsyncClient | None = None) -> EffectiveSettings:
+    """The effective settings of the server at profile.base_url. Raises EngineError or ProfileError."""
+    if not profile.base_url:
+        raise EngineError(f"server {profile.name} is not running (vlmconsole servers start {profile.name})")
+    if client is not None:
+        return await _readback(client, profile)
+    async with open_client(profile) as own:
+        return await _readback(own, profile)
+
+
+async def flush(profile: ServerProfile) -> Flushed:
+    """Empties the server's prefix cache, and says whether it really did."""
+    async with open_client(profile, 30.0) as client:
+        done: Flushed = await ENGINES[profile.engine].flush(client, profile)
+        return done
+
+
+async def _readback(client: httpx.AsyncClient, profile: ServerProfile) -> EffectiveSettings:
+    settings: EffectiveSettings = await ENGINES[profile.engine].readback(client, profile)
+    return settings
+
+
+async def _start(profile: ServerProfile, places: Places, on_progress: Progress | None) -> Ready:
+    assert profile.launch is not None
+    fixed = _fixed_port(profile)
+    for attempt in range(_PORT_TRIES):
+        port = fixed or launch.free_port()
+        if fixed and launch.port_answers(fixed):
+            raise LaunchError(
+                f"port {fixed} is taken by another program; stop it, or change the profile {profile.name}"
+            )
+        if on_progress is not None:
+            on_progress("starting python", 0.0)
+        running = launch.spawn(
+            places,
+            profile.name,
+            _command(profile, places, port),
+            port=port,
+            env={**_environment(profile, places), **profile.launch.env},
+            cwd=Path(profile.launch.folder).expanduser() if profile.launch.folder else None,
+        )
+        try:
+            await _until_ready(profile, running, on_progress)
+        except LaunchError:
+            stolen = launch.port_answers(port) and launch.port_owner(running) != "ours"
+            await launch.end(running, profile.launch.stop_grace_s)
+            launch.forget(places, profile.name)
+            if stolen and not fixed and attempt + 1 < _PORT_TRIES:
+                continue  # between our choosing a free port and the server's binding it, somebody else took it
+            raise
+        return await _ready(profile, running, started_here=True)
+    raise AssertionError("the last try returns or raises")
+
+
+async def _until_ready(profile: ServerProfile, running: Running, on_progress: Progress | None) -> None:
+    assert profile.launch is not None
+    at = profile.at(running.base_url)
+    async with open_client(at, 5.0) as client:
+
+        async def answers() -> bool:
+            return await _answers(at, client=client)
+
+        await launch.until_ready(
+            running,
+            answers,
+            timeout_s=profile.launch.start_timeout_s,
+            phases=ENGINES[profile.engine].PHASES,
+            progress=on_progress,
+        )
+
+
+async def _answers(profile: ServerProfile, timeout_s: float = 2.0, client: httpx.AsyncClient | None = None) -> bool:
+    try:
+        if client is not None:
+            return (await request(client, profile, ENGINES[profile.engine].READY_PATH)).status_code == 200
+        async with open_client(profile, timeout_s) as own:
+            return (await request(own, profile, ENGINES[profile.engine].READY_PATH)).status_code == 200
+    except EngineError:
+        return False
+
+
+async def _ready(profile: ServerProfile, running: Running, *, started_here: bool) -> Ready:
+    at = profile.at(running.base_url)
+    model = await served_model(at)
+    return Ready(running.base_url, model, running.pid, running.log, at.at(at.base_url, model), started_here)
+
+
+async def _reached(profile: ServerProfile) -> Ready:
+    if not profile.base_url:
+        raise ProfileError(f"profile {profile.name} has neither base_url nor [launch]: where is the server?")
+    model = await served_model(profile)
+    return Ready(profile.base_url, model, None, None, profile.at(profile.base_url, model), False)
+
+
+async def served_model(profile: ServerProfile, client: httpx.AsyncClient | None = None) -> str:
+    """The model name to send, exactly as the server spells it. Raises EngineError when it cannot be known."""
+    if profile.served_model and profile.engine != "mlx":
+        return profile.served_model
+    settings = await readback(profile, client)
+    name = settings.model or profile.served_model or _command_model(profile)
+    if not name:
+        raise EngineError(f"server {profile.name} names no model; set served_model in its profile")
+    return name
+
+
+def _command_model(profile: ServerProfile) -> str:
+    """What mlx-vlm was started with: the name to send when the server has unloaded its model."""
+    return str(profile.model_dir() or profile.model) if profile.engine == "mlx" else ""
+
+
+def _command(profile: ServerProfile, places: Places, port: int) -> list[str]:
+    assert profile.launch is not None
+    words = list(profile.launch.argv)
+    if not words:
+        if profile.engine == "mlx":
+            return mlx.command(profile, places, port)
+        raise ProfileError(f"profile {profile.name}: launch.argv is empty; it must be the words that start the server")
+    values = {"port": str(port), "model": str(profile.model_dir() or profile.model)}
+    words = [_fill(word, values) for word in words] + list(profile.launch.extra)
+    if words[0] in ("python", "python3"):
+        words[0] = launch.interpreter_path(profile.launch.interpreter, places)
+    return words
+
+
+def _fill(word: str, values: dict[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace("{" + name + "}", value)
+    return word
+
+
+def _environment(profile: ServerProfile, places: Places) -> dict[str, str]:
+    return mlx.environment(profile, places) if profile.engine == "mlx" else {}
+
+
+def _fixed_port(profile: ServerProfile) -> int | None:
+    """The port that the launch line names itself, None when it takes any free one."""
+    assert profile.launch is not None
+    named = flags_of(profile.launch.argv).get("port", "")
+    return int(named) if named.isdigit() else None
+
+
+def wanted_settings(profile: ServerProfile) -> dict[str, str]:
+    """What the profile asks for, by launch-flag name, to stand beside what is read back."""
+    asked = flags_of(profile.launch.argv) if profile.launch else {}
+    if profile.engine == "mlx" and profile.launch is not None:
+        asked = {
+            "max-num-seqs": str(profile.running_limit or 4),
+            "apc-enabled": str(bool(profile.prefix_cache)).lower(),
+        }
+    return asked

@@ -1,0 +1,113 @@
+"""SGLang 0.5.x: settings read back, cache flush, adapters, and when an omitted cached-token count means zero.
+
+0.5.23 was recorded; what is said about 0.5.5 (the lab's pin) was read in its source and is tested on made-up answers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+
+from vlmconsole.engines.effective import TOKEN_SAMPLING, EffectiveSettings, Flushed, model_ids, text, truth, whole
+from vlmconsole.engines.http import EngineError, get_json, request
+from vlmconsole.engines.profile import ServerProfile
+
+READY_PATH = "/v1/models"
+"""Not /health: that one generates a token each time."""
+EXTRAS = TOKEN_SAMPLING | {"regex", "rid"}
+PHASES = (
+    ("server_args=", "starting python"),
+    ("Load weight begin", "loading the model"),
+    ("KV Cache is allocated", "allocating the KV cache"),
+    ("Capture cuda graph", "capturing CUDA graphs"),
+    ("Application startup complete", "warming up"),
+)
+SHOWN = (
+    "max_running_requests",
+    "chunked_prefill_size",
+    "mem_fraction_static",
+    "context_length",
+    "dtype",
+    "tp_size",
+    "attention_backend",
+    "mm_attention_backend",
+    "disable_radix_cache",
+    "enable_cache_report",
+    "enable_metrics",
+    "disable_overlap_schedule",
+    "disable_cuda_graph",
+    "enable_deterministic_inference",
+    "random_seed",
+)
+
+
+async def readback(client: httpx.AsyncClient, profile: ServerProfile) -> EffectiveSettings:
+    """Effective settings from /server_info (newer) or /get_server_info (0.5.5). Raises EngineError."""
+    try:
+        info = await get_json(client, profile, "/server_info")
+    except EngineError as error:
+        if error.status not in (404, 405):
+            raise
+        info = await get_json(client, profile, "/get_server_info")
+    models = model_ids(await get_json(client, profile, "/v1/models"))
+    settings = from_server_info(info)
+    base = [m for m in models if not m.get("parent")]
+    settings.adapters = tuple(m["id"] for m in models if m.get("parent"))
+    settings.model = text(base[0]["id"]) if base else settings.model
+    settings.context = settings.context or (whole(base[0].get("max_model_len")) if base else None)
+    return settings
+
+
+def from_server_info(info: dict[str, Any]) -> EffectiveSettings:
+    """The settings in one server-info answer; no value is made up for a missing key."""
+    states = info.get("internal_states")
+    state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
+    # The scheduler's own state is what is in force; the top level repeats the flags after their defaults were set.
+    running = whole(state.get("effective_max_running_requests_per_dp"))
+    off = truth(info.get("disable_radix_cache"))
+    settings = EffectiveSettings(
+        engine="sglang",
+        version=text(info.get("version")),
+        model=text(info.get("served_model_name")),
+        model_path=text(info.get("model_path")),
+        running_limit=running if running is not None else whole(info.get("max_running_requests")),
+        context=whole(info.get("context_length")),
+        kv_tokens=whole(info.get("max_total_num_tokens")),
+        precision=text(info.get("dtype")),
+        prefix_cache=None if off is None else not off,
+        cache_report=truth(info.get("enable_cache_report")),
+        values={name.replace("_", "-"): info[name] for name in SHOWN if name in info},
+        raw={"server_info": info},
+    )
+    settings.omitted_cached_is_zero, settings.cached_rule = omission_rule(settings)
+    return settings
+
+
+def omission_rule(settings: EffectiveSettings) -> tuple[bool, str]:
+    """Whether an omitted cached-token count means zero, and why. Three things must be verified first."""
+    if not settings.version or not re.match(r"0\.5\.\d", settings.version):
+        return False, f"SGLang {settings.version or '(version unknown)'}: not known to omit zero; omission is unknown"
+    if settings.cache_report is not True:
+        return False, "the cache report is off (--enable-cache-report): cached tokens are unknown"
+    if settings.prefix_cache is None:
+        return False, "the radix-cache switch could not be read: omission is unknown"
+    switch = "on" if settings.prefix_cache else "off"
+    return True, f"SGLang {settings.version}, cache report on, radix cache {switch}: omission means zero, verified"
+
+
+async def flush(client: httpx.AsyncClient, profile: ServerProfile) -> Flushed:
+    """Empties the radix cache. The body is the same for success and refusal: only the status counts."""
+    response = await request(client, profile, "/flush_cache", "POST")
+    if response.status_code == 200:
+        return Flushed(True, "cache flushed")
+    if response.status_code == 400:
+        return Flushed(False, "not flushed: a request is running, waiting or only just done")
+    return Flushed(False, f"not flushed: the server answered {response.status_code}")
+
+
+def select_adapter(body: dict[str, Any], served: str, adapter: str | None) -> None:
+    """The adapter by `served:NAME`; a bare NAME as model would silently be answered by the base."""
+    if adapter:
+        body["model"] = f"{served}:{adapter}"
