@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 
 # What a terminal swallows as a command, 7-bit and 8-bit forms. A string command (title, clipboard, hyperlink)
-# without its terminator loses only its introducer: dropping the rest would let one stray byte hide an answer.
+# without its terminator loses only its introducer: dropping the rest would let two stray bytes hide an answer.
 _COMMANDS = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\r\n]{0,4096}(?:\x07|\x1b\\|\x9c)"
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\r\n\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]+[0-~]"
-    r"|\x1b[0-Z\\^-~]?"
+    r"|\x1b[0-~]?"
 )
 _LINE_ENDS = re.compile("\r\n|[\r\x85\u2028\u2029]")
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")

@@ -83,11 +83,10 @@ def _fraction(text: str) -> NoReturn:
 
 
 def _kind(value: object) -> str:
-    if isinstance(value, bool):
-        return "a boolean"
     if value is None:
         return "null"
-    return {str: "text", list: "a list", dict: "an object"}.get(type(value), "something else")
+    kinds: list[tuple[type, str]] = [(bool, "a boolean"), (str, "text"), (list, "a list"), (dict, "an object")]
+    return next(said for kind, said in kinds if isinstance(value, kind))
 
 
 def _why_not_json(text: str, error: json.JSONDecodeError) -> str:

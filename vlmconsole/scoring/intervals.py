@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 RESAMPLES = 9999
 CONFIDENCE = 0.95
@@ -61,7 +62,7 @@ def paired_interval(
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         raise ValueError("scores must be finite numbers: a missing score cannot be paired")
 
-    def mean_difference(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
+    def mean_difference(a: Any, b: Any, axis: int = -1) -> Any:
         return np.mean(b, axis=axis) - np.mean(a, axis=axis)
 
     result = stats.bootstrap(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
-from PIL import Image, ImageCms, ImageColor
+from PIL import Image, ImageChops, ImageCms, ImageColor
 
 from vlmconsole.runs.plain import one_line
 from vlmconsole.vision.limits import SHRINK_HINT, PictureError, looks_cut_off
 
-# Our own limit refuses sooner and says how to shrink; the warning would only scribble over a screen.
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+# Everything that matters in them is refused or named below; as warnings they would scribble over a screen.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 # Only these decoders ever see the bytes: Pillow also has some that start other programs.
 _DECODERS = {
@@ -72,15 +73,20 @@ def decode(
         _check_size(image.size, name, max_pixels, max_ratio)
         original_size = image.size
         changes, notes = _pick_frame(image, kind, name, frame)
-        orientation, has_gps = _read_exif(image, notes)
         _check_size(image.size, name, max_pixels, max_ratio)
-        depth = _deep_bits(image, data, kind)
-        icc = image.info.get("icc_profile")
+        depth = _deep_bits(image, data, kind, name)
+        if kind == "PNG":
+            # Pillow's PNG reader decodes inside getexif(); were that to fail there, a second load() would
+            # return black pixels without a word. TIFF in turn forgets its orientation while loading.
+            image.load()
+        orientation, has_gps = _read_exif(image, notes)
         image.load()
+        icc = image.info.get("icc_profile")
     except PictureError:
         raise
     except Image.DecompressionBombError as error:
-        raise PictureError(f"{name} is far too large ({one_line(error, 80)}): {SHRINK_HINT}") from error
+        claimed = re.search(r"\((\d+) pixels\)", str(error))
+        raise PictureError(_too_many(name, int(claimed[1]) if claimed else 0, max_pixels)) from error
     except MemoryError as error:
         raise PictureError(f"{name} does not fit into this machine's memory: {SHRINK_HINT}") from error
     except Exception as error:  # decoders raise nearly anything on damaged files
@@ -111,15 +117,17 @@ def _check_size(size: tuple[int, int], name: str, max_pixels: int, max_ratio: fl
     if width < 1 or height < 1:
         raise PictureError(f"{name} is damaged: it claims to be {width}×{height}")
     if width * height > max_pixels:
-        raise PictureError(
-            f"{name} has {width}×{height} = {width * height / 1e6:.0f} million pixels;"
-            f" at most {max_pixels / 1e6:.0f} million are decoded: {SHRINK_HINT}"
-        )
+        raise PictureError(_too_many(name, width * height, max_pixels))
     if max(width, height) > max_ratio * min(width, height):
         raise PictureError(
             f"{name} is {width}×{height}, longer than {max_ratio:g}:1, which the model's image processor refuses:"
             " crop it or cut it into pieces"
         )
+
+
+def _too_many(name: str, pixels: int, max_pixels: int) -> str:
+    claimed = f"{pixels / 1e6:.0f} million pixels" if pixels else "far too many pixels"
+    return f"{name} has {claimed}; at most {max_pixels / 1e6:.0f} million are decoded: {SHRINK_HINT}"
 
 
 def _pick_frame(image: Image.Image, kind: str, name: str, frame: int) -> tuple[list[str], list[str]]:
@@ -149,7 +157,7 @@ def _read_exif(image: Image.Image, notes: list[str]) -> tuple[int, bool]:
         return 1, False
 
 
-def _deep_bits(image: Image.Image, data: bytes, kind: str) -> str | None:
+def _deep_bits(image: Image.Image, data: bytes, kind: str, name: str) -> str | None:
     """The change to report when the file holds more than 8 bits a channel."""
     bits = 8
     if kind == "PNG":
@@ -163,7 +171,7 @@ def _deep_bits(image: Image.Image, data: bytes, kind: str) -> str | None:
         bits = 16
     if image.mode == "F" or (image.mode == "I" and kind == "TIFF"):
         raise PictureError(
-            "a picture of 32-bit numbers has no fixed brightness range: export it as 8 or 16 bits a channel"
+            f"{name} holds 32-bit numbers without a fixed brightness range: export it as 8 or 16 bits a channel"
         )
     return f"{bits} bits a channel reduced to 8" if bits > 8 else None
 
@@ -174,6 +182,8 @@ def _turn(decoded: Decoded, orientation: int, kind: str) -> None:
     # HEIC and TIFF decoders have turned the pixels already; the others leave it to the viewer.
     if kind not in ("HEIC", "TIFF"):
         decoded.image = decoded.image.transpose(_TURNS[orientation])
+    elif orientation >= 5:
+        decoded.original_size = decoded.original_size[::-1]
     decoded.changes.append(f"turned upright (EXIF orientation {orientation})")
 
 
@@ -254,8 +264,8 @@ def _changes_nothing(transform: Any, mode: str) -> bool:
         ramp = Image.frombytes(
             "RGB", (4096, 1), bytes(v for r in steps for g in steps for b in steps for v in (r, g, b))
         )
-    after = transform.apply(ramp).tobytes()
-    return max(abs(a - b) for a, b in zip(ramp.convert("RGB").tobytes(), after, strict=True)) <= 2
+    difference = ImageChops.difference(ramp.convert("RGB"), transform.apply(ramp))
+    return all(high <= 2 for _, high in difference.getextrema())
 
 
 def _profile_name(profile: Any) -> str:

@@ -67,15 +67,12 @@ class Picture:
         if width * height <= max_pixels:
             return self
         scale = math.sqrt(max_pixels / (width * height))
-        return self.resized_to(max(1, int(width * scale)), max(1, int(height * scale)))
+        small_w, small_h = max(1, int(width * scale)), max(1, int(height * scale))
+        # A thin side rounded down must not push the picture past the ratio that processors accept.
+        return self.resized_to(min(small_w, MAX_ASPECT_RATIO * small_h), min(small_h, MAX_ASPECT_RATIO * small_w))
 
     def resized_to(self, width: int, height: int) -> Picture:
-        """This picture scaled to width × height pixels (at least 1 each, the same shape is the caller's care)."""
-        # A thin side rounded down must not push the picture past the ratio that processors accept.
-        width, height = (
-            max(width, math.ceil(height / MAX_ASPECT_RATIO)),
-            max(height, math.ceil(width / MAX_ASPECT_RATIO)),
-        )
+        """This picture scaled to width × height pixels; keeping its shape is the caller's care."""
         if (width, height) == self.size:
             return self
         small = self.image().resize((width, height), Image.Resampling.LANCZOS)
@@ -156,6 +153,7 @@ def thumbnail(picture: Picture, width: int, height: int) -> Image.Image:
 
 def _png(image: Image.Image) -> bytes:
     out = io.BytesIO()
+    image.info = {}  # Pillow would write the source's colour profile into a picture already converted
     # Level 3 costs a third of the default's time for a few per cent more bytes: a person is waiting.
     image.save(out, "PNG", compress_level=3)
     return out.getvalue()

@@ -25,7 +25,7 @@ _WORD = re.compile(r"[^ \t\r\n]+")
 _SHELL_WORD = re.compile(r"""(?:\\[^\n]|'[^'\n]*'|"(?:\\[^\n]|[^"\\\n])*+"|[^ \t\r\n\\'"])++(?=[ \t\r\n]|$)""")
 _SHELL_PIECE = re.compile(r"""\\(.)|'([^'\n]*)'|"((?:\\.|[^"\\\n])*)"|([^\\'"]+)""")
 _ROOTED = re.compile(r"/|~|file:/|\.\.?/")
-_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\|file:/+[A-Za-z]:")
+_FOREIGN = re.compile(r"[A-Za-z]:[\\/]|\\\\|file:/+[A-Za-z]:|(?!file:)[A-Za-z][\w+.-]*://")  # Windows, web addresses
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ def parse_paths(text: str, *, folder: Path | None = None) -> Pasted:
 
     Absolute paths, `~` and `file://` are taken wherever they stand; names relative to `folder` (default: the
     working folder) only when the whole text is paths, so that prose which names a file stays prose. Unquoted
-    spaces inside a path are understood. Without any path `text` comes back untouched. Windows paths stay text.
+    spaces inside a path are understood. Without any path `text` comes back untouched. Windows paths and web
+    addresses stay text.
     """
     if len(text) > LONGEST_TEXT:
         return Pasted((), (), text)
@@ -99,7 +100,7 @@ def _take(text: str, words: list[_Word], at: int, folder: Path, *, alone: bool) 
     """The path that starts at word `at`; `alone` also accepts relative names and files without a picture's suffix."""
     first = words[at]
     raw = text[first.start : first.end]
-    if _WINDOWS.match(raw) or not (alone or _ROOTED.match(first.value)):
+    if _FOREIGN.match(raw) or not (alone or _ROOTED.match(first.value)):
         return None
     longest = 1
     while (

@@ -156,7 +156,7 @@ def fit_tokens(width: int, height: int, most: int, settings: ProcessorSettings =
 def _scaled(width: int, height: int, scale: float) -> tuple[int, int]:
     """Both sides times `scale`, at least one pixel and within the processor's ratio."""
     wide, high = max(1, int(width * scale)), max(1, int(height * scale))
-    return max(wide, math.ceil(high / MAX_ASPECT_RATIO)), max(high, math.ceil(wide / MAX_ASPECT_RATIO))
+    return min(wide, MAX_ASPECT_RATIO * high), min(high, MAX_ASPECT_RATIO * wide)
 
 
 def _first(*values: Any) -> Any:

@@ -1,0 +1,148 @@
+"""Visual tokens, held against the real image processor of transformers."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vlmconsole.vision.tokens import (
+    QWEN2_5_VL,
+    ProcessorError,
+    ProcessorSettings,
+    fit_tokens,
+    resized,
+    visual_tokens,
+)
+
+TOY = ProcessorSettings(max_pixels=50_176)
+
+
+def test_the_labs_figure() -> None:
+    tokens = visual_tokens(448, 336)
+    assert (tokens.resized, tokens.image_grid_thw, tokens.visual_tokens) == ((448, 336), (1, 24, 32), 192)
+    assert visual_tokens(224, 168).visual_tokens == 48
+    assert visual_tokens(896, 672).visual_tokens == 768
+    assert visual_tokens(448, 448, TOY).visual_tokens == 64
+
+
+def sizes(count: int) -> list[tuple[int, int]]:
+    """Random (width, height), a third of them as long as the processor allows, and the corners."""
+    rng = random.Random(7)
+    made = [
+        (1, 1),
+        (31, 639),
+        (1, 200),
+        (200, 1),
+        (28, 28),
+        (14, 14),
+        (42, 42),
+        (27, 5400),
+        (30_000, 150),
+        (4284, 5712),
+    ]
+    while len(made) < count:
+        wide = round(10 ** rng.uniform(0, 4.4))
+        ratio = rng.choice([10 ** rng.uniform(-0.5, 0.5), 200, 1 / 200, 10 ** rng.uniform(-2.3, 2.3)])
+        made.append((wide, max(1, round(wide * ratio))))
+    return made
+
+
+def test_equal_to_the_real_resize_on_many_sizes() -> None:
+    real = pytest.importorskip("transformers.models.qwen2_vl.image_processing_qwen2_vl").smart_resize
+    settings = [
+        QWEN2_5_VL,
+        TOY,
+        ProcessorSettings(min_pixels=200_000),
+        ProcessorSettings(patch_size=16, max_pixels=10**6),
+    ]
+    refused = 0
+    for width, height in sizes(1500):
+        for setting in settings:
+            try:
+                high, wide = real(height, width, setting.factor, setting.min_pixels, setting.max_pixels)
+            except ValueError:
+                refused += 1
+                with pytest.raises(ProcessorError, match="200:1"):
+                    resized(width, height, setting)
+            else:
+                assert resized(width, height, setting) == (wide, high), (width, height, setting)
+    assert refused > 20, "the sizes must reach past the ratio that is allowed"
+
+
+def test_equal_to_the_whole_real_processor(tmp_path: Path) -> None:
+    module = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
+    from PIL import Image
+
+    processor = module.Qwen2VLImageProcessorPil(min_pixels=3136, max_pixels=200_000)
+    processor.save_pretrained(tmp_path)
+    settings = ProcessorSettings.from_model_dir(tmp_path)
+    assert (settings.min_pixels, settings.max_pixels) == (3136, 200_000)
+    for size in [(448, 336), (1, 1), (31, 639), (1000, 700), (20, 3000), (3000, 20), (57, 57)]:
+        grid = processor(images=Image.new("RGB", size), return_tensors="np")["image_grid_thw"][0]
+        assert visual_tokens(*size, settings).image_grid_thw == tuple(int(side) for side in grid), size
+
+
+@pytest.mark.parametrize(
+    ("config", "limits"),
+    [
+        ({"min_pixels": 3136, "max_pixels": 12845056}, (3136, 12845056)),
+        ({"size": {"shortest_edge": 3136, "longest_edge": 50176}}, (3136, 50176)),
+        ({"size": {"min_pixels": 4000, "max_pixels": 60000}}, (4000, 60000)),
+        ({"min_pixels": 5000, "size": {"shortest_edge": 3136, "longest_edge": 50176}}, (5000, 50176)),
+        ({"image_processor": {"max_pixels": 70000}}, (3136, 70000)),
+        ({"size": {"shortest_edge": 3136}}, (3136, 28 * 28 * 1280)),
+    ],
+)
+def test_every_spelling_of_a_models_settings(
+    tmp_path: Path, config: dict[str, object], limits: tuple[int, int]
+) -> None:
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"patch_size": 14, "merge_size": 2, **config}))
+    settings = ProcessorSettings.from_model_dir(tmp_path)
+    assert (settings.min_pixels, settings.max_pixels) == limits
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "cannot be read as JSON"),
+        ("[]", "not a JSON object"),
+        ('{"patch_size": 0}', "patch_size"),
+        ('{"max_pixels": "x"}', "max_pixels"),
+    ],
+)
+def test_a_broken_settings_file_says_what_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "preprocessor_config.json").write_text(text)
+    with pytest.raises(ProcessorError, match=said) as caught:
+        ProcessorSettings.from_model_dir(tmp_path)
+    assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(ProcessorError, match=r"has no preprocessor_config\.json"):
+        ProcessorSettings.from_model_dir(tmp_path / "none")
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 2000), st.sampled_from([QWEN2_5_VL, TOY]))
+def test_fitting_into_a_budget(width: int, height: int, most: int, settings: ProcessorSettings) -> None:
+    if max(width, height) > 200 * min(width, height):
+        return
+    size = fit_tokens(width, height, most, settings)
+    if size is None:
+        assert visual_tokens(width, height, settings).visual_tokens > most
+    else:
+        assert visual_tokens(*size, settings).visual_tokens <= most
+        assert size[0] <= width and size[1] <= height
+
+
+def test_fitting_uses_the_budget() -> None:
+    size = fit_tokens(4000, 3000, 1000)
+    assert size is not None and 900 <= visual_tokens(*size).visual_tokens <= 1000
+    assert fit_tokens(448, 336, 192) == (448, 336)
+    assert fit_tokens(448, 336, 1) is None
+
+
+def test_no_pixels() -> None:
+    with pytest.raises(ProcessorError, match="no pixels"):
+        resized(0, 5)
