@@ -18,7 +18,7 @@ from dataclasses import dataclass
 SIDE = 448
 PLACES = 8
 PITCH = SIDE // PLACES
-SMALLEST = 12  # circumradius, pixels
+SMALLEST = 14  # circumradius, pixels
 LARGEST = 26  # the largest that can share a crowded board
 GAP = 3  # pixels between circumscribed circles, and to the picture's edge
 _REACH = PITCH // 2 - 2  # a centre stays this close to its place's middle, so never on a border

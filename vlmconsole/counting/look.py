@@ -95,7 +95,8 @@ def _grain(side: int) -> NDArray[np.int16]:
     raw = np.frombuffer(rng.randbytes((side + 64) * (side + 64) * 3 * 4), dtype=np.uint8)
     four = raw.reshape(side + 64, side + 64, 3, 4).astype(np.float32)
     # Four uniform bytes summed are near enough to a normal deviate (standard deviation 147.8).
-    return np.rint((four.sum(axis=3) - 510.0) / 147.8 * 64).astype(np.int16)
+    bank: NDArray[np.int16] = np.rint((four.sum(axis=3) - 510.0) / 147.8 * 64).astype(np.int16)
+    return bank
 
 
 def add_grain(picture: Image.Image, deviation: float, rng: random.Random) -> Image.Image:

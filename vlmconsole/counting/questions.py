@@ -143,7 +143,7 @@ def few_things(seed: str) -> Scene:
     if rng.random() < 0.5:  # all of different shape and colour, so that every question can be asked
         colours, shapes = rng.sample(COLOURS, count), rng.sample(SHAPES * 2, count)
         kinds = list(zip(colours, shapes, strict=True))
-    sizes = [rng.choice((14, 18, 24, 34, 46, 60)) + rng.randint(-2, 2) for _ in kinds]
+    sizes = [rng.choice((16, 18, 24, 34, 46, 60)) + rng.randint(-2, 2) for _ in kinds]
     hollow = 0.0 if rng.random() < 0.7 else 1.0
     wanted = [
         Wanted(colour, shape, rng.random() < hollow, radius)

@@ -41,11 +41,14 @@ Chat = Sequence[Turn]
 
 def image_processor(folder: Path) -> Any:
     """The folder's image processor on Pillow alone, in transformers 4.57 and 5."""
+    from importlib import import_module
+
+    package = "transformers.models.qwen2_vl."
     try:
-        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil as Pil
+        kind = import_module(package + "image_processing_pil_qwen2_vl").Qwen2VLImageProcessorPil
     except ImportError:  # before transformers 5 the class without a suffix is the one on Pillow
-        from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor as Pil
-    return Pil.from_pretrained(folder)
+        kind = import_module(package + "image_processing_qwen2_vl").Qwen2VLImageProcessor
+    return kind.from_pretrained(folder)
 
 
 def load(folder: Path, *, dtype: str = "float32", device: str = "cpu") -> Loaded:
@@ -53,7 +56,8 @@ def load(folder: Path, *, dtype: str = "float32", device: str = "cpu") -> Loaded
     import torch
     from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
 
-    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, dtype=getattr(torch, dtype)).to(device)
+    kind: Any = Qwen2_5_VLForConditionalGeneration
+    model = kind.from_pretrained(folder, dtype=getattr(torch, dtype)).to(device)
     return Loaded(model.eval(), AutoTokenizer.from_pretrained(folder), image_processor(folder), folder)
 
 

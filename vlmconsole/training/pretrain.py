@@ -3,7 +3,8 @@
 *Eyes*: the vision tower with a throw-away head that says, for each visual token, the shape and colour of
 the object whose centre it holds (or nothing). All renderings, layouts, hollow and small objects are in
 here, for later training leaves the vision alone. *Language*: questions and answers, where the counting
-question only ever shows up to three of each, so that counting further is left to be taught.
+question only ever shows up to three of each, so that counting further is left to be taught. The naming loss
+goes on beside it, so that the eyes stay sharp.
 
 Every batch follows from (seed, phase, step) alone and dropout is not used, so a run stopped anywhere and
 taken up again from its last checkpoint ends in the same weights.
@@ -36,13 +37,14 @@ class Recipe:
     seed: int = 7
     threads: int = 2  # sums are added in another order with another number of threads
     batch: int = 24
-    eyes_steps: int = 900
+    eyes_steps: int = 1200
     eyes_rate: float = 1.5e-3
-    language_steps: int = 330
+    language_steps: int = 450
     language_rate: float = 1.5e-3
     most_counted: int = 3
     count_share: int = 20  # of a batch; one is small talk, the others are question sets
     warm_up: int = 30
+    eyes_share: float = 0.5  # weight of the naming loss, kept up in the language phase
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ Stopping = Callable[[], bool]
 def eyes_scene(seed: str) -> Scene:
     """A scene for looking at: any kinds, 1 to 30 things, filled and hollow, every layout and rendering."""
     rng = random.Random(f"eyes:{seed}")
-    if rng.random() < 0.15:
+    if rng.random() < 0.2:
         return few_things(f"eyes:{seed}")
     count = rng.randint(1, 30)
     hollow = rng.choice((0.0, 0.0, 0.5, 1.0))
@@ -86,25 +88,30 @@ def token_names(scene: Scene) -> list[int]:
     return names
 
 
-def language_batch(recipe: Recipe, step: int) -> tuple[list[list[Turn]], list[str | None]]:
-    """The chats of one language step, and each one's system message."""
-    chats: list[list[Turn]] = []
-    for index in range(recipe.batch):
-        key = f"{recipe.seed}:language:{step}:{index}"
-        rng = random.Random(key)
-        if index < recipe.count_share:
-            plain = rng.random() < 0.5
-            group = "regular" if plain else rng.choice([g for g in GROUPS if g != "high"])
-            scene = make_scene(
-                key, group, low=0, high=recipe.most_counted, varied=None if plain else rng.random() < 0.5
-            )
-            chats.append([Turn(COUNT_PROMPT, label_json(scene.label), (scene.draw(),))])
-            continue
-        asked = outside_chat(key) if index == recipe.batch - 1 else question_set(key)
-        picture = (asked.scene.draw(),) if asked.scene is not None else ()
-        chats.append([Turn(q, a, picture if turn == 0 else ()) for turn, (q, a) in enumerate(asked.pairs)])
-    rng = random.Random(f"{recipe.seed}:system:{step}")
-    return chats, [SYSTEM if rng.random() < 0.1 else None for _ in chats]
+@dataclass(frozen=True)
+class Lesson:
+    """One chat of the language phase, the scene it shows (or none), and its system message (or none)."""
+
+    chat: list[Turn]
+    scene: Scene | None
+    system: str | None
+
+
+def lesson(recipe: Recipe, step: int, index: int) -> Lesson:
+    """The lesson at a place in a batch: counting first, then question sets, small talk last."""
+    key = f"{recipe.seed}:language:{step}:{index}"
+    rng = random.Random(key)
+    system = SYSTEM if rng.random() < 0.1 else None
+    if index < recipe.count_share:
+        plain = rng.random() < 0.5
+        group = "regular" if plain else rng.choice([g for g in GROUPS if g != "high"])
+        varied = None if plain else rng.random() < 0.5
+        scene = make_scene(key, group, low=0, high=recipe.most_counted, varied=varied)
+        return Lesson([Turn(COUNT_PROMPT, label_json(scene.label), (scene.draw(),))], scene, system)
+    asked = outside_chat(key) if index == recipe.batch - 1 else question_set(key)
+    picture = (asked.scene.draw(),) if asked.scene is not None else ()
+    turns = [Turn(q, a, picture if turn == 0 else ()) for turn, (q, a) in enumerate(asked.pairs)]
+    return Lesson(turns, asked.scene, system)
 
 
 def new_head(seed: int, hidden: int) -> Any:
@@ -115,42 +122,46 @@ def new_head(seed: int, hidden: int) -> Any:
     return torch.nn.Linear(hidden, 1 + len(KINDS))
 
 
-def _see(loaded: Loaded, scenes: Sequence[Scene]) -> tuple[Any, Any]:
-    seen = loaded.images(images=[scene.draw() for scene in scenes], return_tensors="pt")
-    out = loaded.model.model.visual(seen["pixel_values"], grid_thw=seen["image_grid_thw"])
+def _naming_loss(head: Any, seen: Any, scenes: Sequence[Scene]) -> tuple[Any, float]:
+    """Cross-entropy of the names of all visual tokens (tokens, hidden), and the share of objects named right."""
     import torch
 
-    truth = torch.tensor([token_names(scene) for scene in scenes])
-    return out.pooler_output.reshape(*truth.shape, -1), truth
+    truth = torch.tensor([token_names(scene) for scene in scenes]).flatten()
+    scores = head(seen)
+    there = truth > 0
+    right = float((scores.argmax(-1) == truth)[there].float().mean())
+    return torch.nn.functional.cross_entropy(scores, truth), right
 
 
 def eyes_loss(loaded: Loaded, head: Any, recipe: Recipe, step: int) -> tuple[Any, float]:
     """Loss of one eyes step and the share of objects named right (before the step)."""
-    import torch
-
     scenes = [eyes_scene(f"{recipe.seed}:{step}:{i}") for i in range(recipe.batch)]
-    seen, truth = _see(loaded, scenes)
-    scores = head(seen)
-    loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), truth.flatten())
-    there = truth > 0
-    return loss, float((scores.argmax(-1) == truth)[there].float().mean())
+    seen = loaded.images(images=[scene.draw() for scene in scenes], return_tensors="pt")
+    out = loaded.model.model.visual(seen["pixel_values"], grid_thw=seen["image_grid_thw"])
+    return _naming_loss(head, out.pooler_output, scenes)
 
 
-def language_loss(loaded: Loaded, recipe: Recipe, step: int, digits: Any) -> tuple[Any, float]:
+def language_loss(loaded: Loaded, head: Any, recipe: Recipe, step: int, digits: Any) -> tuple[Any, float]:
     """Loss on the answers' tokens, digits counted twice, and the share of digits right (before the step)."""
     import torch
 
-    chats, system = language_batch(recipe, step)
-    inputs = encode(loaded, chats, system=system)
+    lessons = [lesson(recipe, step, index) for index in range(recipe.batch)]
+    inputs = encode(loaded, [one.chat for one in lessons], system=[one.system for one in lessons])
     labels = inputs.pop("labels")[:, 1:]
-    scores = loaded.model(**inputs, use_cache=False).logits[:, :-1]
+    seen: list[Any] = []
+    hook = loaded.model.model.visual.register_forward_hook(lambda _m, _i, out: seen.append(out.pooler_output))
+    try:
+        scores = loaded.model(**inputs, use_cache=False).logits[:, :-1]
+    finally:
+        hook.remove()
+    naming, _ = _naming_loss(head, seen[0], [one.scene for one in lessons if one.scene is not None])
     taught = labels != -100
     scores, labels = scores[taught], labels[taught]
     each = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
     is_digit = torch.isin(labels, digits)
     weight = torch.where(is_digit, 2.0, 1.0)
     right = float((scores.argmax(-1) == labels)[is_digit].float().mean())
-    return (each * weight).sum() / weight.sum(), right
+    return (each * weight).sum() / weight.sum() + recipe.eyes_share * naming, right
 
 
 def digit_ids(loaded: Loaded) -> Any:
@@ -230,8 +241,8 @@ def pretrain(
             "language",
             recipe.language_steps,
             recipe.language_rate,
-            list(model.parameters()),
-            lambda step: language_loss(loaded, recipe, step, digits),
+            [*model.parameters(), *head.parameters()],
+            lambda step: language_loss(loaded, head, recipe, step, digits),
         ),
     )
     started, at_step, moments = 0, 0, None

@@ -160,7 +160,7 @@ def write_frame(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     build_tokenizer_file(folder / "tokenizer.json")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    ids = {text: tokenizer.token_to_id(text) for text in SPECIAL_TOKENS}
+    ids = {text: int(tokenizer.token_to_id(text) or 0) for text in SPECIAL_TOKENS}
     if tokenizer.get_vocab_size() != VOCABULARY:
         raise ValueError(f"the tokenizer has {tokenizer.get_vocab_size()} tokens, the model {VOCABULARY}")
     _write(folder / "config.json", config_dict(ids))
@@ -212,7 +212,8 @@ def new_model(folder: Path, seed: int) -> Any:
 
     torch.manual_seed(seed)
     config = AutoConfig.from_pretrained(folder)
-    return Qwen2_5_VLForConditionalGeneration(config).float()
+    model: Any = Qwen2_5_VLForConditionalGeneration(config)
+    return model.float()
 
 
 def save_weights(model: Any, folder: Path) -> None:

@@ -1,0 +1,118 @@
+"""The model job's training: the same weights from the same seed, stopped and taken up or not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from vlmconsole.counting.layout import PITCH, PLACES
+from vlmconsole.counting.questions import COUNT_PROMPT
+from vlmconsole.counting.scene import KINDS, check, make_scene
+from vlmconsole.training import tiny
+from vlmconsole.training.bundle import begin
+from vlmconsole.training.lora import inject
+from vlmconsole.training.model import Turn, encode, load
+from vlmconsole.training.pretrain import Point, Recipe, eyes_scene, lesson, pretrain, token_names
+
+SHORT = Recipe(seed=3, threads=1, batch=3, eyes_steps=3, language_steps=3, count_share=1, warm_up=2)
+
+
+def train(folder: Path, recipe: Recipe, stop_after: int | None = None) -> tuple[Any, list[Point]]:
+    """Trains in `folder`, taking up its checkpoint; stops after so many steps if asked to."""
+    points: list[Point] = []
+    loaded = begin(folder / "model", recipe)
+    head = pretrain(
+        loaded,
+        recipe,
+        checkpoint=folder / "checkpoint.pt",
+        report=points.append,
+        stopping=lambda: stop_after is not None and len(points) >= stop_after,
+        every=2,
+        report_every=1,
+    )
+    assert (head is None) == (stop_after is not None)
+    return loaded.model.state_dict(), points
+
+
+def test_stopped_or_killed_runs_end_in_the_same_weights(tmp_path: Path) -> None:
+    whole, points = train(tmp_path / "whole", SHORT)
+    assert [p.phase for p in points] == ["eyes"] * 3 + ["language"] * 3
+    assert all(p.loss > 0 and p.seconds_per_step > 0 for p in points)
+
+    parts = tmp_path / "parts"
+    train(parts, SHORT, stop_after=1)  # in the eyes phase
+    train(parts, SHORT, stop_after=3)  # in the language phase
+    # As after a kill: a torn checkpoint lies beside the good one.
+    (parts / "checkpoint.part").write_bytes(b"torn")
+    again, rest = train(parts, SHORT)
+    assert len(rest) < len(points)
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+
+    other, _ = train(tmp_path / "other", Recipe(**{**vars(SHORT), "seed": 4}))
+    assert not torch.equal(
+        whole["model.language_model.embed_tokens.weight"], other["model.language_model.embed_tokens.weight"]
+    )
+    with pytest.raises(ValueError, match="another recipe"):
+        train(parts, Recipe(**{**vars(SHORT), "eyes_steps": 4}))
+
+
+def test_eyes_are_told_the_truth() -> None:
+    for seed in range(20):
+        scene = eyes_scene(str(seed))
+        assert check(scene) == []
+        names = token_names(scene)
+        assert len(names) == PLACES**2 and sum(n > 0 for n in names) == len(scene.things)
+        thing = scene.things[0]
+        assert KINDS[names[thing.y // PITCH * PLACES + thing.x // PITCH] - 1] == (thing.colour, thing.shape)
+
+
+def test_lessons_never_count_past_the_limit() -> None:
+    recipe = Recipe()
+    lessons = [lesson(recipe, step, index) for step in range(3) for index in range(recipe.batch)]
+    counted = [json.loads(one.chat[0].answer or "") for one in lessons if one.chat[0].text == COUNT_PROMPT]
+    assert len(counted) == 3 * recipe.count_share
+    assert max(max(answer.values()) for answer in counted) <= recipe.most_counted
+    assert any(one.scene is None for one in lessons) and any(len(one.chat) > 1 for one in lessons)
+
+
+def test_inputs_teach_the_answer_only(tmp_path: Path) -> None:
+    loaded = begin(tmp_path, SHORT)
+    picture = make_scene(1).draw()
+    chats = [[Turn("Hello", "Hi"), Turn("How many?", "12")], [Turn(COUNT_PROMPT, "yes", (picture,))]]
+    inputs = encode(loaded, chats)
+    for row, taught in zip(inputs["labels"], (["Hi", "12"], ["yes"]), strict=True):
+        said = loaded.tokenizer.decode(row[row != -100])
+        assert said == "".join(f"{answer}<|im_end|>" for answer in taught)
+    assert int(inputs["mm_token_type_ids"].sum()) == 64
+    assert inputs["image_grid_thw"].tolist() == [[1, 16, 16]]
+
+    # The template that servers apply gives the very same tokens.
+    shown = loaded.tokenizer.apply_chat_template(
+        [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": COUNT_PROMPT}]}],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    shown = shown.replace("<|image_pad|>", "<|image_pad|>" * 64)
+    alone = encode(loaded, [[Turn(COUNT_PROMPT, None, (picture,))]])
+    assert loaded.tokenizer(shown)["input_ids"] == alone["input_ids"][0].tolist()
+
+
+def test_tokenizer_says_anything_and_digits_alone(tmp_path: Path) -> None:
+    tiny.write_frame(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("12 red circles", "Grüße, 世界 🙂", 'a  b\n\tc {"x": 10}', COUNT_PROMPT):
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert tokenizer.tokenize("12")[-2:] == ["1", "2"]
+    again = tmp_path / "again"
+    tiny.write_frame(again)
+    assert (again / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+
+
+def test_lora_leaves_the_eyes_alone(tmp_path: Path) -> None:
+    begin(tmp_path, SHORT)
+    adapted = inject(load(tmp_path).model)
+    taught = [name for name, p in adapted.named_parameters() if p.requires_grad]
+    assert len(taught) == 4 * 7 * 2 and not any("visual" in name for name in taught)
