@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from vlmconsole.errors import LabError
 from vlmconsole.runs.events import EventWriter
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
@@ -29,8 +30,8 @@ class Stopped(Exception):
         self.summary = summary
 
 
-class JobError(Exception):
-    """A failure told to people: what happened and what to do. The worker adds where the log is."""
+class JobError(LabError):
+    """A job's failure told to people: what happened and what to do. The worker adds where the log is."""
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,15 @@ from importlib.metadata import entry_points
 
 from vlmconsole.jobs.contract import JobKind
 
+from vlmconsole.errors import LabError
+
 GROUP = "vlmconsole.jobs"
 
 
-class UnknownKindError(LookupError):
+class UnknownKindError(LabError):
     """No such kind, or its package cannot be imported; the message says which and what to do."""
+
+    code = 2
 
 
 def kind_names() -> list[str]:

@@ -12,14 +12,17 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from vlmconsole.jobs.kinds import load_kind
 
+from vlmconsole.errors import LabError
 from vlmconsole.runs.places import Places
 
 # These folders hold other things than jobs: server profiles, Python environments.
 OTHER = frozenset({"servers", "environments"})
 
 
-class PresetError(Exception):
+class PresetError(LabError):
     """A preset or a setting is wrong; the message names the key and what is allowed."""
+
+    code = 2
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.jobs import books
-from vlmconsole.jobs.contract import Context, JobError, Stopped
+from vlmconsole.jobs.contract import Context, Stopped
 from vlmconsole.jobs.heartbeat import Heartbeat
-from vlmconsole.jobs.kinds import UnknownKindError, load_kind
-from vlmconsole.jobs.presets import PresetError, validate
+from vlmconsole.jobs.kinds import load_kind
+from vlmconsole.jobs.presets import validate
 
+from vlmconsole.errors import LabError
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import FINAL, RunFolder
 from vlmconsole.runs.places import Places
@@ -115,8 +116,8 @@ def _attempt(run: RunFolder, stop: threading.Event) -> Outcome:
         return _call(run, stop)
     except Stopped as stopped:
         return Outcome("cancelled", "stopped on request", stopped.summary)
-    except (JobError, UnknownKindError, PresetError) as error:
-        return Outcome("failed", str(error))
+    except LabError as error:
+        return Outcome("failed", f"{error.message} {error.hint}".strip())
     except OSError as error:
         traceback.print_exc()
         return Outcome("failed", _os_reason(error, run))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from vlmconsole.runs import processes
 from vlmconsole.runs.conditions import Conditions, canonical_json
 from vlmconsole.runs.events import EventTail, EventWriter
-from vlmconsole.runs.folder import RunFolder, find_run, list_runs, write_atomic
+from vlmconsole.runs.folder import NoRunError, RunFolder, find_run, list_runs, write_atomic
 from vlmconsole.runs.places import Places
 
 
@@ -126,9 +126,9 @@ def test_finding_runs(tmp_path: Path) -> None:
     assert {run.name for run in list_runs(parent)} == {first.name, second.name}
     assert find_run(parent, "alpha").name == first.name
     assert find_run(parent, str(second.path)).name == second.name
-    with pytest.raises(LookupError, match="fits 2 runs"):
+    with pytest.raises(NoRunError, match="fits 2 runs"):
         find_run(parent, "-")
-    with pytest.raises(LookupError, match="no run"):
+    with pytest.raises(NoRunError, match="no run"):
         find_run(parent, "gamma")
 
 

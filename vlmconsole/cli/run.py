@@ -10,9 +10,8 @@ import typer
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
 from vlmconsole.cli.follow import Follower, until
 from vlmconsole.jobs import books
-from vlmconsole.jobs.kinds import UnknownKindError
 from vlmconsole.jobs.launch import create_run, log_tail, start_worker
-from vlmconsole.jobs.presets import Preset, PresetError, load_preset, overlay
+from vlmconsole.jobs.presets import Preset, load_preset, overlay
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import FINAL, RunFolder, find_run
 
@@ -33,7 +32,7 @@ def run(
         fail("Name a preset, or a run with --resume.", "vlmconsole jobs presets lists the presets", USAGE)
     folder = _prepare(preset, sets or [], resume)
     say(f"{folder.job()['title']}: {folder.path}")
-    code = _follow(folder)
+    code = follow(folder)
     final = folder.state()
     summary = folder.read_json("summary.json")
     result = {
@@ -63,13 +62,12 @@ def _prepare(preset: str, sets: list[str], resume: str) -> RunFolder:
         job = earlier.job()
         old = Preset(job["preset"], job["kind"], job["title"], job["spec"])
         return create_run(places, old, overlay(old, sets), earlier)
-    except (PresetError, UnknownKindError, LookupError) as error:
-        fail(str(error), code=USAGE)
     except OSError as error:
         fail(f"The run folder could not be made: {error.strerror} ({error.filename or places.runs}).")
 
 
-def _follow(folder: RunFolder) -> int:
+def follow(folder: RunFolder) -> int:
+    """Start the run's worker and follow it to its end; returns the exit code. Ctrl-C stops it cleanly, twice kills."""
     worker = start_worker(folder)
     asked = 0
     with Follower(folder, folder.job()["title"], state.quiet) as follower:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vlmconsole.cli.common import USAGE, emit, fail, state
+from vlmconsole.cli.common import emit, state
 from vlmconsole.cli.run import ending
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
 
@@ -60,10 +60,7 @@ def list_command(
 
 def show(run: Annotated[str, typer.Argument(help="a run's name, a part of it, a path, or `last`")]) -> None:
     """One run: settings, state, conditions, summary, files."""
-    try:
-        folder = find_run(state.lab.places.runs, run)
-    except LookupError as error:
-        fail(str(error), code=USAGE)
+    folder = find_run(state.lab.places.runs, run)
     job = folder.job()
     files = {
         path.relative_to(folder.path).as_posix(): path.stat().st_size

@@ -28,10 +28,6 @@ GROWING = frozenset({"log.txt"})
 LEFT_OUT = frozenset({MANIFEST, "worker.lock", "reserve"})
 
 
-class LedgerError(Exception):
-    """The ledger cannot be written or trusted; the message says which line and why."""
-
-
 @dataclass(frozen=True)
 class Verdict:
     """What `verify` says of one run. ``files`` are the changed, missing or added ones; ``why`` is a sentence."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.errors import LabError
 from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.runs.folder import RunFolder, write_atomic
@@ -14,7 +15,7 @@ from vlmconsole.runs.folder import RunFolder, write_atomic
 SAMPLES = ("requests.jsonl", "samples.jsonl", "before.jsonl", "after.jsonl")
 
 
-class FrozenError(Exception):
+class FrozenError(LabError):
     """Something frozen is not what it was, or comes too late; the message is for people."""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.errors import LabError
 from vlmconsole.runs.events import EventWriter, append_line, finite, parse_line
 
 FINAL = frozenset({"done", "failed", "cancelled", "lost"})
@@ -155,10 +156,16 @@ def list_runs(parent: Path) -> list[RunFolder]:
     return [RunFolder(parent / name) for name in names if (parent / name / "job.json").exists()]
 
 
+class NoRunError(LabError):
+    """No run is meant by that name, or several are; the message says which."""
+
+    code = 2
+
+
 def find_run(parent: Path, name: str) -> RunFolder:
     """The run called ``name``: a path, a full name, or an unambiguous part of one; ``last`` is the newest.
 
-    Raises LookupError with a sentence for people.
+    Raises NoRunError.
     """
     if (Path(name) / "job.json").exists():
         return RunFolder(Path(name).absolute())
@@ -170,5 +177,5 @@ def find_run(parent: Path, name: str) -> RunFolder:
         return found[0]
     if found:
         some = ", ".join(run.name for run in found[:4])
-        raise LookupError(f"“{name}” fits {len(found)} runs ({some}…): give more of the name")
-    raise LookupError(f"no run “{name}” in {parent}: `vlmconsole runs list` shows what there is")
+        raise NoRunError(f"“{name}” fits {len(found)} runs ({some}…): give more of the name")
+    raise NoRunError(f"no run “{name}” in {parent}: `vlmconsole runs list` shows what there is")

@@ -1,0 +1,327 @@
+"""What starts next, and why the rest waits: a pure function of the queue, what runs, and the devices.
+
+The rules, which together keep any set of jobs from waiting for each other for ever:
+
+- A job takes all of its devices at once or none.
+- Jobs are tried in order. One that waits for something which will end by itself (a job, a server kept only for
+  guests) *reserves* what it asks for, so that a stream of small jobs never starves a large one. One that waits for
+  a person (a foreign process, a server that was asked to stay) reserves nothing, so that it stops nobody.
+- A guest uses its server's devices and waits for it; a server never waits for a guest.
+- A server started only for guests ends when no guest runs, none that comes earlier waits, and another job is next on
+  its device. A server that was asked to stay is stopped only for a job whose hand-over was confirmed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+OK_STATES = frozenset({"done"})
+ENDED = frozenset({"done", "failed", "cancelled", "lost"})
+
+
+@dataclass(frozen=True)
+class Want:
+    """A waiting job. ``devices`` are requests: ``cpu``, ``cpu:2``, ``cpu:all``, ``gpu``, ``gpu1``, ``port:80``.
+
+    ``server`` is the profile it is a guest of, ``serves`` the profile it would serve itself.
+    ``blocked`` is a reason from outside (an environment that is not built), ``not_before`` seconds still to wait.
+    """
+
+    id: int
+    devices: tuple[str, ...] = ("cpu",)
+    server: str | None = None
+    serves: str | None = None
+    hand_over: bool = False
+    after: tuple[tuple[int, Literal["ok", "any"]], ...] = ()
+    blocked: str = ""
+    not_before: float = 0.0
+
+
+@dataclass(frozen=True)
+class Held:
+    """A job that was started and has not ended, with the devices it was given. ``keep``: a server asked to stay."""
+
+    id: int
+    devices: tuple[str, ...] = ()
+    serves: str | None = None
+    ready: bool = False
+    keep: bool = False
+    guest_of: int | None = None
+    stopping: bool = False
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The machine. ``taken`` names devices that someone outside this queue holds, each with a sentence about whom."""
+
+    cpu_slots: int
+    gpus: tuple[str, ...] = ()
+    taken: Mapping[str, str] = field(default_factory=dict)
+
+    def cpus(self) -> tuple[str, ...]:
+        return tuple(f"cpu.{number}" for number in range(self.cpu_slots))
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start this job on these devices; ``guest_of`` is the job of the server it uses."""
+
+    id: int
+    devices: tuple[str, ...]
+    guest_of: int | None = None
+
+
+@dataclass
+class Decision:
+    """What to do now. ``servers`` are (profile, job that needs it) to be queued; ``stops`` are servers to let go.
+
+    ``stuck`` are jobs that nothing but a person, or the world outside, can set going.
+    """
+
+    starts: list[Start] = field(default_factory=list)
+    stops: list[int] = field(default_factory=list)
+    servers: list[tuple[str, int]] = field(default_factory=list)
+    why: dict[int, str] = field(default_factory=dict)
+    stuck: set[int] = field(default_factory=set)
+
+
+def decide(
+    wants: Sequence[Want],
+    held: Iterable[Held],
+    states: Mapping[int, str],
+    devices: Devices,
+    drained: bool = False,
+) -> Decision:
+    """Decide over ``wants``, which are in queue order; ``states`` are those of every job one may wait for."""
+    return _Round(wants, list(held), states, devices, drained).run()
+
+
+class _Round:
+    def __init__(
+        self,
+        wants: Sequence[Want],
+        held: list[Held],
+        states: Mapping[int, str],
+        devices: Devices,
+        drained: bool,
+    ) -> None:
+        self.wants, self.held, self.states, self.devices, self.drained = wants, held, states, devices, drained
+        self.decision = Decision()
+        self.holder = {device: job for job in held for device in job.devices}
+        self.given: dict[str, int] = {}  # device → job started in this very round
+        self.reserved: dict[str, int] = {}  # device → earlier job that is next on it
+        self.guests = {job.guest_of for job in held if job.guest_of is not None}
+        self.awaited: set[int] = set()  # servers that an earlier guest still waits to use
+        self.claimed: dict[int, int] = {}  # server → earlier job that waits for it to end
+        self.coming: dict[str, Want] = {}
+        for want in wants:
+            # One that must first wait for other jobs may wait for this very guest: a guest never counts on it.
+            if want.serves and all(self._met(pair) for pair in want.after):
+                self.coming.setdefault(want.serves, want)
+        self.waits_on: dict[int, int] = {}  # waiting job → the one job it waits for
+
+    def _met(self, pair: tuple[int, str]) -> bool:
+        state = self.states.get(pair[0], "gone")
+        return state in OK_STATES or (pair[1] == "any" and state in ENDED)
+
+    def run(self) -> Decision:
+        for want in self.wants:
+            if self.drained:
+                self.wait(want, "the queue is drained: `vlmconsole jobs resume` lets it go on", stuck=True)
+            else:
+                self.consider(want)
+        self._spread_stuck()
+        return self.decision
+
+    def _spread_stuck(self) -> None:
+        """Whoever waits for a stuck job is stuck too, also where that one stands later in the queue."""
+        moved = True
+        while moved:
+            moved = False
+            for job, other in self.waits_on.items():
+                if other in self.decision.stuck and job not in self.decision.stuck:
+                    self.decision.stuck.add(job)
+                    self.decision.why[job] += ", which is stuck"
+                    moved = True
+
+    def wait(self, want: Want, why: str, *, stuck: bool = False) -> None:
+        self.decision.why[want.id] = why
+        if stuck:
+            self.decision.stuck.add(want.id)
+
+    def consider(self, want: Want) -> None:
+        if want.blocked:
+            self.wait(want, want.blocked, stuck=True)
+        elif not (self._dependencies(want) and self._in_time(want)):
+            return
+        elif want.server is None:
+            self._place(want, None)
+        else:
+            host = self._host(want)
+            if host is not None:
+                self._place(want, host)
+
+    def _in_time(self, want: Want) -> bool:
+        if want.not_before > 0:
+            self.wait(want, f"tries again in {want.not_before:.0f} s")
+        return want.not_before <= 0
+
+    def _dependencies(self, want: Want) -> bool:
+        for other, mode in want.after:
+            if self._met((other, mode)):
+                continue
+            state = self.states.get(other, "gone")
+            if state in ENDED:
+                what = f"after {other}, which {'was ' if state != 'failed' else ''}{state}"
+                self.wait(want, f"{what}: retry {other}, or cancel this one", stuck=True)
+            elif state == "gone":
+                self.wait(want, f"after {other}, which is no longer in the queue", stuck=True)
+            else:
+                self.waits_on[want.id] = other
+                self.wait(want, f"after {other}")
+            return False
+        return True
+
+    def _host(self, want: Want) -> Held | None:
+        """The running, ready server that ``want`` may use now; else says why not."""
+        name = want.server or ""
+        host = next((job for job in self.held if job.serves == name and not job.stopping), None)
+        if host is None:
+            server = self.coming.get(name)
+            if server is None:
+                # A server is started only for a guest that could then run: else it would come and go for nothing.
+                requests = [request for request in want.devices if not request.startswith("gpu")]
+                chosen = self._choose(want, requests, None)
+                worst = self._worst(want, chosen)
+                if worst is None and chosen is None:
+                    return None
+                if worst is not None and self._rank(worst, want) >= 4:
+                    self.wait(want, self._because(worst, want), stuck=True)
+                    return None
+                leaving = any(job.serves == name for job in self.held)
+                if not leaving and not any(profile == name for profile, _ in self.decision.servers):
+                    self.decision.servers.append((name, want.id))
+                self.wait(want, f"needs server {name}, which will be started for it")
+            else:
+                self.waits_on[want.id] = server.id
+                self.wait(want, f"needs server {name}, first in line for it is job {server.id}")
+            return None
+        if host.id in self.claimed:
+            self.wait(want, f"needs server {name}, which job {self.claimed[host.id]} waits to replace")
+            return None
+        if not host.ready:
+            self.wait(want, f"needs server {name}, which is starting (job {host.id})")
+            self.awaited.add(host.id)
+            return None
+        return host
+
+    def _place(self, want: Want, host: Held | None) -> None:
+        """Give ``want`` its devices, or say who has them and reserve them if they will come free."""
+        requests = [*want.devices, *([f"server:{want.serves}"] if want.serves else [])]
+        chosen = self._choose(want, requests, host)
+        if chosen is None:
+            return
+        worst = self._worst(want, chosen)
+        if worst is None:
+            mine = tuple(sorted(chosen))
+            self.given |= dict.fromkeys(mine, want.id)
+            self.decision.starts.append(Start(want.id, mine, host.id if host else None))
+            if host is not None:
+                self.guests.add(host.id)
+            return
+        self.wait(want, self._because(worst, want), stuck=self._rank(worst, want) >= 4)
+        if self._rank(worst, want) < 4:
+            self._reserve(want, chosen, host)
+
+    def _choose(self, want: Want, requests: list[str], host: Held | None) -> list[str] | None:
+        """The devices nearest to being free that would do; None (and said why) when the machine has too few."""
+        chosen: list[str] = []
+        # Named devices first: else "gpu" could take the very card that "gpu0" asks for.
+        for request in sorted(requests, key=lambda request: request.partition(":")[0] in ("cpu", "gpu")):
+            names, count = self._candidates(request, host)
+            names = [name for name in names if name not in chosen]
+            if len(names) < count:
+                self.wait(want, _too_few(request, len(names)), stuck=True)
+                return None
+            chosen += sorted(names, key=lambda name: self._rank(name, want))[:count]
+        return chosen
+
+    def _worst(self, want: Want, chosen: list[str] | None) -> str | None:
+        """The one of the chosen devices that is furthest from being free; None when all are free."""
+        busy = [name for name in chosen or [] if self._rank(name, want) > 0]
+        return max(busy, key=lambda name: self._rank(name, want), default=None)
+
+    def _candidates(self, request: str, host: Held | None) -> tuple[list[str], int]:
+        """The concrete devices that would do for ``request``, and how many of them it takes."""
+        kind, _, size = request.partition(":")
+        mine = set(host.devices) if host else set()
+        if kind == "cpu":
+            # What its own server holds is not in a guest's way: "all" means all but that.
+            names = [name for name in self.devices.cpus() if name not in mine]
+            count = len(names) if size == "all" else min(int(size or 1), max(1, self.devices.cpu_slots))
+            # On a server that holds every slot the guest runs beside it.
+            return names, min(count, len(names)) if mine else count
+        if kind == "gpu":
+            if mine & set(self.devices.gpus):
+                return [], 0  # a guest works on its server's card
+            return list(self.devices.gpus), int(size or 1)
+        if request in self.devices.gpus:
+            return ([], 0) if request in mine else ([request], 1)
+        if kind in ("port", "server"):
+            return [f"{kind}.{size}"], 1
+        return [], 1
+
+    def _rank(self, name: str, want: Want) -> int:
+        """How far away a device is: 0 free, 1 promised, 2 a job has it, 3 a server we may end, 4 up not ours to end."""
+        if name in self.devices.taken:
+            return 5
+        holder = self.holder.get(name)
+        if name.startswith("server."):  # there is one server of a profile, and another never replaces it
+            return 4 if holder is not None or name in self.given else 0
+        if holder is not None:
+            if holder.serves is None or holder.stopping:
+                return 2
+            return 4 if holder.keep and not want.hand_over else 3
+        if name in self.given or name in self.reserved:
+            return 1
+        return 0
+
+    def _because(self, name: str, want: Want) -> str:
+        shown = "cpu" if name.startswith("cpu.") else name.replace("port.", "port ")
+        if name.startswith("server."):
+            other = self.holder[name].id if name in self.holder else self.given[name]
+            return f"server {name.partition('.')[2]} runs already, as job {other}"
+        if name in self.devices.taken:
+            return f"waiting for {shown}, {self.devices.taken[name]}"
+        holder = self.holder.get(name)
+        if holder is None:
+            return f"waiting for {shown}, job {self.given.get(name, self.reserved.get(name))} is before it"
+        if holder.serves is None:
+            return f"waiting for {shown}, held by job {holder.id}"
+        server = f"waiting for {shown}, held by server {holder.serves} (job {holder.id})"
+        if self._rank(name, want) == 4:
+            return f"{server}: stop it, or confirm the hand-over"
+        return f"{server}, which ends when its guests have"
+
+    def _reserve(self, want: Want, chosen: list[str], host: Held | None) -> None:
+        if host is not None:
+            self.awaited.add(host.id)
+        for name in chosen:
+            if name.startswith("server."):
+                continue
+            self.reserved.setdefault(name, want.id)
+            holder = self.holder.get(name)
+            if holder is None or holder.serves is None or holder.stopping or holder.id in self.awaited:
+                continue
+            self.claimed.setdefault(holder.id, want.id)
+            if holder.id not in self.guests and holder.id not in self.decision.stops:
+                self.decision.stops.append(holder.id)
+
+
+def _too_few(request: str, have: int) -> str:
+    kind, _, size = request.partition(":")
+    if kind == "cpu":
+        return f"asks for more CPU slots than this machine has (another {request}, and {have or 'none'} left over)"
+    if kind == "gpu":
+        return f"asks for {size or 1} GPU, and this machine has {have or 'none that can be used'}"
+    return f"asks for {request}, which this machine does not have"
