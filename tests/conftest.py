@@ -1,6 +1,28 @@
-"""Shared by the tests: helper modules that lie beside them."""
+"""Shared by the tests: helper modules that lie beside them, and one real server for all who need one."""
 
+import asyncio
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))  # `--import-mode=importlib` leaves the folder out
+
+from vlmconsole.engines.profile import load_profiles
+from vlmconsole.engines.servers import Ready, ensure_server, stop_server
+from vlmconsole.runs.places import Places
+
+
+@pytest.fixture(scope="session")
+def mlx_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ready]:
+    """The profile `demo` on real mlx-vlm with the bundled model: one process for the whole session.
+
+    Do not stop or kill it, and do not ask for unknown models or adapters (that would unload its model).
+    """
+    pytest.importorskip("mlx_vlm")
+    places = Places(home=tmp_path_factory.mktemp("lab")).ensure()
+    profile = load_profiles(None)["demo"]
+    ready = asyncio.run(ensure_server(profile, places))
+    yield ready
+    asyncio.run(stop_server(profile, places))

@@ -33,6 +33,7 @@ class EffectiveSettings:
     kv_tokens: int | None = None
     """KV-cache capacity."""
     precision: str | None = None
+    device: str | None = None
     prefix_cache: bool | None = None
     cache_report: bool | None = None
     omitted_cached_is_zero: bool = False

@@ -77,12 +77,14 @@ def environment(profile: ServerProfile, places: Places) -> dict[str, str]:
 
 
 async def readback(client: httpx.AsyncClient, profile: ServerProfile) -> EffectiveSettings:
-    """Effective settings from /health, /v1/settings, /v1/models and the server header. Raises EngineError."""
+    """Effective settings, asked of /health, /v1/settings, /v1/models and our own address. Raises EngineError."""
     response = await request(client, profile, "/health")
     health = parse_object(response.content) or {}
     models = model_ids(await get_json(client, profile, "/v1/models"))
     current = (await get_json(client, profile, "/v1/settings")).get("current")
     current = current if isinstance(current, dict) else {}
+    ours = await request(client, profile, "/vlmconsole/effective")
+    more = (parse_object(ours.content) or {}) if ours.status_code == 200 else {}
     server = response.headers.get("server", "")
     loaded = text(health.get("loaded_model"))
     settings = EffectiveSettings(
@@ -92,11 +94,18 @@ async def readback(client: httpx.AsyncClient, profile: ServerProfile) -> Effecti
         model_path=loaded,
         adapters=tuple(name for name in (text(health.get("loaded_adapter")),) if name),
         context=whole(health.get("effective_context_limit")),
+        running_limit=whole(more.get("max_num_seqs")),
+        precision=text(more.get("precision")),
+        device=text(more.get("device")),
         prefix_cache=truth(health.get("apc_enabled")),
-        values={key.replace("_", "-"): value for key, value in current.items()},
-        raw={"health": health, "settings": current},
-        notes=["mlx-vlm does not serve its running limit (--max-num-seqs)"],
+        values={
+            **({"max-num-seqs": more["max_num_seqs"]} if "max_num_seqs" in more else {}),
+            **{key.replace("_", "-"): value for key, value in current.items() if value is not None},
+        },
+        raw={"health": health, "settings": current, "effective": more},
     )
+    if not more:
+        settings.notes.append("not started by vlmconsole: mlx-vlm itself does not tell its running limit or precision")
     if loaded is None:
         settings.notes.append(
             "no model is loaded now (a request with an unknown name unloads it); the next good one loads it"

@@ -6,6 +6,8 @@ without vlmconsole. What it does before the server module is imported:
 * hides packages that serving never calls (torch above all) from the import system: they cost most of the start;
 * replaces the Metal-only mask kernel of structured output where there is no Metal, because on a CPU one JSON request
   otherwise ends *every* running stream;
+* adds one address, `/vlmconsole/effective`, for what the server does not tell by itself: running limit, precision,
+  device, pid;
 * refuses to listen on anything but the loopback interface.
 
 Arguments are those of `python -m mlx_vlm.server`. A line `vlmconsole: …` is printed before each phase, which
@@ -22,6 +24,7 @@ import importlib.metadata
 import os
 import time
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Any
 
 # Measured with `-X importtime` on mlx-vlm 0.7.10: of 6.6 s of imports 4.3 s hang on torch (sympy, scipy and accelerate
@@ -58,7 +61,7 @@ def plain_mask(logits: Any, mask: Any) -> Any:
     logits: (batch, vocabulary) or (vocabulary,). mask: (batch, words) or (words,); bit i of word w allows the
     token 32·w + i.
     """
-    import mlx.core as mx
+    mx = import_module("mlx.core")
 
     if logits.ndim == 1:
         logits = logits[None, :]
@@ -74,16 +77,44 @@ def plain_mask(logits: Any, mask: Any) -> Any:
 
 def without_metal() -> None:
     """Puts `plain_mask` in the place of the Metal kernel; does nothing on a machine with Metal."""
-    import mlx.core as mx
+    mx = import_module("mlx.core")
 
     if mx.metal.is_available():
         return
-    import mlx_vlm.structured as structured
+    structured: Any = import_module("mlx_vlm.structured")
 
     if not hasattr(structured, "_apply_llguidance_mask"):
         print("vlmconsole: this mlx-vlm has another structured output; JSON requests may fail on a CPU", flush=True)
         return
     structured._apply_llguidance_mask = plain_mask
+
+
+def effective(runtime: Any, running_limit: int | None) -> dict[str, Any]:
+    """What is in force in this process. precision: the type that most parameters have, after loading."""
+    mx, utils = import_module("mlx.core"), import_module("mlx.utils")
+
+    sizes: dict[str, int] = {}
+    model = getattr(getattr(runtime, "response_generator", None), "model", None)
+    for _, parameter in utils.tree_flatten(model.parameters()) if model is not None else ():
+        name = str(parameter.dtype).rpartition(".")[2]
+        sizes[name] = sizes.get(name, 0) + int(parameter.size)
+    return {
+        "pid": os.getpid(),
+        "max_num_seqs": running_limit,
+        "precision": max(sizes, key=lambda name: sizes[name], default=None),
+        "device": "Metal" if mx.metal.is_available() else "CPU",
+    }
+
+
+def add_effective(server: Any) -> None:
+    """Serves `effective` beside mlx-vlm's own addresses; the limit is asked of the function that its scheduler asks."""
+    generation = import_module("mlx_vlm.server.generation")
+    runtime = import_module("mlx_vlm.server.runtime").runtime
+
+    async def answer() -> dict[str, Any]:
+        return effective(runtime, generation.get_max_num_seqs())
+
+    server.app.add_api_route("/vlmconsole/effective", answer)
 
 
 def host_of(arguments: Sequence[str]) -> str | None:
@@ -111,12 +142,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("vlmconsole: phase importing mlx-vlm", flush=True)
     hide()
     try:
-        import mlx_vlm.server as server
+        server = import_module("mlx_vlm.server")
     except ModuleNotFoundError as error:
         raise SystemExit(
             f"vlmconsole: {sys.executable} cannot serve: {error}. Install it with: pip install 'vlmconsole[local]'"
         ) from None
     without_metal()
+    add_effective(server)
     version = importlib.metadata.version("mlx-vlm")
     print(f"vlmconsole: imported mlx-vlm {version} in {time.monotonic() - started:.1f} s", flush=True)
     print("vlmconsole: phase loading the model", flush=True)

@@ -82,6 +82,10 @@ async def ensure_server(profile: ServerProfile, places: Places, on_progress: Pro
         if running is not None and running.alive:
             await _until_ready(profile, running, on_progress)
             return await _ready(profile, running, started_here=False)
+        if running is not None:
+            # It died, but helpers of its session may still hold the device.
+            await launch.end(running, 1.0)
+            launch.forget(places, profile.name)
         if profile.base_url and await _answers(profile):
             # Somebody started it by hand at the address that the profile names: use it, and do not own it.
             return await _reached(profile)

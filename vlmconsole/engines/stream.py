@@ -94,7 +94,7 @@ class StreamParser:
         self._kept = 0
         self._half = {"text": "", "reasoning": ""}
         self._raw: deque[dict[str, Any]] = deque(maxlen=MAX_RAW_USAGE)
-        self._last = sent or 0.0
+        self._last = 0.0
         self._finished = False
 
     def feed(self, data: bytes, at: float) -> list[Delta]:

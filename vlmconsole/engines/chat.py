@@ -1,0 +1,378 @@
+"""Asking one question: streamed, timed, cancellable, with proof of what the server saw.
+
+Before the clock starts the connection is open and the request's bytes (pictures included) are ready. Nothing that is
+kept holds a key or a picture's bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Self
+
+import httpx
+
+from vlmconsole.engines import servers
+from vlmconsole.engines.effective import EffectiveSettings
+from vlmconsole.engines.http import EngineError, connection_error, http_error, open_client, request
+from vlmconsole.engines.messages import Message, to_record, to_request
+from vlmconsole.engines.profile import ServerProfile, redact
+from vlmconsole.engines.prompt import Counter, text_counter
+from vlmconsole.engines.sight import LOCAL, PROBE, Budget, Sight, TextTokens, budget, look
+from vlmconsole.engines.stream import Delta, StreamParser, StreamResult
+from vlmconsole.engines.timing import Timing, timing
+from vlmconsole.runs.conditions import Conditions
+
+NOT_COUNTED = TextTokens(None, "none")
+OnDelta = Callable[[Delta], None]
+MAX_ERROR_BODY = 64 * 1024
+CLOCK = "request sent → first text piece / [DONE]; connection open and picture bytes ready before"
+SILENCE_S = 600.0
+"""Longest wait for the next bytes. A queued request may be silent for long; cancelling is the user's."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came of one question. `result.ended` tells whether it is whole; `result.error` says why not."""
+
+    result: StreamResult
+    timing: Timing
+    vision: list[Sight] = field(default_factory=list)
+    conditions: Conditions = field(default_factory=Conditions)
+    request: dict[str, Any] = field(default_factory=dict)
+    cached_tokens: int | None = None
+    """As the server reported them; an omission counts as zero only under a verified rule (`conditions.notes`)."""
+
+    @property
+    def text(self) -> str:
+        return self.result.text
+
+    @property
+    def ok(self) -> bool:
+        """True for an answer that came to its end."""
+        return self.result.ended == "done"
+
+    def to_json(self) -> dict[str, Any]:
+        """The shape of `vlmconsole chat --json`; times in seconds, null for what is unknown."""
+        usage = self.result.usage
+        return {
+            "text": self.result.text,
+            "reasoning": self.result.reasoning or None,
+            "finish_reason": self.result.finish_reason,
+            "ended": self.result.ended,
+            "error": self.result.error,
+            "usage": {
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "cached_tokens": self.cached_tokens,
+            },
+            "timing": {
+                "ttft_s": self.timing.ttft_s,
+                "tpot_s": self.timing.tpot_s,
+                "e2e_s": self.timing.e2e_s,
+                "output_tokens_per_s": self.timing.output_tokens_per_s,
+            },
+            "vision": [sight.to_json() for sight in self.vision],
+            "conditions": self.conditions.known(),
+        }
+
+
+class ChatClient:
+    """Questions to one server over one kept connection. Use as `async with`, or call `aclose`.
+
+    profile: with the address and, where known, the model name in force (`Ready.profile`).
+    """
+
+    def __init__(self, profile: ServerProfile, settings: EffectiveSettings | None = None) -> None:
+        self.profile = profile
+        self.settings = settings
+        self.model = ""
+        self._http: httpx.AsyncClient | None = None
+        self._probes: dict[str, int] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = None
+
+    async def prepare(self) -> None:
+        """Reads the server's settings and model name back, once. Raises EngineError or ProfileError."""
+        http = self._client()
+        if self.settings is None:
+            try:
+                self.settings = await servers.readback(self.profile, http)
+            except EngineError:
+                if not self.profile.served_model:
+                    raise
+                # Some servers answer chat and nothing else; the profile names the model, so that is enough.
+                self.settings = EffectiveSettings(engine=self.profile.engine, model=self.profile.served_model)
+        if not self.model:
+            self.model = await servers.served_model(self.profile, http)
+
+    async def budget(self, messages: Sequence[Message], max_tokens: int) -> Budget:
+        """Tokens of the question against the context, before it is sent."""
+        counter = await self._counter()
+        context = self.profile.context or (self.settings.context if self.settings else None)
+        exact = counter(messages) if counter else None
+        return budget(messages, max_tokens, context, self.profile.processor_settings(), exact)
+
+    async def ask(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        adapter: str | None = None,
+        extra: dict[str, Any] | None = None,
+        on_delta: OnDelta | None = None,
+    ) -> Answer:
+        """Sends the conversation and streams the answer; on_delta is called with each piece as it comes.
+
+        Failures of the server or the line are in the answer (`ended`, `error`), with the text up to there. When the
+        task is cancelled, the socket is closed, which ends the work on the server, and the partial answer is
+        returned with ended = "cancelled". Raises EngineError for a request that this engine cannot honour.
+        """
+        result = StreamResult()
+        record: dict[str, Any] = {}
+        try:
+            await self.prepare()
+        except EngineError as error:
+            return self._answer(messages, _failed(result, error), NOT_COUNTED, record)
+        except asyncio.CancelledError:
+            _uncancel()
+            result.ended = "cancelled"
+            return self._answer(messages, result, NOT_COUNTED, record)
+        body = self._body(max_tokens, temperature, adapter, extra or {})
+        record = {**body, "messages": to_record(messages)}
+        payload = json.dumps({**body, "messages": to_request(messages)}).encode()
+        result = await self._stream(payload, on_delta)
+        text = NOT_COUNTED if result.ended == "cancelled" else await self._text_tokens(messages, result)
+        return self._answer(messages, result, text, record)
+
+    async def use(self, ready: servers.Ready) -> None:
+        """Goes on with a server that `ensure_server` has just found or restarted, perhaps at another address."""
+        if ready.profile != self.profile:
+            await self.aclose()
+            self.profile, self.settings, self.model = ready.profile, None, ""
+
+    def _client(self) -> httpx.AsyncClient:
+        if self._http is None:
+            self._http = open_client(self.profile, 10.0)
+        return self._http
+
+    async def _warm(self) -> None:
+        """Opens the connection before the clock starts. Servers close an idle one within seconds, so always."""
+        await request(self._client(), self.profile, "/v1/models")
+
+    def _body(
+        self,
+        max_tokens: int,
+        temperature: float,
+        adapter: str | None,
+        extra: dict[str, Any],
+    ) -> dict[str, Any]:
+        engine = servers.ENGINES[self.profile.engine]
+        unknown = sorted(set(extra) - engine.EXTRAS)
+        if unknown:
+            name = servers.NAMES[self.profile.engine]
+            raise EngineError(
+                f"{name} does not honour {', '.join(unknown)}; it knows {', '.join(sorted(engine.EXTRAS))}"
+            )
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": [],
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **extra,
+        }
+        engine.select_adapter(body, self.model, adapter)
+        return body
+
+    async def _stream(self, payload: bytes, on_delta: OnDelta | None) -> StreamResult:
+        http = self._client()
+        timeout = httpx.Timeout(SILENCE_S, connect=10.0)
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+        url = self.profile.url("/v1/chat/completions")
+        outgoing = http.build_request("POST", url, content=payload, headers=headers, timeout=timeout)
+        parser = StreamParser()
+        response: httpx.Response | None = None
+        try:
+            await self._warm()
+            parser.result.stamps.sent = time.monotonic()
+            response = await http.send(outgoing, stream=True)
+            if response.status_code != 200:
+                status, page = response.status_code, await _some(response)
+                return _failed(parser.result, EngineError(http_error(self.profile, status, page), status))
+            async for data in response.aiter_raw():
+                _tell(parser.feed(data, time.monotonic()), on_delta)
+            _tell(parser.finish(time.monotonic()), on_delta)
+        except asyncio.CancelledError:
+            parser.finish(time.monotonic(), cancelled=True)
+            _uncancel()
+        except EngineError as error:
+            return _failed(parser.result, error)
+        except (httpx.HTTPError, httpx.StreamError, OSError) as error:
+            parser.finish(time.monotonic())
+            result = parser.result
+            begun = bool(result.text or result.reasoning)
+            if result.ended != "done":
+                result.error = connection_error(self.profile, error)
+                result.ended = "cut" if begun else "error"
+                if begun:
+                    result.error = f"the answer was cut off: {result.error}"
+        finally:
+            if response is not None:
+                await _close(response)
+        result = parser.result
+        if result.ended == "cut" and result.error is None:
+            how = "before [DONE]" if result.text or result.reasoning else "without a word"
+            result.error = f"server {self.profile.name} closed the answer {how}"
+        if result.error:
+            result.error = redact(result.error)
+        return result
+
+    async def _counter(self) -> Counter | None:
+        folder = self.profile.model_dir()
+        return await asyncio.to_thread(text_counter, folder) if folder is not None else None
+
+    async def _text_tokens(self, messages: Sequence[Message], result: StreamResult) -> TextTokens:
+        if not any(m.pictures for m in messages):
+            return TextTokens(None, "none")
+        counter = await self._counter()
+        if counter is not None:
+            return TextTokens(counter(messages), LOCAL)
+        if result.usage.image_tokens is not None or result.usage.prompt_tokens is None:
+            return TextTokens(None, "none")
+        return await self._probe(messages)
+
+    async def _probe(self, messages: Sequence[Message]) -> TextTokens:
+        """The prompt tokens of the same conversation without its pictures, from a request for one token."""
+        bare = [Message(m.role, m.text) for m in messages]
+        key = sha256(json.dumps([self.profile.base_url, self.model, to_record(bare)]).encode()).hexdigest()
+        if key not in self._probes:
+            body = {**self._body(1, 0.0, None, {}), "messages": to_request(bare)}
+            result = await self._stream(json.dumps(body).encode(), None)
+            if result.ended == "cancelled" or result.usage.prompt_tokens is None:
+                return TextTokens(None, "none", f"the text-only probe gave no count{_because(result.error)}")
+            self._probes[key] = result.usage.prompt_tokens
+        wrapped = self.profile.picture_wrapper_tokens * sum(len(m.pictures) for m in messages)
+        return TextTokens(self._probes[key] + wrapped, PROBE)
+
+    def _answer(
+        self, messages: Sequence[Message], result: StreamResult, text: TextTokens, record: dict[str, Any]
+    ) -> Answer:
+        settings = self.settings or EffectiveSettings(engine=self.profile.engine)
+        cached, notes = result.usage.cached_tokens, list(settings.notes)
+        if cached is None and settings.omitted_cached_is_zero and result.ended == "done" and result.usage.events:
+            cached = 0
+            notes.append(settings.cached_rule)
+        sights = look(messages, result.usage, text, self.profile.processor_settings())
+        return Answer(
+            result=result,
+            timing=timing(result),
+            vision=sights,
+            conditions=self._conditions(settings, result, sights, record, tuple(notes)),
+            request=record,
+            cached_tokens=cached,
+        )
+
+    def _conditions(
+        self,
+        settings: EffectiveSettings,
+        result: StreamResult,
+        sights: list[Sight],
+        record: dict[str, Any],
+        notes: tuple[str, ...],
+    ) -> Conditions:
+        profile = self.profile
+        cache = None if settings.prefix_cache is None else ("on" if settings.prefix_cache else "off")
+        return Conditions(
+            hardware=profile.hardware or (_this_machine(settings.device) if profile.loopback else None),
+            engine=servers.NAMES[profile.engine],
+            engine_version=settings.version,
+            model=self.model or None,
+            precision=settings.precision or profile.precision or None,
+            adapter=record.get("adapter_path") or _adapter_in(record, self.model),
+            image=", ".join(f"{s.sent_size[0]}x{s.sent_size[1]}" for s in sights) or None,
+            input_tokens=result.usage.prompt_tokens,
+            output_tokens=result.usage.completion_tokens,
+            client_concurrency=1,
+            running_limit=settings.running_limit,
+            cache=cache,
+            warm_up="none: a single question",
+            clock=CLOCK,
+            n=1,
+            temperature=record.get("temperature"),
+            seed=record.get("seed"),
+            max_tokens=record.get("max_tokens"),
+            route="tunnel" if profile.ssh_host else ("loopback" if profile.loopback else "network"),
+            client="vlmconsole chat (httpx)",
+            settings=settings.values or None,
+            notes=notes,
+        )
+
+
+def _failed(result: StreamResult, error: EngineError) -> StreamResult:
+    result.error, result.error_code, result.ended = redact(str(error)), error.status, "error"
+    return result
+
+
+def _this_machine(device: str | None) -> str | None:
+    """The machine, when the server runs on it: only a device that the server itself named counts."""
+    return f"{device}, {platform.machine()}, {os.cpu_count()} cores, {platform.system()}" if device else None
+
+
+def _adapter_in(record: dict[str, Any], base: str) -> str | None:
+    """The adapter that the request selects by its model name (`served:NAME`, or a name of its own)."""
+    model = record.get("model")
+    return model.removeprefix(f"{base}:") if isinstance(model, str) and model != base else None
+
+
+def _tell(deltas: list[Delta], on_delta: OnDelta | None) -> None:
+    if on_delta is not None:
+        for delta in deltas:
+            on_delta(delta)
+
+
+async def _some(response: httpx.Response) -> bytes:
+    """The start of an error's body."""
+    body = b""
+    try:
+        async for data in response.aiter_raw():
+            body += data
+            if len(body) > MAX_ERROR_BODY:
+                break
+    except (httpx.HTTPError, httpx.StreamError):
+        return body
+    return body
+
+
+async def _close(response: httpx.Response) -> None:
+    """Closes the socket of an unfinished answer even while the task is being cancelled."""
+    await asyncio.shield(response.aclose())
+
+
+def _uncancel() -> None:
+    """The cancellation was answered with a partial result, so the task goes on."""
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()
+
+
+def _because(error: str | None) -> str:
+    return f": {error}" if error else ""

@@ -1,0 +1,42 @@
+"""A conversation as it is sent: roles, text, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vlmconsole.vision.images import Picture
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn. Pictures go before the text, as Qwen's models were trained."""
+
+    role: Literal["system", "user", "assistant"]
+    text: str
+    pictures: tuple[Picture, ...] = ()
+
+
+def pictures_of(messages: Sequence[Message]) -> list[Picture]:
+    """Every picture of a conversation, in the order in which it is sent."""
+    return [picture for message in messages for picture in message.pictures]
+
+
+def to_request(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The `messages` of a chat request; pictures as data URLs of exactly the bytes that were checked."""
+    return [_message(m, [picture.data_url() for picture in m.pictures]) for m in messages]
+
+
+def to_record(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The same for keeping: each picture is named by the SHA-256 of its bytes instead of carried."""
+    return [_message(m, [f"sha256:{picture.sha256}" for picture in m.pictures]) for m in messages]
+
+
+def _message(message: Message, urls: list[str]) -> dict[str, Any]:
+    if not urls:
+        return {"role": message.role, "content": message.text}
+    content: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    if message.text:
+        content.append({"type": "text", "text": message.text})
+    return {"role": message.role, "content": content}
