@@ -18,6 +18,8 @@ COMMANDS = {
     "servers": "servers",
     "run": "run",
     "jobs": "jobs",
+    "bench": "bench",
+    "calibrate": "bench",
     "runs": "runs",
     "verify": "verify",
     "tokens": "tokens",

@@ -86,8 +86,8 @@ def main() -> int:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
     try:
         reader = Reader(plan, memoryview(mapped), spill, tell)
-    except socket.gaierror as error:
-        return _write_report(plan, {"error": f"{plan.host} is not known: {error.strerror}"})
+    except socket.gaierror as unknown:
+        return _write_report(plan, {"error": f"{plan.host} is not known: {unknown.strerror}"})
 
     def stop(*_: object) -> None:
         reader.stop = True

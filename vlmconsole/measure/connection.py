@@ -79,7 +79,7 @@ class Connection:
         return self.sock.sendmsg(self._out[:_MAX_PARTS])
 
     def read(self) -> tuple[bytes, Ancillary]:
-        """What has arrived (b"" at the end of the stream) and its ancillary data. Raises BlockingIOError for nothing."""
+        """What has arrived (b"" at the end of the stream) and its ancillary data; BlockingIOError: nothing has."""
         data, ancillary, _, _ = self.sock.recvmsg(READ_BYTES, ANCILLARY_BYTES)
         return data, ancillary
 
@@ -103,9 +103,7 @@ class TlsConnection(Connection):
         if self.state is State.OPENING:
             super().advance()
             self.state = State.HANDSHAKE
-            self.sock = self._context.wrap_socket(
-                self.sock, server_hostname=self._host, do_handshake_on_connect=False
-            )
+            self.sock = self._context.wrap_socket(self.sock, server_hostname=self._host, do_handshake_on_connect=False)
         assert isinstance(self.sock, ssl.SSLSocket)
         try:
             self.sock.do_handshake()

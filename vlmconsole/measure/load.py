@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,20 +15,19 @@ from urllib.parse import urlsplit
 
 from vlmconsole.measure.definitions import Distribution, distribution
 from vlmconsole.measure.plan import MEASURED, WARM_UP, BodyFile, Phase, Plan
-from vlmconsole.measure.replay import NOT_SENT, not_sent_rows, to_row, understand
-from vlmconsole.measure.spill import read_spill
-from vlmconsole.measure.stamps import Offsets, clock
+from vlmconsole.measure.process import LoadError, Progress, Watch, run_client
+from vlmconsole.measure.replay import NOT_SENT, Measured, not_sent_row, to_row, understand
+from vlmconsole.measure.settings import LAG_LIMIT_S
+from vlmconsole.measure.spill import Raw, SpillReader
+from vlmconsole.measure.stamps import clock
 from vlmconsole.measure.summary import CellSummary, ClientCost, Gatherer, Lag
 from vlmconsole.runs.folder import RunFolder
 
-LAG_LIMIT_S = 0.010
 REQUESTS = "requests.jsonl"
-WATCH_S = 0.5
-TERM_GRACE_S = 10.0
+TURN_S = 0.02
 
-
-class LoadError(Exception):
-    """The cell could not be run at all; the message is for people."""
+Server = dict[str, Distribution]
+OnRequest = Callable[[Measured], None]
 
 
 @dataclass(frozen=True)
@@ -45,15 +41,15 @@ class Target:
     headers: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, base_url: str, api_key: str | None = None) -> Target:
-        """The chat route below an OpenAI-style base URL (``http://host:port/v1``). Raises LoadError."""
-        parts = urlsplit(base_url if "//" in base_url else f"http://{base_url}")
+    def of(cls, url: str, api_key: str | None = None) -> Target:
+        """The chat route at ``url``, e.g. ``http://127.0.0.1:30000/v1/chat/completions``. Raises LoadError."""
+        parts = urlsplit(url)
         try:
             port = parts.port
         except ValueError:
             port = -1
         if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-            raise LoadError(f"{base_url} is no address of a server; it looks like http://127.0.0.1:30000/v1")
+            raise LoadError(f"{url} is no address of a server; it looks like http://127.0.0.1:30000/v1")
         tls = parts.scheme == "https"
         port = port or (443 if tls else 80)
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
@@ -65,7 +61,7 @@ class Target:
         ]
         if api_key:
             headers.append(("Authorization", f"Bearer {api_key}"))
-        return cls(parts.hostname, port, f"{parts.path.rstrip('/')}/chat/completions", tls, tuple(headers))
+        return cls(parts.hostname, port, parts.path or "/", tls, tuple(headers))
 
 
 @dataclass(frozen=True)
@@ -98,31 +94,38 @@ class Cell:
     extra: dict[str, Any] = field(default_factory=dict)  # kept beside each line of requests.jsonl, e.g. the cell
 
 
-Progress = Callable[[dict[str, Any]], None]
-Watch = Callable[[], Mapping[str, float]]
-
-
 def run_cell(
     cell: Cell,
     run: RunFolder,
     *,
     on_progress: Progress | None = None,
+    on_request: OnRequest | None = None,
     stopping: Callable[[], bool] = lambda: False,
     watch: Watch | None = None,
 ) -> CellSummary:
     """Run ``cell``, append its requests to the run's requests.jsonl, and return the summary.
 
-    ``watch`` is asked twice a second for the server's own numbers (running, waiting…). When ``stopping``
-    turns true, what is in flight is kept as cancelled and the summary holds what there is. Raises
-    LoadError when the client process did not come to a first request.
+    ``on_progress`` gets the client's state a few times a second (done, failed, total, in_flight, lag_p99_ms),
+    ``on_request`` each counted request soon after its end, ``watch`` is asked once a second for the server's own
+    numbers (running, queued…). When ``stopping`` turns true, what is in flight is kept as cancelled and the summary
+    holds what there is. Raises LoadError when the client process did not come to measuring.
     """
     asked = clock()
     work = Path(tempfile.mkdtemp(prefix=".cell-", dir=run.path))
     try:
         plan = _plan(cell, work)
-        seen, stderr = _run_client(plan, on_progress, stopping, watch)
-        report = _report(plan, stderr)
-        return _gather(cell, run, plan, report, seen, asked)
+        intake = _Intake(cell, run, plan, on_request)
+        why = "the load client did not finish"
+        try:
+            report, seen = run_client(
+                plan, on_progress=on_progress, on_turn=intake.turn, stopping=stopping, watch=watch
+            )
+            stopped = "stopped on request" if report.get("stopped") else ""
+            why = report.get("error") or stopped or report.get("problem") or why
+        finally:
+            intake.rest(why)
+        server = {key: found for key, values in seen.items() if (found := distribution(values)) is not None}
+        return _summary(cell, intake, report, server, asked)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -160,132 +163,76 @@ def _plan(cell: Cell, work: Path) -> Plan:
     )
 
 
-def _run_client(
-    plan: Plan, on_progress: Progress | None, stopping: Callable[[], bool], watch: Watch | None
-) -> tuple[dict[str, list[float]], str]:
-    """Let the client process run the plan. Returns what ``watch`` saw, and the client's stderr."""
-    seen: dict[str, list[float]] = {}
-    with tempfile.TemporaryFile() as stderr:
-        # -P: a folder named like one of our modules in the working directory must not be imported instead.
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "vlmconsole.measure.client"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-        )
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            try:
-                process.stdin.write(plan.to_json().encode())
-                process.stdin.close()
-            except BrokenPipeError:
-                pass  # it ended at once: its report or its stderr says why
-            _follow(process, process.stdout.fileno(), on_progress, stopping, watch, seen)
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(TERM_GRACE_S)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-            process.stdout.close()
-        stderr.seek(0)
-        return seen, stderr.read().decode("utf-8", "replace")
+class _Intake:
+    """Takes in requests as they end: one line each in requests.jsonl, and their numbers into the summary."""
+
+    def __init__(self, cell: Cell, run: RunFolder, plan: Plan, on_request: OnRequest | None) -> None:
+        self.cell, self.on_request = cell, on_request
+        self.gathered = Gatherer(cell.wanted_output, cell.equal_work)
+        self.missing = {phase.name: {index for index, _ in phase.requests} for phase in plan.phases}
+        self.first_sent: int | None = None
+        self._spill = SpillReader(Path(plan.spill))
+        self._rows = open(run.file(REQUESTS), "a", encoding="utf-8", opener=_private)  # noqa: PTH123
+
+    def turn(self) -> None:
+        """What has ended by now, for a few milliseconds at most: the load itself must not feel it."""
+        until = time.monotonic() + TURN_S
+        for raw in self._spill.read():
+            self._take(raw)
+            if time.monotonic() > until:
+                break
+        self._rows.flush()
+
+    def rest(self, why: str) -> None:
+        """Everything that is left, and a line for each request that never was."""
+        for raw in self._spill.read():
+            self._take(raw)
+        for phase, indices in self.missing.items():
+            for index in sorted(indices):
+                self._write(not_sent_row(index, phase, why))
+                if phase == MEASURED:
+                    self.gathered.add_not_sent(NOT_SENT, why)
+        self._rows.close()
+
+    def _take(self, raw: Raw) -> None:
+        one = understand(raw)
+        self.missing[raw.phase].discard(raw.number)
+        if raw.sent is not None:
+            self.first_sent = raw.sent if self.first_sent is None else min(self.first_sent, raw.sent)
+        aside = None
+        if raw.phase == MEASURED:
+            aside = self.gathered.add(one)
+        else:
+            self.gathered.add_warm_up(one)
+        counted = raw.phase == MEASURED and one.failure is None and aside is None
+        self._write(to_row(one, counted=counted, aside=aside))
+        if counted and self.on_request is not None:
+            self.on_request(one)
+
+    def _write(self, row: dict[str, Any]) -> None:
+        self._rows.write(json.dumps({**self.cell.extra, **row}, ensure_ascii=False) + "\n")
 
 
-def _follow(
-    process: subprocess.Popen[bytes],
-    descriptor: int,
-    on_progress: Progress | None,
-    stopping: Callable[[], bool],
-    watch: Watch | None,
-    seen: dict[str, list[float]],
-) -> None:
-    rest = b""
-    asked_to_stop = False
-    next_watch = time.monotonic()
-    while True:
-        ready, _, _ = select.select([descriptor], [], [], 0.1)
-        if ready:
-            data = os.read(descriptor, 65536)
-            if not data:
-                process.wait()
-                return
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines[-1:] if on_progress is not None else ():
-                on_progress(json.loads(line))  # type: ignore[misc]
-        if stopping() and not asked_to_stop:
-            asked_to_stop = True
-            process.terminate()
-        if watch is not None and time.monotonic() >= next_watch:
-            next_watch = time.monotonic() + WATCH_S
-            for key, value in watch().items():
-                seen.setdefault(key, []).append(value)
-
-
-def _report(plan: Plan, stderr: str) -> dict[str, Any]:
-    try:
-        report: dict[str, Any] = json.loads(Path(plan.report).read_text())
-    except (OSError, ValueError):
-        last = stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        report = {"error": f"the load client ended without its report: {last[0]}"}
-    if report.get("error") and not report.get("phases"):
-        raise LoadError(f"Nothing was measured: {report['error']}")
-    return report
-
-
-def _gather(
-    cell: Cell, run: RunFolder, plan: Plan, report: dict[str, Any], seen: dict[str, list[float]], asked: int
-) -> CellSummary:
-    phases = {phase["name"]: phase for phase in report["phases"]}
-    measured = phases.get(MEASURED)
-    zero = (measured or next(iter(phases.values())))["started"]
-    offsets = Offsets([(at, offset) for at, offset in report["offsets"]]) if report["kernel_stamps"] else None
-    gathered = Gatherer(cell.wanted_output, cell.equal_work)
-    missing = {phase.name: {index for index, _ in phase.requests} for phase in plan.phases}
-    first_sent = None
-    with run.file(REQUESTS).open("a", encoding="utf-8") as rows:
-        for raw in read_spill(Path(plan.spill)):
-            one = understand(raw, offsets)
-            missing[raw.phase].discard(raw.index)
-            if raw.sent is not None:
-                first_sent = raw.sent if first_sent is None else min(first_sent, raw.sent)
-            aside = None
-            if raw.phase == MEASURED:
-                aside = gathered.add(one)
-            else:
-                gathered.add_warm_up(one)
-            counted = raw.phase == MEASURED and one.failure is None and aside is None
-            rows.write(_line({**cell.extra, **to_row(one, zero, counted=counted, aside=aside)}))
-        why = report.get("error") or ("stopped on request" if report.get("stopped") else report.get("problem") or "")
-        for phase in plan.phases:
-            for row in not_sent_rows(sorted(missing[phase.name]), phase.name, why):
-                rows.write(_line({**cell.extra, **row}))
-                if phase.name == MEASURED:
-                    gathered.add_failure(NOT_SENT, why)
-    lag = _lag(report, measured, gathered)
+def _summary(cell: Cell, intake: _Intake, report: dict[str, Any], server: Server, asked: int) -> CellSummary:
+    measured = next((phase for phase in report["phases"] if phase["name"] == MEASURED), None)
     client = None
     if measured is not None:
-        cpu_us = measured["cpu_s"] * 1e6
+        cpu_us, pieces = measured["cpu_s"] * 1e6, intake.gathered.pieces
         client = ClientCost(
             cpu_s=round(measured["cpu_s"], 6),
             cpu_us_per_read=round(cpu_us / measured["reads"], 2) if measured["reads"] else None,
-            cpu_us_per_piece=round(cpu_us / gathered.pieces, 2) if gathered.pieces else None,
+            cpu_us_per_piece=round(cpu_us / pieces, 2) if pieces else None,
             rss_bytes=report["rss_bytes"],
-            start_s=None if first_sent is None else (first_sent - asked) / 1e9,
+            start_s=None if intake.first_sent is None else (intake.first_sent - asked) / 1e9,
             connections=report["connections"],
         )
-    server = {key: found for key, values in seen.items() if (found := distribution(values)) is not None}
-    broken = report.get("error") or ("stopped on request" if report.get("stopped") else None)
-    return gathered.summary(
+    return intake.gathered.summary(
         name=cell.name,
-        planned=len(plan.phases[-1].requests),
-        lag=lag,
+        lag=_lag(report, measured, intake.gathered),
         lag_limit_s=cell.lag_limit_s,
         client=client,
         server=server,
-        broken=broken,
+        broken=report.get("error") or ("stopped on request" if report.get("stopped") else None),
     )
 
 
@@ -301,15 +248,15 @@ def _lag(report: dict[str, Any], measured: dict[str, Any] | None, gathered: Gath
             if not report["kernel_stamps"]
             else "no read carried a stamp"
         )
-    step = Offsets([(at, offset) for at, offset in report["offsets"]]).step_ns() / 1e9
+    offsets = [offset for _, offset in report["offsets"]]
     return Lag(
         probe=distribution(tick / 1e6 for tick in ticks),
         kernel=kernel,
         why=why,
         run_queue_wait_s=report["run_queue_wait_s"],
-        wall_step_s=step,
+        wall_step_s=(max(offsets) - min(offsets)) / 1e9 if offsets else 0.0,
     )
 
 
-def _line(row: dict[str, Any]) -> str:
-    return json.dumps(row, ensure_ascii=False) + "\n"
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)

@@ -65,9 +65,7 @@ class Plan:
         return cls(**value)
 
 
-def schedule(
-    n: int, rate: float, arrivals: Literal["constant", "poisson"] = "constant", seed: int = 0
-) -> list[float]:
+def schedule(n: int, rate: float, arrivals: Literal["constant", "poisson"] = "constant", seed: int = 0) -> list[float]:
     """Due times (s) of ``n`` requests at ``rate`` requests a second, the first at 0. Absolute, so that a
     late request never delays those after it (no coordinated omission).
 

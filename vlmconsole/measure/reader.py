@@ -95,6 +95,7 @@ class Reader:
         self._want_idle = 0
         self._failures_in_row = 0
         self._last_problem = ""
+        self._offset = 0
         self._done = self._failed = self._total = 0
         lines = [f"POST {plan.path} HTTP/1.1", *(f"{name}: {value}" for name, value in plan.headers)]
         self._head = "\r\n".join(lines).encode("latin-1")
@@ -340,8 +341,9 @@ class Reader:
             self._idle.remove(connection)
         self._drop(connection)
         if opening:
-            detail = f"TLS: {error.reason or error}" if isinstance(error, ssl.SSLError) else None
-            self._opening_failed(connection.address, OSError(error.errno or 0, detail) if detail else error)
+            if isinstance(error, ssl.SSLError):
+                error = OSError(error.errno or 0, f"TLS: {error.reason or error}")
+            self._opening_failed(connection.address, error)
 
     # -- ending ------------------------------------------------------------------------------------------------
 
@@ -370,6 +372,8 @@ class Reader:
             Raw(
                 exchange.index,
                 self._phase,
+                self._report.started,
+                self._offset,
                 number,
                 served,
                 exchange.scheduled,
@@ -385,8 +389,23 @@ class Reader:
     def _end_unsent(self, exchange: Exchange, outcome: str, detail: str) -> None:
         self._done += 1
         self._failed += 1
-        raw = Raw(exchange.index, self._phase, None, 0, exchange.scheduled, None, None, clock(), outcome, detail, [])
-        self.spill.add(raw)
+        self.spill.add(
+            Raw(
+                exchange.index,
+                self._phase,
+                self._report.started,
+                self._offset,
+                None,
+                0,
+                exchange.scheduled,
+                None,
+                None,
+                clock(),
+                outcome,
+                detail,
+                [],
+            )
+        )
 
     def _sweep(self, now: int) -> None:
         self._expire_opening(now)
@@ -406,4 +425,5 @@ class Reader:
             self._end(self._all[descriptor], exchange, CANCELLED, now, keep=False, detail="stopped on request")
 
     def _sample_offset(self, now: int) -> None:
-        self.offsets.append((now, wall_offset_ns()))
+        self._offset = wall_offset_ns()
+        self.offsets.append((now, self._offset))

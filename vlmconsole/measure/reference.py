@@ -243,11 +243,13 @@ class ReferenceServer:
         self._write(peer, head.encode())
         role = _event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
         first = admitted + int(self.schedule.ttft_ms * MILLISECOND)
-        self._at(admitted + int(self.schedule.role_ms * MILLISECOND), lambda: None if peer.closed else self._role(peer, role))
+        self._at(
+            admitted + int(self.schedule.role_ms * MILLISECOND), lambda: None if peer.closed else self._role(peer, role)
+        )
         self._at(first, lambda: self._piece(peer, truth, 0, first))
 
     def _role(self, peer: Peer, role: bytes) -> None:
-        if peer.truth is not None:
+        if not peer.closed and peer.truth is not None:
             peer.truth["role"] = self._write(peer, role)
 
     def _piece(self, peer: Peer, truth: dict[str, Any], number: int, due: int) -> None:
@@ -332,6 +334,10 @@ class Reference:
     @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def chat_url(self) -> str:
+        return f"{self.base_url}/chat/completions"
 
     def fault_url(self, fault: str) -> str:
         """The base URL under which every request ends in ``fault`` (one of FAULTS)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ import httptools
 from vlmconsole.engines.stream import StreamParser, StreamResult, error_text
 from vlmconsole.engines.timing import Timing, gaps, timing
 from vlmconsole.measure.spill import CANCELLED, CLOSED, GARBAGE, WHOLE, Raw
-from vlmconsole.measure.stamps import Offsets, kernel_wall_ns
+from vlmconsole.measure.stamps import kernel_wall_ns
 
 HTTP_ERROR, ERROR_EVENT, NOT_SENT, NO_STREAM = "http error", "error event", "not sent", "no stream"
 FAR_NS = 3_600_000_000_000  # a kernel stamp further away than this came from a stepped wall clock
@@ -70,7 +69,7 @@ class _Body:
         self.complete = True
 
 
-def understand(raw: Raw, offsets: Offsets | None = None) -> Measured:
+def understand(raw: Raw) -> Measured:
     """Parse the reads of one request, each with its own time, and say whether it failed and of what."""
     stream = StreamParser(sent=None if raw.sent is None else raw.sent / 1e9)
     body = _Body(stream)
@@ -89,7 +88,7 @@ def understand(raw: Raw, offsets: Offsets | None = None) -> Measured:
     result = stream.result
     if raw.reads:
         result.stamps.first_byte = raw.reads[0][0] / 1e9  # of the answer, its head included
-    lags, ttft_kernel = _kernel(raw, result, offsets)
+    lags, ttft_kernel = _kernel(raw, result)
     return Measured(
         raw=raw,
         result=result,
@@ -102,16 +101,14 @@ def understand(raw: Raw, offsets: Offsets | None = None) -> Measured:
     )
 
 
-def _kernel(raw: Raw, result: StreamResult, offsets: Offsets | None) -> tuple[list[float], float | None]:
+def _kernel(raw: Raw, result: StreamResult) -> tuple[list[float], float | None]:
     lags: list[float] = []
     ttft = None
-    if offsets is None:
-        return lags, ttft
     for at, ancillary, _ in raw.reads:
         wall = kernel_wall_ns(ancillary)
-        arrived = None if wall is None else offsets.to_monotonic(wall, at)
-        if arrived is None or abs(at - arrived) > FAR_NS:
+        if wall is None or abs(at - (wall - raw.wall_offset)) > FAR_NS:
             continue
+        arrived = wall - raw.wall_offset
         lags.append((at - arrived) / 1e9)
         if result.stamps.first_text == at / 1e9 and raw.sent is not None:
             ttft = (arrived - raw.sent) / 1e9
@@ -147,9 +144,9 @@ def _shown(raw: Raw, body: _Body) -> str:
     return data[:HEAD_KEPT].decode("utf-8", "replace")
 
 
-def to_row(one: Measured, zero: int, *, counted: bool, aside: str | None = None) -> dict[str, Any]:
-    """The line of requests.jsonl. Stamps are seconds after ``zero`` (ns), durations seconds, rounded to 1 µs."""
-    raw, result, stamps = one.raw, one.result, one.result.stamps
+def to_row(one: Measured, *, counted: bool, aside: str | None = None) -> dict[str, Any]:
+    """The line of requests.jsonl. Stamps are seconds after the phase's start, durations seconds, both to 1 µs."""
+    raw, result, stamps, zero = one.raw, one.result, one.result.stamps, one.raw.zero
     start = zero / 1e9
 
     def since(at: float | None) -> float | None:
@@ -160,7 +157,7 @@ def to_row(one: Measured, zero: int, *, counted: bool, aside: str | None = None)
 
     usage = result.usage
     row: dict[str, Any] = {
-        "index": raw.index,
+        "index": raw.number,
         "phase": raw.phase,
         "counted": counted,
         "aside": aside,
@@ -207,15 +204,9 @@ def from_scheduled(one: Measured) -> float | None:
     return None if first is None or one.raw.scheduled is None else first - one.raw.scheduled / 1e9
 
 
-def not_sent_rows(indices: Iterable[int], phase: str, why: str) -> Iterable[dict[str, Any]]:
-    """Lines for requests that were planned and never sent, so that none is missing from the books."""
-    for index in indices:
-        yield {
-            "index": index,
-            "phase": phase,
-            "counted": False,
-            "failure": {"kind": NOT_SENT, "detail": why},
-        }
+def not_sent_row(index: int, phase: str, why: str) -> dict[str, Any]:
+    """The line of a request that was planned and never sent, so that none is missing from the books."""
+    return {"index": index, "phase": phase, "counted": False, "failure": {"kind": NOT_SENT, "detail": why}}
 
 
 def _round(value: float | None) -> float | None:

@@ -25,12 +25,18 @@ STALLED, TIMEOUT, GARBAGE, CANCELLED = "stalled", "timeout", "garbage", "cancell
 
 
 class Raw(NamedTuple):
-    """One request as it came off the wire. Times: ns of the monotonic clock; None: it did not come to that."""
+    """One request as it came off the wire. Times: ns of the monotonic clock; None: it did not come to that.
 
-    index: int
+    ``zero`` is the phase's clock start; ``wall_offset`` the wall minus the monotonic clock, sampled at most half
+    a second before the end; ``served`` how many requests this connection had answered before.
+    """
+
+    number: int
     phase: str
+    zero: int
+    wall_offset: int
     connection: int | None
-    served: int  # requests answered on this connection before
+    served: int
     scheduled: int | None
     sent: int | None
     send_done: int | None
@@ -62,16 +68,25 @@ class SpillWriter:
         os.close(self._descriptor)
 
 
-def read_spill(path: Path) -> Iterator[Raw]:
-    """The records of a spill file in the order in which the requests ended, one at a time."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return
-    with file:
-        while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
-            (length,) = _LENGTH.unpack(head)
-            payload = file.read(length)
-            if len(payload) < length:
-                return
-            yield Raw(*marshal.loads(payload))
+class SpillReader:
+    """Reads a spill file while it grows: each call of :meth:`read` gives the records that are complete by then."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+
+    def read(self) -> Iterator[Raw]:
+        """The next records, in the order in which the requests ended. Stopping early loses none."""
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            file.seek(self._at)
+            while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+                (length,) = _LENGTH.unpack(head)
+                payload = file.read(length)
+                if len(payload) < length:
+                    return
+                self._at += _LENGTH.size + length
+                yield Raw(*marshal.loads(payload))

@@ -7,7 +7,6 @@ sampled all along, so that a step of the wall clock shows instead of shifting fi
 
 from __future__ import annotations
 
-import bisect
 import socket
 import struct
 import sys
@@ -60,23 +59,3 @@ def wall_offset_ns() -> int:
         best = sample if best is None or sample < best else best
     assert best is not None
     return best[1]
-
-
-class Offsets:
-    """Wall-minus-monotonic offsets sampled over a run: ``(monotonic ns, offset ns)``, in order."""
-
-    def __init__(self, samples: list[tuple[int, int]]) -> None:
-        self._samples = samples
-        self._times = [at for at, _ in samples]
-
-    def to_monotonic(self, wall_ns: int, near: int) -> int | None:
-        """``wall_ns`` on the monotonic clock, with the sample nearest before ``near``; None without samples."""
-        if not self._samples:
-            return None
-        index = max(0, bisect.bisect_right(self._times, near) - 1)
-        return wall_ns - self._samples[index][1]
-
-    def step_ns(self) -> int:
-        """By how much the wall clock moved against the monotonic one over the run (ns)."""
-        offsets = [offset for _, offset in self._samples]
-        return max(offsets) - min(offsets) if offsets else 0

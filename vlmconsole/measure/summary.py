@@ -99,7 +99,7 @@ class Gatherer:
 
     def __init__(self, wanted_output: int | None, equal_work: bool) -> None:
         self.wanted_output, self.equal_work = wanted_output, equal_work
-        self.measured = self.warm_up = self.warm_up_failures = self.pieces = 0
+        self.measured = self.warm_up = self.warm_up_failures = self.pieces = self.not_sent = 0
         self.failures: Counter[str] = Counter()
         self.first_failures: dict[str, str] = {}
         self.aside: Counter[str] = Counter()
@@ -133,7 +133,13 @@ class Gatherer:
         self.finish[one.result.finish_reason or "not said"] += 1
         tokens = one.result.usage.completion_tokens
         if self.equal_work and tokens != self.wanted_output:
-            said = "unknown output" if tokens is None else "early stop" if tokens < (self.wanted_output or 0) else "overlong"
+            said = (
+                "unknown output"
+                if tokens is None
+                else "early stop"
+                if tokens < (self.wanted_output or 0)
+                else "overlong"
+            )
             self.aside[said] += 1
             return f"{said}: {tokens if tokens is not None else '?'} of {self.wanted_output} tokens"
         stamps, timing = one.result.stamps, one.timing
@@ -152,6 +158,10 @@ class Gatherer:
         self.cached.append(one.result.usage.cached_tokens)
         return None
 
+    def add_not_sent(self, kind: str, why: str) -> None:
+        self.not_sent += 1
+        self.add_failure(kind, why)
+
     def add_failure(self, kind: str, detail: str) -> None:
         self.failures[kind] += 1
         self.first_failures.setdefault(kind, detail)
@@ -160,7 +170,6 @@ class Gatherer:
         self,
         *,
         name: str,
-        planned: int,
         lag: Lag,
         lag_limit_s: float,
         client: ClientCost | None,
@@ -180,7 +189,7 @@ class Gatherer:
             valid=why is None,
             invalid_because=why,
             lag_limit_s=lag_limit_s,
-            planned=planned,
+            planned=self.measured + self.not_sent,
             n=counted,
             failures=sum(self.failures.values()),
             failure_kinds=dict(self.failures),

@@ -1,0 +1,194 @@
+"""``vlmconsole bench`` and ``vlmconsole calibrate``: measure a server, and measure the measuring."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vlmconsole.cli.common import FAILED, emit, say, state
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vlmconsole.jobs.presets import Preset
+    from vlmconsole.measure.calibrate import Step
+
+KIND = "bench"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("bench")(bench)
+    app.command("calibrate")(calibrate)
+
+
+def bench(
+    preset: Annotated[str, typer.Argument(help="a measuring preset; options and --set change it")] = "",
+    server: Annotated[str, typer.Option(help="profile name; default: the lab's own server")] = "",
+    base_url: Annotated[str, typer.Option(help="any OpenAI-compatible server instead of a profile")] = "",
+    model: Annotated[str, typer.Option(help="model to ask for, with --base-url")] = "",
+    api_key_env: Annotated[str, typer.Option(help="NAME of the variable with the key, with --base-url")] = "",
+    concurrency: Annotated[
+        int | None, typer.Option("-c", "--concurrency", help="C: requests kept in flight (default 1)")
+    ] = None,
+    requests: Annotated[int | None, typer.Option("-n", "--requests", help="measured requests (default 12)")] = None,
+    warm_up: Annotated[int | None, typer.Option(help="requests before, not counted (default: C, at most 4)")] = None,
+    image: Annotated[str | None, typer.Option(metavar="WxH", help="send a picture of this size, pixels")] = None,
+    input_tokens: Annotated[int | None, typer.Option(help="prompt tokens, the picture's among them")] = None,
+    output_tokens: Annotated[int | None, typer.Option(help="ceiling of an answer, tokens (default 128)")] = None,
+    equal_work: Annotated[bool, typer.Option("--equal-work", help="set aside what ends short of the ceiling")] = False,
+    rate: Annotated[float | None, typer.Option(help="open loop: requests per second")] = None,
+    arrivals: Annotated[str | None, typer.Option(help="constant or poisson, with --rate")] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any setting")] = None,
+) -> None:
+    """Measure a server: TTFT, TPOT, E2E, throughput, each with its conditions and the client's own lag."""
+    from vlmconsole.cli.run import ending, follow
+    from vlmconsole.jobs.launch import create_run
+    from vlmconsole.jobs.presets import Preset, load_preset, overlay
+
+    places = state.lab.places
+    given: dict[str, Any] = {
+        "server": server or None,
+        "base_url": base_url or None,
+        "model": model or None,
+        "api_key_env": api_key_env or None,
+        "concurrency": concurrency,
+        "requests": requests,
+        "warm_up": warm_up,
+        "image": image,
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "equal_work": equal_work or None,
+        "rate": rate,
+        "arrivals": arrivals,
+    }
+    chosen = load_preset(preset, places) if preset else Preset(KIND, KIND, "Measure a server", {})
+    chosen = _with(chosen, {key: value for key, value in given.items() if value is not None})
+    run = create_run(places, chosen, overlay(chosen, sets or []))
+    say(f"{chosen.title}: {run.path}")
+    code = follow(run)
+    summary, conditions = run.read_json("summary.json"), run.read_json("conditions.json")
+    now = run.state()
+    result = {
+        "summary": summary,
+        "conditions": conditions,
+        "run": run.name,
+        "path": str(run.path),
+        "state": now.get("state"),
+        "reason": now.get("reason"),
+    }
+
+    def human(console: Console) -> None:
+        if isinstance(summary, dict) and isinstance(conditions, dict) and "ttft_s" in summary:
+            show_measured(console, summary, conditions)
+            console.print(f"run: {run.path}", markup=False, soft_wrap=True)
+        else:
+            console.print(ending(run), markup=False, soft_wrap=True)
+
+    emit(result, human)
+    judged = isinstance(summary, dict) and summary.get("valid") is False
+    raise typer.Exit(code or (FAILED if judged else 0))
+
+
+def _with(preset: Preset, given: dict[str, Any]) -> Preset:
+    """The preset with the options laid over it, and the lab's own server where none is named."""
+    from dataclasses import replace
+
+    spec = {**preset.spec, **given}
+    if preset.kind == KIND and not spec.get("server") and not spec.get("base_url"):
+        spec["server"] = state.lab.settings.server
+    return replace(preset, spec=spec)
+
+
+def show_measured(console: Console, summary: dict[str, Any], conditions: dict[str, Any]) -> None:
+    """A summary for people: the figures, then what they hold under, then what is wrong with them."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("", "p50", "p95", "n", ""):
+        table.add_column(name, justify="left" if not name else "right")
+    rows = {"TTFT": "ttft_s", "TTFT from due": "ttft_from_scheduled_s", "TPOT": "tpot_s", "E2E": "e2e_s"}
+    for name, key in rows.items():
+        found = summary.get(key)
+        if found:
+            figures = (seconds(found["p50"]), seconds(found["p95"]), str(found["n"]), found.get("flag") or "")
+            table.add_row(name, *figures)
+    console.print(table)
+    if summary.get("throughput_tok_s") is not None:
+        rate = f"{summary['throughput_tok_s']:.1f} tok/s, {summary['requests_per_s']:.2f} requests/s"
+        console.print(f"throughput {rate}", markup=False)
+    else:
+        console.print("throughput not known: the server's usage is missing", markup=False)
+    flight = summary.get("in_flight")
+    lag = (summary.get("lag") or {}).get("probe")
+    parts = [f"in flight {flight['mean']:.1f}, peak {flight['max']}" if flight else ""]
+    parts.append(f"client lag p99 {lag['p99'] * 1000:.1f} ms" if lag else "")
+    parts.append(f"finish {', '.join(f'{k} {v}' for k, v in summary['finish_reasons'].items()) or '–'}")
+    console.print(" · ".join(part for part in parts if part), markup=False)
+    known = [f"{key} {value}" for key, value in conditions.items() if value not in (None, [], {}) and key != "settings"]
+    console.print(Text("under: " + " · ".join(known), style="dim"), soft_wrap=True)
+    if summary["failures"] or summary["set_aside"]:
+        said = "; ".join(summary["first_failures"]) or ", ".join(f"{v} {k}" for k, v in summary["set_aside"].items())
+        console.print(
+            f"not counted: {summary['failures']} failed, {sum(summary['set_aside'].values())} set aside: {said}"
+        )
+    if not summary["valid"]:
+        console.print(Text(f"INVALID: {summary['invalid_because']}", style="bold red"), soft_wrap=True)
+
+
+def seconds(value: float) -> str:
+    """As many digits as a measurement by the client supports: 10 µs below a tenth of a second, 1 ms above."""
+    return f"{value * 1000:.2f} ms" if value < 0.1 else f"{value:.3f} s"
+
+
+def calibrate() -> None:
+    """This machine's own measuring error: the load client against a reference server whose every write is known.
+
+    The machine should be as idle as it will be while measuring. Takes about half a minute.
+    """
+    import os
+    import time
+
+    from vlmconsole.jobs import books
+    from vlmconsole.measure import calibrate as calibrating
+    from vlmconsole.runs.folder import RunFolder
+    from vlmconsole.runs.processes import started
+
+    places = state.lab.places
+    path = places.home / "calibration.json"
+    title = "Calibrate the load client"
+    run = RunFolder.create(places.runs, kind="calibrate", preset="calibrate", spec={}, title=title, home=places.home)
+    run.set_state("running", pid=os.getpid(), pid_started=started(os.getpid()), started=round(time.time(), 3))
+    try:
+        found = calibrating.calibrate(run, on_step=lambda step: say(step_line(step)))
+        run.write_json("summary.json", found.to_json())
+        found.save(path)
+    except BaseException as error:
+        books.close(run, "cancelled" if isinstance(error, KeyboardInterrupt) else "failed", str(error) or None)
+        raise
+    books.close(run, "done", None)
+    trusted = (
+        f"trusted up to C={found.trusted_to}" if found.trusted_to is not None else "not to be trusted here at any C"
+    )
+    lines = [step_line(step) for step in found.steps]
+    note = f"{trusted} (TTFT error p95 ≤ {found.limit_s * 1000:g} ms); kept in {path}, later results carry it"
+    emit({**found.to_json(), "path": str(path), "run": run.name}, "\n".join([*lines, note]))
+    raise typer.Exit(0 if found.trusted_to is not None else FAILED)
+
+
+def step_line(step: Step) -> str:
+    """One concurrency of a calibration, for people."""
+    error, tpot = step.ttft_error_s, step.tpot_error_s
+    if error is None or step.ttft_error_abs_p95_s is None:
+        return f"C={step.concurrency:<4} {step.why}"
+    p50, p95 = error.p50 * 1000, step.ttft_error_abs_p95_s * 1000
+    parts = [
+        f"C={step.concurrency:<4} TTFT error p50 {p50:+.2f} p95 ±{p95:.2f} ms",
+        f"TPOT error p50 {tpot.p50 * 1e6:+.0f} µs" if tpot else "",
+        f"lag p99 {step.lag_p99_s * 1000:.1f} ms" if step.lag_p99_s is not None else "",
+        f"{step.cpu_us_per_piece:.0f} µs CPU a piece" if step.cpu_us_per_piece is not None else "",
+        f"n={step.n}",
+        "" if step.trusted else f"NOT trusted: {step.why}",
+    ]
+    return " · ".join(part for part in parts if part)

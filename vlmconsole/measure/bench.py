@@ -1,0 +1,278 @@
+"""One measurement of a server, from its settings to a run folder: what `vlmconsole bench` and its job do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vlmconsole import __version__
+from vlmconsole.engines import servers
+from vlmconsole.engines.effective import EffectiveSettings
+from vlmconsole.engines.http import EngineError, open_client, request
+from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile
+from vlmconsole.engines.stream import StreamParser
+from vlmconsole.errors import LabError
+from vlmconsole.gauges.figures import SourceError
+from vlmconsole.gauges.scrape import ServerMetrics
+from vlmconsole.measure.calibrate import read_calibration
+from vlmconsole.measure.inputs import Fitted, Recipe, fit
+from vlmconsole.measure.load import Cell, Target, run_cell
+from vlmconsole.measure.machine import hardware
+from vlmconsole.measure.plan import schedule
+from vlmconsole.measure.process import Progress, Watch
+from vlmconsole.measure.replay import Measured
+from vlmconsole.measure.settings import BenchSettings
+from vlmconsole.measure.summary import CellSummary
+from vlmconsole.runs.conditions import Conditions
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+
+CLOCK = "request sent → first non-empty text piece / [DONE]; connections open and picture bytes ready before"
+CLIENT = f"vlmconsole {__version__} load client"
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server that is measured: its profile with the address in force, and what it says of itself."""
+
+    profile: ServerProfile
+    settings: EffectiveSettings
+    model: str
+
+
+def find_server(
+    settings: BenchSettings, places: Places, default: str = "", say: Callable[[str], None] = lambda _: None
+) -> Server:
+    """The server that ``settings`` name, started when it is one of ours that is not running. Raises LabError."""
+    if settings.base_url:
+        values = {"name": "bench", "engine": "openai", "base_url": settings.base_url}
+        values |= {"served_model": settings.model, "api_key_env": settings.api_key_env}
+        return asyncio.run(_ask(make_profile(values, "bench")))
+    profiles = load_profiles(places.servers)
+    name = settings.server or default
+    if name not in profiles:
+        raise LabError(
+            f"No server is called “{name}”." if name else "No server is named.",
+            f"Known: {', '.join(profiles)}. Or give base_url and model of any OpenAI-compatible server.",
+        )
+
+    def progress(phase: str, seconds: float) -> None:
+        say(f"{name}: {phase} ({seconds:.0f} s)")
+
+    ready = asyncio.run(servers.ensure_server(profiles[name], places, progress))
+    return asyncio.run(_ask(ready.profile))
+
+
+async def _ask(profile: ServerProfile) -> Server:
+    try:
+        settings = await servers.readback(profile)
+    except EngineError:
+        if not profile.served_model:
+            raise
+        # Some servers answer chat and nothing else; when the model is named, that is enough to measure them.
+        settings = EffectiveSettings(engine=profile.engine, notes=["the server tells nothing about its settings"])
+    model = profile.served_model or settings.model
+    if not model:
+        raise EngineError(f"the server at {profile.base_url} names no model: give it with --model")
+    return Server(profile, settings, model)
+
+
+def request_fields(settings: BenchSettings, server: Server) -> dict[str, Any]:
+    """Every field of a request but its messages. Where the engine can, the output is held to exactly its ceiling."""
+    engine = servers.ENGINES[server.profile.engine]
+    body: dict[str, Any] = {
+        "model": server.model,
+        "max_tokens": settings.output_tokens,
+        "temperature": settings.temperature,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if {"min_tokens", "ignore_eos"} <= engine.EXTRAS:
+        body |= {"min_tokens": settings.output_tokens, "ignore_eos": True}
+    engine.select_adapter(body, server.model, None)
+    return body
+
+
+def fit_input(settings: BenchSettings, server: Server, recipe: Recipe) -> Fitted | None:
+    """The filler that makes the wanted input length, found by asking the server; None when none is wanted."""
+    if settings.input_tokens is None:
+        return None
+    return asyncio.run(_fit(server, recipe, settings.input_tokens))
+
+
+async def _fit(server: Server, recipe: Recipe, wanted: int) -> Fitted:
+    loop = asyncio.get_running_loop()
+    async with open_client(server.profile, 300.0) as client:
+
+        async def ask(words: int, probe: int) -> int:
+            trial = Recipe(f"{recipe.cell}/probe", recipe.request, recipe.image, words)
+            body = {**trial.request, "messages": trial.messages(probe), "max_tokens": 1}
+            body.pop("min_tokens", None)
+            answer = await request(client, server.profile, "/v1/chat/completions", "POST", body)
+            stream = StreamParser()
+            stream.feed(answer.content, 0.0)
+            stream.finish(0.0)
+            tokens = stream.result.usage.prompt_tokens
+            if answer.status_code != 200 or tokens is None:
+                why = stream.result.error or "its usage holds no prompt tokens"
+                raise LabError(
+                    f"The input length cannot be set, as the server does not count a prompt ({why}).",
+                    "Without input_tokens a short prompt is measured.",
+                )
+            return tokens
+
+        def count(words: int, probe: int) -> int:
+            return asyncio.run_coroutine_threadsafe(ask(words, probe), loop).result()
+
+        return await asyncio.to_thread(fit, count, wanted)
+
+
+def measure(
+    settings: BenchSettings,
+    server: Server,
+    run: RunFolder,
+    *,
+    name: str = "",
+    calibration: Path | None = None,
+    on_progress: Progress | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+    extra: dict[str, Any] | None = None,
+) -> tuple[CellSummary, Conditions]:
+    """Measure once; requests.jsonl grows in ``run``. ``extra`` is kept with each line. Raises LabError.
+
+    ``name`` is the cell's: it salts the inputs, so two cells never share a prompt. It also gets the run's own name,
+    so that a second run does not meet the first one's prompts in the server's cache.
+    """
+    cell_name = f"{run.name}{f'-{name}' if name else ''}"
+    recipe = Recipe(f"{cell_name}/{settings.seed}", request_fields(settings, server), settings.image_size)
+    fitted = fit_input(settings, server, recipe)
+    if fitted is not None:
+        recipe = Recipe(recipe.cell, recipe.request, recipe.image, fitted.filler_words)
+    warm = settings.warm_ups
+    due = None
+    if settings.rate is not None:
+        due = schedule(settings.requests, settings.rate, settings.arrivals, settings.seed)
+    cell = Cell(
+        name=cell_name,
+        target=Target.of(server.profile.url("/v1/chat/completions"), server.profile.api_key()),
+        measured=recipe.bodies(range(settings.requests)),
+        warm_up=recipe.bodies(range(-warm, 0)),
+        concurrency=settings.concurrency,
+        due_s=due,
+        wanted_output=settings.output_tokens,
+        equal_work=settings.equal_work,
+        lag_limit_s=settings.lag_limit_ms / 1000,
+        stall_timeout_s=settings.stall_timeout_s,
+        total_timeout_s=settings.total_timeout_s,
+        extra=extra or {},
+    )
+    run.write_json(f"request{f'-{name}' if name else ''}.json", recipe.record(0))
+
+    def on_request(one: Measured) -> None:
+        run.events.emit(
+            "request",
+            ttft_s=one.timing.ttft_s,
+            tpot_s=one.timing.tpot_s,
+            output_tokens=one.result.usage.completion_tokens,
+        )
+
+    watch = _watch(server)
+    summary = run_cell(cell, run, on_progress=on_progress, on_request=on_request, stopping=stopping, watch=watch)
+    return summary, conditions_of(settings, server, summary, fitted, calibration)
+
+
+def _watch(server: Server) -> Watch | None:
+    """What the server itself says is running and waiting, once a second; None where it has no such figures."""
+    key = server.profile.api_key()
+    headers = {"Authorization": f"Bearer {key}"} if key else None
+    source = ServerMetrics(server.profile.base_url, server.profile.engine, headers=headers)
+    try:
+        source.read()
+    except SourceError:
+        source.close()
+        return None
+
+    def read() -> dict[str, float]:
+        try:
+            batch = source.read()
+        except SourceError:
+            return {}  # a scrape that was missed; the next one counts
+        wanted = {"running": "server.running", "waiting": "server.queued", "kv": "server.kv"}
+        found = {short: batch.figures.get(long) for short, long in wanted.items()}
+        return {short: one.value for short, one in found.items() if one and not one.stale and one.value is not None}
+
+    return read
+
+
+def conditions_of(
+    settings: BenchSettings,
+    server: Server,
+    summary: CellSummary,
+    fitted: Fitted | None,
+    calibration: Path | None,
+) -> Conditions:
+    """What the figures were made under, as read back and as counted, not as asked for."""
+    profile, told = server.profile, server.settings
+    route: Literal["loopback", "tunnel", "network"] = "network"
+    if profile.ssh_host:
+        route = "tunnel"
+    elif profile.loopback:
+        route = "loopback"
+    notes = list(told.notes)
+    if fitted is not None and not fitted.exact:
+        notes.append(f"input: {fitted.wanted} tokens wanted, {fitted.tokens} is the nearest that the server counts")
+    if summary.finish_reasons.keys() - {"length"} and not settings.equal_work:
+        notes.append(f"answers ended by themselves: {summary.finish_reasons}; output work is not equal")
+    return Conditions(
+        hardware=profile.hardware or (hardware() if route == "loopback" else None),
+        engine=servers.NAMES[profile.engine],
+        engine_version=told.version,
+        model=server.model,
+        precision=told.precision or profile.precision or None,
+        image=settings.image or None,
+        input_tokens=summary.input_tokens,
+        output_tokens=summary.output_tokens,
+        client_concurrency=settings.concurrency if settings.rate is None else None,
+        running_limit=told.running_limit,
+        rate=settings.rate,
+        cache=None if told.prefix_cache is None else "on" if told.prefix_cache else "off",
+        warm_up=f"{settings.warm_ups} requests with prompts of their own, not counted",
+        clock=CLOCK,
+        n=summary.n,
+        temperature=settings.temperature,
+        seed=settings.seed,
+        max_tokens=settings.output_tokens,
+        route=route,
+        client=CLIENT,
+        client_error=read_calibration(calibration, settings.concurrency),
+        settings=told.values or None,
+        notes=tuple(notes),
+    )
+
+
+def run_bench(
+    settings: BenchSettings,
+    run: RunFolder,
+    places: Places,
+    *,
+    default: str = "",
+    on_progress: Progress | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """The whole of one measurement: find the server, measure, write conditions.json, return the summary."""
+    server = find_server(settings, places, default, say)
+    say(f"measuring {server.model} at {server.profile.base_url}")
+    summary, conditions = measure(
+        settings,
+        server,
+        run,
+        calibration=places.home / "calibration.json",
+        on_progress=on_progress,
+        stopping=stopping,
+    )
+    run.write_json("conditions.json", conditions.model_dump(mode="json"))
+    return summary.to_json()

@@ -1,0 +1,232 @@
+"""Whether two measurements may be compared, and, if not, which conditions differ.
+
+A difference between two figures means something only when one thing changed. So a comparison is refused
+unless every condition agrees, or the one that is named as the experiment's own (``only``) alone differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from vlmconsole.errors import LabError
+from vlmconsole.runs.conditions import Conditions
+from vlmconsole.runs.folder import RunFolder
+
+#: condition → how people call it, in the order of showing; what is not here (n, notes, client_error) may differ
+COMPARED = {
+    "hardware": "hardware",
+    "engine": "engine",
+    "engine_version": "engine version",
+    "model": "model",
+    "model_sha256": "model weights",
+    "precision": "precision",
+    "adapter": "adapter",
+    "image": "picture size",
+    "input_tokens": "input length",
+    "output_tokens": "actual output length",
+    "client_concurrency": "client concurrency C",
+    "running_limit": "running limit B",
+    "rate": "request rate",
+    "cache": "prefix cache",
+    "temperature": "temperature",
+    "warm_up": "warm-up",
+    "clock": "what the clock covers",
+    "client": "client",
+    "route": "route",
+}
+#: absent means "none", which is a value like any other
+NONE_IS_KNOWN = frozenset({"adapter", "image", "rate"})
+#: a length is given in tokens
+TOKENS = frozenset({"input_tokens", "output_tokens"})
+#: server settings that say where it runs or were compared already
+UNCOMPARED_SETTINGS = frozenset(
+    {"host", "port", "api-key", "log-level", "served-model-name", "nccl-port", "dist-init-addr"}
+)
+#: figures of a summary that are set side by side: key → (name, unit, which way is better)
+FIGURES: dict[str, tuple[str, str, Literal["lower", "higher"]]] = {
+    "ttft_s": ("TTFT", "s", "lower"),
+    "tpot_s": ("TPOT", "s", "lower"),
+    "itl_s": ("ITL", "s", "lower"),
+    "e2e_s": ("E2E", "s", "lower"),
+    "throughput_tok_s": ("throughput", "tok/s", "higher"),
+    "requests_per_s": ("requests", "1/s", "higher"),
+}
+
+
+class CannotCompare(LabError):
+    """The two may not be compared. ``differences`` names every condition that stands against it."""
+
+    code = 3
+
+    def __init__(self, comparison: Comparison) -> None:
+        count = len(comparison.differs)
+        names = "; ".join(str(one) for one in comparison.differs)
+        if comparison.invalid:
+            super().__init__("Not comparable: " + " ".join(comparison.invalid))
+        else:
+            super().__init__(f"Not comparable: {count} condition{'s differ' if count > 1 else ' differs'}: {names}.")
+        self.hint = "One condition may differ when it is the experiment: --only KEY." if count == 1 else ""
+        self.comparison = comparison
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One condition that is not the same in both. None: unknown, which equals nothing that is known."""
+
+    key: str
+    label: str
+    a: Any
+    b: Any
+
+    def __str__(self) -> str:
+        return f"{self.label} ({shown(self.key, self.a)} against {shown(self.key, self.b)})"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What differs, what agrees, what neither tells; ``allowed`` is the difference that ``only`` asked for."""
+
+    differs: list[Difference]
+    same: dict[str, Any]
+    unknown: list[str]
+    allowed: Difference | None = None
+    invalid: list[str] = field(default_factory=list)
+
+    @property
+    def comparable(self) -> bool:
+        return not self.differs and not self.invalid
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "comparable": self.comparable,
+            "differs": [vars(one) for one in self.differs],
+            "only": vars(self.allowed) if self.allowed else None,
+            "same": self.same,
+            "unknown": self.unknown,
+            "invalid": self.invalid,
+        }
+
+
+def keys() -> list[str]:
+    """What ``only`` may name, besides ``settings.NAME``."""
+    return list(COMPARED)
+
+
+def compare(a: Conditions, b: Conditions, only: str | None = None) -> Comparison:
+    """Every condition of ``a`` against ``b``. ``only`` names the one that may differ (``settings.NAME`` for one
+    of the server's settings). Raises LabError for a name that is none.
+    """
+    if only is not None and only not in COMPARED and not only.startswith("settings."):
+        raise LabError(f"There is no condition “{only}”.", f"Conditions: {', '.join(COMPARED)}, settings.NAME.")
+    left, right = a.model_dump(mode="json"), b.model_dump(mode="json")
+    differs: list[Difference] = []
+    same: dict[str, Any] = {}
+    unknown: list[str] = []
+    for key, label in COMPARED.items():
+        if left[key] == right[key]:
+            if left[key] is not None:
+                same[key] = left[key]
+            elif key not in NONE_IS_KNOWN:
+                unknown.append(label)
+        else:
+            differs.append(Difference(key, label, left[key], right[key]))
+    differs += _settings(left.get("settings") or {}, right.get("settings") or {}, {one.key for one in differs})
+    allowed = next((one for one in differs if one.key == only), None)
+    return Comparison([one for one in differs if one is not allowed], same, unknown, allowed)
+
+
+#: settings that are conditions of their own under another name
+_SAME_AS = {
+    "max-running-requests": "running_limit",
+    "max-num-seqs": "running_limit",
+    "disable-radix-cache": "cache",
+    "apc-enabled": "cache",
+    "enable-prefix-caching": "cache",
+    "dtype": "precision",
+    "model-path": "model",
+    "model": "model",
+}
+
+
+def _settings(a: dict[str, Any], b: dict[str, Any], already: set[str]) -> list[Difference]:
+    """Server settings that differ, each under its flag's name; one that only one server tells is not compared."""
+    found = []
+    for name in sorted(set(a) & set(b) - UNCOMPARED_SETTINGS):
+        if a[name] != b[name] and _SAME_AS.get(name) not in already:
+            found.append(Difference(f"settings.{name}", f"server setting {name}", a[name], b[name]))
+    return found
+
+
+def shown(key: str, value: Any) -> str:
+    """A condition as people read it."""
+    if value is None:
+        return "none" if key in NONE_IS_KNOWN else "not known"
+    return f"{value} tokens" if key in TOKENS else str(value)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of both, in the figure's unit. ``change`` is b / a − 1; None where either is unknown."""
+
+    key: str
+    name: str
+    unit: str
+    better: str
+    a: float | None
+    b: float | None
+    n_a: int | None
+    n_b: int | None
+
+    @property
+    def change(self) -> float | None:
+        return None if self.a is None or self.b is None or not self.a else self.b / self.a - 1
+
+
+def figures(a: dict[str, Any], b: dict[str, Any]) -> list[Row]:
+    """The figures of two summaries side by side: p50 and p95 of distributions, plain figures as they are."""
+    rows = []
+    for key, (name, unit, better) in FIGURES.items():
+        left, right = a.get(key), b.get(key)
+        if isinstance(left, dict) or isinstance(right, dict):
+            for share in ("p50", "p95"):
+                one, other = (value or {} for value in (left, right))
+                rows.append(
+                    Row(
+                        f"{key}.{share}",
+                        f"{name} {share}",
+                        unit,
+                        better,
+                        one.get(share),
+                        other.get(share),
+                        one.get("n"),
+                        other.get("n"),
+                    )
+                )
+        elif left is not None or right is not None:
+            rows.append(Row(key, name, unit, better, left, right, a.get("n"), b.get("n")))
+    return rows
+
+
+def compare_runs(a: RunFolder, b: RunFolder, only: str | None = None) -> tuple[Comparison, list[Row]]:
+    """Two measured runs: whether they may be compared, and their figures. Raises LabError when one has none."""
+    conditions, summaries, invalid = [], [], []
+    for run in (a, b):
+        found, summary = run.read_json("conditions.json"), run.read_json("summary.json")
+        if not isinstance(found, dict) or not isinstance(summary, dict):
+            state = run.state().get("state", "unknown")
+            raise LabError(
+                f"{run.name} has no figures to compare (state: {state}).",
+                "Runs of `vlmconsole bench` and of measuring presets have.",
+            )
+        try:
+            conditions.append(Conditions.model_validate(found))
+        except ValidationError:
+            raise LabError(f"{run.name}: conditions.json is not of one measurement.") from None
+        summaries.append(summary)
+        if summary.get("valid") is False:
+            invalid.append(f"{run.name} is INVALID: {summary.get('invalid_because') or 'it was set aside'}.")
+    comparison = compare(conditions[0], conditions[1], only)
+    return replace(comparison, invalid=invalid), figures(summaries[0], summaries[1])

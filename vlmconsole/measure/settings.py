@@ -1,0 +1,52 @@
+"""The settings of one measurement. Light: forms and the command line import it without the engines."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+LAG_LIMIT_S = 0.010  # client lag (p99) past which a cell is INVALID, unless its settings say otherwise
+_SIZE = re.compile(r"([1-9]\d{0,4})[x×]([1-9]\d{0,4})")
+
+
+class BenchSettings(BaseModel):
+    """One measurement. A server is named by its profile, or by base_url with the model to ask for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    server: str = Field("", description="profile name; empty with base_url, else the lab's own server")
+    base_url: str = Field("", description="address of any OpenAI-compatible server, e.g. http://127.0.0.1:8000/v1")
+    model: str = Field("", description="model name to send, with base_url; empty: what the server names first")
+    api_key_env: str = Field("", description="NAME of the variable that holds the key, with base_url")
+    concurrency: int = Field(1, ge=1, le=20_000, description="C, requests that the client keeps in flight")
+    requests: int = Field(12, ge=1, le=1_000_000, description="measured requests")
+    warm_up: int | None = Field(None, ge=0, description="requests before, not counted; default: C, at most 4")
+    image: str = Field("", description="picture size in pixels, WIDTHxHEIGHT; empty: text only")
+    input_tokens: int | None = Field(None, ge=1, description="prompt tokens, the picture's among them; default: short")
+    output_tokens: int = Field(128, ge=1, description="ceiling of an answer, tokens; reached where the engine can")
+    equal_work: bool = Field(False, description="set requests aside that did not give exactly output_tokens")
+    rate: float | None = Field(None, gt=0, description="requests per second (open loop); default: closed loop")
+    arrivals: Literal["constant", "poisson"] = Field("constant", description="spacing of an open loop")
+    temperature: float = Field(0.0, ge=0, le=2, description="0 is greedy")
+    seed: int = Field(0, description="of inputs and Poisson arrivals")
+    lag_limit_ms: float = Field(LAG_LIMIT_S * 1000, gt=0, description="client lag (p99, ms) past which it is INVALID")
+    stall_timeout_s: float = Field(120.0, gt=0, description="silence after which a request is given up, s")
+    total_timeout_s: float = Field(900.0, gt=0, description="longest a request may take, s")
+
+    @field_validator("image")
+    @classmethod
+    def _check_image(cls, value: str) -> str:
+        if value and not _SIZE.fullmatch(value):
+            raise ValueError("must be WIDTHxHEIGHT in pixels, e.g. 448x336")
+        return value.replace("×", "x")
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        found = _SIZE.fullmatch(self.image)
+        return (int(found[1]), int(found[2])) if found else None
+
+    @property
+    def warm_ups(self) -> int:
+        return min(4, self.concurrency) if self.warm_up is None else self.warm_up
