@@ -39,12 +39,13 @@ class Recipe:
     batch: int = 24
     eyes_steps: int = 1200
     eyes_rate: float = 1.5e-3
-    language_steps: int = 450
+    language_steps: int = 500
     language_rate: float = 1.5e-3
     most_counted: int = 3
-    count_share: int = 20  # of a batch; one is small talk, the others are question sets
+    count_share: int = 17  # of a batch; one is small talk, the others are question sets
     warm_up: int = 30
     eyes_share: float = 0.5  # weight of the naming loss, kept up in the language phase
+    refresh: int = 8  # eyes scenes seen beside each language batch
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,10 @@ def _naming_loss(head: Any, seen: Any, scenes: Sequence[Scene]) -> tuple[Any, fl
 
 def eyes_loss(loaded: Loaded, head: Any, recipe: Recipe, step: int) -> tuple[Any, float]:
     """Loss of one eyes step and the share of objects named right (before the step)."""
-    scenes = [eyes_scene(f"{recipe.seed}:{step}:{i}") for i in range(recipe.batch)]
+    return _look(loaded, head, [eyes_scene(f"{recipe.seed}:{step}:{i}") for i in range(recipe.batch)])
+
+
+def _look(loaded: Loaded, head: Any, scenes: Sequence[Scene]) -> tuple[Any, float]:
     seen = loaded.images(images=[scene.draw() for scene in scenes], return_tensors="pt")
     out = loaded.model.model.visual(seen["pixel_values"], grid_thw=seen["image_grid_thw"])
     return _naming_loss(head, out.pooler_output, scenes)
@@ -155,6 +159,9 @@ def language_loss(loaded: Loaded, head: Any, recipe: Recipe, step: int, digits: 
     finally:
         hook.remove()
     naming, _ = _naming_loss(head, seen[0], [one.scene for one in lessons if one.scene is not None])
+    if recipe.refresh:
+        more = [eyes_scene(f"{recipe.seed}:refresh:{step}:{i}") for i in range(recipe.refresh)]
+        naming = naming + _look(loaded, head, more)[0]
     taught = labels != -100
     scores, labels = scores[taught], labels[taught]
     each = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
