@@ -1,0 +1,214 @@
+"""The chat screen's furniture: panes, the open conversation, the status line, and moving between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Center, Horizontal, Vertical
+from textual.content import Content
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Footer, Input, OptionList, Static, TextArea
+from vlmconsole.screens.keys import bindings, reading_actions
+from vlmconsole.screens.table import SCREENS
+from vlmconsole.screens.widgets.composer import Composer, Question
+from vlmconsole.screens.widgets.conversations import Conversations
+from vlmconsole.screens.widgets.panewhy import WhyPanel
+from vlmconsole.screens.widgets.topbar import TopBar
+from vlmconsole.screens.widgets.transcript import Transcript
+
+from vlmconsole.chats.records import Chat, StoredMessage
+from vlmconsole.chats.store import ChatStore
+
+if TYPE_CHECKING:
+    from vlmconsole.app import ConsoleApp
+
+_READING = reading_actions("chat")
+PANES = (("Conversations", "conversations"), ("Messages", "middle"), ("Why", "why"))
+
+WELCOME = Content.assemble(
+    ("Ask about a picture", "bold"),
+    ("\n\nPaste or drop a path, or press ", "$muted"),
+    ("Ctrl+O", "$accent"),
+    (" to choose one.\nType a question and press ", "$muted"),
+    ("Enter", "$accent"),
+    (".\n\n", "$muted"),
+    ("Esc", "$accent"),
+    (" leaves the composer, then ", "$muted"),
+    ("?", "$accent"),
+    (" shows every key.", "$muted"),
+)
+
+
+class ChatDesk(Screen[None]):
+    """Shows one conversation. Asking and managing are added by the classes above."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings(("anywhere", "reading"), "chat")
+    AUTO_FOCUS = "#question"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chat: Chat | None = None
+        self.pane = 1
+        self._search = ""
+        lab = self.console.lab
+        self.store = ChatStore(lab.places.chats, lab.places.home / "pictures", clock=self.console.clock)
+
+    @property
+    def console(self) -> ConsoleApp:
+        """The app, by its own type."""
+        return cast("ConsoleApp", self.app)
+
+    def compose(self) -> ComposeResult:
+        yield TopBar([(str(entry.number), entry.title) for entry in SCREENS], "Chat")
+        yield Static(id="panetabs")
+        with Horizontal(id="panes"):
+            yield Conversations(id="conversations")
+            with Vertical(id="middle", classes="-current"):
+                with Center(id="welcome"):
+                    yield Static(WELCOME)
+                yield Transcript(drawing=self.console.drawing, id="transcript")
+            yield WhyPanel(id="why")
+        yield Composer()
+        yield Footer(show_command_palette=False, compact=True)
+
+    async def on_mount(self) -> None:
+        self.console.server_changed.subscribe(self, lambda _: self.show_server())
+        self.show_server()
+        self._show_tabs()
+        # The newest conversation is where one left off; it is read after the first frame.
+        self.call_after_refresh(self._resume)
+
+    async def _resume(self) -> None:
+        self.store.purge()
+        newest = self.store.chats()
+        await self.open_chat(newest[0] if newest else None)
+
+    # -- parts ---------------------------------------------------------------------------------------------
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.query_one(Transcript)
+
+    @property
+    def composer(self) -> Composer:
+        return self.query_one(Composer)
+
+    @property
+    def typing(self) -> bool:
+        """Is a text being typed? Then single letters are letters."""
+        return isinstance(self.focused, (Input, TextArea))
+
+    def answers(self) -> list[StoredMessage]:
+        return [message for message in self.transcript.messages if message.role == "assistant"]
+
+    def chosen_answer(self) -> StoredMessage | None:
+        """The chosen message if it is an answer, else the answer to the chosen question."""
+        messages, at = self.transcript.messages, self.transcript.chosen
+        if not 0 <= at < len(messages):
+            return None
+        return next((message for message in messages[at:] if message.role == "assistant"), None)
+
+    # -- showing -------------------------------------------------------------------------------------------
+
+    async def open_chat(self, chat: Chat | None) -> None:
+        """Show a conversation (None: an empty one that is stored with its first question)."""
+        self.chat = chat
+        await self.transcript.show(self.store.messages(chat.id) if chat is not None else [])
+        self.show_list()
+        self.show_welcome()
+
+    def show_welcome(self) -> None:
+        empty = not self.transcript.messages
+        self.query_one("#welcome").display = empty
+        self.transcript.display = not empty
+
+    def show_list(self) -> None:
+        chats = self.store.chats(self._search)
+        self.query_one(Conversations).show(
+            chats, self.chat.id if self.chat else None, self.console.clock(), searching=bool(self._search.strip())
+        )
+
+    def show_server(self) -> None:
+        """The status line, and the settings under the numbers."""
+        link = self.console.link
+        bar = self.query_one(TopBar)
+        if link is None:
+            bar.show("starting", "…", "")
+            return
+        bar.show(link.view.state, link.view.short, link.view.long)
+        self.query_one(WhyPanel).show_settings(link.settings)
+        if link.view.state == "failed":
+            self.composer.notice(link.view.note, "$error")
+
+    def on_transcript_selected(self, event: Transcript.Selected) -> None:
+        event.stop()
+        answer = self.chosen_answer()
+        answers = self.answers()
+        number = next((i for i, item in enumerate(answers, 1) if answer is not None and item.id == answer.id), 0)
+        self.query_one(WhyPanel).show(answer, number, len(answers))
+
+    async def on_conversations_opened(self, event: Conversations.Opened) -> None:
+        event.stop()
+        await self.open_chat(self.store.chat(event.chat_id))
+        self.go_to_pane(1)
+
+    def on_conversations_filtered(self, event: Conversations.Filtered) -> None:
+        event.stop()
+        self._search = event.text
+        self.show_list()
+
+    # -- moving about --------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Single-letter keys are off, and gone from the footer, while a text is being typed."""
+        if action in _READING and self.typing:
+            return False
+        return super().check_action(action, parameters)
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        self.refresh_bindings()
+
+    def action_write(self) -> None:
+        self.composer.question.focus()
+
+    def action_pane(self, by: int) -> None:
+        self.go_to_pane((self.pane + by) % len(PANES))
+
+    def go_to_pane(self, index: int) -> None:
+        """Show (on a narrow screen) and focus one of PANES."""
+        self.pane = index
+        for number, (_, name) in enumerate(PANES):
+            self.query_one(f"#{name}").set_class(number == index, "-current")
+        self._show_tabs()
+        targets: tuple[Widget, ...] = (self.query_one(OptionList), self.transcript, self.query_one(WhyPanel))
+        if targets[index].display or index != 1:
+            targets[index].focus()
+        else:
+            self.set_focus(None)
+
+    def _show_tabs(self) -> None:
+        pieces: list[Any] = []
+        for number, (title, _) in enumerate(PANES):
+            pieces += [(title, "bold" if number == self.pane else "$faint"), "   "]
+        self.query_one("#panetabs", Static).update(Content.assemble(*pieces, ("[ ] panes", "$faint")))
+
+    def action_filter(self) -> None:
+        self.go_to_pane(0)
+        self.query_one("#filter", Input).focus()
+
+    async def action_move(self, by: int) -> None:
+        if isinstance(self.focused, OptionList):
+            (self.focused.action_cursor_down if by > 0 else self.focused.action_cursor_up)()
+        else:
+            await self.transcript.move(by)
+
+    def leave_composer(self) -> None:
+        """From typing to reading; from reading back to the messages."""
+        if isinstance(self.focused, Question) or not self.typing:
+            self.go_to_pane(1)
+        else:
+            self.query_one(OptionList).focus()

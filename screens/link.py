@@ -1,0 +1,159 @@
+"""The console's one line to the server that answers: starting it, asking it, and what is known about it.
+
+Everything heavy (HTTP client, engine modules) is imported when first needed, never for the first frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from vlmconsole.errors import LabError
+from vlmconsole.runs.places import Places
+from vlmconsole.runs.plain import one_line
+
+if TYPE_CHECKING:
+    from vlmconsole.engines.chat import Answer, ChatClient
+    from vlmconsole.engines.effective import EffectiveSettings
+    from vlmconsole.engines.messages import Message
+    from vlmconsole.engines.profile import ServerProfile
+    from vlmconsole.engines.sight import Budget
+    from vlmconsole.engines.stream import Delta
+    from vlmconsole.vision.images import Picture
+
+State = Literal["stopped", "starting", "ready", "failed"]
+
+
+@dataclass(frozen=True)
+class ServerView:
+    """What the status line says. `note` is the progress while starting, the cause when failed."""
+
+    state: State = "stopped"
+    profile: str = ""
+    model: str = ""
+    engine: str = ""
+    version: str = ""
+    note: str = ""
+
+    @property
+    def short(self) -> str:
+        said = self.note if self.state == "starting" and self.note else self.state
+        return f"{self.profile} · {said}"
+
+    @property
+    def long(self) -> str:
+        engine = f"{self.engine} {self.version}".strip()
+        said = self.note if self.state == "starting" and self.note else self.state
+        return " · ".join(part for part in (self.profile, self.model, engine, said) if part)
+
+
+def settings_said(effective: EffectiveSettings) -> dict[str, Any]:
+    """Read-back settings under the words of the field, for the Why panel; only what the server did say."""
+    named = {
+        "running limit B": effective.running_limit,
+        "context": effective.context,
+        "KV capacity": effective.kv_tokens,
+        "prefix cache": effective.prefix_cache,
+        "precision": effective.precision,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+class ServerLink:
+    """One server profile in use. `changed` is called in the event loop whenever `view` or `settings` moved."""
+
+    def __init__(self, profile: ServerProfile, places: Places, changed: Callable[[], None]) -> None:
+        self.profile = profile
+        self.places = places
+        self.settings: dict[str, Any] = {}
+        self.view = ServerView(profile=profile.name, model=profile.model, engine=profile.engine)
+        self._changed = changed
+        self._client: ChatClient | None = None
+        self._starting: asyncio.Task[None] | None = None
+
+    async def ensure(self) -> ChatClient:
+        """A client of a server that is there: found, or started again when it has died. Raises LabError.
+
+        Callers that come while it is starting wait for the same start.
+        """
+        from vlmconsole.engines.servers import launched_here, status
+
+        alive = not launched_here(self.profile) or status(self.profile, self.places).pid is not None
+        if self._client is None or self.view.state != "ready" or not alive:
+            if self._starting is None or self._starting.done():
+                self._starting = asyncio.create_task(self._start())
+            # A stopped question must not stop the server's start, which others may wait for too.
+            await asyncio.shield(self._starting)
+        if self._client is None:
+            raise LabError(self.view.note or f"server {self.profile.name} is not ready")
+        return self._client
+
+    async def start(self) -> None:
+        """Start or find the server and read its settings back; ends in state ready or failed, never raises."""
+        with contextlib.suppress(LabError):  # the state says it
+            await self.ensure()
+
+    async def close(self) -> None:
+        """Close the connection; the server goes on."""
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def _start(self) -> None:
+        from vlmconsole.engines.chat import ChatClient
+        from vlmconsole.engines.servers import NAMES, ensure_server
+
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+        self._move(state="starting", note="")
+        try:
+            ready = await ensure_server(self.profile, self.places, self._progress)
+            self.profile = ready.profile
+            client = ChatClient(self.profile)
+            await client.prepare()
+        except (LabError, RuntimeError, ValueError, OSError) as error:
+            self._move(state="failed", note=str(error))
+            return
+        self._client = client
+        if client.settings is not None:
+            self.settings = settings_said(client.settings)
+        self._move(
+            state="ready",
+            note="",
+            model=Path(client.model).name,
+            engine=NAMES[self.profile.engine],
+            version=(client.settings.version if client.settings else None) or "",
+        )
+
+    def _progress(self, phase: str, waited_s: float) -> None:
+        self._move(note=f"{one_line(phase, 60)} {waited_s:.0f} s")
+
+    def _move(self, **fields: Any) -> None:
+        self.view = replace(self.view, **fields)
+        self._changed()
+
+    async def ask(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        temperature: float,
+        on_delta: Callable[[Delta], None],
+    ) -> Answer:
+        """One question; waits for a server that is starting. Cancelling the task closes the socket."""
+        client = await self.ensure()
+        return await client.ask(messages, max_tokens=max_tokens, temperature=temperature, on_delta=on_delta)
+
+    async def budget(self, messages: Sequence[Message], max_tokens: int) -> Budget | None:
+        """Tokens of a question before it is sent; None while there is no server to ask for its context."""
+        return None if self._client is None else await self._client.budget(messages, max_tokens)
+
+    def visual_tokens(self, picture: Picture) -> int | None:
+        """Expected visual tokens of a picture by the model's processor settings; None when they are unknown."""
+        from vlmconsole.engines.sight import expected_tokens
+
+        return expected_tokens(picture, self.profile.processor_settings())

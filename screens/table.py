@@ -1,0 +1,31 @@
+"""The screens that exist, in the order of their keys. A screen that is not built is not listed."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from textual.screen import Screen
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`number` gives its keys (F1 and 1); `place` is module:class, imported when the screen is first opened."""
+
+    number: int
+    name: str
+    title: str
+    place: str
+    twin: str
+
+
+SCREENS: tuple[Entry, ...] = (Entry(1, "chat", "Chat", "vlmconsole.screens.chat:ChatScreen", "vlmconsole chat"),)
+
+
+def load_screen(name: str) -> Screen[Any]:
+    """A new screen of that name."""
+    entry = next(entry for entry in SCREENS if entry.name == name)
+    module, _, attribute = entry.place.partition(":")
+    made: Screen[Any] = getattr(importlib.import_module(module), attribute)()
+    return made

@@ -1,0 +1,156 @@
+"""One question on its way to a server and back: batched to the screen, saved as it comes, closed honestly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from vlmconsole.screens.lag import LagMeter
+from vlmconsole.screens.link import ServerLink
+
+from vlmconsole.chats.history import turns
+from vlmconsole.chats.records import Chat, MessageState, StoredMessage
+from vlmconsole.chats.store import ChatStore
+from vlmconsole.errors import LabError
+from vlmconsole.runs.plain import one_line
+
+if TYPE_CHECKING:
+    from vlmconsole.engines.chat import Answer
+    from vlmconsole.engines.messages import Message
+    from vlmconsole.engines.stream import Delta
+
+#: Pieces are shown together this often, and saved this often (seconds).
+PAINT, SAVE = 0.066, 1.0
+
+_STATES: dict[str, MessageState] = {"done": "done", "cut": "cut", "error": "failed", "cancelled": "stopped"}
+
+
+class Turn:
+    """Asks `link` with the conversation so far. `run` always ends with a finished message in the store."""
+
+    def __init__(
+        self,
+        link: ServerLink,
+        store: ChatStore,
+        chat: Chat,
+        message: StoredMessage,
+        *,
+        max_tokens: int,
+        temperature: float,
+        show: Callable[[str], None],
+    ) -> None:
+        self.message = message
+        self._link, self._store, self._chat = link, store, chat
+        self._max_tokens, self._temperature = max_tokens, temperature
+        self._show = show
+        # Read here, in the event loop: the store's connection belongs to it.
+        self._before = [item for item in store.messages(chat.id) if item.id < message.id]
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._asking: asyncio.Task[Answer] | None = None
+        self._stopped = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
+
+    def stop(self) -> None:
+        """Close the connection; what has come is kept and marked."""
+        self._stopped = True
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def run(self) -> StoredMessage:
+        """Ask, show, save. Faults end up in the message, not in an exception."""
+        painting = asyncio.create_task(self._paint())
+        lag = LagMeter()
+        try:
+            messages = await asyncio.to_thread(self._messages)
+            with lag:
+                self._asking = asyncio.create_task(
+                    self._link.ask(
+                        messages,
+                        max_tokens=self._max_tokens,
+                        temperature=self._temperature,
+                        on_delta=self._take,
+                    )
+                )
+                if self._stopped:
+                    self._asking.cancel()
+                answer = await self._asking
+        except asyncio.CancelledError:
+            finished = self._finish("stopped" if self._stopped else "interrupted")
+            if not self._stopped:
+                raise
+        except (LabError, RuntimeError, ValueError, OSError) as error:
+            finished = self._finish("cut" if self._text else "failed", error=str(error))
+        else:
+            finished = self._close(answer, lag)
+        finally:
+            painting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await painting
+        return finished
+
+    def _messages(self) -> list[Message]:
+        from vlmconsole.engines.messages import Message
+
+        made = [Message("system", self._chat.system)] if self._chat.system.strip() else []
+        for item in turns(self._before, self._link.profile.name):
+            made.append(Message(item.role, item.text, tuple(picture.load() for picture in item.pictures)))
+        return made
+
+    def _take(self, delta: Delta) -> None:
+        (self._text if delta.kind == "text" else self._reasoning).append(delta.text)
+
+    async def _paint(self) -> None:
+        loop = asyncio.get_running_loop()
+        shown = saved = 0
+        saved_at = loop.time()
+        while True:
+            await asyncio.sleep(PAINT)
+            pieces = len(self._text) + len(self._reasoning)
+            if pieces != shown:
+                shown = pieces
+                self._show(self.text)
+            if pieces != saved and loop.time() - saved_at >= SAVE:
+                saved, saved_at = pieces, loop.time()
+                self._store.progress(self.message.id, self.text, "".join(self._reasoning))
+
+    def _close(self, answer: Answer, lag: LagMeter) -> StoredMessage:
+        facts: dict[str, Any] = answer.to_json()
+        facts["client"] = lag.facts()
+        facts["settings"] = self._link.settings
+        facts["request"] = answer.request
+        facts["usage_raw"] = answer.result.usage.raw
+        result = answer.result
+        state = _STATES[result.ended]
+        if state == "failed" and result.text:
+            state = "cut"  # an error in mid-answer: what had come is as good as a cut line's
+        return self._finish(
+            state,
+            text=result.text,
+            reasoning=result.reasoning,
+            error=result.error or "",
+            answer=facts,
+        )
+
+    def _finish(
+        self,
+        state: MessageState,
+        *,
+        text: str | None = None,
+        reasoning: str | None = None,
+        error: str = "",
+        answer: dict[str, Any] | None = None,
+    ) -> StoredMessage:
+        return self._store.finish(
+            self.message.id,
+            text=self.text if text is None else text,
+            reasoning="".join(self._reasoning) if reasoning is None else reasoning,
+            state=state,
+            error=one_line(error, 500) if error else "",
+            answer=answer,
+        )

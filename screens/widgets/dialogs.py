@@ -1,0 +1,203 @@
+"""Small windows over a screen: a question, a line of text, a long text to read. Esc always leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+from vlmconsole.screens.keys import KEYS
+from vlmconsole.screens.widgets.prose import Prose
+
+CANCEL = Binding("escape", "cancel", "back", key_display="Esc")
+
+
+class Confirm(ModalScreen[bool]):
+    """Yes or no, where no is what every careless key gives."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        CANCEL,
+        Binding("y", "yes", "yes"),
+        Binding("n,q,enter", "cancel", "no", show=False),
+    ]
+
+    def __init__(self, question: str, consequence: str = "") -> None:
+        super().__init__(classes="dialog")
+        self._question, self._consequence = question, consequence
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box"):
+            yield Static(Content(self._question).stylize("bold"))
+            if self._consequence:
+                yield Static(Content(self._consequence).stylize("$muted"))
+            yield Static(
+                Content.assemble(("\ny", "$accent"), (" yes   ", "$muted"), ("n", "$accent"), (" no", "$muted"))
+            )
+
+    def action_yes(self) -> None:
+        self.dismiss(True)
+
+    def action_cancel(self) -> None:
+        self.dismiss(False)
+
+
+class Ask(ModalScreen[str | None]):
+    """One line of text; None when left with Esc."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [CANCEL]
+
+    def __init__(self, title: str, value: str = "", hint: str = "") -> None:
+        super().__init__(classes="dialog")
+        self._title, self._value, self._hint = title, value, hint
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box"):
+            yield Static(Content(self._title).stylize("bold"))
+            yield Input(self._value, compact=True)
+            yield Static(Content(self._hint or "Enter keep · Esc leave as it was").stylize("$muted"))
+
+    def on_mount(self) -> None:
+        self.query_one(Input).cursor_blink = False
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value.strip())
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
+class Form(ModalScreen[dict[str, str] | None]):
+    """A few named lines; `fields` are (key, label, value, hint). Enter goes on, and on the last line keeps all."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [CANCEL]
+
+    def __init__(self, title: str, fields: Sequence[tuple[str, str, str, str]]) -> None:
+        super().__init__(classes="dialog")
+        self._title, self._fields = title, fields
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box"):
+            yield Static(Content(self._title).stylize("bold"))
+            for key, label, value, hint in self._fields:
+                with Horizontal(classes="field"):
+                    yield Static(Content(label).stylize("$muted"), classes="label")
+                    yield Input(value, placeholder=hint, compact=True, name=key)
+            yield Static(Content("Tab next · Enter on the last keeps all · Esc leave as it was").stylize("$muted"))
+
+    def on_mount(self) -> None:
+        for field in self.query(Input):
+            field.cursor_blink = False
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        fields = list(self.query(Input))
+        if event.input is not fields[-1]:
+            fields[fields.index(event.input) + 1].focus()
+            return
+        self.dismiss({field.name or "": field.value for field in fields})
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
+class Choose(ModalScreen[str | None]):
+    """One of several; `options` are (id, label, note). None when left with Esc."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [CANCEL]
+
+    def __init__(self, title: str, options: Sequence[tuple[str, str, str]]) -> None:
+        super().__init__(classes="dialog")
+        self._title, self._options = title, options
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box"):
+            yield Static(Content(self._title).stylize("bold"))
+            yield OptionList(
+                *(
+                    Option(Content.assemble(label, ("  " + note, "$muted")), id=key)
+                    for key, label, note in self._options
+                ),
+                compact=True,
+                markup=False,
+            )
+            yield Static(Content("Enter choose · Esc leave as it was").stylize("$muted"))
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(event.option.id)
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
+class Reader(ModalScreen[None]):
+    """A long text over the whole screen: raw requests, usage, logs. Shown as it is, never as markup."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        CANCEL,
+        Binding("q,enter", "cancel", "back", show=False),
+        Binding("j", "scroll(1)", "down", show=False),
+        Binding("k", "scroll(-1)", "up", show=False),
+    ]
+
+    def __init__(self, title: str, parts: Sequence[tuple[str, str]]) -> None:
+        super().__init__(classes="reader")
+        self._title, self._parts = title, parts
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="sheet"):
+            yield Static(Content.assemble((self._title, "bold"), ("   Esc back", "$faint")), classes="title")
+            with VerticalScroll():
+                for heading, text in self._parts:
+                    yield Static(Content(heading).stylize("$accent"), classes="heading")
+                    yield Prose(text, markdown=False)
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+
+    def action_scroll(self, by: int) -> None:
+        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
+class KeyHelp(ModalScreen[None]):
+    """All keys, from the table that dispatches them."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [CANCEL, Binding("q,question_mark,enter", "cancel", "back", show=False)]
+
+    TITLES = (("composer", "While writing"), ("anywhere", "Anywhere"), ("reading", "Outside the composer"))
+
+    def __init__(self, screen: str, tabs: Sequence[tuple[str, str]]) -> None:
+        super().__init__(classes="reader")
+        self._screen, self._tabs = screen, tabs
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="sheet"):
+            yield Static(Content.assemble(("Keys", "bold"), ("   Esc back", "$faint")), classes="title")
+            with VerticalScroll():
+                yield Static(self._text())
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+
+    def _text(self) -> Content:
+        lines: list[Content] = []
+        for place, title in self.TITLES:
+            lines += [Content(""), Content(title).stylize("$accent")]
+            if place == "anywhere":
+                lines += [_key(f"F{number} or {number}", f"{name} screen") for number, name in self._tabs]
+            lines += [_key(k.shown, k.help) for k in KEYS if k.place == place and k.screen in ("", self._screen)]
+        return Content("\n").join(lines[1:])
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
+def _key(shown: str, said: str) -> Content:
+    return Content.assemble((f"  {shown:<10}", "bold"), (said, "$muted"))

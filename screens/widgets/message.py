@@ -1,0 +1,138 @@
+"""One message of the transcript: who and when, its pictures with their proof, its words, and how it ended."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Static
+from vlmconsole.screens.terminal import Drawing
+from vlmconsole.screens.widgets.picture import picture_view
+from vlmconsole.screens.widgets.prose import Prose
+from vlmconsole.screens.widgets.why import sight_lines, summary
+
+from vlmconsole.chats.records import StoredMessage, StoredPicture
+from vlmconsole.runs.plain import inert, one_line
+
+#: How an answer that did not end well is marked: a sign, what happened. The text before it is always kept.
+ENDINGS = {
+    "cut": "✂ cut off: the connection ended in mid-answer; what had come is kept",
+    "stopped": "■ stopped by you; what had come is kept",
+    "interrupted": "✂ interrupted: the console ended in mid-answer; what had come is kept",
+    "failed": "✗ failed",
+}
+
+
+def clock(at: float) -> str:
+    """Local time of day; with the day when that is not today."""
+    moment = time.localtime(at)
+    same_day = moment[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if same_day else "%d %b %H:%M", moment)
+
+
+class MessageView(Vertical):
+    """A stored message on the screen. `update_message` shows its next state; `grow` follows a running stream."""
+
+    class Chosen(Message):
+        def __init__(self, view: MessageView) -> None:
+            super().__init__()
+            self.view = view
+
+    def __init__(
+        self,
+        message: StoredMessage,
+        *,
+        drawing: Drawing,
+        picture_cells: tuple[int, int],
+        proofs: list[dict[str, Any]] | None = None,
+    ) -> None:
+        super().__init__(classes=f"message {message.role}")
+        self.message = message
+        self._drawing = drawing
+        self._cells = picture_cells
+        self._proofs = proofs or []
+        self.prose = Prose(message.text, markdown=message.role == "assistant")
+
+    def compose(self) -> ComposeResult:
+        yield Static(self._head(), classes="head")
+        for picture in self.message.pictures:
+            with Horizontal(classes="picture"):
+                if self._drawing != "off":
+                    yield picture_view(picture, *self._cells, self._drawing)
+                yield Static(self._facts(picture), classes="facts")
+        if self.message.reasoning:
+            yield Static(Content(inert(self.message.reasoning)), classes="reasoning")
+        yield self.prose
+        yield Static(self._foot(), classes="foot")
+
+    def on_mount(self) -> None:
+        self._mark()
+
+    def on_click(self) -> None:
+        self.post_message(self.Chosen(self))
+
+    def grow(self, text: str) -> None:
+        """Show the text so far of a running answer."""
+        self.prose.grow(text)
+
+    def update_message(self, message: StoredMessage) -> None:
+        """Show how the message ended; its text is parsed once more as a whole."""
+        self.message = message
+        self.prose.settle(message.text)
+        self.query_one(".head", Static).update(self._head())
+        self.query_one(".foot", Static).update(self._foot())
+        self._mark()
+
+    def show_proofs(self, proofs: list[dict[str, Any]]) -> None:
+        """The proof of sight came with the answer: put it beside the pictures it speaks about."""
+        self._proofs = proofs
+        for facts, picture in zip(self.query(".facts"), self.message.pictures, strict=False):
+            if isinstance(facts, Static):
+                facts.update(self._facts(picture))
+
+    def _mark(self) -> None:
+        state = self.message.state
+        self.set_class(state in ("cut", "stopped", "interrupted"), "-partial")
+        self.set_class(state == "failed", "-failed")
+        self.set_class(state == "streaming", "-streaming")
+        self.query_one(".foot", Static).display = bool(self._foot())
+
+    def _head(self) -> Content:
+        who = "you" if self.message.role == "user" else one_line(self.message.server or "model", 40)
+        style = "bold $muted" if self.message.role == "user" else "bold $accent"
+        return Content.assemble((who, style), ("  " + clock(self.message.created), "$faint"))
+
+    def _foot(self) -> Content:
+        message = self.message
+        if message.role == "user":
+            return Content("")
+        if message.state == "streaming":
+            return Content("● answering" if message.text else "● waiting for the first token").stylize("$accent")
+        lines: list[Content] = []
+        if message.state in ENDINGS:
+            said = ENDINGS[message.state] + (f": {one_line(message.error, 400)}" if message.error else "")
+            lines.append(Content(said).stylize("$error" if message.state == "failed" else "$warning"))
+        if message.answer and (numbers := summary(message.answer)):
+            lines.append(Content(numbers).stylize("$faint"))
+        return Content("\n").join(lines)
+
+    def _facts(self, picture: StoredPicture) -> Content:
+        width, height = picture.size
+        lines = [
+            Content(one_line(picture.name, 60)).stylize("bold"),
+            Content(f"{width}×{height}, {picture.said}").stylize("$muted"),
+        ]
+        if picture.note:
+            lines.append(Content(one_line(picture.note)).stylize("$muted"))
+        proof = next((item for item in self._proofs if item.get("sha256") == picture.sha256), None)
+        if proof is None:
+            lines.append(Content(f"sha {picture.sha256[:4]}…").stylize("$faint"))
+        else:
+            said, style = sight_lines(proof)
+            lines.append(Content(said[0]).stylize(style))
+            lines.extend(Content(one_line(line)).stylize("$muted") for line in said[1:] if line)
+        return Content("\n").join(lines)

@@ -1,0 +1,72 @@
+"""The Why panel: everything known about the chosen answer, and the server's settings as it reads them back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+from vlmconsole.screens.widgets.columns import Row, RowsVisual, Rule
+from vlmconsole.screens.widgets.why import client_rows, setting_rows, timing_rows, token_rows
+
+from vlmconsole.chats.records import StoredMessage
+
+_STATES = {"done": "done", "cut": "cut off", "stopped": "stopped", "interrupted": "interrupted", "failed": "failed"}
+
+
+class WhyPanel(VerticalScroll):
+    """Shows one answer; without one it says what will stand here."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._settings: Mapping[str, Any] = {}
+        self._answer: StoredMessage | None = None
+        self._place = (0, 0)
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="why-title")
+        yield Static(id="why-rows")
+
+    def on_mount(self) -> None:
+        self._draw()
+
+    def show(self, answer: StoredMessage | None, number: int, total: int) -> None:
+        """`answer` is the `number`-th of `total` answers of the conversation."""
+        self._answer, self._place = answer, (number, total)
+        self._draw()
+
+    def show_settings(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self._draw()
+
+    def _draw(self) -> None:
+        if not self.is_mounted:
+            return
+        answer = self._answer
+        title = Content("Why").stylize("bold")
+        rows: list[Row | Rule] = []
+        if answer is None:
+            title = Content.assemble(
+                title, ("\nThe numbers of an answer stand here, each with its conditions.", "$faint")
+            )
+        else:
+            number, total = self._place
+            title = Content.assemble(title, (f"  answer {number} of {total}", "$muted"))
+            if answer.state == "streaming":
+                rows = [Row("state", "answering", "$accent")]
+            elif answer.answer is None:
+                rows = [
+                    Row("state", _STATES.get(answer.state, answer.state), "$warning"),
+                    Row("numbers", "none kept", "$muted"),
+                ]
+            else:
+                rows = [*timing_rows(answer.answer), *token_rows(answer.answer), *client_rows(answer.answer)]
+                if answer.state != "done":
+                    rows.insert(0, Row("state", _STATES.get(answer.state, answer.state), "$warning"))
+        kept = (answer.answer or {}).get("settings") if answer is not None else None
+        rows += setting_rows(kept or self._settings)
+        self.query_one("#why-title", Static).update(title)
+        self.query_one("#why-rows", Static).update(RowsVisual(rows))

@@ -1,0 +1,60 @@
+"""The first line of every screen: where one is, and whether the server can answer."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.widgets import Static
+
+from vlmconsole.runs.plain import one_line
+
+#: A sign for each state of a server, so that colour is never the only bearer.
+SIGNS = {
+    "ready": ("●", "$accent"),
+    "starting": ("◌", "$warning"),
+    "failed": ("✗", "$error"),
+    "stopped": ("○", "$muted"),
+}
+
+
+class TopBar(Horizontal):
+    """Tabs to the left, server status to the right; the status gives way first when the line is short."""
+
+    def __init__(self, tabs: list[tuple[str, str]], current: str) -> None:
+        super().__init__(id="topbar")
+        self._tabs, self._current = tabs, current
+        self._status: tuple[str, str, str] = ("stopped", "", "")
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="tabs")
+        yield Static(id="status")
+
+    def on_mount(self) -> None:
+        self._draw()
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def show(self, state: str, short: str, long: str) -> None:
+        """`state` of SIGNS; `short` (server and state) and `long` (with model and version) as room allows."""
+        self._status = (state, short, long)
+        self._draw()
+
+    def _draw(self) -> None:
+        if not self.is_mounted:
+            return
+        pieces: list[Content | tuple[str, str]] = [(" vlmconsole", "bold"), ("  ", "")]
+        for key, name in self._tabs:
+            here = name == self._current
+            pieces += [("  ", ""), (key, "$accent" if here else "$faint"), (f" {name}", "bold" if here else "$muted")]
+        tabs = Content.assemble(*pieces)
+        state, short, long = self._status
+        sign, style = SIGNS.get(state, ("?", "$warning"))
+        room = self.size.width - tabs.cell_length - 4
+        text = one_line(long) if long and Content(long).cell_length + 3 <= room else one_line(short)
+        status = Content.assemble((text, "$muted"), " ", (sign, style), " ")
+        if status.cell_length > room:
+            status = Content.assemble((one_line(short, max(8, room - 4)), "$muted"), " ", (sign, style), " ")
+        self.query_one("#tabs", Static).update(tabs)
+        self.query_one("#status", Static).update(status)

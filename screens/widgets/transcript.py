@@ -1,0 +1,179 @@
+"""The messages of one conversation, newest at the bottom; only a window of them is mounted at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.containers import VerticalScroll
+from textual.message import Message
+from vlmconsole.screens.terminal import Drawing
+from vlmconsole.screens.widgets.message import MessageView
+from vlmconsole.screens.widgets.why import proofs
+
+from vlmconsole.chats.records import StoredMessage
+
+#: Messages mounted when a conversation opens, added when an end of the window is reached, and mounted at most.
+WINDOW, STEP, MOST = 24, 16, 64
+
+
+class Transcript(VerticalScroll):
+    """Shows messages and which one is chosen. Knows nothing about servers or the store."""
+
+    class Selected(Message):
+        """Another message is chosen; `message` is None in an empty conversation."""
+
+        def __init__(self, message: StoredMessage | None) -> None:
+            super().__init__()
+            self.message = message
+
+    def __init__(self, *, drawing: Drawing, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.drawing = drawing
+        self.messages: list[StoredMessage] = []
+        self.chosen = -1
+        self._low = self._high = 0
+        self._moving = False
+
+    # -- content -------------------------------------------------------------------------------------------
+
+    async def show(self, messages: Sequence[StoredMessage]) -> None:
+        """Another conversation, or this one read again: mount its newest messages."""
+        self.messages = list(messages)
+        self._high = len(self.messages)
+        self._low = max(0, self._high - WINDOW)
+        await self.remove_children(MessageView)
+        if self.messages:
+            await self.mount_all([self._view(index) for index in range(self._low, self._high)])
+        self.choose(self._high - 1)
+        self.anchor()
+
+    async def append(self, message: StoredMessage) -> MessageView:
+        """A new message at the bottom, in view."""
+        if self._high < len(self.messages):
+            await self.show(self.messages)
+        self.messages.append(message)
+        self._high = len(self.messages)
+        view = self._view(self._high - 1)
+        await self.mount(view)
+        await self._trim(top=True)
+        self.choose(self._high - 1)
+        self.anchor()
+        return view
+
+    def view_of(self, message_id: int) -> MessageView | None:
+        """The mounted view of a message, None when it is outside the window."""
+        return next((view for view in self.query(MessageView) if view.message.id == message_id), None)
+
+    def replace(self, message: StoredMessage) -> None:
+        """A message reached its next state."""
+        for index, known in enumerate(self.messages):
+            if known.id == message.id:
+                self.messages[index] = message
+                if index > 0 and (asked := self.view_of(self.messages[index - 1].id)):
+                    asked.show_proofs(proofs(message.answer or {}))
+        if view := self.view_of(message.id):
+            view.update_message(message)
+        if 0 <= self.chosen < len(self.messages) and self.messages[self.chosen].id == message.id:
+            self.post_message(self.Selected(message))
+
+    # -- choosing ------------------------------------------------------------------------------------------
+
+    @property
+    def selected(self) -> StoredMessage | None:
+        return self.messages[self.chosen] if 0 <= self.chosen < len(self.messages) else None
+
+    def choose(self, index: int, *, reveal: bool = False) -> None:
+        self.chosen = max(-1, min(index, len(self.messages) - 1))
+        message = self.selected
+        for view in self.query(MessageView):
+            chosen = message is not None and view.message.id == message.id
+            view.set_class(chosen, "-chosen")
+            if chosen and reveal:
+                self.release_anchor()
+                view.scroll_visible(animate=False)
+        self.post_message(self.Selected(message))
+
+    async def move(self, by: int) -> None:
+        """Choose the next (1) or previous (-1) message; loads more of the conversation at the window's ends."""
+        target = max(0, min(self.chosen + by, len(self.messages) - 1))
+        if target < self._low:
+            await self._earlier()
+        elif target >= self._high:
+            await self._later()
+        self.choose(target, reveal=True)
+
+    def on_message_view_chosen(self, event: MessageView.Chosen) -> None:
+        event.stop()
+        ids = [message.id for message in self.messages]
+        self.choose(ids.index(event.view.message.id))
+
+    # -- the window ----------------------------------------------------------------------------------------
+
+    def watch_scroll_y(self, old: float, new: float) -> None:
+        super().watch_scroll_y(old, new)
+        if self._moving or not self.is_attached:
+            return
+        if new < old and new < 6 and self._low > 0:
+            self.call_later(self._earlier)
+        elif new > old and new > self.max_scroll_y - 6 and self._high < len(self.messages):
+            self.call_later(self._later)
+
+    async def _earlier(self) -> None:
+        if self._moving or self._low == 0:
+            return
+        self._moving = True
+        low = max(0, self._low - STEP)
+        views = [self._view(index) for index in range(low, self._low)]
+        before = self.virtual_size.height
+        at = self.scroll_y
+        await self.mount_all(views, before=0)
+        self._low = low
+        self.call_after_refresh(self._hold, at, before)
+
+    def _hold(self, at: float, before: int) -> None:
+        """Keep what the person reads where it is after messages were put above it."""
+        self.release_anchor()
+        self.scroll_to(y=at + (self.virtual_size.height - before), animate=False, immediate=True)
+        self._moving = False
+        self.call_later(self._trim, top=False)
+
+    async def _later(self) -> None:
+        if self._moving or self._high >= len(self.messages):
+            return
+        high = min(len(self.messages), self._high + STEP)
+        await self.mount_all([self._view(index) for index in range(self._high, high)])
+        self._high = high
+        await self._trim(top=True)
+
+    async def _trim(self, *, top: bool) -> None:
+        views = list(self.query(MessageView))
+        extra = len(views) - MOST
+        if extra <= 0:
+            return
+        gone = views[:extra] if top else views[-extra:]
+        lost = sum(view.outer_size.height for view in gone)
+        at = self.scroll_y
+        self._moving = True
+        await self.remove_children(gone)
+        if top:
+            self._low += extra
+            if not self.is_vertical_scroll_end:
+                self.scroll_to(y=max(0, at - lost), animate=False, immediate=True)
+        else:
+            self._high -= extra
+        self._moving = False
+
+    def _view(self, index: int) -> MessageView:
+        message = self.messages[index]
+        follower = self.messages[index + 1] if index + 1 < len(self.messages) else None
+        return MessageView(
+            message,
+            drawing=self.drawing,
+            picture_cells=self._cells(len(message.pictures)),
+            proofs=proofs(follower.answer or {}) if follower is not None and message.role == "user" else None,
+        )
+
+    def _cells(self, pictures: int) -> tuple[int, int]:
+        """Cells for one picture: a third of the height that is there, smaller when a message carries many."""
+        rows = max(6, min(14, self.app.size.height // 3))
+        return (40, rows) if pictures <= 2 else (28, max(5, rows // 2))

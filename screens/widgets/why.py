@@ -1,0 +1,130 @@
+"""Why an answer took what it took: the numbers of one answer with what stands behind them. Rows are pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vlmconsole.screens.widgets.columns import Row, Rule
+
+#: An event-loop lag above this (milliseconds) means that our own stamps are late by about as much: said in colour.
+LAG_LIMIT = 20.0
+
+Answer = Mapping[str, Any]
+
+
+def seconds(value: float | None) -> str:
+    """Seconds with no more digits than a wall clock over a socket supports; a missing number is a dash."""
+    if value is None:
+        return "–"
+    if value < 0.1:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+
+
+def milliseconds(value_s: float | None) -> str:
+    if value_s is None:
+        return "–"
+    return f"{value_s * 1000:.1f} ms" if value_s < 1 else f"{value_s:.2f} s"
+
+
+def timing_rows(answer: Answer) -> list[Row | Rule]:
+    timing: Mapping[str, Any] = answer.get("timing") or {}
+    route = (answer.get("conditions") or {}).get("route")
+    ttft = seconds(timing.get("ttft_s"))
+    if timing.get("ttft_s") is not None and route in ("tunnel", "network"):
+        ttft += ", includes network"
+    rows: list[Row | Rule] = [
+        Row("TTFT", ttft, "bold"),
+        Row("per token", milliseconds(timing.get("tpot_s"))),
+        Row("whole answer", seconds(timing.get("e2e_s"))),
+    ]
+    if timing.get("output_tokens_per_s") is not None:
+        rows.append(Row("speed", f"{timing['output_tokens_per_s']:.1f} tok/s"))
+    return rows
+
+
+def token_rows(answer: Answer) -> list[Row | Rule]:
+    usage: Mapping[str, Any] = answer.get("usage") or {}
+    prompt, out, cached = (usage.get(name) for name in ("prompt_tokens", "completion_tokens", "cached_tokens"))
+    observed = [sight.get("observed") for sight in answer.get("vision") or ()]
+    rows: list[Row | Rule] = []
+    if prompt is None:
+        rows.append(Row("tokens in", "unknown: no usage sent", "$muted"))
+    elif observed and None not in observed:
+        image = sum(observed)
+        rows.append(Row("tokens in", f"{image} image + {prompt - image} text"))
+    else:
+        rows.append(Row("tokens in", f"{prompt}"))
+    rows.append(
+        Row("tokens out", "unknown" if out is None else f"{out}, from usage", "" if out is not None else "$muted")
+    )
+    rows.append(Row("finish", str(answer.get("finish_reason") or "not reported")))
+    # An absent number is not a zero: the server did not say.
+    rows.append(
+        Row("cached", "not reported" if cached is None else f"{cached} tokens", "$muted" if cached is None else "")
+    )
+    return rows
+
+
+def client_rows(answer: Answer) -> list[Row | Rule]:
+    lag = (answer.get("client") or {}).get("lag_p99_ms")
+    if lag is None:
+        return []
+    late = lag > LAG_LIMIT
+    return [Row("client lag p99", f"{lag:.1f} ms" + (" – late" if late else ""), "$warning" if late else "")]
+
+
+def setting_rows(settings: Mapping[str, Any]) -> list[Row | Rule]:
+    """What the server says it runs with; only what was read back is shown here."""
+    if not settings:
+        return []
+    return [Rule("settings read back"), *(Row(str(name), _said(value)) for name, value in settings.items())]
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "not reported"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:,}" if isinstance(value, int) and abs(value) >= 10_000 else str(value)
+
+
+def proofs(answer: Answer) -> list[dict[str, Any]]:
+    """The proof of each picture, with the subtraction that gave it: prompt tokens and text tokens of the request."""
+    found = [dict(sight) for sight in answer.get("vision") or ()]
+    prompt = (answer.get("usage") or {}).get("prompt_tokens")
+    seen = [sight.get("observed") for sight in found]
+    if prompt is not None and seen and None not in seen:
+        text = prompt - sum(int(count or 0) for count in seen)
+        for sight in found:
+            sight["sum"] = f"({prompt} prompt − {text} text)"
+    return found
+
+
+def sight_lines(sight: Mapping[str, Any]) -> tuple[list[str], str]:
+    """Proof of sight beside a picture: lines, and a style. A tick needs two numbers that were got independently."""
+    state, expected, observed = sight.get("state"), sight.get("expected"), sight.get("observed")
+    digest = f"sha {str(sight.get('sha256') or '')[:4]}…"
+    taken = str(sight.get("sum") or "")
+    if state == "equal":
+        return [f"{observed} visual tokens: {expected} expected ✓", f"{taken} {digest}".strip()], "$accent"
+    if state == "different":
+        said = f"✗ {observed} visual tokens: {expected} expected" if observed is not None else "✗ visual tokens differ"
+        return [said, str(sight.get("why") or ""), f"{taken} {digest}".strip()], "$error"
+    wanted = f", {expected} expected" if expected is not None else ""
+    return [f"visual tokens not verifiable{wanted}", str(sight.get("why") or ""), digest], "$warning"
+
+
+def summary(answer: Answer) -> str:
+    """One quiet line under an answer, for when the panel is not on the screen."""
+    timing: Mapping[str, Any] = answer.get("timing") or {}
+    usage: Mapping[str, Any] = answer.get("usage") or {}
+    parts = []
+    if timing.get("ttft_s") is not None:
+        parts.append(f"TTFT {seconds(timing['ttft_s'])}")
+    if timing.get("tpot_s") is not None:
+        parts.append(f"{milliseconds(timing['tpot_s'])} a token")
+    if usage.get("completion_tokens") is not None:
+        parts.append(f"{usage['completion_tokens']} tokens")
+    return " · ".join(parts)

@@ -1,0 +1,122 @@
+"""The chat screen, driven by keys against a real server on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from chat_server import Say, chat_server, profile_file
+from PIL import Image
+from textual.pilot import Pilot
+from vlmconsole.screens.chat import ChatScreen
+
+from vlmconsole.app import ConsoleApp
+from vlmconsole.lab import Lab
+
+
+@asynccontextmanager
+async def console(home: Path, size: tuple[int, int] = (120, 40)) -> AsyncIterator[tuple[Pilot[None], ChatScreen]]:
+    app = ConsoleApp(Lab.open(home))
+    async with app.run_test(size=size) as pilot:
+        await until(lambda: app.link is not None and app.link.view.state in ("ready", "failed"))
+        screen = app.screen
+        assert isinstance(screen, ChatScreen)
+        yield pilot, screen
+
+
+async def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    for _ in range(int(seconds / 0.02)):
+        if true():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not become true")
+
+
+async def ask(pilot: Pilot[None], screen: ChatScreen, text: str) -> None:
+    screen.composer.question.insert(text)
+    await pilot.press("enter")
+
+
+def picture(folder: Path, name: str = "scene.png") -> Path:
+    path = folder / name
+    Image.new("RGB", (448, 448), (240, 240, 230)).save(path)
+    return path
+
+
+def answered(screen: ChatScreen) -> bool:
+    return bool(screen.answers()) and not screen.running and screen.answers()[-1].state != "streaming"
+
+
+async def test_a_pasted_picture_is_asked_about_and_the_answer_is_kept(tmp_path: Path) -> None:
+    async with chat_server(Say(["Three ", "**red** ", "circles."])) as server:
+        profile_file(tmp_path, server.port, processor={"max_pixels": 50176})
+        async with console(tmp_path) as (pilot, screen):
+            screen.composer.question.post_message(_paste(str(picture(tmp_path))))
+            await until(lambda: len(screen.pending) == 1)
+            await ask(pilot, screen, "How many?")
+            await until(lambda: answered(screen))
+            answer = screen.answers()[-1]
+            assert (answer.text, answer.state) == ("Three **red** circles.", "done")
+            assert answer.answer is not None
+            assert answer.answer["usage"]["completion_tokens"] == 3
+            assert answer.answer["vision"][0]["expected"] == 64
+            assert answer.answer["client"]["lag_samples"] >= 0
+            assert screen.pending == []
+            content = server.requests[0]["messages"][0]["content"]
+            assert content[0]["image_url"]["url"].startswith("data:image/png;base64,")
+        async with console(tmp_path) as (_, screen):
+            await until(lambda: len(screen.transcript.messages) == 2)
+            assert screen.transcript.messages[1].text == "Three **red** circles."
+
+
+def _paste(text: str):  # type: ignore[no-untyped-def]
+    from vlmconsole.screens.widgets.composer import Question
+
+    return Question.Pasted(text)
+
+
+async def test_a_cut_line_keeps_what_came_and_the_next_question_works(tmp_path: Path) -> None:
+    async with chat_server(Say(["Half an "], cut=True), Say(["Whole."])) as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await ask(pilot, screen, "First?")
+            await until(lambda: answered(screen))
+            assert screen.answers()[0].state == "cut"
+            assert screen.answers()[0].text == "Half an "
+            await ask(pilot, screen, "Second?")
+            await until(lambda: len(screen.answers()) == 2 and answered(screen))
+            assert screen.answers()[1].text == "Whole."
+
+
+async def test_escape_stops_the_answer_and_closes_the_socket(tmp_path: Path) -> None:
+    async with chat_server(Say(["word "] * 400, gap=0.02), Say(["Next."])) as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await ask(pilot, screen, "Go on for ever")
+            await until(lambda: bool(screen.running) and "word" in screen.running[0].text)
+            await pilot.press("escape")
+            await until(lambda: answered(screen))
+            assert screen.answers()[0].state == "stopped"
+            assert screen.answers()[0].text.startswith("word ")
+            await until(lambda: server.closed_early == 1)
+
+
+@pytest.mark.parametrize("status, error", [(400, "too long [/INST] \x1b[31m"), (500, "broken")])
+async def test_a_servers_error_is_shown_and_nothing_crashes(tmp_path: Path, status: int, error: str) -> None:
+    async with chat_server(Say(status=status, error=error)) as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await ask(pilot, screen, "Hello")
+            await until(lambda: answered(screen))
+            assert screen.answers()[0].state == "failed"
+            assert "\x1b" not in screen.answers()[0].error
+
+
+async def test_a_dead_server_is_said_in_the_status_line(tmp_path: Path) -> None:
+    profile_file(tmp_path, 9)
+    async with console(tmp_path) as (_, screen):
+        assert screen.console.link is not None
+        assert screen.console.link.view.state == "failed"

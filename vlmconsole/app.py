@@ -1,0 +1,116 @@
+"""The console: it wires screens to the lab, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.signal import Signal
+
+import vlmconsole.screens
+from vlmconsole.lab import Lab
+from vlmconsole.screens.table import SCREENS, load_screen
+from vlmconsole.screens.terminal import Drawing, drawing_for, heal_terminal
+from vlmconsole.screens.theme import DARK, LIGHT
+
+if TYPE_CHECKING:
+    from vlmconsole.screens.link import ServerLink
+
+_STYLES = Path(vlmconsole.screens.__file__).parent
+
+
+class ConsoleApp(App[None]):
+    """One lab home on one terminal. `clock` is wall time (a test's own), `drawing` how pictures are drawn."""
+
+    TITLE = "vlmconsole"
+    CSS_PATH: ClassVar[Any] = [_STYLES / "console.tcss", _STYLES / "chat.tcss"]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(f"f{s.number},{s.number}", f"screen('{s.name}')", s.title, show=False) for s in SCREENS),
+    ]
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
+        entry.name: partial(load_screen, entry.name) for entry in SCREENS
+    }
+    DEFAULT_MODE = SCREENS[0].name
+
+    def __init__(self, lab: Lab, *, drawing: Drawing = "halfcell", clock: Callable[[], float] = time.time) -> None:
+        self.lab = lab
+        self.drawing: Drawing = drawing
+        self.clock = clock
+        super().__init__()
+        # One pane at a time below 100 columns, all of them above.
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
+        self.register_theme(DARK)
+        self.register_theme(LIGHT)
+        self.theme = f"vlmconsole-{lab.settings.theme}"
+        if lab.settings.slow_link:
+            self.animation_level = "none"
+        self.link: ServerLink | None = None
+        #: Published without data whenever the server's state or settings moved.
+        self.server_changed: Signal[None] = Signal(self, "server_changed")
+
+    def on_mount(self) -> None:
+        for number in (signal.SIGHUP, signal.SIGTERM):
+            # A closed terminal must end the console, not leave it spinning on a dead screen.
+            asyncio.get_running_loop().add_signal_handler(number, self.exit)
+        # After the first frame: profiles and engines are not needed to paint, only to answer.
+        self.call_after_refresh(self._connect)
+
+    def _connect(self) -> None:
+        self.run_worker(self.use_server(self.lab.settings.server), name="server", exit_on_error=False)
+
+    async def use_server(self, name: str) -> None:
+        """Make the profile `name` the one that answers, starting it if need be. Faults become its state."""
+        from vlmconsole.screens.link import ServerLink
+
+        profiles = await asyncio.to_thread(self.profiles)
+        profile = profiles.get(name)
+        if profile is None:
+            known = ", ".join(profiles) or "none"
+            self.notify(f"there is no server profile {name!r}; known: {known}", severity="error", markup=False)
+            return
+        self.link = ServerLink(profile, self.lab.places, lambda: self.server_changed.publish(None))
+        self.server_changed.publish(None)
+        await self.link.start()
+
+    def profiles(self) -> dict[str, Any]:
+        """Server profiles by name; unusable files are left out and said once."""
+        from vlmconsole.engines.profile import ProfileError, load_profiles
+
+        problems: list[ProfileError] = []
+        found = load_profiles(self.lab.places.servers, problems=problems)
+        for problem in problems:
+            self.call_later(self.notify, str(problem), severity="warning", markup=False)
+        return dict(found)
+
+    def action_screen(self, name: str) -> None:
+        self.switch_mode(name)
+
+    def action_toggle_theme(self) -> None:
+        self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
+
+    def action_keys(self) -> None:
+        from vlmconsole.screens.widgets.dialogs import KeyHelp
+
+        self.push_screen(KeyHelp(self.current_mode, [(str(s.number), s.title) for s in SCREENS]))
+
+    def get_system_commands(self, screen: Screen[Any]) -> Any:
+        from vlmconsole.screens.palette import commands
+
+        return commands(self, screen)
+
+
+def run_console(home: Path | None = None) -> int:
+    """Open the console on the lab of `home`; returns the exit code. Raises LabError before anything is drawn."""
+    lab = Lab.open(home)
+    heal_terminal()
+    app = ConsoleApp(lab, drawing=drawing_for(lab.settings.pictures))
+    app.run()
+    return app.return_code or 0

@@ -1,0 +1,1 @@
+"""Kept conversations: SQLite for the words, content-addressed files for the pictures."""

@@ -1,0 +1,72 @@
+"""The database file: its tables, its version, and the one way to open it."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from vlmconsole.chats.records import ChatStoreError
+
+VERSION = 1
+
+_TABLES = """
+CREATE TABLE chats (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, created REAL NOT NULL, updated REAL NOT NULL,
+  server TEXT NOT NULL DEFAULT '', system TEXT NOT NULL DEFAULT '', sampling TEXT NOT NULL DEFAULT '{}',
+  deleted REAL
+);
+CREATE TABLE messages (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, chat_id INTEGER NOT NULL REFERENCES chats(id) ON DELETE CASCADE,
+  role TEXT NOT NULL, text TEXT NOT NULL, reasoning TEXT NOT NULL DEFAULT '', created REAL NOT NULL,
+  state TEXT NOT NULL, error TEXT NOT NULL DEFAULT '', server TEXT NOT NULL DEFAULT '', answer TEXT,
+  superseded INTEGER NOT NULL DEFAULT 0, writer_pid INTEGER, writer_started REAL
+);
+CREATE INDEX messages_by_chat ON messages(chat_id, id);
+CREATE TABLE pictures (
+  message_id INTEGER NOT NULL REFERENCES messages(id) ON DELETE CASCADE, position INTEGER NOT NULL,
+  sha256 TEXT NOT NULL, facts TEXT NOT NULL, PRIMARY KEY (message_id, position)
+);
+CREATE INDEX pictures_by_hash ON pictures(sha256);
+"""
+
+
+def connect(database: Path) -> sqlite3.Connection:
+    """Open (or make) the database in WAL mode; several consoles may hold it at once.
+
+    Raises ChatStoreError when the file is not ours to read: damaged, or written by a newer vlmconsole.
+    """
+    try:
+        database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        connection = sqlite3.connect(database, timeout=5.0, isolation_level=None)
+        connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA foreign_keys=ON")
+        _migrate(connection, database)
+        database.chmod(0o600)
+    except (sqlite3.Error, OSError) as error:
+        raise ChatStoreError(
+            f"the conversations in {database} cannot be opened ({error}); move the file away to start afresh"
+        ) from error
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection, database: Path) -> None:
+    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if found > VERSION:
+        raise ChatStoreError(
+            f"{database} was written by a newer vlmconsole (schema {found}, this one knows {VERSION}); "
+            "update vlmconsole or use another --home"
+        )
+    if found == 0:
+        # Two consoles may start at once on an empty home: the loser of the lock sees version 1 and does nothing.
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if int(connection.execute("PRAGMA user_version").fetchone()[0]) == 0:
+                for statement in filter(str.strip, _TABLES.split(";")):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version={VERSION}")
+            connection.execute("COMMIT")
+        except sqlite3.Error:
+            connection.execute("ROLLBACK")
+            raise

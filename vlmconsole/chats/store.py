@@ -1,0 +1,266 @@
+"""The conversation store: chats, messages and pictures, written as an answer streams.
+
+A killed console loses at most what it had not yet handed to `progress`; the message it was writing is found by
+the next reader (its writer's pid and start time are kept) and marked `interrupted`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from vlmconsole.chats.records import Chat, ChatStoreError, MessageState, Role, StoredMessage, StoredPicture
+from vlmconsole.chats.schema import connect
+from vlmconsole.runs.folder import write_atomic
+from vlmconsole.vision.images import Picture
+
+#: A deleted conversation can be brought back for this long (seconds); then its rows and pictures go.
+UNDO_WINDOW = 7 * 86400.0
+
+_EXTENSIONS = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp", "image/gif": "gif"}
+
+
+class ChatStore:
+    """Conversations of one lab home. Times are wall-clock seconds; all methods raise ChatStoreError on a fault."""
+
+    def __init__(self, database: Path, pictures: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self.database = database
+        self.pictures = pictures
+        self._clock = clock
+        self._db = connect(database)
+        self._me = (os.getpid(), psutil.Process().create_time())
+        self.mark_interrupted()
+
+    def close(self) -> None:
+        self._db.close()
+
+    # -- conversations -------------------------------------------------------------------------------------
+
+    def new_chat(self, *, server: str = "", title: str = "", system: str = "") -> Chat:
+        now = self._clock()
+        cursor = self._run(
+            "INSERT INTO chats(title, created, updated, server, system) VALUES (?,?,?,?,?)",
+            (title, now, now, server, system),
+        )
+        return self.chat(int(cursor.lastrowid or 0))
+
+    def chat(self, chat_id: int) -> Chat:
+        """One conversation, deleted ones included (undo needs them)."""
+        row = self._run(f"{_CHATS} WHERE c.id = ?", (chat_id,)).fetchone()
+        if row is None:
+            raise ChatStoreError(f"there is no conversation {chat_id}; `vlmconsole chats list` shows them")
+        return _chat(row)
+
+    def chats(self, search: str = "") -> list[Chat]:
+        """Live conversations, newest first. `search` looks in titles and in messages, ignoring case (ASCII)."""
+        where, values = "WHERE c.deleted IS NULL", []
+        if search.strip():
+            like = "%" + search.strip().replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_") + "%"
+            where += (
+                r" AND (c.title LIKE ? ESCAPE '\' OR EXISTS (SELECT 1 FROM messages s WHERE s.chat_id = c.id"
+                r" AND s.superseded = 0 AND s.text LIKE ? ESCAPE '\'))"
+            )
+            values = [like, like]
+        rows = self._run(f"{_CHATS} {where} ORDER BY c.updated DESC, c.id DESC", values)
+        return [_chat(row) for row in rows]
+
+    def set_chat(self, chat_id: int, **fields: Any) -> None:
+        """Change title, server, system or sampling (a dict) of a conversation."""
+        unknown = fields.keys() - {"title", "server", "system", "sampling"}
+        if unknown:
+            raise ValueError(f"not a field of a conversation: {sorted(unknown)}")
+        for name, value in fields.items():
+            stored = json.dumps(value, ensure_ascii=False) if name == "sampling" else value
+            self._run(f"UPDATE chats SET {name} = ? WHERE id = ?", (stored, chat_id))
+
+    def delete(self, chat_id: int) -> Chat:
+        """Take a conversation out of the list; `restore` brings it back within UNDO_WINDOW."""
+        chat = self.chat(chat_id)
+        self._run("UPDATE chats SET deleted = ? WHERE id = ?", (self._clock(), chat_id))
+        return chat
+
+    def restore(self, chat_id: int) -> None:
+        self._run("UPDATE chats SET deleted = NULL WHERE id = ?", (chat_id,))
+
+    def purge(self) -> int:
+        """Drop what was deleted longer ago than UNDO_WINDOW, and picture files nothing refers to any more."""
+        limit = self._clock() - UNDO_WINDOW
+        gone = self._run("DELETE FROM chats WHERE deleted IS NOT NULL AND deleted < ?", (limit,)).rowcount
+        if gone and self.pictures.is_dir():
+            used = {row[0] for row in self._run("SELECT DISTINCT sha256 FROM pictures")}
+            for file in self.pictures.iterdir():
+                if file.is_file() and file.stem not in used:
+                    file.unlink(missing_ok=True)
+        return gone
+
+    # -- messages ------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        chat_id: int,
+        role: Role,
+        text: str,
+        *,
+        pictures: Sequence[Picture] = (),
+        state: MessageState = "done",
+        server: str = "",
+    ) -> StoredMessage:
+        """Append a message; pictures reach the disk before the row that names them."""
+        for picture in pictures:
+            self._keep(picture)
+        now = self._clock()
+        self._run("BEGIN IMMEDIATE")
+        try:
+            cursor = self._run(
+                "INSERT INTO messages(chat_id, role, text, created, state, server, writer_pid, writer_started)"
+                " VALUES (?,?,?,?,?,?,?,?)",
+                (chat_id, role, text, now, state, server, *self._me),
+            )
+            message_id = int(cursor.lastrowid or 0)
+            for position, picture in enumerate(pictures):
+                facts = {
+                    "name": picture.name,
+                    "pixel_sha256": picture.pixel_sha256,
+                    "mime": picture.mime,
+                    "size": picture.size,
+                    "original_size": picture.original_size,
+                    "changes": picture.changes,
+                    "note": picture.note,
+                }
+                self._run(
+                    "INSERT INTO pictures VALUES (?,?,?,?)",
+                    (message_id, position, picture.sha256, json.dumps(facts, ensure_ascii=False)),
+                )
+            self._run("UPDATE chats SET updated = ? WHERE id = ?", (now, chat_id))
+            self._run("COMMIT")
+        except BaseException:
+            self._db.rollback()
+            raise
+        return self.message(message_id)
+
+    def progress(self, message_id: int, text: str, reasoning: str = "") -> None:
+        """What has streamed so far; called about once a second."""
+        self._run("UPDATE messages SET text = ?, reasoning = ? WHERE id = ?", (text, reasoning, message_id))
+
+    def finish(
+        self,
+        message_id: int,
+        *,
+        text: str,
+        state: MessageState,
+        reasoning: str = "",
+        error: str = "",
+        answer: dict[str, Any] | None = None,
+    ) -> StoredMessage:
+        """Close an answer with how it ended and its evidence."""
+        kept = None if answer is None else json.dumps(answer, ensure_ascii=False)
+        self._run(
+            "UPDATE messages SET text = ?, reasoning = ?, state = ?, error = ?, answer = ? WHERE id = ?",
+            (text, reasoning, state, error, kept, message_id),
+        )
+        return self.message(message_id)
+
+    def supersede(self, chat_id: int, from_id: int) -> None:
+        """Put aside a message and all after it (an edit or a second try): kept and exported, no longer shown."""
+        self._run("UPDATE messages SET superseded = 1 WHERE chat_id = ? AND id >= ?", (chat_id, from_id))
+
+    def message(self, message_id: int) -> StoredMessage:
+        row = self._run("SELECT * FROM messages WHERE id = ?", (message_id,)).fetchone()
+        if row is None:
+            raise ChatStoreError(f"there is no message {message_id}")
+        return self._message(row)
+
+    def messages(self, chat_id: int, *, superseded: bool = False) -> list[StoredMessage]:
+        """All messages of a conversation in order; those put aside only when asked for."""
+        keep = "" if superseded else " AND superseded = 0"
+        rows = self._run(f"SELECT * FROM messages WHERE chat_id = ?{keep} ORDER BY id", (chat_id,))
+        return [self._message(row) for row in rows.fetchall()]
+
+    def mark_interrupted(self) -> int:
+        """Close answers whose writer is gone (killed, crashed, machine restarted). Returns how many."""
+        rows = self._run("SELECT id, writer_pid, writer_started FROM messages WHERE state = 'streaming'")
+        lost = [row["id"] for row in rows.fetchall() if not _lives(row["writer_pid"], row["writer_started"])]
+        for message_id in lost:
+            self._run("UPDATE messages SET state = 'interrupted' WHERE id = ?", (message_id,))
+        return len(lost)
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _keep(self, picture: Picture) -> Path:
+        self.pictures.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self._picture_path(picture.sha256, picture.mime)
+        if not path.exists():
+            write_atomic(path, picture.data)
+        return path
+
+    def _picture_path(self, sha256: str, mime: str) -> Path:
+        return self.pictures / f"{sha256}.{_EXTENSIONS.get(mime, 'bin')}"
+
+    def _message(self, row: sqlite3.Row) -> StoredMessage:
+        pictures = self._run("SELECT sha256, facts FROM pictures WHERE message_id = ? ORDER BY position", (row["id"],))
+        return StoredMessage(
+            id=row["id"],
+            chat_id=row["chat_id"],
+            role=row["role"],
+            text=row["text"],
+            reasoning=row["reasoning"],
+            created=row["created"],
+            state=row["state"],
+            error=row["error"],
+            server=row["server"],
+            answer=None if row["answer"] is None else json.loads(row["answer"]),
+            superseded=bool(row["superseded"]),
+            pictures=tuple(self._picture(item["sha256"], json.loads(item["facts"])) for item in pictures),
+        )
+
+    def _picture(self, sha256: str, facts: dict[str, Any]) -> StoredPicture:
+        return StoredPicture(
+            sha256=sha256,
+            name=facts["name"],
+            mime=facts["mime"],
+            size=(facts["size"][0], facts["size"][1]),
+            original_size=(facts["original_size"][0], facts["original_size"][1]),
+            pixel_sha256=facts["pixel_sha256"],
+            changes=tuple(facts["changes"]),
+            note=facts["note"],
+            path=self._picture_path(sha256, facts["mime"]),
+        )
+
+    def _run(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        try:
+            return self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            raise ChatStoreError(f"the conversations in {self.database} cannot be used: {error}") from error
+
+
+_CHATS = "SELECT c.*, (SELECT COUNT(*) FROM messages m WHERE m.chat_id = c.id AND m.superseded = 0) AS n FROM chats c"
+
+
+def _chat(row: sqlite3.Row) -> Chat:
+    return Chat(
+        id=row["id"],
+        title=row["title"],
+        created=row["created"],
+        updated=row["updated"],
+        server=row["server"],
+        system=row["system"],
+        sampling=json.loads(row["sampling"]),
+        count=row["n"],
+    )
+
+
+def _lives(pid: int | None, started: float | None) -> bool:
+    """Is the writer still the same process? A reused pid has another start time."""
+    if pid is None or started is None:
+        return False
+    try:
+        return bool(abs(psutil.Process(pid).create_time() - started) < 1.0)
+    except psutil.Error:
+        return False
