@@ -22,10 +22,12 @@ COMMANDS = {
     "calibrate": "bench",
     "runs": "runs",
     "verify": "verify",
+    "data": "data",
     "tokens": "tokens",
     "kv": "kv",
     "score": "score",
     "env": "env",
+    "gauges": "gauges",
     "doctor": "doctor",
 }
 

@@ -192,7 +192,9 @@ class _Maker:
         self.sources[name] = manifest_digest(manifest)
         path = folder / f"{source}.parquet"
         if hashlib.sha256(path.read_bytes()).hexdigest() != manifest["files"][path.name]["sha256"]:
-            raise DataError(f"{path} is not the file that was made (its hash differs).", "vlmconsole data check shows more.")
+            raise DataError(
+                f"{path} is not the file that was made (its hash differs).", "vlmconsole data check shows more."
+            )
         facts = {fact["uid"]: fact for fact in read_objects(folder, source)}
         rows = list(read_rows(path))
         if (part.count or 0) > len(rows):
@@ -207,7 +209,9 @@ class _Maker:
     def _file(self, split: Split, part: Part) -> Iterator[Made]:
         rows = list(read_own(Path(str(part.file))))
         if part.count is not None:
-            rows = random.Random(f"{self.recipe.seed}:{split.name}:{part.file}").sample(rows, min(part.count, len(rows)))
+            rows = random.Random(f"{self.recipe.seed}:{split.name}:{part.file}").sample(
+                rows, min(part.count, len(rows))
+            )
         for row in rows:
             made = Made(row, row.sha256, row.pixel_sha256, {"group": "own", "id": row.uid})
             for value in (made.sha256, made.pixel_sha256):

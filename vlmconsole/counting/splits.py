@@ -82,7 +82,7 @@ class PictureIndex:
         found: list[Known] = []
         with self._open() as db:
             for value in hashes:
-                query = f"SELECT {_COLUMNS} FROM pictures WHERE sha256 = ? OR pixel_sha256 = ? ORDER BY rowid"  # noqa: S608 - constant columns
+                query = f"SELECT {_COLUMNS} FROM pictures WHERE sha256 = ? OR pixel_sha256 = ? ORDER BY rowid"
                 found += [Known(*row) for row in db.execute(query, (value, value))]
         return found
 
@@ -90,7 +90,7 @@ class PictureIndex:
         """Every entry, in the order of their making."""
         if self.path.exists():
             with self._open() as db:
-                for row in db.execute(f"SELECT {_COLUMNS} FROM pictures ORDER BY rowid"):  # noqa: S608
+                for row in db.execute(f"SELECT {_COLUMNS} FROM pictures ORDER BY rowid"):
                     yield Known(*row)
 
     @contextmanager
@@ -104,7 +104,7 @@ class PictureIndex:
             try:
                 for new in pictures:
                     clash = db.execute(
-                        f"SELECT {_COLUMNS} FROM pictures WHERE digest != ? AND "  # noqa: S608
+                        f"SELECT {_COLUMNS} FROM pictures WHERE digest != ? AND "
                         "(sha256 IN (?, ?) OR pixel_sha256 IN (?, ?)) LIMIT 1",
                         (new.digest, new.sha256, new.pixel_sha256, new.sha256, new.pixel_sha256),
                     ).fetchone()

@@ -1,0 +1,209 @@
+"""``vlmconsole data``: make a dataset from a recipe, check one against its own pixels, look at one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from vlmconsole.cli.common import FAILED, emit, fail, say, state
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MARKS = {"ok": "✓", "wrong": "✗", "not verifiable": "?"}
+STYLES = {"ok": "green", "wrong": "bold red", "not verifiable": "yellow"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``data`` to the command tree."""
+    data = typer.Typer(
+        help="Datasets of counting scenes, and your own pictures: make, check, show.", no_args_is_help=True
+    )
+    app.add_typer(data, name="data")
+
+    @data.command("make")
+    def make(
+        preset: str = typer.Argument(..., help="A shipped recipe, or a TOML file."),
+        seed: int = typer.Option(None, help="Another seed than the recipe's: other pictures.", min=0),
+        name: str = typer.Option(None, help="Another name than the recipe's."),
+    ) -> None:
+        """Make a dataset below the lab home. Made ones are never overwritten."""
+        from vlmconsole.counting.dataset import make_dataset, manifest_digest, read_manifest
+        from vlmconsole.counting.recipe import load_recipe
+
+        recipe = load_recipe(preset, seed=seed, rename=name)
+        folder = make_dataset(recipe, state.lab.places.datasets, on_progress=_progress("pictures"))
+        manifest = read_manifest(folder)
+        summary = _summary(folder, manifest, manifest_digest(manifest))
+        emit(summary, lambda console: _table(console, summary))
+
+    @data.command("list")
+    def list_() -> None:
+        """What datasets there are, and which recipes ship."""
+        from vlmconsole.counting.dataset import MANIFEST, manifest_digest, read_manifest
+        from vlmconsole.counting.recipe import recipe_names
+
+        made = sorted(path.parent for path in state.lab.places.datasets.glob(f"*/{MANIFEST}"))
+        rows = []
+        for folder in made:
+            manifest = read_manifest(folder)
+            rows.append(_summary(folder, manifest, manifest_digest(manifest)))
+        lines = [f"{row['name']}  {row['n']} pictures  {row['path']}" for row in rows] or ["No dataset is made yet."]
+        lines.append(f"Recipes: {', '.join(recipe_names())}")
+        emit({"datasets": rows, "recipes": recipe_names()}, "\n".join(lines))
+
+    @data.command("check")
+    def check(
+        dataset: str = typer.Argument(..., metavar="DIR", help="A dataset's folder or name, or your own file."),
+    ) -> None:
+        """Recompute hashes, schema, labels (from pixels), coverage and isolation. Exit code 1 when one is wrong."""
+        path = _find(dataset)
+        findings = _check_own(path) if path.is_file() else _check_made(path)
+        wrong = any(item["state"] == "wrong" for item in findings)
+
+        def human(console: Console) -> None:
+            for item in findings:
+                mark, style = MARKS[item["state"]], STYLES[item["state"]]
+                console.print(f"{mark} {item['name']}: ", style=style, end="", markup=False)
+                console.print(item["text"], markup=False, soft_wrap=True)
+
+        emit({"path": str(path), "ok": not wrong, "findings": findings}, human)
+        if wrong:
+            raise typer.Exit(FAILED)
+
+    @data.command("show")
+    def show(
+        dataset: str = typer.Argument(..., metavar="DIR", help="A dataset's folder or name, or your own file."),
+        split: str = typer.Option(None, help="Which split; the first when left out."),
+        first: int = typer.Option(0, min=0, help="Index of the first picture shown."),
+        n: int = typer.Option(32, "-n", min=1, max=400, help="How many pictures."),
+        out: str = typer.Option(None, metavar="FILE", help="Where the contact sheet goes (PNG)."),
+    ) -> None:
+        """Write a contact sheet of the pictures with their truths, and print what the dataset holds."""
+        import itertools
+
+        from vlmconsole.counting.sheet import contact_sheet
+
+        path = _find(dataset)
+        summary, rows, label = _contents(path, split)
+        chosen = list(itertools.islice(rows, first, first + n))
+        if not chosen:
+            fail(f"{label} has no picture number {first}.")
+        target = Path(out).expanduser().absolute() if out else state.lab.places.cache / f"{label}-{first}.png"
+        try:
+            contact_sheet(chosen).save(target, "PNG")
+        except (OSError, ValueError) as error:
+            fail(
+                f"The contact sheet cannot be written to {target}: {error}", "Choose another place with --out FILE.png."
+            )
+        summary["sheet"] = str(target)
+        summary["rows"] = [
+            {"index": row.index, "uid": row.uid, "truth": row.truth, "question": row.question, "sha256": row.sha256}
+            for row in chosen
+        ]
+
+        def human(console: Console) -> None:
+            _table(console, summary)
+            console.print(f"contact sheet of {len(chosen)} pictures: {target}", markup=False, soft_wrap=True)
+
+        emit(summary, human)
+
+
+def _find(dataset: str) -> Path:
+    """A file or folder by path, else a dataset of the lab by name."""
+    path = Path(dataset).expanduser()
+    if path.exists():
+        return path.absolute()
+    named = state.lab.places.datasets / dataset
+    if named.is_dir():
+        return named
+    fail(f"There is no dataset {dataset!r}, here or in {named.parent}.", "vlmconsole data list shows what there is.")
+
+
+def _check_made(folder: Path) -> list[dict[str, Any]]:
+    from vlmconsole.counting.examine import check_dataset
+
+    findings = check_dataset(folder, state.lab.places.datasets, on_progress=_progress("pictures checked"))
+    return [finding.to_json() for finding in findings]
+
+
+def _check_own(path: Path) -> list[dict[str, Any]]:
+    """A user's file: every row readable, and none of its pictures known to the lab already."""
+    from vlmconsole.counting.findings import finding
+    from vlmconsole.counting.own import read_own
+    from vlmconsole.counting.splits import PictureIndex
+
+    rows = list(read_own(path))
+    hashes = {value: row.uid for row in rows for value in (row.sha256, row.pixel_sha256)}
+    known = PictureIndex(state.lab.places.datasets).find(hashes)
+    leaks = sorted({f"{hashes.get(k.sha256) or hashes[k.pixel_sha256]} stands in {k.place}" for k in known})
+    return [
+        finding("rows", f"{len(rows)} rows: picture, question and answer of each can be read", ()).to_json(),
+        finding("isolation", f"{len(rows)} rows, no picture stands in a dataset of this lab", leaks).to_json(),
+    ]
+
+
+def _contents(path: Path, split: str | None) -> tuple[dict[str, Any], Any, str]:
+    """(summary, rows in order, label for a file name) of a dataset's split or of a user's file."""
+    from vlmconsole.counting.dataset import manifest_digest, read_manifest
+    from vlmconsole.counting.own import read_own
+    from vlmconsole.counting.rows import read_rows
+
+    if path.is_file():
+        rows = list(read_own(path))
+        return {"name": path.stem, "path": str(path), "n": len(rows), "splits": []}, iter(rows), path.stem
+    manifest = read_manifest(path)
+    names = list(manifest["splits"])
+    chosen = split or names[0]
+    if chosen not in names:
+        fail(f"{path.name} has no split {chosen!r}.", f"It has: {', '.join(names)}.", 2)
+    summary = _summary(path, manifest, manifest_digest(manifest))
+    return summary, read_rows(path / f"{chosen}.parquet"), f"{path.name}-{chosen}"
+
+
+def _summary(folder: Path, manifest: dict[str, Any], digest: str) -> dict[str, Any]:
+    splits = [
+        {"name": name, "role": s["role"], "n": s["n"], "replayed": s["replayed"]}
+        for name, s in manifest["splits"].items()
+    ]
+    return {
+        "name": manifest["name"],
+        "title": manifest["recipe"]["title"],
+        "path": str(folder),
+        "seed": manifest["seed"],
+        "digest": digest,
+        "recipe_sha256": manifest["recipe_sha256"],
+        "n": sum(split["n"] for split in splits),
+        "redrawn": manifest.get("redrawn", 0),
+        "splits": splits,
+    }
+
+
+def _table(console: Console, summary: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    if "digest" in summary:
+        console.print(f"{summary['name']}: {summary['title']}", markup=False, soft_wrap=True)
+        console.print(
+            f"seed {summary['seed']}, digest {summary['digest'][:12]}…, {summary['path']}", markup=False, soft_wrap=True
+        )
+        table = Table("split", "role", box=None, pad_edge=False)
+        table.add_column("pictures", justify="right")
+        table.add_column("replayed", justify="right")
+        for split in summary["splits"]:
+            table.add_row(split["name"], split["role"], str(split["n"]), str(split["replayed"] or "–"))
+        console.print(table)
+    else:
+        console.print(f"{summary['path']}: {summary['n']} rows", markup=False, soft_wrap=True)
+
+
+def _progress(what: str) -> Any:
+    """Says how far it is every few hundred pictures (stderr)."""
+
+    def tell(done: int, total: int) -> None:
+        if done % 250 == 0 or (done == total and total > 250):
+            say(f"{done} of {total} {what}")
+
+    return tell

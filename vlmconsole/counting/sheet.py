@@ -1,0 +1,47 @@
+"""Contact sheets: a grid of a split's pictures with index and truth under each, as one PNG."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+
+from PIL import Image, ImageDraw, ImageFont
+
+from vlmconsole.counting.rows import Row
+
+CELL = 150  # pixels, width of one picture
+CAPTION = 18
+
+
+def caption(row: Row) -> str:
+    """What is written under a picture: its index, and its truth in short."""
+    try:
+        counts = json.loads(row.truth)
+        said = f"{counts['red_circles']} red · {counts['blue_squares']} blue"
+    except (ValueError, KeyError, TypeError):
+        said = row.truth
+    return f"{row.index}: {said}"
+
+
+def contact_sheet(rows: Sequence[Row], *, columns: int = 8) -> Image.Image:
+    """The rows' pictures in a grid, `columns` wide, each scaled to fit 150 × 150 pixels. Raises ValueError for none."""
+    if not rows:
+        raise ValueError("a contact sheet needs at least one picture")
+    columns = min(columns, len(rows))
+    pad = 6
+    wide, high = CELL + pad, CELL + CAPTION + pad
+    sheet = Image.new("RGB", (columns * wide + pad, math.ceil(len(rows) / columns) * high + pad), (245, 245, 245))
+    pen = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(size=12)
+    for number, row in enumerate(rows):
+        left, top = pad + number % columns * wide, pad + number // columns * high
+        image = row.image()
+        image.thumbnail((CELL, CELL), Image.Resampling.LANCZOS)
+        pen.rectangle((left - 1, top - 1, left + CELL, top + CELL), outline=(200, 200, 200))
+        sheet.paste(image, (left + (CELL - image.width) // 2, top + (CELL - image.height) // 2))
+        text = caption(row)
+        while pen.textlength(text, font=font) > CELL and len(text) > 4:
+            text = text[:-2].rstrip("…") + "…"
+        pen.text((left + 2, top + CELL + 2), text, fill=(20, 20, 20), font=font)
+    return sheet
