@@ -14,6 +14,7 @@ from vlmconsole.gauges.series import Series
 
 LATE = 3.0  # seconds without an answer before a source is said to be late and its figures are taken off
 MARKS = 200
+CONSOLE = "console"  # marks that a person or the console set come under this name; it has no figures
 SERIES = 200  # figures at most: a source that invents names cannot fill the memory
 
 State = Literal["ok", "stale", "none", "missing"]
@@ -94,16 +95,14 @@ class Board:
         with self._lock:
             self._sources[source] = _Seen(tuple(keys), self._clock(), slow)
 
-    def mark(self, text: str, at: float | None = None) -> None:
-        """Put a mark on the curves, now or ``at`` wall-clock seconds."""
+    def take(self, batch: Batch, slow: float = 0.0) -> None:
+        """Take one reading of a source that is read every ``slow`` seconds (0: every tick)."""
         with self._lock:
-            self._marks.append(Mark(self._clock() if at is None else at, text))
-
-    def take(self, batch: Batch) -> None:
-        """Take one reading of a source."""
-        with self._lock:
+            if batch.source == CONSOLE:
+                self._marks.extend(batch.marks)
+                return
             seen = self._sources.setdefault(batch.source, _Seen((), batch.at))
-            seen.last = batch
+            seen.last, seen.slow = batch, slow
             self._marks.extend(batch.marks)
             if batch.missing:
                 return
@@ -168,7 +167,7 @@ class Board:
         if source.state != "ok":
             state, why = "missing", source.why
             # A figure of the past that looks like one of now misleads: it is shown for a moment, then taken off.
-            value = value if key in self._figures and now - at <= LATE else None
+            value = value if key in self._figures and now - at <= LATE + self._sources[name].slow else None
         elif value is None:
             state = "none"
         if key not in self._figures:

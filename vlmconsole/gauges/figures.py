@@ -85,15 +85,29 @@ class Batch:
 class Source(Protocol):
     """Something that can be asked about once a second. ``read`` may block: each source has a thread of its own."""
 
-    name: str  # "server", "own", "host": shown with every figure
-    keys: tuple[str, ...]  # the figures it will have, so that a missing one still has its tile
-    slow: float  # seconds between two readings at least (0: every tick)
+    @property
+    def name(self) -> str:
+        """``server``, ``own``, ``host``…: shown with every figure."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The figures it will have, so that a missing one still has its tile."""
+
+    @property
+    def slow(self) -> float:
+        """Seconds between two readings at least; 0: every tick."""
 
     def read(self) -> Batch:
         """One reading. Raises SourceError when there is none."""
 
     def close(self) -> None:
         """Let go of connections and children."""
+
+
+def beginning(text: str) -> str:
+    """How an unexpected answer begins, for a reason that people read: one line, nothing that a terminal obeys."""
+    words = "".join(c if c.isprintable() else " " for c in " ".join(text[:200].split()))[:60]
+    return f"“{words}…”" if words else "with nothing: it is empty"
 
 
 #: figure → (title, unit). GPUs are numbered (`gpu0.memory`), another machine's carry its name (`gpu0@box.memory`).
@@ -114,13 +128,14 @@ TITLES: dict[str, tuple[str, str]] = {
     "host.cpu": ("CPU", "share"),
     "host.memory": ("RAM", "bytes"),
     "host.disk": ("disk", "bytes"),
+    "host.unified": ("unified memory", "bytes"),
     "gpu.memory": ("GPU memory", "bytes"),
     "gpu.use": ("GPU use", "share"),
     "gpu.power": ("GPU power", "W"),
     "gpu.temperature": ("GPU temperature", "°C"),
 }
 
-_GPU = re.compile(r"gpu(\d+)(@[^.]+(?:\.[^.]+)*)?\.(memory|use|power|temperature)")
+_GPU = re.compile(r"gpu(\d+(?:\.mig\d+)?)(@.+)?\.(memory|use|power|temperature)")
 
 
 def title_of(key: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from vlmconsole.gauges.figures import SourceError
+from vlmconsole.gauges.figures import SourceError, beginning
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,7 @@ def read_loads(text: str) -> Load:
             return _get_load([dict(rank) for rank in whole])
         return _v1_loads(whole)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        beginning = " ".join(text.split())[:60]
-        raise SourceError(f"the load report is not what SGLang sends: “{beginning}…”") from None
+        raise SourceError(f"the load report is not what SGLang sends: {beginning(text)}") from None
 
 
 def _get_load(ranks: list[dict[str, Any]]) -> Load:

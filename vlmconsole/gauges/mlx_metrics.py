@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from vlmconsole.gauges.figures import SourceError
+from vlmconsole.gauges.figures import SourceError, beginning
 from vlmconsole.gauges.prometheus import Scrape
 
 
@@ -54,8 +54,7 @@ def read_mlx(text: str) -> MlxReading:
         error = summary.get("last_error") or {}
         return MlxReading(scrape, recent, bool(apc.get("enabled")), str(error.get("error", ""))[:200])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        beginning = " ".join(text.split())[:60]
-        raise SourceError(f"the metrics are not what mlx-vlm sends: “{beginning}…”") from None
+        raise SourceError(f"the metrics are not what mlx-vlm sends: {beginning(text)}") from None
 
 
 def _prefix_cache(scrape: Scrape, apc: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from vlmconsole.gauges.figures import SourceError
+from vlmconsole.gauges.figures import SourceError, beginning
 from vlmconsole.gauges.names import PROMETHEUS, REPLICA_LABELS, Metric, wanted
 
 _SUFFIXES = ("_bucket", "_sum", "_count")
@@ -52,13 +52,8 @@ def read_metrics(text: str, engine: str) -> Scrape:
     for figure, metric in PROMETHEUS[engine].items():
         _put(scrape, figure, metric, samples)
     if not (scrape.counters or scrape.histograms or scrape.gauges):
-        raise SourceError(f"no {engine} metric is in the answer, which begins {_beginning(text)}")
+        raise SourceError(f"no {engine} metric is in the answer, which begins {beginning(text)}")
     return scrape
-
-
-def _beginning(text: str) -> str:
-    words = " ".join(text.split())[:60]
-    return f"“{words}…”" if words else "with nothing: it is empty"
 
 
 def _lines(text: str, names: frozenset[str]) -> list[str]:

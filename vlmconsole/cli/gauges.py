@@ -1,0 +1,181 @@
+"""``vlmconsole gauges``: what the server, the GPU and the client do now, once or live."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from vlmconsole.cli.common import Failure, emit, state
+
+if TYPE_CHECKING:
+    from vlmconsole.gauges.board import Snapshot, Tile
+    from vlmconsole.gauges.recording import Replay
+    from vlmconsole.gauges.sources import Gauges
+
+BARS = "▁▂▃▄▅▆▇█"
+MARKS = {"ok": " ", "stale": "~", "none": "–", "missing": "✗"}
+STYLES = {"ok": "", "stale": "yellow", "none": "dim", "missing": "red"}
+UNITS = {"bytes": "GiB", "share": "%", "s": "-"}  # said once, beside now; seconds may be ms there and s here
+FIRST_WAIT = 6.0  # seconds that one snapshot may wait for every source's second reading
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``gauges`` to the command tree."""
+
+    @app.command("gauges")
+    def gauges(
+        once: bool = typer.Option(False, "--once", help="One snapshot (after two readings), then end."),
+        server: str = typer.Option("", "--server", metavar="NAME", help="Server profile; the setting `server` else."),
+        record: str = typer.Option("", "--record", metavar="FILE", help="Also write every reading to FILE."),
+        replay: str = typer.Option("", "--replay", metavar="FILE", help="Show a recording as if it were live."),
+        speed: float = typer.Option(1.0, "--speed", min=0.1, max=1000.0, help="Pace of a replay."),
+    ) -> None:
+        """Say what server, GPU and client do now, each figure with its source and age. --json implies --once."""
+        from vlmconsole.gauges.recording import Replay
+
+        shown: Gauges | Replay = Replay(Path(replay), speed) if replay else _live(server, record)
+        shown.start()
+        try:
+            if once or state.json:
+                emit_snapshot(_settled(shown))
+            else:
+                _watch(shown)
+        finally:
+            shown.stop()
+
+
+def _live(server: str, record: str) -> Gauges:
+    from vlmconsole.engines.profile import ProfileError, load_profiles
+    from vlmconsole.gauges.recording import Recorder
+    from vlmconsole.gauges.sources import Gauges, default_sources
+
+    lab = state.lab
+    name = server or lab.settings.server
+    try:
+        profiles = load_profiles(lab.places.servers)
+    except ProfileError as error:
+        raise Failure(str(error), code=2) from None
+    if name not in profiles:
+        raise Failure(f"there is no server profile {name!r}", f"Known: {', '.join(sorted(profiles))}.", 2)
+    recorder = Recorder(Path(record)) if record else None
+    return Gauges(default_sources(lab.places, profiles[name]), record=recorder)
+
+
+def _settled(shown: Gauges | Replay) -> Snapshot:
+    """A snapshot with rates: every source that answers has answered twice, or the wait is over."""
+    from vlmconsole.gauges.recording import Replay
+
+    if isinstance(shown, Replay):
+        shown.speed = math.inf
+        return shown.snapshot()
+    begun = time.monotonic()
+    while True:
+        time.sleep(0.1)
+        waited = time.monotonic() - begun
+        snapshot = shown.snapshot()
+        waiting = any(source.state == "waiting" for source in snapshot.sources.values())
+        if waited > FIRST_WAIT or (waited > 1.6 and not waiting):
+            return snapshot
+
+
+def emit_snapshot(snapshot: Snapshot) -> None:
+    """Print one snapshot: a table for people, one JSON value with ``--json``."""
+    emit(snapshot.to_json(), lambda console: console.print(_table(snapshot, console.width)))
+
+
+def _watch(shown: Gauges | Replay) -> None:
+    from rich.live import Live
+
+    from vlmconsole.gauges.recording import Replay
+
+    console = Console(highlight=False)
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            live.update(_table(shown.snapshot(), console.width), refresh=True)
+            if isinstance(shown, Replay) and shown.finished:
+                return
+            time.sleep(1.0)
+
+
+def _table(snapshot: Snapshot, width: int) -> Group:
+    """One row a figure; below it one line a source that does not answer, the running job, the newest marks."""
+    wide = width >= 110
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    headings = (("", "left"), ("figure", "left"), ("now", "right"), ("p50", "right"), ("p95", "right"))
+    for heading, justify in headings:
+        table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("last minute" if wide else "30 s", no_wrap=True)
+    table.add_column("source · age", no_wrap=True)
+    if wide:
+        table.add_column("", overflow="fold", ratio=1)
+    for tile in snapshot.tiles.values():
+        answers = snapshot.sources[tile.source].state == "ok" if tile.source in snapshot.sources else True
+        both = (tile.p50, tile.p95)
+        cells = [
+            Text(MARKS[tile.state]),
+            Text(tile.title),
+            Text(_now(tile)),
+            *(Text(said(value, tile.unit).removesuffix(f" {UNITS.get(tile.unit, tile.unit)}")) for value in both),
+            Text(sparkline(tile.points if wide else tile.points[-15:])),
+            Text(tile.source + _age(tile.age_s), style="dim"),
+        ]
+        if wide:  # why a whole source is silent stands once below, not in every row
+            cells.append(Text(tile.why if answers else "", style="dim"))
+        table.add_row(*cells, style=STYLES[tile.state])
+    lines: list[Table | Text] = [table]
+    for name, source in snapshot.sources.items():
+        if source.state != "ok":
+            hint = f". {source.hint}" if source.hint else ""
+            lines.append(Text(f"✗ {name}: {source.why}{hint}", style="red" if source.state == "missing" else "dim"))
+    if snapshot.job:
+        known = " · ".join(f"{key} {value}" for key, value in snapshot.job["conditions"].items() if key != "settings")
+        lines.append(Text(f"running: {snapshot.job['run']} · {known}"))
+    lines += [Text(f"{time.strftime('%H:%M:%S', time.localtime(mark.at))} {mark.text}") for mark in snapshot.marks[-3:]]
+    return Group(*lines)
+
+
+def _now(tile: Tile) -> str:
+    if tile.value is None:
+        return "–"
+    if tile.total is not None and tile.unit == "bytes":
+        return f"{said(tile.value, 'bytes').removesuffix(' GiB')} of {said(tile.total, 'bytes')}"
+    return said(tile.value, tile.unit) + (f" of {tile.total:g}" if tile.total is not None else "")
+
+
+def said(value: float | None, unit: str) -> str:
+    """A figure as people read it: ms below a second, GiB, percent; never more than three digits that count."""
+    if value is None:
+        return ""
+    if unit == "s":
+        return f"{value * 1000:.3g} ms" if value < 0.9995 else f"{value:.3g} s"
+    if unit == "bytes":
+        return f"{value / 1024**3:.1f} GiB"
+    if unit == "share":
+        return f"{value * 100:.0f} %"
+    text = f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{text} {unit}".rstrip()
+
+
+def sparkline(points: tuple[float | None, ...]) -> str:
+    """Bars between the lowest and the highest point; a space where nothing came."""
+    real = [point for point in points if point is not None]
+    if not real:
+        return ""
+    low, high = min(real), max(real)
+    span = (high - low) or 1.0
+    return "".join(
+        " " if point is None else BARS[round((point - low) / span * (len(BARS) - 1))] for point in points
+    ).strip()
+
+
+def _age(age: float | None) -> str:
+    if age is None:
+        return ""
+    return f" · {age:.0f} s" if age < 120 else f" · {age / 60:.0f} min"

@@ -1,0 +1,152 @@
+"""Our own requests in other processes, followed read-only: the chat's answers and the running jobs' events."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.gauges.feed import Finished
+from vlmconsole.gauges.figures import Mark
+from vlmconsole.runs.events import EventTail
+from vlmconsole.runs.folder import RunFolder, list_runs
+
+LOOK = 5.0  # seconds between two looks for runs that began
+NEWEST = 50  # run folders looked at: a running one is never old
+ACTIVE = frozenset({"starting", "running"})
+
+
+class ChatAnswers:
+    """Follows the answers in the conversation store, read-only: no chat is needed to run in this process."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._db: sqlite3.Connection | None = None
+        self._high = -1
+        self._streaming: set[int] = set()
+
+    def read(self, now: float) -> tuple[list[Finished], int]:
+        """(answers that ended since the last call, answers streaming now)."""
+        if self._db is None:
+            if not self._database.exists():
+                return [], 0
+            self._db = sqlite3.connect(
+                f"{self._database.as_uri()}?mode=ro", uri=True, timeout=0.2, check_same_thread=False
+            )
+        first = self._high < 0
+        rows = self._db.execute(
+            "SELECT id, state, answer FROM messages WHERE role = 'assistant' AND (id > ? OR state = 'streaming')",
+            (self._high,) if not first else (1 << 62,),
+        ).fetchall()
+        if first:
+            self._high = self._db.execute("SELECT COALESCE(MAX(id), 0) FROM messages").fetchone()[0]
+        known = {row[0] for row in rows}
+        for missing in self._streaming - known:
+            rows += self._db.execute("SELECT id, state, answer FROM messages WHERE id = ?", (missing,)).fetchall()
+        self._high = max([self._high, *known])
+        self._streaming = {row[0] for row in rows if row[1] == "streaming"}
+        done = [_of_answer(now, row[2]) for row in rows if row[1] != "streaming" and row[2]]
+        return [answer for answer in done if answer is not None], len(self._streaming)
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+
+def _of_answer(now: float, text: str) -> Finished | None:
+    try:
+        answer = json.loads(text)
+        timing, usage = answer.get("timing") or {}, answer.get("usage") or {}
+        return Finished(now, timing.get("ttft_s"), timing.get("tpot_s"), usage.get("completion_tokens"))
+    except (ValueError, AttributeError):
+        return None
+
+
+class RunningJobs:
+    """Follows the events of the runs that are under way."""
+
+    def __init__(self, runs: Path) -> None:
+        self._runs = runs
+        self._tails: dict[Path, tuple[RunFolder, EventTail]] = {}
+        self._looked = -LOOK
+        self._gauges: dict[Path, dict[str, float]] = {}
+        self._progress: dict[Path, Mapping[str, Any]] = {}
+
+    def read(self, now: float, tick: float) -> tuple[list[Finished], dict[str, float], list[Mark]]:
+        """(requests that ended, gauges told by the jobs, marks) since the last call; ``tick`` is monotonic seconds."""
+        if tick - self._looked >= LOOK:
+            self._look()
+            self._looked = tick
+        finished: list[Finished] = []
+        marks: list[Mark] = []
+        for path, (_, tail) in self._tails.items():
+            for event in tail.read():
+                self._take(path, event, finished, marks)
+        gauges: dict[str, float] = {}
+        for told in self._gauges.values():
+            for name, value in told.items():
+                # Two jobs' requests in flight add up; of two clients' lags the worse one counts.
+                gauges[name] = max(gauges.get(name, 0.0), value) if name == "lag" else gauges.get(name, 0.0) + value
+        return finished, gauges, marks
+
+    def _look(self) -> None:
+        running = {run.path: run for run in list_runs(self._runs)[:NEWEST] if run.state().get("state") in ACTIVE}
+        for path in self._tails.keys() - running.keys():
+            del self._tails[path]
+            self._gauges.pop(path, None)
+            self._progress.pop(path, None)
+        for path, run in running.items():
+            if path not in self._tails:
+                tail = EventTail(run.file("events.jsonl"))
+                # A run that was under way before: what it did is history, not now.
+                tail.offset = tail.path.stat().st_size if tail.path.exists() else 0
+                self._tails[path] = (run, tail)
+
+    def _take(self, path: Path, event: dict[str, Any], finished: list[Finished], marks: list[Mark]) -> None:
+        at, kind = _number(event.get("t")) or 0.0, event.get("kind")
+        if kind == "request":
+            tokens = _number(event.get("output_tokens"))
+            finished.append(
+                Finished(
+                    at,
+                    _number(event.get("ttft_s")),
+                    _number(event.get("tpot_s")),
+                    None if tokens is None else int(tokens),
+                )
+            )
+        elif kind == "mark" and event.get("text"):
+            marks.append(Mark(at, str(event["text"])[:200]))
+        elif kind == "progress":
+            self._progress[path] = event
+        elif kind == "metric":
+            figure = {"in_flight": "in_flight", "client_lag_s": "lag"}.get(str(event.get("name")))
+            value = _number(event.get("value"))
+            if figure is not None and value is not None:
+                self._gauges.setdefault(path, {})[figure] = value
+
+    def job(self) -> dict[str, Any] | None:
+        """The newest running job: its run, title, progress and conditions; None when nothing runs."""
+        if not self._tails:
+            return None
+        path = max(self._tails)
+        run = self._tails[path][0]
+        job, conditions = run.job(), run.read_json("conditions.json", {})
+        known = {key: value for key, value in conditions.items() if value not in (None, [], {})}
+        progress = self._progress.get(path, {})
+        return {
+            "run": run.name,
+            "kind": job.get("kind"),
+            "title": job.get("title"),
+            "progress": {name: progress.get(name) for name in ("done", "total", "unit", "note")} if progress else None,
+            "conditions": known,
+        }
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, or None: an event's field may be anything."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if value == value and abs(value) != float("inf") else None

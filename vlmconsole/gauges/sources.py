@@ -1,0 +1,159 @@
+"""The gauges at work: every source in a thread of its own, once a second, on one board. None can hold another up."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from vlmconsole.engines.profile import ProfileError, ServerProfile
+from vlmconsole.engines.servers import located
+from vlmconsole.engines.ssh import SshHost
+from vlmconsole.errors import LabError
+from vlmconsole.gauges.board import CONSOLE, Board, Snapshot
+from vlmconsole.gauges.far import FarGpu
+from vlmconsole.gauges.feed import RequestFeed
+from vlmconsole.gauges.figures import Batch, Mark, Source, SourceError
+from vlmconsole.gauges.machine import AppleSource, HostSource, NvidiaSource
+from vlmconsole.gauges.requests import OwnRequests
+from vlmconsole.gauges.scrape import KEYS, ServerMetrics
+from vlmconsole.runs.places import Places
+
+BACK_OFF = (1.0, 2.0, 4.0)  # seconds to the next try after a failure; the last one repeats
+
+
+class ServerSource:
+    """The metrics of a profile's server, wherever it answers now: one started here may get another port each time."""
+
+    name = "server"
+    keys = tuple(f"server.{figure}" for figure in KEYS)
+    slow = 0.0
+
+    def __init__(self, profile: ServerProfile, places: Places) -> None:
+        self._profile, self._places = profile, places
+        self._metrics: ServerMetrics | None = None
+        self._at = ""
+
+    def read(self) -> Batch:
+        profile = located(self._profile, self._places)
+        if not profile.base_url:
+            raise SourceError(
+                f"the server {profile.name} is not started", f"Start it: vlmconsole servers start {profile.name}"
+            )
+        if self._metrics is None or profile.base_url != self._at:
+            self.close()
+            try:
+                key = profile.api_key()
+            except ProfileError as error:
+                raise SourceError(str(error)) from None
+            headers = {"Authorization": f"Bearer {key}"} if key else None
+            self._metrics, self._at = ServerMetrics(profile.base_url, profile.engine, headers=headers), profile.base_url
+        return self._metrics.read()
+
+    def close(self) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+        self._metrics = None
+
+
+class _Poller(threading.Thread):
+    """Asks one source again and again; what goes wrong becomes a batch that says so."""
+
+    def __init__(self, source: Source, deliver: Callable[[Batch, Source], None], interval: float) -> None:
+        super().__init__(name=f"gauges-{source.name}", daemon=True)
+        self.source = source
+        self._deliver, self._interval = deliver, interval
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        failures, due = 0, time.monotonic()
+        while not self._stopping.is_set():
+            batch = self._read()
+            self._deliver(batch, self.source)
+            failures = failures + 1 if batch.missing else 0
+            pause = max(self._interval, self.source.slow)
+            if failures:
+                pause = max(self._interval, BACK_OFF[min(failures, len(BACK_OFF)) - 1])
+            # On a fixed beat, so that a slow answer does not shift the next; a beat that was missed is skipped.
+            due = max(due + pause, time.monotonic())
+            self._stopping.wait(due - time.monotonic())
+        with contextlib.suppress(Exception):  # a source that cannot even close is gone as it is
+            self.source.close()
+
+    def _read(self) -> Batch:
+        try:
+            return self.source.read()
+        except LabError as error:
+            return Batch(self.source.name, time.time(), missing=error.message, hint=error.hint)
+        except Exception as error:
+            # A fault of ours in one source must neither end the others nor be hidden: it is said in its tiles.
+            return Batch(self.source.name, time.time(), missing=f"this source has a fault: {error!r}"[:300])
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+
+class Gauges:
+    """The board and what feeds it. Start, take snapshots from any thread, stop."""
+
+    def __init__(
+        self, sources: Sequence[Source], interval: float = 1.0, record: Callable[[Batch], None] | None = None
+    ) -> None:
+        """``record`` gets every batch as it comes (see gauges.recording)."""
+        self.board = Board()
+        self._record = record
+        self._pollers = [_Poller(source, self._take, interval) for source in sources]
+        for source in sources:
+            self.board.expect(source.name, source.keys, source.slow)
+
+    def start(self) -> Gauges:
+        for poller in self._pollers:
+            poller.start()
+        return self
+
+    def stop(self) -> None:
+        """Stop asking. A source that hangs is left behind in its thread, which ends with the process."""
+        for poller in self._pollers:
+            poller.stop()
+        until = time.monotonic() + 1.0
+        for poller in self._pollers:
+            if poller.is_alive():
+                poller.join(max(0.0, until - time.monotonic()))
+
+    def __enter__(self) -> Gauges:
+        return self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def snapshot(self) -> Snapshot:
+        return self.board.snapshot()
+
+    def mark(self, text: str) -> None:
+        """Put a mark on every curve, now."""
+        self._take(Batch(CONSOLE, time.time(), marks=(Mark(time.time(), text),)), None)
+
+    def _take(self, batch: Batch, source: Source | None) -> None:
+        self.board.take(batch, source.slow if source is not None else 0.0)
+        if self._record is not None:
+            self._record(batch)
+
+
+def default_sources(
+    places: Places,
+    profile: ServerProfile | None = None,
+    feed: RequestFeed | None = None,
+    ssh_config: Path | None = None,
+) -> list[Source]:
+    """Everything that this machine and ``profile`` offer; the far GPUs where the profile names an SSH host."""
+    sources: list[Source] = [OwnRequests(places.runs, places.chats, feed)]
+    if profile is not None:
+        sources.append(ServerSource(profile, places))
+    sources += [NvidiaSource(), HostSource(places.home)]
+    if AppleSource.here():
+        sources.append(AppleSource())
+    if profile is not None and profile.ssh_host:
+        sources.append(FarGpu(SshHost.parse(profile.ssh_host, ssh_config)))
+    return sources
