@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vlmconsole.cli.common import FAILED, emit, say, state
+from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, emit, say, state
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,8 +86,10 @@ def bench(
             console.print(ending(run), markup=False, soft_wrap=True)
 
     emit(result, human)
-    judged = isinstance(summary, dict) and summary.get("valid") is False
-    raise typer.Exit(code or (FAILED if judged else 0))
+    if isinstance(summary, dict) and summary.get("valid") is False:
+        # Nothing counted is a failure; figures that may not be used are no failure of the server's.
+        code = code or (CANNOT_JUDGE if summary.get("n") else FAILED)
+    raise typer.Exit(code)
 
 
 def _with(preset: Preset, given: dict[str, Any]) -> Preset:
@@ -114,11 +116,12 @@ def show_measured(console: Console, summary: dict[str, Any], conditions: dict[st
         if found:
             figures = (seconds(found["p50"]), seconds(found["p95"]), str(found["n"]), found.get("flag") or "")
             table.add_row(name, *figures)
-    console.print(table)
+    if summary["n"]:
+        console.print(table)
     if summary.get("throughput_tok_s") is not None:
         rate = f"{summary['throughput_tok_s']:.1f} tok/s, {summary['requests_per_s']:.2f} requests/s"
         console.print(f"throughput {rate}", markup=False)
-    else:
+    elif summary["n"]:
         console.print("throughput not known: the server's usage is missing", markup=False)
     flight = summary.get("in_flight")
     lag = (summary.get("lag") or {}).get("probe")

@@ -1,4 +1,4 @@
-"""``vlmconsole runs list | show RUN``: what was run, with which settings, and how it ended."""
+"""``vlmconsole runs list | show RUN | compare A B``: what was run, with which settings, and how it ended."""
 
 import time
 from typing import Annotated, Any
@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vlmconsole.cli.common import emit, state
+from vlmconsole.cli.compare import compare
 from vlmconsole.cli.run import ending
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
 
@@ -17,6 +18,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Runs: what was run, with its conditions.")
     group.command("list")(list_command)
     group.command("show")(show)
+    group.command("compare")(compare)
     app.add_typer(group, name="runs")
 
 

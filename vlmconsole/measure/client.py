@@ -1,8 +1,9 @@
 """The load client's process: ``python -m vlmconsole.measure.client`` with a plan on standard input.
 
 It imports nothing beyond the standard library and the reading loop, so that it is up in a fraction of a
-second. Standard output carries one JSON object a line: progress, a few times a second. SIGTERM ends the
-run early, and what was in flight is kept as cancelled.
+second. The plan is one line of standard input; when that is closed (on purpose, or because whoever started
+us is gone) the run ends early, and what was in flight is kept as cancelled. SIGTERM does the same. Standard
+output carries one JSON object a line: progress, a few times a second.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def percentile_of_sorted(values: list[int], share: float) -> int:
 
 
 def main() -> int:
-    plan = Plan.from_json(sys.stdin.read())
+    plan = Plan.from_json(sys.stdin.readline())
     started = clock()
     raise_file_limit(max((phase.concurrency for phase in plan.phases), default=1) * 2 + FILES_BESIDE)
     spill = SpillWriter(plan.spill)
@@ -85,7 +86,7 @@ def main() -> int:
         size = os.fstat(file.fileno()).st_size
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
     try:
-        reader = Reader(plan, memoryview(mapped), spill, tell)
+        reader = Reader(plan, memoryview(mapped), spill, tell, stop_on=sys.stdin.fileno())
     except socket.gaierror as unknown:
         return _write_report(plan, {"error": f"{plan.host} is not known: {unknown.strerror}"})
 
@@ -93,7 +94,7 @@ def main() -> int:
         reader.stop = True
 
     signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C goes to the whole group; the parent tells us by SIGTERM
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C goes to the whole group; the parent tells us to stop
     # Nothing here makes cycles; a collection would only hold the loop up.
     gc.collect()
     gc.freeze()

@@ -56,22 +56,6 @@ FIGURES: dict[str, tuple[str, str, Literal["lower", "higher"]]] = {
 }
 
 
-class CannotCompare(LabError):
-    """The two may not be compared. ``differences`` names every condition that stands against it."""
-
-    code = 3
-
-    def __init__(self, comparison: Comparison) -> None:
-        count = len(comparison.differs)
-        names = "; ".join(str(one) for one in comparison.differs)
-        if comparison.invalid:
-            super().__init__("Not comparable: " + " ".join(comparison.invalid))
-        else:
-            super().__init__(f"Not comparable: {count} condition{'s differ' if count > 1 else ' differs'}: {names}.")
-        self.hint = "One condition may differ when it is the experiment: --only KEY." if count == 1 else ""
-        self.comparison = comparison
-
-
 @dataclass(frozen=True)
 class Difference:
     """One condition that is not the same in both. None: unknown, which equals nothing that is known."""
@@ -99,6 +83,16 @@ class Comparison:
     def comparable(self) -> bool:
         return not self.differs and not self.invalid
 
+    def sentence(self) -> str:
+        """The verdict in one sentence, every condition that stands against it named."""
+        if self.invalid:
+            return "Not comparable: " + " ".join(self.invalid)
+        if self.differs:
+            count = len(self.differs)
+            names = "; ".join(str(one) for one in self.differs)
+            return f"Not comparable: {count} condition{'s differ' if count > 1 else ' differs'}: {names}."
+        return f"Comparable; only {self.allowed} differs." if self.allowed else "Comparable: no condition differs."
+
     def to_json(self) -> dict[str, Any]:
         return {
             "comparable": self.comparable,
@@ -108,11 +102,6 @@ class Comparison:
             "unknown": self.unknown,
             "invalid": self.invalid,
         }
-
-
-def keys() -> list[str]:
-    """What ``only`` may name, besides ``settings.NAME``."""
-    return list(COMPARED)
 
 
 def compare(a: Conditions, b: Conditions, only: str | None = None) -> Comparison:
@@ -126,7 +115,7 @@ def compare(a: Conditions, b: Conditions, only: str | None = None) -> Comparison
     same: dict[str, Any] = {}
     unknown: list[str] = []
     for key, label in COMPARED.items():
-        if left[key] == right[key]:
+        if same_condition(key, left[key], right[key]):
             if left[key] is not None:
                 same[key] = left[key]
             elif key not in NONE_IS_KNOWN:
@@ -136,6 +125,13 @@ def compare(a: Conditions, b: Conditions, only: str | None = None) -> Comparison
     differs += _settings(left.get("settings") or {}, right.get("settings") or {}, {one.key for one in differs})
     allowed = next((one for one in differs if one.key == only), None)
     return Comparison([one for one in differs if one is not allowed], same, unknown, allowed)
+
+
+def same_condition(key: str, a: Any, b: Any) -> bool:
+    """Whether two values of one condition mean the same. Of warm-ups only counts whether there were any."""
+    if key == "warm_up" and a is not None and b is not None:
+        return bool(a.startswith(("0 ", "none"))) == bool(b.startswith(("0 ", "none")))
+    return bool(a == b)
 
 
 #: settings that are conditions of their own under another name
@@ -227,6 +223,7 @@ def compare_runs(a: RunFolder, b: RunFolder, only: str | None = None) -> tuple[C
             raise LabError(f"{run.name}: conditions.json is not of one measurement.") from None
         summaries.append(summary)
         if summary.get("valid") is False:
-            invalid.append(f"{run.name} is INVALID: {summary.get('invalid_because') or 'it was set aside'}.")
+            why = str(summary.get("invalid_because") or "it was set aside")
+            invalid.append(f"{run.name} is INVALID: {why.rstrip('.')}.")
     comparison = compare(conditions[0], conditions[1], only)
     return replace(comparison, invalid=invalid), figures(summaries[0], summaries[1])

@@ -172,7 +172,8 @@ class _Intake:
         self.missing = {phase.name: {index for index, _ in phase.requests} for phase in plan.phases}
         self.first_sent: int | None = None
         self._spill = SpillReader(Path(plan.spill))
-        self._rows = open(run.file(REQUESTS), "a", encoding="utf-8", opener=_private)  # noqa: PTH123
+        descriptor = os.open(run.file(REQUESTS), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._rows = os.fdopen(descriptor, "a", encoding="utf-8")
 
     def turn(self) -> None:
         """What has ended by now, for a few milliseconds at most: the load itself must not feel it."""
@@ -256,7 +257,3 @@ def _lag(report: dict[str, Any], measured: dict[str, Any] | None, gathered: Gath
         run_queue_wait_s=report["run_queue_wait_s"],
         wall_step_s=(max(offsets) - min(offsets)) / 1e9 if offsets else 0.0,
     )
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)

@@ -52,16 +52,16 @@ def run_client(
         assert process.stdin is not None and process.stdout is not None
         try:
             with contextlib.suppress(BrokenPipeError):  # it ended at once: its report or its stderr says why
-                process.stdin.write(plan.to_json().encode())
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
+                process.stdin.write(plan.to_json().encode() + b"\n")
+                process.stdin.flush()
             follower = _Follower(process.stdout.fileno(), on_progress)
             asked, next_watch = False, time.monotonic()
             while follower.wait():
                 on_turn()
                 if stopping() and not asked:
                     asked = True
-                    process.terminate()
+                    with contextlib.suppress(BrokenPipeError):
+                        process.stdin.close()
                 if watch is not None and time.monotonic() >= next_watch:
                     next_watch = time.monotonic() + WATCH_S
                     for key, value in watch().items():
@@ -93,6 +93,9 @@ class _Follower:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
     if process.poll() is None:
         process.terminate()
         try:

@@ -68,7 +68,10 @@ class Exchange:
 
 
 class Reader:
-    """Runs the phases of one plan. ``on_turn(done, total, in_flight)`` is called a few times a second."""
+    """Runs the phases of one plan. ``on_turn(report, done, failed, total, in flight)`` is called a few times a second.
+
+    ``stop`` (set by anyone, or when the descriptor ``stop_on`` becomes readable) ends the run early.
+    """
 
     def __init__(
         self,
@@ -76,6 +79,7 @@ class Reader:
         bodies: memoryview,
         spill: SpillWriter,
         on_turn: Callable[[PhaseReport, int, int, int, int], None],
+        stop_on: int | None = None,
     ) -> None:
         self.plan, self.bodies, self.spill, self.on_turn = plan, bodies, spill, on_turn
         self.offsets: list[tuple[int, int]] = []
@@ -84,6 +88,9 @@ class Reader:
         self.stray_bytes = 0
         self.kernel_stamps = False
         self._poller = Poller()
+        self._stop_on = stop_on
+        if stop_on is not None:
+            self._poller.add(stop_on, READ)
         self._context = tls_context(plan.verify_tls) if plan.tls else None
         self._addresses: list[Address] = resolve(plan.host, plan.port)
         self._all: dict[int, Connection] = {}
@@ -160,13 +167,11 @@ class Reader:
 
     def run(self, phase: Phase) -> PhaseReport:
         """Send every request of ``phase`` and wait for each to end. Its clock starts when connections are open."""
-        closed_loop = phase.due_s is None
         self._done = self._failed = 0
         self._failures_in_row = 0
         self._total = len(phase.requests)
         self._phase = phase.name
-        spare = 0 if closed_loop else min(64, phase.concurrency)
-        self._want_idle = spare
+        self._want_idle = 0 if phase.due_s is None else min(64, phase.concurrency)
         wanted = min(phase.concurrency, self._total)
         self.open(max(0, wanted - len(self._idle)))
         self._sample_offset(clock())
@@ -182,6 +187,7 @@ class Reader:
                 (started + int(due * SECOND), index, segments)
                 for due, (index, segments) in zip(phase.due_s, phase.requests, strict=True)
             )
+        give_up = max(GIVE_UP_AFTER, 2 * phase.concurrency)
         tick = int(self.plan.tick_s * SECOND)
         next_tick, next_sweep, next_offset = started + tick, started, started + OFFSET_NS
         while (waiting or self._due or self._ready or self._busy) and not self.stop:
@@ -197,16 +203,10 @@ class Reader:
             if now >= next_offset:
                 next_offset = now + OFFSET_NS
                 self._sample_offset(now)
-            if self._failures_in_row >= max(GIVE_UP_AFTER, 2 * phase.concurrency) and not self._busy:
+            if self._failures_in_row < give_up:
+                self._send_due(now, waiting, phase)
+            elif not self._busy:
                 break
-            if closed_loop:
-                while waiting and len(self._busy) + len(self._ready) < phase.concurrency:
-                    index, segments = waiting.popleft()
-                    self._ready.append(self._prepare(index, None, segments))
-            while self._due and self._due[0][0] <= now:
-                due, index, segments = self._due.popleft()
-                self._ready.append(self._prepare(index, due, segments))
-            self._start_ready()
             next_due = self._due[0][0] if self._due else next_tick
             wait = (min(next_tick, next_due) - clock()) / SECOND
             self._handle(self._poller.wait(max(0.0, wait)))
@@ -219,6 +219,16 @@ class Reader:
         self._sample_offset(report.ended)
         self.on_turn(report, self._done, self._failed, self._total, 0)
         return report
+
+    def _send_due(self, now: int, waiting: deque[tuple[int, Segments]], phase: Phase) -> None:
+        """Send what is due: in a closed loop whatever fills C, in an open loop what the schedule says."""
+        while waiting and len(self._busy) + len(self._ready) < phase.concurrency:
+            number, segments = waiting.popleft()
+            self._ready.append(self._prepare(number, None, segments))
+        while self._due and self._due[0][0] <= now:
+            due, number, segments = self._due.popleft()
+            self._ready.append(self._prepare(number, due, segments))
+        self._start_ready()
 
     def problem(self) -> str:
         """What the last connection failed of; empty when none did."""
@@ -268,6 +278,8 @@ class Reader:
         for descriptor, mask in events:
             connection = self._all.get(descriptor)
             if connection is None:
+                if descriptor == self._stop_on:
+                    self.stop = True
                 continue
             try:
                 if connection.state is State.BUSY:

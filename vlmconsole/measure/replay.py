@@ -126,7 +126,7 @@ def _failure(raw: Raw, result: StreamResult, body: _Body, status: int | None, br
         return Failure(HTTP_ERROR, f"the server answered {status}: {said}", status, shown)
     if raw.outcome not in (WHOLE, CLOSED):
         reached = f" after {pieces} pieces of text" if raw.reads else ""
-        return Failure(raw.outcome, f"{raw.outcome}{reached}{f': {raw.detail}' if raw.detail else ''}", status)
+        return Failure(raw.outcome, f"{raw.detail or raw.outcome}{reached}", status)
     if result.error is not None:
         streamed = result.events > 0
         kind = ERROR_EVENT if streamed else NO_STREAM

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-LAG_LIMIT_S = 0.010  # client lag (p99) past which a cell is INVALID, unless its settings say otherwise
+LAG_LIMIT_S = 0.020  # client lag (p99) past which a cell is INVALID, unless its settings say otherwise
 _SIZE = re.compile(r"([1-9]\d{0,4})[x×]([1-9]\d{0,4})")
 
 

@@ -1,0 +1,345 @@
+"""The load client against the reference server over real sockets, each in its own process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vlmconsole.measure.inputs import Recipe
+from vlmconsole.measure.load import REQUESTS, Cell, Target, run_cell
+from vlmconsole.measure.plan import schedule
+from vlmconsole.measure.process import LoadError
+from vlmconsole.measure.reference import FAULTS, Reference, Schedule, running
+from vlmconsole.measure.replay import Measured
+from vlmconsole.measure.summary import CellSummary
+from vlmconsole.runs.folder import RunFolder
+
+TOKENS = 8
+RECIPE = Recipe(
+    "test",
+    {"model": "reference", "max_tokens": TOKENS, "stream": True, "stream_options": {"include_usage": True}},
+)
+#: other programs share the machine that tests run on: figures are checked, its idleness is not
+PATIENT = 10.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Reference]:
+    with running(Schedule(role_ms=2, ttft_ms=30, itl_ms=4, tokens=TOKENS)) as found:
+        yield found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path, kind="bench", preset="test", spec={}, title="test", home=tmp_path)
+
+
+def measure(run: RunFolder, url: str, n: int = 4, **fields: Any) -> CellSummary:
+    settings = {"lag_limit_s": PATIENT, "warm_up": [], **fields}
+    cell = Cell("test", Target.of(f"{url}/chat/completions"), list(RECIPE.bodies(range(n))), **settings)
+    return run_cell(cell, run)
+
+
+def rows(run: RunFolder) -> list[dict[str, Any]]:
+    return list(run.read_jsonl(REQUESTS))
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 32])
+def test_closed_loop_agrees_with_what_the_server_wrote(server: Reference, run: RunFolder, concurrency: int) -> None:
+    n = max(6, 2 * concurrency)
+    seen = []
+    before = len(server.truth())
+    cell = Cell(
+        f"closed-{concurrency}",
+        Target.of(server.chat_url),
+        list(RECIPE.bodies(range(n))),
+        concurrency,
+        warm_up=list(RECIPE.bodies(range(-2, 0))),
+        lag_limit_s=PATIENT,
+    )
+    summary = run_cell(cell, run, on_request=seen.append)
+    truth = {one["id"]: one for one in server.truth()[before:]}
+    assert (summary.n, summary.failures, summary.warm_up, summary.planned) == (n, 0, 2, n)
+    assert summary.valid
+    assert summary.finish_reasons == {"length": n}
+    assert summary.output_tokens == TOKENS
+    assert summary.total_output_tokens == n * TOKENS
+    assert summary.itl_per == "token"
+    assert summary.in_flight is not None
+    assert summary.in_flight.max == concurrency
+    assert summary.client is not None
+    assert summary.client.connections == concurrency
+    assert len(seen) == n
+    for one in seen:
+        said = truth[f"closed-{concurrency}-{one.raw.number}"]
+        first, done = one.result.stamps.first_text, one.result.stamps.done
+        assert first is not None
+        assert done is not None
+        # The server stamps after its write, so we may have read a moment before; never long before.
+        assert first - said["first"] / 1e9 > -0.005
+        assert one.timing.ttft_s is not None
+        assert one.timing.ttft_s >= 0.029  # the role chunk came after 2 ms and is no token
+        assert one.raw.sent is not None
+        assert one.raw.sent <= said["received"]
+        assert len(one.gaps_s) == TOKENS - 1
+    # However busy the machine is: the client is not more wrong than it says it is.
+    worst = summary.lag.worst_p99()
+    assert worst is not None
+    errors = sorted(
+        (one.result.stamps.first_text or 0) - truth[f"{cell.name}-{one.raw.number}"]["first"] / 1e9 for one in seen
+    )
+    assert errors[len(errors) // 2] < 0.005 + worst
+
+
+def test_rows_hold_every_time_in_order_and_warm_ups_apart(server: Reference, run: RunFolder) -> None:
+    measure(run, server.base_url, 3, warm_up=list(RECIPE.bodies(range(-1, 0))))
+    found = rows(run)
+    assert [row["phase"] for row in found] == ["warm-up", "measured", "measured", "measured"]
+    assert [row["counted"] for row in found] == [False, True, True, True]
+    for row in found:
+        order = [
+            row[key] for key in ("sent", "send_done", "first_byte", "first_any", "first_text", "last_text", "done")
+        ]
+        assert order == sorted(order)
+        assert row["ttft_s"] == pytest.approx(row["first_text"] - row["sent"], abs=2e-6)
+        assert row["e2e_s"] == pytest.approx(row["done"] - row["sent"], abs=2e-6)
+        assert row["tpot_s"] == pytest.approx((row["last_text"] - row["first_text"]) / (TOKENS - 1), abs=2e-6)
+        assert row["prompt_tokens"] == RECIPE.record(0)["messages"][0]["content"].count(" ") + 1
+    connection = {row["connection"] for row in found}
+    assert len(connection) == 1
+    assert [row["served_before"] for row in found] == [0, 1, 2, 3]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="kernel receive stamps are Linux's")
+def test_the_kernel_says_when_each_read_arrived(server: Reference, run: RunFolder) -> None:
+    summary = measure(run, server.base_url, 6, concurrency=2)
+    kernel = summary.lag.kernel
+    assert kernel is not None
+    assert kernel.n > 6 * TOKENS / 2
+    assert -0.001 < kernel.min < kernel.p50 < 0.05
+    assert summary.ttft_kernel_s is not None
+    assert summary.ttft_s is not None
+    assert summary.ttft_kernel_s.n == 6
+    assert summary.ttft_kernel_s.p50 <= summary.ttft_s.p50 + 0.001
+    assert summary.lag.probe is not None
+    assert summary.lag.probe.n > 5
+
+
+def test_open_loop_keeps_its_absolute_schedule(run: RunFolder) -> None:
+    # One at a time takes 60 ms, due are 50 a second: a closed loop would send them 60 ms apart.
+    with running(Schedule(role_ms=1, ttft_ms=40, itl_ms=5, tokens=5, limit=1)) as slow:
+        due = schedule(10, 50.0)
+        summary = measure(run, slow.base_url, 10, due_s=due)
+    assert summary.n == 10
+    for row in rows(run):
+        assert row["scheduled"] == pytest.approx(due[row["index"]], abs=1e-5)
+        assert row["sent"] >= row["scheduled"]
+        assert row["ttft_from_scheduled_s"] >= row["ttft_s"]
+    late = sorted(row["sent"] - row["scheduled"] for row in rows(run))
+    assert late[len(late) // 2] < 0.02
+    assert summary.ttft_from_scheduled_s is not None
+    assert summary.in_flight is not None
+    assert summary.in_flight.max > 3  # they queue at the server, as they do in life
+
+
+def test_poisson_arrivals_have_the_rate_and_are_the_same_for_one_seed() -> None:
+    due = schedule(2000, 10.0, "poisson", seed=3)
+    assert due == schedule(2000, 10.0, "poisson", seed=3)
+    assert due != schedule(2000, 10.0, "poisson", seed=4)
+    assert due[0] == 0.0
+    assert due == sorted(due)
+    assert due[-1] == pytest.approx(200, rel=0.1)
+    assert schedule(3, 2.0) == [0.0, 0.5, 1.0]
+    with pytest.raises(ValueError, match="above 0"):
+        schedule(3, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "said"),
+    [
+        ("http500", "http error", "500: asked to fail"),
+        ("reset", "reset", "after 3 pieces"),
+        ("cut", "closed early", "after 3 pieces of text, before [DONE]"),
+        ("event", "error event", "out of memory"),
+        ("stall", "stalled", "no byte for 0.5 s"),
+        ("silent", "stalled", "no byte for 0.5 s"),
+        ("garbage", "garbage", "no HTTP answer"),
+        ("page", "no stream", "Welcome!"),
+    ],
+)
+def test_each_failure_is_counted_kept_and_explained(
+    server: Reference, run: RunFolder, fault: str, kind: str, said: str
+) -> None:
+    summary = measure(run, server.fault_url(fault), 3, concurrency=2, stall_timeout_s=0.5)
+    assert (summary.n, summary.failures, summary.failure_kinds) == (0, 3, {kind: 3})
+    assert summary.ttft_s is None  # failed requests are in no latency
+    assert not summary.valid
+    for row in rows(run):
+        assert row["failure"]["kind"] == kind
+        assert said in row["failure"]["detail"]
+        assert not row["counted"]
+    assert fault in FAULTS
+
+
+def test_a_server_that_closes_after_each_answer_is_measured_on_fresh_connections(
+    server: Reference, run: RunFolder
+) -> None:
+    summary = measure(run, server.fault_url("close"), 6, concurrency=2)
+    assert (summary.n, summary.failures) == (6, 0)
+    assert {row["served_before"] for row in rows(run)} == {0}
+
+
+def test_a_server_that_dies_leaves_none_out_of_the_books(run: RunFolder) -> None:
+    with running(Schedule(role_ms=1, ttft_ms=10, itl_ms=2, tokens=TOKENS)) as dying:
+        summary = measure(run, dying.fault_url("die"), 60, concurrency=2)
+        dying.process.wait(5)
+    assert summary.n == 0
+    assert summary.failures == 60
+    kinds = summary.failure_kinds
+    assert kinds["refused"] >= 1
+    assert kinds["not sent"] >= 30  # it gave up, rather than hammer a port where nobody is
+    assert sorted(row["index"] for row in rows(run)) == list(range(60))
+    assert all(row["failure"]["detail"] for row in rows(run))
+
+
+def test_nobody_there_is_refused_and_said(run: RunFolder) -> None:
+    summary = measure(run, "http://127.0.0.1:1/v1", 2)
+    assert summary.failure_kinds == {"refused": 2}
+    assert "refused" in summary.first_failures[0].lower()
+
+
+def test_an_unknown_host_is_told_before_anything(run: RunFolder) -> None:
+    with pytest.raises(LoadError, match="is not known"):
+        measure(run, "http://no-such-host.invalid/v1", 1)
+    with pytest.raises(LoadError, match="no address"):
+        Target.of("ftp://here")
+
+
+def test_stopping_keeps_what_was_in_flight(server: Reference, run: RunFolder) -> None:
+    seen: list[Measured] = []
+    cell = Cell("stop", Target.of(server.chat_url), list(RECIPE.bodies(range(500))), 2, lag_limit_s=PATIENT)
+    summary = run_cell(cell, run, on_request=seen.append, stopping=lambda: len(seen) >= 4)
+    assert not summary.valid
+    assert summary.invalid_because == "stopped on request"
+    assert 4 <= summary.n < 500
+    assert 1 <= summary.failure_kinds["cancelled"] <= 2
+    assert summary.n + summary.failures == 500
+    assert len(rows(run)) == 500
+
+
+def test_stopping_before_the_first_request_is_no_error(server: Reference, run: RunFolder) -> None:
+    cell = Cell("stop", Target.of(server.chat_url), list(RECIPE.bodies(range(500))), 1, lag_limit_s=PATIENT)
+    summary = run_cell(cell, run, stopping=lambda: True)
+    assert summary.invalid_because == "stopped on request"
+    assert summary.n + summary.failures == 500
+    assert summary.failure_kinds["not sent"] > 400
+
+
+def test_equal_work_sets_early_stops_aside_and_keeps_them(server: Reference, run: RunFolder) -> None:
+    summary = measure(run, server.base_url, 4, wanted_output=TOKENS + 4, equal_work=True)
+    assert (summary.n, summary.failures, summary.set_aside) == (0, 0, {"early stop": 4})
+    assert {row["aside"] for row in rows(run)} == {f"early stop: {TOKENS} of {TOKENS + 4} tokens"}
+    assert not summary.valid
+
+
+def test_a_big_request_is_sent_whole(server: Reference, run: RunFolder) -> None:
+    recipe = Recipe("big", RECIPE.request, image=(1600, 1200), filler_words=200_000)
+    cell = Cell("big", Target.of(server.chat_url), [recipe.body(0), recipe.body(1)], 2, lag_limit_s=PATIENT)
+    summary = run_cell(cell, run)
+    assert (summary.n, summary.failures) == (2, 0)
+    assert isinstance(summary.input_tokens, int)
+    assert summary.input_tokens > 200_000
+
+
+def test_a_starved_client_marks_its_cell_invalid(server: Reference, run: RunFolder) -> None:
+    """Burners on the only processor that the client may use: its lag passes the limit, and the cell says so."""
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("no processor affinity here")
+    allowed = os.sched_getaffinity(0)
+    one = {min(allowed)}
+    burn = "while True: pass"
+    try:
+        os.sched_setaffinity(0, one)  # inherited by the client and by the burners, not by the server
+        burners = [subprocess.Popen([sys.executable, "-c", burn]) for _ in range(4)]
+        try:
+            summary = measure(run, server.base_url, 16, concurrency=8, lag_limit_s=0.001)
+        finally:
+            for burner in burners:
+                burner.kill()
+                burner.wait()
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert summary.n == 16
+    assert not summary.valid
+    assert summary.invalid_because is not None
+    assert "the client was late" in summary.invalid_because
+    assert summary.ttft_s is not None  # shown, not used
+    worst = summary.lag.worst_p99()
+    assert worst is not None
+    assert worst > 0.001
+    assert summary.lag.run_queue_wait_s is None or summary.lag.run_queue_wait_s > 0
+
+
+@pytest.mark.slow
+def test_ten_thousand_requests_in_bounded_memory(run: RunFolder) -> None:
+    with running(Schedule(role_ms=0, ttft_ms=1, itl_ms=0.1, tokens=4)) as quick:
+        cell = Cell("many", Target.of(quick.chat_url), RECIPE.bodies(range(10_000)), 150, lag_limit_s=PATIENT)
+        summary = run_cell(cell, run)
+    assert (summary.n, summary.failures) == (10_000, 0)
+    assert summary.client is not None
+    assert summary.client.rss_bytes < 200 * 2**20
+    assert summary.client.connections >= 150  # no ceiling at 100
+    assert summary.in_flight is not None
+    assert summary.in_flight.max == 150
+
+
+def test_the_client_ends_when_its_parent_goes_away(server: Reference, tmp_path: Path) -> None:
+    """Its input closes; it must not go on loading a server that nobody measures any more."""
+    script = (
+        "import sys; sys.argv = ['x']; from pathlib import Path; from test_load import *\n"
+        f"run = RunFolder.create(Path({str(tmp_path)!r}), kind='b', preset='p', spec={{}}, title='t', home=Path('.'))\n"
+        f"print('up', flush=True); measure(run, {server.base_url!r}, 5000, concurrency=2)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "up\n"
+    before = len(server.truth())
+    deadline = time.monotonic() + 20
+    while len(server.truth()) < before + 4 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    time.sleep(1.5)
+    ended = len(server.truth())
+    time.sleep(0.7)
+    assert len(server.truth()) == ended
+
+
+def test_progress_is_told_and_the_server_is_watched(server: Reference, run: RunFolder) -> None:
+    told: list[dict[str, Any]] = []
+    cell = Cell("told", Target.of(server.chat_url), list(RECIPE.bodies(range(12))), 2, lag_limit_s=PATIENT)
+    thread = threading.current_thread()
+    asked = []
+
+    def watch() -> dict[str, float]:
+        asked.append(threading.current_thread() is thread)
+        return {"running": 2.0}
+
+    summary = run_cell(cell, run, on_progress=told.append, watch=watch)
+    assert told[-1]["done"] == 12
+    assert {"failed", "total", "in_flight", "lag_p99_ms"} <= told[-1].keys()
+    assert asked
+    assert summary.server["running"].p50 == 2.0
+    assert json.dumps(summary.to_json())
