@@ -230,18 +230,25 @@ def members(running: Running) -> list[int]:
 
 def port_owner(running: Running) -> str:
     """Who listens on the server's port: "ours", "other", or "nobody" (yet). "ours" too where it cannot be looked up."""
-    listening = False
+    if _listens(running):
+        return "ours"
+    if not port_answers(running.port):
+        return "nobody"
+    # It may have begun to listen between the two looks: only a second one shows a stranger.
+    return "ours" if _listens(running) else "other"
+
+
+def _listens(running: Running) -> bool:
     for pid in members(running):
         try:
             sockets = psutil.Process(pid).net_connections(kind="tcp")
         except psutil.NoSuchProcess:
             continue
         except psutil.Error:
-            return "ours" if port_answers(running.port) else "nobody"
-        listening = listening or any(s.status == psutil.CONN_LISTEN and s.laddr.port == running.port for s in sockets)
-    if listening:
-        return "ours"
-    return "other" if port_answers(running.port) else "nobody"
+            return port_answers(running.port)
+        if any(s.status == psutil.CONN_LISTEN and s.laddr.port == running.port for s in sockets):
+            return True
+    return False
 
 
 def port_answers(port: int) -> bool:
