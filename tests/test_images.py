@@ -244,6 +244,14 @@ RIGHT: dict[str, Right] = {
         {UPPER_LEFT: BLUE},
     ),
     "HEIC": (saved(flag(), "HEIF", quality=100), (40, 24), "HEIC repacked as PNG", {}),
+    "HEIC of two, the second its main one": (
+        lambda: saved(
+            Image.new("RGB", (8, 8)), "HEIF", save_all=True, append_images=[flag()], primary_index=1, quality=100
+        ),
+        (40, 24),
+        "main picture of 2 only",
+        {},
+    ),
     "AVIF": (saved(flag(), "AVIF", quality=100), (40, 24), "AVIF repacked as PNG", {}),
     "Lab TIFF": (saved(Image.new("LAB", (8, 8), (255, 128, 128)), "TIFF"), (8, 8), "Lab colours", {(0, 0): WHITE}),
     "YCbCr TIFF": (saved(flag("YCbCr"), "TIFF"), (40, 24), "YCbCr colours converted", {}),
@@ -411,6 +419,17 @@ def test_permission_denied_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(PictureError, match=r"may not be read: check its permissions"):
         open_picture(path)
+
+
+def test_too_little_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    import vlmconsole.vision.convert as convert
+
+    def exhausted(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(convert, "to_rgb", exhausted)
+    with pytest.raises(PictureError, match=r"big\.png does not fit into this machine's memory: shrink it"):
+        open_picture(PLAIN, name="big.png")
 
 
 def test_byte_limit(tmp_path: Path) -> None:

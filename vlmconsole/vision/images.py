@@ -6,17 +6,18 @@ import base64
 import hashlib
 import io
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from PIL import Image
 
 from vlmconsole.runs.plain import one_line
-from vlmconsole.vision.convert import decode
+from vlmconsole.vision.convert import Decoded, decode
 from vlmconsole.vision.limits import (
     MAX_ASPECT_RATIO,
     MAX_BYTES,
     MAX_PIXELS,
+    SHRINK_HINT,
     PictureError,
     misnamed,
     read_picture_bytes,
@@ -37,7 +38,7 @@ class Picture:
 
     name: str
     source_path: Path | None
-    data: bytes
+    data: bytes = field(repr=False)
     mime: str
     size: tuple[int, int]
     sha256: str
@@ -111,28 +112,40 @@ def open_picture(
     data = source if isinstance(source, bytes) else read_picture_bytes(Path(source), max_bytes=max_bytes)
     if len(data) > max_bytes:
         raise PictureError(f"{shown} is larger than {max_bytes / 2**20:.0f} MiB")
-    kind = true_kind(data, shown)
-    decoded = decode(data, kind, shown, background=background, max_pixels=max_pixels, max_ratio=max_ratio, frame=frame)
-    notes = decoded.notes
-    if misnamed(kind, shown):
-        notes.insert(0, f"a {kind} picture, although the name ends in {Path(shown).suffix}")
-    rgb = decoded.image.convert("RGB")
+    try:
+        decoded = decode(
+            data,
+            true_kind(data, shown),
+            shown,
+            background=background,
+            max_pixels=max_pixels,
+            max_ratio=max_ratio,
+            frame=frame,
+        )
+        return _ready(decoded, data, shown, path)
+    except MemoryError as error:
+        raise PictureError(f"{shown} does not fit into this machine's memory: {SHRINK_HINT}") from error
+
+
+def _ready(decoded: Decoded, data: bytes, name: str, path: Path | None) -> Picture:
+    """The picture to send: the file's own bytes where they show exactly these pixels, a PNG of them otherwise."""
+    rgb, changes, notes = decoded.image.convert("RGB"), decoded.changes, decoded.notes
+    kind = true_kind(data, name)
+    if misnamed(kind, name):
+        notes = [f"a {kind} picture, although the name ends in {Path(name).suffix}", *notes]
     if decoded.mime_as_is is None:
-        data, mime = _png(rgb), "image/png"
-        if not decoded.changes:
-            decoded.changes.append(f"{kind} repacked as PNG, the same pixels")
-    else:
-        mime = decoded.mime_as_is
+        data = _png(rgb)
+        changes = changes or [f"{kind} repacked as PNG, the same pixels"]
     return Picture(
-        name=shown,
+        name=name,
         source_path=path,
         data=data,
-        mime=mime,
+        mime=decoded.mime_as_is or "image/png",
         size=rgb.size,
         sha256=hashlib.sha256(data).hexdigest(),
         pixel_sha256=pixel_sha256(rgb),
         original_size=decoded.original_size,
-        changes=tuple(decoded.changes),
+        changes=tuple(changes),
         note="; ".join(notes),
     )
 
