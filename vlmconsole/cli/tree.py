@@ -23,6 +23,7 @@ COMMANDS = {
     "runs": "runs",
     "verify": "verify",
     "data": "data",
+    "gates": "gates",
     "tokens": "tokens",
     "kv": "kv",
     "score": "score",

@@ -1,0 +1,216 @@
+"""``vlmconsole gates``: freeze a plan, judge a run by the plan frozen before it, look at plan and evidence."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, emit, fail, say, state
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vlmconsole.gates.verdict import Judged, Verdict
+    from vlmconsole.runs.folder import RunFolder
+
+CODES = {"PASS": OK, "FAIL": FAILED, "CANNOT JUDGE": CANNOT_JUDGE}
+STYLES = {"PASS": "green", "FAIL": "bold red", "CANNOT JUDGE": "yellow"}
+MARKS = {"PASS": "✓", "FAIL": "✗", "CANNOT JUDGE": "?"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``gates`` to the command tree."""
+    gates = typer.Typer(help="Frozen gates: freeze a plan, judge a run, see what it rests on.", no_args_is_help=True)
+    app.add_typer(gates, name="gates")
+
+    @gates.command("freeze")
+    def freeze(
+        plan: str = typer.Argument(..., help="A shipped plan, or a TOML file."),
+        data: Annotated[
+            list[str] | None, typer.Option("--data", metavar="DIR", help="Bind it to made datasets (name or folder).")
+        ] = None,
+        run: str = typer.Option(None, "--run", help="Freeze it as this run's plan, before its first sample."),
+        before: str = typer.Option(None, "--before", help="The adapter that the comparison starts from."),
+    ) -> None:
+        """Write a plan canonically, its hash in the ledger. A frozen plan is never edited: a changed one is new."""
+        from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run
+        from vlmconsole.gates.ledger import Ledger
+        from vlmconsole.gates.rules import load_plan
+
+        places = state.lab.places
+        ledger = Ledger(places.ledger)
+        chosen = load_plan(plan)
+        if data or before:
+            chosen = bind(chosen, [_dataset(name) for name in data or chosen.data.recipes[-1:]], before_adapter=before)
+        if run is not None:
+            frozen = freeze_for_run(chosen, _run(run), places.home, ledger)
+        else:
+            if chosen.template_sha256:
+                freeze_for_lab(chosen.template(), places.home, ledger)
+            frozen = freeze_for_lab(chosen, places.home, ledger)
+        bound = sum(len(rows) for rows in chosen.data.pictures.values())
+        value = {
+            "plan": chosen.name,
+            "sha256": frozen.sha256,
+            "frozen": frozen.t,
+            "path": str(frozen.path),
+            "gates": len(chosen.gates),
+            "pictures": bound,
+        }
+        pictures = (
+            f"{bound} pictures by hash" if bound else f"no pictures yet (recipe {', '.join(chosen.data.recipes)})"
+        )
+        text = (
+            f"{chosen.name} frozen {_when(frozen.t)}, sha {frozen.sha256[:12]}…, {len(chosen.gates)} gates, {pictures}"
+        )
+        emit(value, f"{text}\n{frozen.path}")
+
+    @gates.command("check")
+    def check(
+        run: str = typer.Argument(..., help="A run's name, part of it, or its folder; last is the newest."),
+        junit: str = typer.Option(None, "--junit", metavar="FILE", help="Also write JUnit XML here."),
+    ) -> None:
+        """Judge a run by its frozen plan. Exit codes: 0 PASS, 1 FAIL, 3 CANNOT JUDGE."""
+        folder, verdict = _judge(run)
+        _remember(verdict, folder)
+        if junit:
+            from vlmconsole.gates.junit import junit as as_xml
+            from vlmconsole.runs.folder import write_atomic
+
+            try:
+                write_atomic(Path(junit).expanduser().absolute(), as_xml(verdict))
+            except OSError as error:
+                fail(f"{junit} cannot be written: {error.strerror}")
+        emit(verdict.to_json(), lambda console: _print_verdict(console, verdict))
+        raise typer.Exit(CODES[verdict.verdict])
+
+    @gates.command("show")
+    def show(run: str = typer.Argument(..., help="A run's name, part of it, or its folder.")) -> None:
+        """The plan, its hash and times, groups with wins and losses, earlier verdicts, and what may be claimed."""
+        from vlmconsole.gates.ledger import Ledger
+
+        folder, verdict = _judge(run)
+        entries = Ledger(state.lab.places.ledger).read().entries
+        earlier = [e for e in entries if e.get("kind") == "verdict" and e.get("run") == folder.name]
+        value = {
+            **verdict.to_json(),
+            "path": str(folder.path),
+            "frozen_plan": verdict.plan.value() if verdict.plan else None,
+            "verdicts": [{key: e[key] for key in ("t", "plan", "verdict", "gates")} for e in earlier],
+        }
+        emit(value, lambda console: _print_all(console, verdict, value["verdicts"]))
+
+
+def _run(name: str) -> RunFolder:
+    from vlmconsole.runs.folder import RunFolder, find_run
+
+    if (Path(name) / "plan.json").exists() or (Path(name) / "before.jsonl").exists():
+        return RunFolder(Path(name).absolute())
+    try:
+        return find_run(state.lab.places.runs, name)
+    except LookupError as error:
+        fail(str(error), code=2)
+
+
+def _dataset(name: str) -> Path:
+    path = Path(name).expanduser()
+    return path.absolute() if path.is_dir() else state.lab.places.datasets / name
+
+
+def _judge(name: str) -> tuple[RunFolder, Verdict]:
+    from vlmconsole.gates.ledger import Ledger
+    from vlmconsole.gates.verdict import judge
+
+    run = _run(name)
+    return run, judge(run, Ledger(state.lab.places.ledger))
+
+
+def _remember(verdict: Verdict, run: RunFolder) -> None:
+    from vlmconsole.gates.bind import record
+    from vlmconsole.gates.ledger import Ledger
+
+    try:
+        record(verdict, run, Ledger(state.lab.places.ledger))
+    except OSError as error:
+        say(f"note: this verdict could not be added to the ledger ({error.strerror})")
+
+
+def _when(t: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
+
+
+def _print_verdict(console: Console, verdict: Verdict) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    counts = verdict.counts
+    console.print(verdict.verdict, style=STYLES[verdict.verdict], end="")
+    console.print(
+        f"  {counts['PASS']} pass · {counts['FAIL']} fail · {counts['CANNOT JUDGE']} cannot judge", markup=False
+    )
+    if verdict.plan and verdict.frozen:
+        console.print(
+            f"{verdict.plan.name} · frozen {_when(verdict.frozen.t)} · sha {verdict.frozen.sha256[:12]}…", markup=False
+        )
+    for problem in verdict.problems[:12]:
+        where = f"{problem.group}: " if problem.group else ""
+        console.print(f"! {where}{problem.text}", style="yellow", markup=False, soft_wrap=True)
+    if len(verdict.problems) > 12:
+        console.print(f"! and {len(verdict.problems) - 12} more (--json shows all)", style="yellow")
+    table = Table(box=None, pad_edge=False)
+    for name in ("", "gate", "limit", "before", "after", "measured", "margin", "95 % interval", "verdict"):
+        table.add_column(name, justify="right" if name in ("before", "after", "measured", "margin") else "left")
+    for judged in verdict.gates:
+        style = STYLES[judged.verdict]
+        cells = (MARKS[judged.verdict], judged.gate.name, judged.limit_text, *_figures(judged))
+        said = judged.verdict + (f" · {'; '.join(judged.remarks)}" if judged.remarks else "")
+        table.add_row(Text(cells[0], style=style), *cells[1:], Text(said, style=style))
+    if verdict.gates:
+        console.print(table)
+    for remark in verdict.remarks:
+        console.print(f"· {remark}", style="dim", markup=False, soft_wrap=True)
+
+
+def _figures(judged: Judged) -> tuple[str, str, str, str, str]:
+    """Before, after, measured, margin and interval as people read them."""
+    if judged.measured is None or judged.before is None or judged.after is None or judged.margin is None:
+        return ("–", "–", "–", "–", "–")
+    percent = judged.gate.metric == "all_correct"
+
+    def share(value: float) -> str:
+        return f"{value * 100:.1f} %" if percent else f"{value:.4f}"
+
+    low, high = judged.interval or (0.0, 0.0)
+    points = judged.gate.unit == "points"
+    measured = f"{judged.measured:.2f}" if points else share(judged.measured)
+    left = (
+        f"{judged.margin:+.2f}" if points else (f"{judged.margin * 100:+.1f}" if percent else f"{judged.margin:+.4f}")
+    )
+    return share(judged.before), share(judged.after), measured, left, f"{low:+.3f} … {high:+.3f}"
+
+
+def _print_all(console: Console, verdict: Verdict, earlier: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    _print_verdict(console, verdict)
+    if verdict.plan:
+        console.print(f"\n{verdict.plan.title}", markup=False, soft_wrap=True)
+        console.print(f"whose list: {verdict.plan.whose}", markup=False, soft_wrap=True)
+        console.print(f"before: {verdict.plan.before}", markup=False, soft_wrap=True)
+    if verdict.measures:
+        table = Table(box=None, pad_edge=False)
+        for name in ("group", "n", "wins", "losses", "McNemar p", "partial before", "after", "valid"):
+            table.add_column(name, justify="left" if name == "group" else "right")
+        for name, m in verdict.measures.items():
+            first, second = (f"{float(x):.4f}" for x in m.partial)
+            flips = (str(m.n), str(m.flips.wins), str(m.flips.losses), f"{m.flips.p:.3g}")
+            table.add_row(name, *flips, first, second, f"{m.valid[0]} → {m.valid[1]}")
+        console.print(table)
+    for title, lines in (("may be claimed", verdict.claims.may), ("may not", verdict.claims.may_not)):
+        for line in lines:
+            console.print(f"{title}: {line}", markup=False, soft_wrap=True)
+    for entry in earlier:
+        console.print(f"{_when(entry['t'])}  {entry['verdict']}  ({entry['gates']})", style="dim", markup=False)

@@ -1,0 +1,62 @@
+"""What may be claimed of a judged run, and what may not: derived from its plan, never from its figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from vlmconsole.gates.rules import Plan
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Sentences for the Gates screen and the report."""
+
+    may: tuple[str, ...] = ()
+    may_not: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"may": list(self.may), "may_not": list(self.may_not)}
+
+
+def claims(plan: Plan | None, verdict: str, passed: set[str]) -> Claims:
+    """Claims for a run with this verdict; `passed` are the names of its passing gates."""
+    if plan is None:
+        return Claims(may_not=("anything: there is no plan that this run was judged by",))
+    if verdict == "CANNOT JUDGE":
+        return Claims(may_not=("anything about this run: its evidence is incomplete or invalid", *_limits(plan)))
+    judged = sorted(
+        {f"{group.name} (n = {group.n})" for group in plan.groups for gate in plan.gates if gate.group == group.name}
+    )
+    seeds = len(plan.seeds.training)
+    scope = (
+        f"{plan.pictures}, counts {plan.trained[0]}–{plan.trained[1]} trained, "
+        f"{'one training seed' if seeds == 1 else f'{seeds} training seeds'}"
+    )
+    if verdict == "PASS":
+        said = f"all {len(plan.gates)} frozen gates of {plan.name} hold after the training, against: {plan.before}"
+        return Claims((said, f"scope: {scope}; groups: {', '.join(judged)}"), _limits(plan))
+    held = [f"these frozen gates hold: {'; '.join(sorted(passed))}"] if passed else []
+    return Claims(
+        (*held, f"scope: {scope}"), (f"that the round reached its goal: {plan.name} is failed", *_limits(plan))
+    )
+
+
+def _limits(plan: Plan) -> tuple[str, ...]:
+    """What no verdict of this plan supports."""
+    low, high = plan.trained
+    seeds = len(plan.seeds.training)
+    scorers = {group.scorer for group in plan.groups}
+    lines = [
+        "real photos, overlapping or hidden objects",
+        f"counts above {high}, or extrapolation: every count judged lies in the range trained on ({low}–{high})",
+        f"stability over trainings: {'one seed was' if seeds == 1 else f'only {seeds} seeds were'} trained, "
+        "and the intervals resample pictures",
+        "a comparison with another round's figures: their pictures differ",
+        "that nothing regressed: a held limit is an operational threshold",
+        "another base model or precision: an adapter belongs to the base it was trained on",
+    ]
+    if "textvqa" not in scorers:
+        lines.append("reading text in pictures: no group of this plan measures it")
+    return tuple(lines)

@@ -1,0 +1,187 @@
+"""What must hold before a limit is even looked at: frozen plan, whole and paired samples, like conditions.
+
+Every fault found is a Problem. One without a group concerns the whole run, so that no gate can be judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
+from vlmconsole.gates.rules import Group, Plan
+from vlmconsole.gates.samples import Sample, Side
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.scoring.scorers import ScoringError, score
+
+PLAN = "plan.json"
+PLANS = "plans"  # the folder (and ledger name) of plans frozen for the lab rather than for one run
+CONDITIONS = "conditions.json"
+SHOWN = 3
+# What may differ between before and after: the model under test, and what follows from its answers.
+MAY_DIFFER = frozenset({"model", "model_sha256", "adapter", "output_tokens", "client_error", "notes"})
+MAY_DIFFER_IN_SETTINGS = frozenset({"model_path", "model", "served_model_name", "lora_paths", "adapter_path"})
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One fault of the evidence: which group (None: the whole run), a sentence, and the samples concerned."""
+
+    group: str | None
+    text: str
+    ids: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"group": self.group, "text": self.text, "ids": list(self.ids)}
+
+
+@dataclass(frozen=True)
+class FrozenWhen:
+    """When a plan was frozen (wall seconds) and its hash; `limits` is when its unbound form first was, if known."""
+
+    sha256: str
+    t: float
+    limits: float | None = None
+
+
+def named(ids: Iterable[str]) -> str:
+    """The first few ids, and how many more."""
+    several = sorted(ids)
+    more = f" and {len(several) - SHOWN} more" if len(several) > SHOWN else ""
+    return ", ".join(several[:SHOWN]) + more
+
+
+def frozen_when(chain: Chain, sha256: str) -> float | None:
+    """When the value of that hash was first frozen, for a run or for the lab; None when it never was."""
+    times = [e["t"] for e in chain.entries if e.get("kind") == "frozen" and e.get("sha256") == sha256]
+    return min(times, default=None)
+
+
+def check_frozen(
+    run: RunFolder, ledger: Ledger, plan: Plan, first: float | None
+) -> tuple[FrozenWhen | None, list[str]]:
+    """Whether the run's plan is the frozen one, and older than the run's first sample (wall seconds)."""
+    chain = ledger.read()
+    if chain.broken:
+        return None, [f"the ledger is broken, so nothing frozen can be trusted: {chain.broken}"]
+    sha = sha256_file(run.file(PLAN))
+    own = [e for e in chain.entries if e.get("kind") == "frozen" and e.get("run") == run.name and e.get("file") == PLAN]
+    if own and own[0]["sha256"] != sha:
+        return None, [f"{PLAN} was changed after freezing (frozen {own[0]['sha256'][:12]}…, now {sha[:12]}…)"]
+    when = frozen_when(chain, sha)
+    if when is None:
+        return None, [f"{PLAN} was never frozen"]
+    limits = frozen_when(chain, plan.template_sha256) if plan.template_sha256 else when
+    wrong = []
+    if first is not None and when >= first:
+        wrong.append(f"the plan was frozen {when - first:.0f} s after the first sample, not before it")
+    if plan.template_sha256 and plan.template().sha256 != plan.template_sha256:
+        wrong.append("the bound plan has other limits than the plan it says it was bound from")
+    seal = ledger.verify(run, chain)
+    if seal.status in ("changed", "missing"):
+        wrong.append(f"the run is not as it was sealed: {seal.why}")
+    return FrozenWhen(sha, when, limits), wrong
+
+
+def check_conditions(run: RunFolder, plan: Plan) -> list[str]:
+    """Whether both sides ran under the plan's conditions and under like ones; only model and adapter may differ."""
+    value = run.read_json(CONDITIONS)
+    if not isinstance(value, dict) or not all(isinstance(value.get(side), dict) for side in ("before", "after")):
+        return [f"{CONDITIONS} does not say under which conditions before and after were measured"]
+    before, after = value["before"], value["after"]
+    wrong = []
+    for key in sorted((set(before) | set(after)) - MAY_DIFFER - {"settings"}):
+        if before.get(key) != after.get(key):
+            wrong.append(f"off condition: {key} is {before.get(key)!r} before and {after.get(key)!r} after")
+    first, second = before.get("settings") or {}, after.get("settings") or {}
+    for key in sorted((set(first) | set(second)) - MAY_DIFFER_IN_SETTINGS):
+        if first.get(key) != second.get(key):
+            wrong.append(f"off condition: the setting {key} is {first.get(key)!r} before and {second.get(key)!r} after")
+    for key, wanted in plan.conditions.items():
+        for side, conditions in (("before", before), ("after", after)):
+            found = conditions.get(key, (conditions.get("settings") or {}).get(key))
+            if found != wanted:
+                wrong.append(f"off condition: the plan wants {key} = {wanted!r}, {side} had {found!r}")
+    if plan.before_adapter is not None and before.get("adapter") != plan.before_adapter:
+        wrong.append(f"before is {before.get('adapter')!r}, the plan compares with {plan.before_adapter!r}")
+    return wrong
+
+
+def check_group(plan: Plan, group: Group, before: Side, after: Side) -> list[Problem]:
+    """Whether a group's samples are all there, scored as their answers say, and pairs of the same pictures."""
+    problems: list[Problem] = []
+
+    def add(text: str, ids: Iterable[str]) -> None:
+        found = tuple(sorted(ids))
+        if found:
+            problems.append(Problem(group.name, f"{len(found)} {text}: {named(found)}", found))
+
+    sides = {side.name: {i: s for i, s in side.samples.items() if s.group == group.name} for side in (before, after)}
+    first, second = sides.values()
+    for name, samples in sides.items():
+        if len(samples) != group.n:
+            problems.append(Problem(group.name, f"{name} has {len(samples)} samples, the plan wants {group.n}"))
+        add(f"requests of {name} failed, which is no wrong answer", (i for i, s in samples.items() if not s.http_ok))
+        add(f"samples of {name} hold no answer", (i for i, s in samples.items() if s.http_ok and s.answer is None))
+        add(f"scores in {name} are not what the answers give", (i for i, s in samples.items() if not _scored(group, s)))
+    add("samples are only before", first.keys() - second.keys())
+    add("samples are only after", second.keys() - first.keys())
+    both = first.keys() & second.keys()
+    for key, what in (
+        ("picture_sha256", "picture"),
+        ("pixel_sha256", "picture's pixels"),
+        ("tensor_sha256", "input tensor"),
+        ("prompt_sha", "question"),
+        ("truth", "truth"),
+    ):
+        add(f"pairs differ in the {what}", (i for i in both if getattr(first[i], key) != getattr(second[i], key)))
+    bound = {one.id: one for one in plan.data.pictures.get(group.name, ())}
+    if plan.data.digests:
+        add("samples are of pictures the plan does not have", (first.keys() | second.keys()) - bound.keys())
+        add("pictures of the plan have no sample", bound.keys() - both)
+        for key, what in (
+            ("picture_sha256", "picture is"),
+            ("pixel_sha256", "picture's pixels are"),
+            ("prompt_sha", "question is"),
+            ("truth_sha", "truth is"),
+        ):
+            off = (i for i in both & bound.keys() if getattr(first[i], key) != getattr(bound[i], key))
+            add(f"samples whose {what} not the frozen one", off)
+    return problems
+
+
+def _scored(group: Group, sample: Sample) -> bool:
+    """Whether the stored score is the one that the answer gives now."""
+    if not sample.http_ok or sample.answer is None:
+        return True  # said elsewhere
+    try:
+        now = score(group.scorer, sample.answer, sample.truth)
+    except ScoringError:
+        return False
+    return (now.valid, now.all_correct) == (sample.valid, sample.all_correct) and (
+        max(abs(now.partial - sample.partial), abs(now.reward - sample.reward)) < 1e-6
+    )
+
+
+def check_generations(run: RunFolder, plan: Plan, before: Side, after: Side) -> tuple[list[str], list[str]]:
+    """(problems, remarks) of how many answers were promised and made."""
+    made = len(before.samples) + len(after.samples)
+    wrong, remarks = [], []
+    if made != plan.generations.evaluation:
+        wrong.append(f"{made} evaluation samples, the plan promised {plan.generations.evaluation}")
+    strange = {s.group for side in (before, after) for s in side.samples.values()} - {g.name for g in plan.groups}
+    if strange:
+        wrong.append(f"samples of groups that the plan does not have: {named(strange)}")
+    for pattern, promised, what in (
+        ("dev-epoch*.jsonl", plan.generations.development, "development"),
+        ("diagnostic*.jsonl", plan.generations.training_diagnostic, "training-picture diagnostic"),
+    ):
+        paths = sorted(run.path.glob(pattern))
+        count = sum(1 for path in paths for _ in run.read_jsonl(path.name))
+        if paths and count != promised:
+            wrong.append(f"{count} {what} samples, the plan promised {promised}")
+        elif promised and not paths:
+            remarks.append(f"{promised} {what} samples are promised and are not in this run folder")
+    return wrong, remarks

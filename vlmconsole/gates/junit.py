@@ -1,0 +1,34 @@
+"""A verdict as JUnit XML: a failed gate is a failure, one that cannot be judged an error."""
+
+from __future__ import annotations
+
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+from vlmconsole.gates.verdict import Verdict
+from vlmconsole.runs.plain import inert
+
+
+def junit(verdict: Verdict) -> bytes:
+    """The XML document (UTF-8)."""
+    name = verdict.plan.name if verdict.plan else "no plan"
+    counts = verdict.counts
+    whole = not verdict.gates  # nothing could be judged at all: still one test case, or a CI would call it green
+    suite = Element(
+        "testsuite",
+        name=f"gates {name}",
+        tests=str(len(verdict.gates) or 1),
+        failures=str(counts["FAIL"]),
+        errors=str(counts["CANNOT JUDGE"] or int(whole)),
+    )
+    if whole:
+        case = SubElement(suite, "testcase", classname=verdict.run, name="evidence")
+        SubElement(case, "error", message=inert("; ".join(p.text for p in verdict.problems)))
+    for judged in verdict.gates:
+        case = SubElement(suite, "testcase", classname=f"{verdict.run}.{judged.gate.group}", name=judged.gate.name)
+        if judged.verdict == "FAIL":
+            SubElement(case, "failure", message=f"measured {judged.measured:.6g}, limit {judged.limit_text}")
+        elif judged.verdict == "CANNOT JUDGE":
+            SubElement(case, "error", message=inert(judged.why))
+    indent(suite)
+    document: bytes = tostring(suite, encoding="utf-8", xml_declaration=True)
+    return document + b"\n"

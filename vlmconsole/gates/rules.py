@@ -1,0 +1,247 @@
+"""Gate plans: what is judged, by which limits, under which conditions, all of it inside one hash.
+
+A plan is TOML (shipped ones in `presets/gates/`). Limits are on point estimates and inclusive; the one
+exception is a gate on an interval's lower bound, which must lie above its limit. A plan may be *bound* to a
+made dataset before the run: then it also names every picture, question and truth by hash.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from decimal import Decimal
+from fractions import Fraction
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from vlmconsole.errors import LabError
+from vlmconsole.gates.plan import digest
+from vlmconsole.scoring.intervals import CONFIDENCE, RESAMPLES
+from vlmconsole.scoring.scorers import SCORERS
+
+Metric = Literal["all_correct", "partial", "partial_drop", "partial_gain_ci_low"]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+LABELS: dict[str, str] = {
+    "all_correct": "all correct",
+    "partial": "partial reward",
+    "partial_drop": "drop of partial reward",
+    "partial_gain_ci_low": "gain of partial reward, lower bound",
+}
+
+
+class PlanError(LabError):
+    """A plan cannot be used; the message names the key and what is allowed."""
+
+    code = 2
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Group(_Model):
+    """One group of pictures. A guard (`base_at_least`) counts only where `before` reaches that mean score."""
+
+    name: str
+    split: str  # of the dataset
+    n: int = Field(ge=2)
+    scorer: str
+    base_at_least: Share | None = None
+    about: str = ""
+
+    @model_validator(mode="after")
+    def _known(self) -> Group:
+        if self.scorer not in SCORERS:
+            raise ValueError(f"unknown scorer {self.scorer!r}: one of {', '.join(SCORERS)}")
+        return self
+
+
+class Gate(_Model):
+    """One condition: exactly one of `at_least`, `at_most` (both inclusive) and `above` (exclusive)."""
+
+    group: str
+    metric: Metric
+    at_least: float | None = None  # shares from 0 to 1
+    at_most: float | None = None  # points (hundredths) for a drop
+    above: float | None = None
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Gate:
+        fitting = {"partial_drop": self.at_most, "partial_gain_ci_low": self.above}.get(self.metric, self.at_least)
+        given = sum(limit is not None for limit in (self.at_least, self.at_most, self.above))
+        if given != 1 or fitting is None:
+            needed = {"partial_drop": "at_most", "partial_gain_ci_low": "above"}.get(self.metric, "at_least")
+            raise ValueError(f"a gate on {self.metric} needs exactly the limit {needed}")
+        return self
+
+    @property
+    def name(self) -> str:
+        """`hollow: all correct`."""
+        return f"{self.group}: {LABELS[self.metric]}"
+
+    @property
+    def limit(self) -> float:
+        """The limit as written: a share, or points for a drop."""
+        return next(limit for limit in (self.at_least, self.at_most, self.above) if limit is not None)
+
+    @property
+    def exact_limit(self) -> Fraction:
+        """The limit as the decimal number that was written, without binary rounding."""
+        return Fraction(Decimal(str(self.limit)))
+
+    @property
+    def sign(self) -> Literal[">=", "<=", ">"]:
+        """How the measured value must stand to the limit."""
+        return "<=" if self.at_most is not None else (">" if self.above is not None else ">=")
+
+    @property
+    def unit(self) -> Literal["share", "points"]:
+        """Unit of limit, measured value and margin."""
+        return "points" if self.metric == "partial_drop" else "share"
+
+
+class Bound(_Model):
+    """One picture of a bound plan: hashes (hex) of file, RGB pixels, question and truth."""
+
+    id: str
+    picture_sha256: str
+    pixel_sha256: str
+    prompt_sha: str
+    truth_sha: str
+
+
+class Data(_Model):
+    """Which recipes' pictures may be judged; digests (by dataset) and pictures are filled in on binding."""
+
+    recipes: tuple[str, ...] = Field(min_length=1)
+    digests: dict[str, str] = {}
+    pictures: dict[str, tuple[Bound, ...]] = {}  # by group
+
+
+class Selection(_Model):
+    """How the judged adapter was chosen: on the development split only."""
+
+    split: str = "dev"
+    metric: Literal["mean reward"] = "mean reward"
+    tie: Literal["the earlier epoch"] = "the earlier epoch"
+    epochs: dict[str, tuple[int, ...]]  # by recipe: the candidates of that round
+
+
+class Generations(_Model):
+    """How many answers were promised. `evaluation` counts before and after together."""
+
+    evaluation: int = Field(ge=0)
+    development: int = Field(0, ge=0)
+    training_diagnostic: int = Field(0, ge=0)
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.evaluation + self.development + self.training_diagnostic
+
+
+class Seeds(_Model):
+    """Seeds of the training (one each), of the bootstrap, and of the generation."""
+
+    training: tuple[int, ...]
+    bootstrap: int = 0
+    evaluation: int = 42
+
+
+class Plan(_Model):
+    """A whole plan. `before` says in words what the comparison starts from; `trained` is the range trained on."""
+
+    name: str
+    title: str
+    whose: str  # whose list it is: the lab's own, or ours
+    about: str = ""
+    before: str
+    before_adapter: str | None = None  # identity that `before` must have, where it is known
+    trained: tuple[int, int]
+    pictures: str  # what kind of pictures, for the claims
+    data: Data
+    selection: Selection | None = None
+    generations: Generations
+    seeds: Seeds
+    resamples: int = RESAMPLES
+    confidence: float = Field(CONFIDENCE, gt=0.5, lt=1.0)
+    conditions: dict[str, str | int | float | bool] = {}  # that both sides must have been measured under
+    groups: tuple[Group, ...] = Field(min_length=1)
+    gates: tuple[Gate, ...] = Field(min_length=1)
+    template_sha256: str = ""  # of the plan before it was bound
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Plan:
+        names = [group.name for group in self.groups]
+        if len(set(names)) != len(names):
+            raise ValueError("two groups have the same name")
+        unknown = [gate.group for gate in self.gates if gate.group not in names]
+        if unknown:
+            raise ValueError(f"a gate names the group {unknown[0]!r}, which the plan does not have")
+        doubled = [gate.name for gate in self.gates]
+        if len(set(doubled)) != len(doubled):
+            raise ValueError("two gates judge the same measure of the same group")
+        expected = 2 * sum(group.n for group in self.groups)
+        if self.selection is not None and set(self.selection.epochs) != set(self.data.recipes):
+            raise ValueError("selection.epochs must name each of data.recipes")
+        if self.generations.evaluation != expected:
+            raise ValueError(f"generations.evaluation is {self.generations.evaluation}, the groups make {expected}")
+        return self
+
+    @property
+    def sha256(self) -> str:
+        """The hash under which this plan is frozen."""
+        return digest(self.value())
+
+    def value(self) -> dict[str, Any]:
+        """The plan as plain JSON values: what is hashed and written."""
+        return self.model_dump(mode="json")
+
+    def group(self, name: str) -> Group:
+        """The group called `name`. Raises KeyError."""
+        return next(group for group in self.groups if group.name == name)
+
+    def template(self) -> Plan:
+        """The plan without its binding: the limits as first frozen."""
+        data = Data(recipes=self.data.recipes)
+        return self.model_copy(update={"data": data, "template_sha256": "", "before_adapter": None})
+
+
+def plan_names() -> list[str]:
+    """The shipped plans."""
+    folder = files("vlmconsole.presets") / "gates"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_plan(name: str) -> Plan:
+    """The shipped plan called `name`, or the TOML file at that path. Raises PlanError naming key or nearest name."""
+    path = Path(name).expanduser()
+    if name.endswith(".toml"):
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    elif name in plan_names():
+        text = (files("vlmconsole.presets") / "gates" / f"{name}.toml").read_text("utf-8")
+    else:
+        close = difflib.get_close_matches(name, plan_names(), n=1)
+        hint = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(plan_names())}."
+        raise PlanError(f"No gate plan is called {name!r}.", hint)
+    try:
+        table = {"name": path.stem if name.endswith(".toml") else name, **tomllib.loads(text)}
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError(f"{name} is no valid TOML: {error}") from None
+    return parse_plan(table, name)
+
+
+def parse_plan(value: Any, where: str) -> Plan:
+    """A plan from plain values. Raises PlanError naming up to three wrong keys."""
+    try:
+        return Plan.model_validate(value)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, e['loc'])) or 'plan'}: {e['msg']}" for e in error.errors()[:3]]
+        raise PlanError(f"The plan {where} cannot be used: {'; '.join(lines)}.") from None

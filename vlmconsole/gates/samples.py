@@ -1,0 +1,101 @@
+"""Samples: one line of `before.jsonl` or `after.jsonl` for each picture, and reading them without trust."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from vlmconsole.runs.conditions import canonical_json
+
+Hash = str
+
+
+class Sample(BaseModel):
+    """One answer with everything needed to score, pair and replay it. Further keys are kept in the file, not used.
+
+    `truth` is text (JSON for counting) or the list of human answers; `answer` is None when the request failed;
+    `batch` names the batch it was generated in; `t` is the wall time (seconds) at which it was written.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    id: str
+    group: str
+    picture_sha256: Hash = Field(pattern=r"^[0-9a-f]{64}$")
+    pixel_sha256: Hash = Field(pattern=r"^[0-9a-f]{64}$")
+    tensor_sha256: Hash | None = Field(None, pattern=r"^[0-9a-f]{64}$")  # a server keeps its input tensor to itself
+    prompt_sha: Hash = Field(pattern=r"^[0-9a-f]{64}$")
+    answer: str | None
+    token_ids: tuple[int, ...] | None = None  # a server may not tell
+    truth: str | tuple[str, ...]
+    valid: bool
+    all_correct: bool
+    partial: float = Field(ge=0.0, le=1.0, allow_inf_nan=False)
+    reward: float = Field(ge=0.0, le=1.0, allow_inf_nan=False)
+    http_ok: bool = True
+    batch: str | int | None = None
+    t: float = Field(allow_inf_nan=False)
+
+    @property
+    def truth_sha(self) -> str:
+        """Hash (hex) of the truth."""
+        return truth_hash(self.truth)
+
+
+def prompt_hash(question: str) -> str:
+    """Hash (hex) of a question's text, as samples and bound plans carry it."""
+    return hashlib.sha256(question.encode()).hexdigest()
+
+
+def truth_hash(truth: str | tuple[str, ...] | list[str]) -> str:
+    """Hash (hex) of a truth: text, or the list of human answers in order."""
+    return hashlib.sha256(canonical_json(truth if isinstance(truth, str) else list(truth))).hexdigest()
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison as read: its samples by id, and what is wrong with the file (sentences)."""
+
+    name: str
+    samples: dict[str, Sample] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> float | None:
+        """Wall time (seconds) of the first sample."""
+        return min((sample.t for sample in self.samples.values()), default=None)
+
+
+def read_side(path: Path) -> Side:
+    """Read one side strictly: a torn or bad line, or an id given twice, is a problem and no sample is guessed."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return Side(path.name, problems=(f"{path.name} is missing",))
+    except OSError as error:
+        return Side(path.name, problems=(f"{path.name} cannot be read: {error.strerror}",))
+    samples: dict[str, Sample] = {}
+    problems: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            sample = Sample.model_validate(json.loads(line))
+        except ValidationError as error:
+            first = error.errors()[0]
+            problems.append(f"{path.name} line {number}: {'.'.join(map(str, first['loc']))}: {first['msg']}")
+            continue
+        except (ValueError, RecursionError):
+            problems.append(f"{path.name} line {number} is no JSON")
+            continue
+        if sample.id in samples:
+            problems.append(f"{path.name} line {number}: {sample.id} is there twice")
+            continue
+        samples[sample.id] = sample
+    if not samples and not problems:
+        problems.append(f"{path.name} holds no sample")
+    return Side(path.name, samples, tuple(problems))

@@ -1,0 +1,182 @@
+"""The verdict on a run: PASS, FAIL or CANNOT JUDGE for each frozen gate and for the whole, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vlmconsole.gates.claims import Claims, claims
+from vlmconsole.gates.evidence import (
+    PLAN,
+    FrozenWhen,
+    Problem,
+    check_conditions,
+    check_frozen,
+    check_generations,
+    check_group,
+)
+from vlmconsole.gates.ledger import Ledger
+from vlmconsole.gates.metrics import Measures, exact, margin, measure, passes
+from vlmconsole.gates.rules import Gate, Group, Plan, PlanError, parse_plan
+from vlmconsole.gates.samples import Side, read_side
+from vlmconsole.runs.folder import RunFolder
+
+Word = Literal["PASS", "FAIL", "CANNOT JUDGE"]
+ORDER: dict[str, int] = {"FAIL": 0, "CANNOT JUDGE": 1, "PASS": 2}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One gate's verdict. `measured` and `margin` are in the gate's unit and None when it cannot be judged."""
+
+    gate: Gate
+    verdict: Word
+    measured: float | None = None
+    margin: float | None = None
+    before: float | None = None
+    after: float | None = None
+    interval: tuple[float, float] | None = None  # of the partial-reward difference
+    why: str = ""
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def limit_text(self) -> str:
+        """The limit for people: `≥ 80 %`, `≤ 5 points`, `> 0`."""
+        sign = {">=": "≥", "<=": "≤", ">": ">"}[self.gate.sign]
+        if self.gate.metric == "all_correct":
+            return f"{sign} {self.gate.limit * 100:g} %"
+        return f"{sign} {self.gate.limit:g}" + (" points" if self.gate.unit == "points" else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "name": self.gate.name,
+            "group": self.gate.group,
+            "metric": self.gate.metric,
+            "limit": self.gate.limit,
+            "sign": self.gate.sign,
+            "unit": self.gate.unit,
+            "limit_text": self.limit_text,
+            "measured": self.measured,
+            "before": self.before,
+            "after": self.after,
+            "interval": list(self.interval) if self.interval else None,
+            "margin": self.margin,
+            "verdict": self.verdict,
+            "why": self.why,
+            "remarks": list(self.remarks),
+        }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The whole: `gates` with failing ones first; `problems` say what the evidence lacks."""
+
+    verdict: Word
+    run: str
+    gates: tuple[Judged, ...]
+    plan: Plan | None = None
+    frozen: FrozenWhen | None = None
+    problems: tuple[Problem, ...] = ()
+    remarks: tuple[str, ...] = ()
+    measures: dict[str, Measures] | None = None
+
+    @property
+    def counts(self) -> dict[Word, int]:
+        """How many gates have which verdict."""
+        words: tuple[Word, ...] = ("PASS", "FAIL", "CANNOT JUDGE")
+        return {word: sum(gate.verdict == word for gate in self.gates) for word in words}
+
+    @property
+    def claims(self) -> Claims:
+        """What may and may not be claimed of this run."""
+        passed = {judged.gate.name for judged in self.gates if judged.verdict == "PASS"}
+        return claims(self.plan, self.verdict, passed)
+
+    def to_json(self) -> dict[str, Any]:
+        """The shape of `gates check --json`."""
+        return {
+            "verdict": self.verdict,
+            "run": self.run,
+            "plan": self.plan.name if self.plan else None,
+            "plan_sha256": self.frozen.sha256 if self.frozen else None,
+            "frozen": self.frozen.t if self.frozen else None,
+            "limits_frozen": self.frozen.limits if self.frozen else None,
+            "counts": self.counts,
+            "gates": [judged.to_json() for judged in self.gates],
+            "problems": [problem.to_json() for problem in self.problems],
+            "remarks": list(self.remarks),
+            "groups": {name: m.to_json() for name, m in (self.measures or {}).items()},
+            "claims": self.claims.to_json(),
+        }
+
+
+def judge(run: RunFolder, ledger: Ledger) -> Verdict:
+    """Judge a run by the plan frozen before its first sample. Never raises for what is wrong with the run.
+
+    A gate fails only on whole evidence: whatever is missing, invalid, unpaired or off condition makes it
+    CANNOT JUDGE. The whole is FAIL as soon as one gate is, since no missing evidence could turn that around.
+    """
+    try:
+        plan = parse_plan(_plan_value(run), PLAN)
+    except PlanError as error:
+        return Verdict("CANNOT JUDGE", run.name, (), problems=(Problem(None, error.message),))
+    before, after = read_side(run.file("before.jsonl")), read_side(run.file("after.jsonl"))
+    starts = [side.first for side in (before, after) if side.first is not None]
+    frozen, texts = check_frozen(run, ledger, plan, min(starts, default=None))
+    texts += [*before.problems, *after.problems, *check_conditions(run, plan)]
+    wrong, remarks = check_generations(run, plan, before, after)
+    whole = [Problem(None, text) for text in texts + wrong]
+    if not plan.data.digests:
+        remarks.append("the plan names a recipe, not the pictures themselves: it was frozen before they were made")
+    if before.samples and all(sample.tensor_sha256 is None for sample in before.samples.values()):
+        remarks.append(
+            "no input-tensor hashes: the server keeps its tensors to itself, so pictures were compared as sent"
+        )
+    problems, measures, judged = list(whole), {}, []
+    for group in plan.groups:
+        found = check_group(plan, group, before, after)
+        problems += found
+        measured = None if found or whole else _measure(plan, group, before, after)
+        if measured is not None:
+            measures[group.name] = measured
+        why = (whole + found)[0].text if whole or found else ""
+        judged += [_judge(gate, group, measured, why) for gate in plan.gates if gate.group == group.name]
+    # Failing first; within a verdict the plan's own order stays.
+    judged.sort(key=lambda one: ORDER[one.verdict])
+    word = min((one.verdict for one in judged), key=lambda verdict: ORDER[verdict])
+    return Verdict(word, run.name, tuple(judged), plan, frozen, tuple(problems), tuple(remarks), measures)
+
+
+def _plan_value(run: RunFolder) -> Any:
+    path = run.file(PLAN)
+    if not path.exists():
+        raise PlanError(f"the run has no {PLAN}: it was not made under a frozen plan")
+    value = run.read_json(PLAN)
+    if not isinstance(value, dict):
+        raise PlanError(f"{PLAN} cannot be read")
+    return value
+
+
+def _measure(plan: Plan, group: Group, before: Side, after: Side) -> Measures:
+    ids = sorted(i for i, sample in before.samples.items() if sample.group == group.name)
+    return measure(plan, [before.samples[i] for i in ids], [after.samples[i] for i in ids])
+
+
+def _judge(gate: Gate, group: Group, measured: Measures | None, why: str) -> Judged:
+    if measured is None:
+        return Judged(gate, "CANNOT JUDGE", why=why)
+    value = measured.value(gate)
+    left = margin(gate, value)
+    first, second = measured.sides(gate)
+    shown = (float(value), float(left), first, second, (measured.interval.low, measured.interval.high))
+    floor = group.base_at_least
+    if floor is not None and measured.partial[0] < exact(floor):
+        text = f"a guard must stand on a base of {floor:g}; before reaches only {float(measured.partial[0]):.4g}"
+        return Judged(gate, "CANNOT JUDGE", *shown, why=text)
+    remarks = []
+    if abs(left) < measured.step(gate):
+        remarks.append("within one picture of the limit")
+    if gate.metric == "partial_gain_ci_low":
+        remarks.append(f"n = {measured.n}")
+    return Judged(gate, "PASS" if passes(gate, value) else "FAIL", *shown, remarks=tuple(remarks))

@@ -1,0 +1,65 @@
+"""One door to every scorer, by name: evaluation, gates and audits score an answer the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from vlmconsole.scoring import reward, textvqa
+
+NAMING = "naming/1"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """`reward` and `partial` from 0 to 1; `all_correct`: fully right; `valid`: in the task's format."""
+
+    valid: bool
+    all_correct: bool
+    partial: float
+    reward: float
+    reason: str = ""
+
+
+class ScoringError(ValueError):
+    """The truth cannot be scored against: a fault of the data, never of the model."""
+
+
+def _counting(answer: object, truth: str | Sequence[str]) -> Scored:
+    try:
+        result = reward.score_counts(answer, reward.read_truth(truth if isinstance(truth, str) else ""))
+    except reward.TruthError as error:
+        raise ScoringError(str(error)) from None
+    return Scored(result.valid, result.all_correct, result.partial, result.reward, result.reason)
+
+
+def _naming(answer: object, truth: str | Sequence[str]) -> Scored:
+    """One word, compared without case, surrounding space and a closing full stop; nothing else is forgiven."""
+    if not isinstance(truth, str) or not truth:
+        raise ScoringError("the truth of a naming question is one word")
+    if not isinstance(answer, str) or not answer.strip():
+        return Scored(False, False, 0.0, 0.0, "there is no answer text")
+    right = answer.strip().removesuffix(".").casefold() == truth.casefold()
+    return Scored(True, right, float(right), float(right))
+
+
+def _textvqa(answer: object, truth: str | Sequence[str]) -> Scored:
+    score = textvqa.soft_score(answer if isinstance(answer, str) else "", [] if isinstance(truth, str) else truth)
+    if score is None:
+        raise ScoringError(f"TextVQA needs the {textvqa.ANNOTATORS} human answers")
+    if not isinstance(answer, str):
+        return Scored(False, False, 0.0, 0.0, "there is no answer text")
+    return Scored(True, score == 1.0, score, score)
+
+
+#: name in a plan → (name with version, function)
+SCORERS: dict[str, tuple[str, Callable[[object, str | Sequence[str]], Scored]]] = {
+    "counting": (reward.SCORER, _counting),
+    "naming": (NAMING, _naming),
+    "textvqa": (textvqa.SCORER, _textvqa),
+}
+
+
+def score(scorer: str, answer: object, truth: str | Sequence[str]) -> Scored:
+    """Score one answer text. Raises ScoringError when the truth does not fit, KeyError for an unknown scorer."""
+    return SCORERS[scorer][1](answer, truth)
