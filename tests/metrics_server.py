@@ -2,10 +2,11 @@
 
 import gzip
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -35,6 +36,7 @@ class Server:
         self.manner = "well"
         self.url = ""
         self.over = threading.Event()
+        self.connections: list[socket.socket] = []
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         self.asked.append(handler.path)
@@ -67,6 +69,10 @@ def serving(port: int = 0) -> Iterator[Server]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        def setup(self) -> None:
+            super().setup()
+            mine.connections.append(self.connection)
+
         def do_GET(self) -> None:
             try:
                 mine.answer(self)
@@ -93,6 +99,9 @@ def serving(port: int = 0) -> Iterator[Server]:
         mine.over.set()
         http.shutdown()
         http.server_close()
+        for connection in mine.connections:  # as when a process is killed
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         thread.join()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,8 +72,7 @@ def _settled(shown: Gauges | Replay) -> Snapshot:
     from vlmconsole.gauges.recording import Replay
 
     if isinstance(shown, Replay):
-        shown.speed = math.inf
-        return shown.snapshot()
+        return shown.to_end()
     begun = time.monotonic()
     while True:
         time.sleep(0.1)

@@ -78,6 +78,16 @@ class Replay:
         """Wall-clock seconds in the recording."""
         return self._first + (self._clock() - self._begun) * self.speed
 
+    def to_end(self) -> Snapshot:
+        """Everything as it was at the recording's last reading."""
+        last = self._first
+        while self._ahead is not None:
+            self.board.take(self._ahead)
+            last = max(last, self._ahead.at)
+            self._ahead = next(self._batches, None)
+        self._first, self.speed, self.finished = last, 0.0, True
+        return self.board.snapshot()
+
     def start(self) -> Replay:
         self._begun = self._clock()
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ def percentile(values: Sequence[float], q: float) -> float | None:
     """The ``q`` quantile (0–1) with linear interpolation between order statistics; None of nothing."""
     if not values:
         return None
-    ordered = sorted(values)
+    ordered = sorted(values)  # sorted already costs one pass
     place = q * (len(ordered) - 1)
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
@@ -34,27 +35,28 @@ class Band:
 
 
 class _Ring:
-    """A ring of rows of numbers, allocated once."""
+    """A ring of rows of numbers, one array a column, allocated once. Columns are read as slices: a loop is slow."""
 
     def __init__(self, rows: int, columns: int) -> None:
-        self._data = array("d", bytes(8 * rows * columns))
-        self._rows, self._columns = rows, columns
+        self._columns = [array("d", bytes(8 * rows)) for _ in range(columns)]
+        self._rows = rows
         self._next = self._filled = 0
 
-    def push(self, row: Sequence[float]) -> None:
-        start = self._next * self._columns
-        for offset, value in enumerate(row):
-            self._data[start + offset] = value
-        self._next = (self._next + 1) % self._rows
-        self._filled = min(self._filled + 1, self._rows)
+    def push(self, *row: float) -> None:
+        place = self._next
+        for column, value in zip(self._columns, row, strict=True):
+            column[place] = value
+        self._next = place + 1 if place + 1 < self._rows else 0
+        if self._filled < self._rows:
+            self._filled += 1
 
     def __len__(self) -> int:
         return self._filled
 
-    def row(self, back: int) -> tuple[float, ...]:
-        """The row ``back`` steps before the newest (0: the newest)."""
-        start = ((self._next - 1 - back) % self._rows) * self._columns
-        return tuple(self._data[start : start + self._columns])
+    def column(self, index: int) -> array[float]:
+        """A copy of one column, oldest first."""
+        whole = self._columns[index]
+        return whole[: self._next] if self._filled < self._rows else whole[self._next :] + whole[: self._next]
 
 
 class Series:
@@ -64,52 +66,48 @@ class Series:
         self._fine = _Ring(fine, 2)
         self._coarse = _Ring(coarse, 4)
         self._minute = -1.0
-        self._open: list[float] = [0.0, 0.0, 0.0, 0.0]  # lowest, sum, highest, n of the minute under way
+        self._low = self._total = self._high = 0.0  # of the minute under way
+        self._count = 0
 
     def push(self, at: float, value: float) -> None:
         """Take ``value`` at wall-clock ``at``. Values that are not finite are left out."""
         if not math.isfinite(value):
             return
-        self._fine.push((at, value))
+        self._fine.push(at, value)
         minute = at - at % 60.0
         if minute != self._minute:
-            self._close_minute()
-            self._minute, self._open = minute, [value, 0.0, value, 0.0]
-        low, total, high, n = self._open
-        self._open = [min(low, value), total + value, max(high, value), n + 1]
-
-    def _close_minute(self) -> None:
-        low, total, high, n = self._open
-        if n:
-            self._coarse.push((self._minute, low, total / n, high))
+            if self._count:
+                self._coarse.push(self._minute, self._low, self._total / self._count, self._high)
+            self._minute, self._low, self._total, self._high, self._count = minute, value, 0.0, value, 0
+        self._low, self._high = min(self._low, value), max(self._high, value)
+        self._total += value
+        self._count += 1
 
     @property
     def newest(self) -> tuple[float, float] | None:
         """(at, value) of the newest point."""
-        if not len(self._fine):
-            return None
-        at, value = self._fine.row(0)
-        return at, value
+        points = self.points()
+        return points[-1] if points else None
 
-    def points(self, since: float = -math.inf, most: int = FINE) -> list[tuple[float, float]]:
-        """(at, value) of the fine points not older than ``since``, oldest first, at most the ``most`` newest."""
-        found: list[tuple[float, float]] = []
-        for back in range(min(most, len(self._fine))):
-            at, value = self._fine.row(back)
-            if at < since:
-                break
-            found.append((at, value))
-        return found[::-1]
+    def _since(self, since: float) -> tuple[array[float], array[float]]:
+        """Times and values of the fine points not older than ``since``; readings come in the order of their times."""
+        times, values = self._fine.column(0), self._fine.column(1)
+        first = bisect_left(times, since)
+        return times[first:], values[first:]
+
+    def points(self, since: float = -math.inf) -> list[tuple[float, float]]:
+        """(at, value) of the fine points not older than ``since``, oldest first."""
+        return list(zip(*self._since(since), strict=True))
 
     def quantiles(self, now: float, window: float = WINDOW) -> tuple[float | None, float | None]:
         """(p50, p95) over the last ``window`` seconds."""
-        values = [value for _, value in self.points(now - window)]
+        values = sorted(self._since(now - window)[1])
         return percentile(values, 0.5), percentile(values, 0.95)
 
     def sparkline(self, now: float, seconds: float = 60.0, width: int = 30) -> list[float | None]:
         """The mean of each of ``width`` equal slices of the last ``seconds``, oldest first; None where nothing came."""
         sums, counts = [0.0] * width, [0] * width
-        for at, value in self.points(now - seconds):
+        for at, value in zip(*self._since(now - seconds), strict=True):
             slot = min(width - 1, max(0, int((at - (now - seconds)) / seconds * width)))
             sums[slot] += value
             counts[slot] += 1
@@ -117,10 +115,5 @@ class Series:
 
     def bands(self, since: float) -> list[Band]:
         """One band a minute since ``since``, oldest first: the plot's far zoom. The minute under way is left out."""
-        found: list[Band] = []
-        for back in range(len(self._coarse)):
-            at, low, mean, high = self._coarse.row(back)
-            if at < since:
-                break
-            found.append(Band(at, low, mean, high))
-        return found[::-1]
+        rows = zip(*(self._coarse.column(index) for index in range(4)), strict=True)
+        return [Band(*row) for row in rows if row[0] >= since]
