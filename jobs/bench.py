@@ -7,6 +7,7 @@ from typing import Any
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Stopped
 
 from vlmconsole.measure.settings import BenchSettings
+from vlmconsole.runs.places import Places
 
 
 def run(context: Context, spec: BenchSettings) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def estimate(spec: BenchSettings) -> Estimate:
     return Estimate(seconds=spec.requests / spec.rate, note="requests / rate, and the last answers")
 
 
-def devices(spec: BenchSettings) -> list[str]:
+def devices(spec: BenchSettings, places: Places) -> list[str]:
     """The client itself needs the processor; the server holds its own device."""
     return ["cpu"]
 

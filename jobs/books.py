@@ -1,11 +1,13 @@
 """Closing the books of a run: its final state, then the seal. Done by the worker, or by whoever finds it dead."""
 
+import fcntl
+import os
 import signal
 import time
 from pathlib import Path
 
-from vlmconsole.gates.ledger import Ledger
-from vlmconsole.runs.folder import RunFolder
+from vlmconsole.gates.ledger import MANIFEST, Ledger
+from vlmconsole.runs.folder import FINAL, RunFolder
 from vlmconsole.runs.places import Places
 
 
@@ -13,6 +15,42 @@ def close(run: RunFolder, state: str, reason: str | None) -> None:
     """Write the final state and seal the run into its lab's ledger; nothing may write to it afterwards."""
     run.set_state(state, reason, ended=round(time.time(), 3))
     Ledger(Places(Path(run.job()["home"])).ledger).seal(run)
+
+
+def lock(run: RunFolder) -> int | None:
+    """Take the run's lock (a descriptor to be kept open, or closed to let go); None while a worker lives.
+
+    The worker holds it for its whole life and the kernel lets go of it even after kill -9, so whoever has it knows
+    that no worker runs.
+    """
+    descriptor = os.open(run.file("worker.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def bury(run: RunFolder, state: str, reason: str) -> tuple[str, str | None] | None:
+    """Close the books of a run whose worker is dead; returns its final state and reason, None while a worker lives.
+
+    What the worker itself wrote as its end stands; else ``state`` and ``reason`` are written. A worker that should
+    still be on its way to starting will find the run ended, and leave.
+    """
+    descriptor = lock(run)
+    if descriptor is None:
+        return None
+    try:
+        now = run.state()
+        if now.get("state") not in FINAL:
+            close(run, state, reason)
+            return state, reason
+        if not run.file(MANIFEST).exists():
+            Ledger(Places(Path(run.job()["home"])).ledger).seal(run)
+        return now["state"], now.get("reason")
+    finally:
+        os.close(descriptor)
 
 
 def death(code: int) -> str:

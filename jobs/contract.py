@@ -51,6 +51,7 @@ class Context:
     run: RunFolder
     places: Places
     earlier: RunFolder | None = None  # the attempt this one continues: read its checkpoint, never write there
+    server: dict[str, Any] | None = None  # of a guest: its server's ready.json (base_url, model, …)
     _stop: Event = field(default_factory=Event)
 
     @property
@@ -81,7 +82,9 @@ class JobKind:
 
     ``run(context, spec)`` returns the summary (→ summary.json). Heavy imports belong inside it: the
     module itself is imported by the console. ``timing_sensitive`` jobs take every CPU slot.
-    ``devices(spec)`` names what the job must hold, e.g. ``["cpu"]``, ``["gpu"]``, ``["gpu1", "port:30000"]``.
+    ``devices(spec, places)`` names what the job must hold, e.g. ``["cpu"]``, ``["gpu"]``, ``["gpu1", "port:30000"]``.
+    ``needs_server(spec, places)`` is the profile that must serve before it starts (None: it needs none that this lab
+    starts), ``serves(spec)`` the profile that the job itself serves.
     """
 
     name: str
@@ -90,4 +93,6 @@ class JobKind:
     run: Callable[[Context, Any], dict[str, Any]]
     estimate: Callable[[Any], Estimate] | None = None
     timing_sensitive: bool = False
-    devices: Callable[[Any], list[str]] | None = None
+    devices: Callable[[Any, Places], list[str]] | None = None
+    needs_server: Callable[[Any, Places], str | None] | None = None
+    serves: Callable[[Any], str | None] | None = None

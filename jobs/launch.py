@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,25 @@ def create_run(
     )
 
 
-def start_worker(run: RunFolder, interpreter: str | Path | None = None) -> "subprocess.Popen[bytes]":
+def start_worker(
+    run: RunFolder,
+    interpreter: str | Path | None = None,
+    *,
+    keep_open: Sequence[int] = (),
+    variables: Mapping[str, str] | None = None,
+) -> "subprocess.Popen[bytes]":
     """Start ``python -m vlmconsole.jobs.worker`` on ``run``; returns the process (its pid leads a new session).
 
     ``-P`` keeps the current folder off the import path, so that a user's own ``vlmconsole/`` or ``json.py``
-    cannot be imported by accident. Raises OSError when the interpreter cannot be started.
+    cannot be imported by accident. ``keep_open`` are descriptors that the worker inherits and holds for its life:
+    the locks of its devices. Raises OSError when the interpreter cannot be started.
     """
     environment = {
         **os.environ,
         "PYTHONUNBUFFERED": "1",
         "PYTHONIOENCODING": "utf-8:backslashreplace",
         processes.RUN_MARK: str(run.path),
+        **(variables or {}),
     }
     command = [str(interpreter or sys.executable), "-P", "-m", "vlmconsole.jobs.worker", str(run.path)]
     # The log catches what goes wrong before the worker can catch it itself, e.g. a missing package.
@@ -54,6 +63,7 @@ def start_worker(run: RunFolder, interpreter: str | Path | None = None) -> "subp
             stderr=log,
             start_new_session=True,
             env=environment,
+            pass_fds=tuple(keep_open),
         )
     finally:
         os.close(log)

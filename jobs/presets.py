@@ -2,7 +2,7 @@
 
 import difflib
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -70,9 +70,13 @@ def overlay(preset: Preset, sets: list[str] | None = None) -> BaseModel:
     Values are read as TOML (``3``, ``true``, ``[1, 2]``) and else as plain text; ``a.b=1`` reaches into a table.
     Raises PresetError naming the key, and UnknownKindError.
     """
-    kind = load_kind(preset.kind)
+    return validate(load_kind(preset.kind).spec, lay_over(preset, sets or ()), preset.name)
+
+
+def lay_over(preset: Preset, sets: Sequence[str]) -> dict[str, Any]:
+    """The preset's settings with each ``key=value`` laid over them, not yet validated."""
     spec = _copy(preset.spec)
-    for item in sets or []:
+    for item in sets:
         key, equals, text = item.partition("=")
         key = key.strip()
         if not equals or not key:
@@ -85,7 +89,7 @@ def overlay(preset: Preset, sets: list[str] | None = None) -> BaseModel:
                 raise PresetError(f"`--set {item}`: {step} is {inner!r} and has no keys")
             place = inner
         place[last] = parse_value(text.strip())
-    return validate(kind.spec, spec, preset.name)
+    return spec
 
 
 def validate(model: type[BaseModel], spec: dict[str, Any], name: str) -> BaseModel:
@@ -93,7 +97,7 @@ def validate(model: type[BaseModel], spec: dict[str, Any], name: str) -> BaseMod
     try:
         return model.model_validate(spec)
     except ValidationError as error:
-        lines = [_explain(model, problem) for problem in error.errors()]
+        lines = [explain(model, problem) for problem in error.errors()]
         raise PresetError(f"{name}: " + "; ".join(lines)) from None
 
 
@@ -105,7 +109,8 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def _explain(model: type[BaseModel], problem: Any) -> str:
+def explain(model: type[BaseModel], problem: Any) -> str:
+    """One problem of a ValidationError, in words that name the key and what it may be."""
     path = [str(part) for part in problem["loc"]]
     key = ".".join(path) or "the whole"
     if problem["type"] == "extra_forbidden":

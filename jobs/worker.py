@@ -7,7 +7,6 @@ folder: state.json by rename, events and samples by appending, log.txt for every
 
 import contextlib
 import errno
-import fcntl
 import os
 import signal
 import sys
@@ -53,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def work(run: RunFolder) -> int:
     """Run the job of ``run`` to its end in this process; returns the exit code."""
-    lock = _lock(run)
+    lock = books.lock(run)
     if lock is None:
         print(f"{run.name} is running in another worker", file=sys.stderr)
         return NOT_STARTED
@@ -72,17 +71,6 @@ def work(run: RunFolder) -> int:
         outcome = _attempt(run, stop)
         pulse.stop()
     return _end(run, outcome)
-
-
-def _lock(run: RunFolder) -> int | None:
-    """Hold the run for this process's life: the kernel lets go even after kill -9."""
-    descriptor = os.open(run.file("worker.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 def _own_output(run: RunFolder) -> None:
@@ -115,7 +103,9 @@ def _attempt(run: RunFolder, stop: threading.Event) -> Outcome:
     try:
         return _call(run, stop)
     except Stopped as stopped:
-        return Outcome("cancelled", "stopped on request", stopped.summary)
+        # Whoever asked may have said why: a limit that was passed is a failure, a server making room is none.
+        asked = run.read_json("stop.json", {})
+        return Outcome(asked.get("state", "cancelled"), asked.get("reason", "stopped on request"), stopped.summary)
     except LabError as error:
         return Outcome("failed", f"{error.message} {error.hint}".strip())
     except OSError as error:
@@ -137,7 +127,8 @@ def _call(run: RunFolder, stop: threading.Event) -> Outcome:
     kind = load_kind(str(job.get("kind")))
     spec = validate(kind.spec, job.get("spec", {}), run.name)
     earlier = RunFolder(Path(job["earlier"])) if job.get("earlier") else None
-    context = Context(run=run, places=Places(Path(job["home"])), earlier=earlier, _stop=stop)
+    server = RunFolder(Path(job["server_run"])).read_json("ready.json") if job.get("server_run") else None
+    context = Context(run, Places(Path(job["home"])), earlier, server, stop)
     context.check_stop()
     summary = kind.run(context, spec)
     return Outcome("done", None, summary)

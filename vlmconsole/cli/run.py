@@ -81,11 +81,11 @@ def follow(folder: RunFolder) -> int:
     now = folder.state()
     if now.get("state") not in FINAL:
         # Killed, or dead before it could write: say so in the books, as nobody else will.
+        processes.kill_family(worker.pid, folder.path)
         if asked > 1:
-            books.close(folder, "cancelled", "killed on request before it had stopped by itself")
+            books.bury(folder, "cancelled", "killed on request before it had stopped by itself")
         else:
-            processes.kill_family(worker.pid, folder.path)
-            books.close(folder, "failed", books.death(worker.returncode))
+            books.bury(folder, "failed", books.death(worker.returncode))
     if asked:
         return INTERRUPTED
     return 0 if folder.state().get("state") == "done" else FAILED

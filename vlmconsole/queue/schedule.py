@@ -75,7 +75,8 @@ class Start:
 class Decision:
     """What to do now. ``servers`` are (profile, job that needs it) to be queued; ``stops`` are servers to let go.
 
-    ``stuck`` are jobs that nothing but a person, or the world outside, can set going.
+    ``stuck`` are jobs that nothing in this queue will set going; of these, ``outside`` wait for something that may
+    change without a command to the queue (a foreign process ends, an environment gets built).
     """
 
     starts: list[Start] = field(default_factory=list)
@@ -83,6 +84,7 @@ class Decision:
     servers: list[tuple[str, int]] = field(default_factory=list)
     why: dict[int, str] = field(default_factory=dict)
     stuck: set[int] = field(default_factory=set)
+    outside: set[int] = field(default_factory=set)
 
 
 def decide(
@@ -152,6 +154,7 @@ class _Round:
     def consider(self, want: Want) -> None:
         if want.blocked:
             self.wait(want, want.blocked, stuck=True)
+            self.decision.outside.add(want.id)
         elif not (self._dependencies(want) and self._in_time(want)):
             return
         elif want.server is None:
@@ -196,7 +199,7 @@ class _Round:
                 if worst is None and chosen is None:
                     return None
                 if worst is not None and self._rank(worst, want) >= 4:
-                    self.wait(want, self._because(worst, want), stuck=True)
+                    self._blocked_by(worst, want)
                     return None
                 leaving = any(job.serves == name for job in self.held)
                 if not leaving and not any(profile == name for profile, _ in self.decision.servers):
@@ -229,9 +232,16 @@ class _Round:
             if host is not None:
                 self.guests.add(host.id)
             return
-        self.wait(want, self._because(worst, want), stuck=self._rank(worst, want) >= 4)
-        if self._rank(worst, want) < 4:
+        if self._rank(worst, want) >= 4:
+            self._blocked_by(worst, want)
+        else:
+            self.wait(want, self._because(worst, want))
             self._reserve(want, chosen, host)
+
+    def _blocked_by(self, name: str, want: Want) -> None:
+        self.wait(want, self._because(name, want), stuck=True)
+        if name in self.devices.taken:
+            self.decision.outside.add(want.id)
 
     def _choose(self, want: Want, requests: list[str], host: Held | None) -> list[str] | None:
         """The devices nearest to being free that would do; None (and said why) when the machine has too few."""

@@ -1,0 +1,103 @@
+"""Keep a model server running as a job: it holds its device, has a log, and outlives the console."""
+
+import asyncio
+import sys
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import Field
+from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped
+
+from vlmconsole.engines.profile import ServerProfile, load_profiles
+from vlmconsole.runs import processes
+from vlmconsole.runs.places import Places
+
+CHECK = 1.0  # seconds between two looks whether the server still lives
+
+
+class ServeSpec(Spec):
+    """Which server, and what it holds."""
+
+    profile: str = Field(description="the server profile (vlmconsole servers list)")
+    devices: list[str] = Field([], description="what it holds; empty: cpu for mlx-vlm on Linux, else one GPU")
+
+
+def profile_of(name: str, places: Places) -> ServerProfile:
+    """The profile called ``name``. Raises JobError with the names that there are."""
+    profiles = load_profiles(places.servers)
+    if name not in profiles:
+        raise JobError(f"no server profile is called “{name}”", f"there are: {', '.join(sorted(profiles))}")
+    return profiles[name]
+
+
+def started_by_the_lab(name: str, places: Places) -> str | None:
+    """For `JobKind.needs_server`: the profile's name when this lab starts its server, None when it just is there."""
+    from vlmconsole.engines.servers import launched_here
+
+    return name if launched_here(profile_of(name, places)) else None
+
+
+def _devices(spec: ServeSpec, places: Places) -> list[str]:
+    if spec.devices:
+        return spec.devices
+    profile = profile_of(spec.profile, places)
+    own = ["cpu"] if profile.engine == "mlx" and sys.platform == "linux" else ["gpu"]
+    return [*own, f"port:{port}"] if (port := urlsplit(profile.base_url).port) else own
+
+
+def run(context: Context, spec: ServeSpec) -> dict[str, Any]:
+    """Start the server, say when it is ready (ready.json), watch it, and end it when asked to stop."""
+    return asyncio.run(_serve(context, spec))
+
+
+async def _serve(context: Context, spec: ServeSpec) -> dict[str, Any]:
+    from vlmconsole.engines.http import EngineError
+    from vlmconsole.engines.launch import LaunchError
+    from vlmconsole.engines.servers import ensure_server, launched_here, status, stop_server
+
+    profile = profile_of(spec.profile, context.places)
+    if not launched_here(profile) or profile.launch is None:
+        raise JobError(f"{spec.profile} is not a server that this lab starts", "use it as it is, without a job")
+    # Marked as ours, so that it is found and ended even if this worker is killed.
+    env = {**profile.launch.env, processes.RUN_MARK: str(context.run.path)}
+    profile = profile.model_copy(update={"launch": profile.launch.model_copy(update={"env": env})})
+    starting = asyncio.create_task(
+        ensure_server(profile, context.places, lambda phase, seconds: context.log(f"{phase} ({seconds:.1f} s)"))
+    )
+    try:
+        while not starting.done():
+            if context.stopping():
+                starting.cancel()
+                raise Stopped
+            await asyncio.sleep(0.1)
+        try:
+            ready = starting.result()
+        except (LaunchError, EngineError) as error:
+            raise JobError(str(error)) from None
+        context.run.write_json(
+            "ready.json",
+            {"profile": spec.profile, "base_url": ready.base_url, "model": ready.model, "pid": ready.pid},
+        )
+        context.events.note(f"ready at {ready.base_url}")
+        while not context.stopping():
+            now = status(profile, context.places)
+            if now.state == "ended":
+                raise JobError(f"the server {spec.profile} ended by itself", f"its log: {now.log}")
+            await asyncio.sleep(CHECK)
+        raise Stopped({"profile": spec.profile, "base_url": ready.base_url})
+    finally:
+        try:
+            context.log(await stop_server(profile, context.places))
+        except LaunchError as error:
+            context.log(str(error))
+
+
+KIND = JobKind(
+    name="serve",
+    title="Keep a model server running",
+    spec=ServeSpec,
+    run=run,
+    estimate=lambda spec: Estimate(note="until it is stopped"),
+    devices=_devices,
+    serves=lambda spec: str(spec.profile),
+)

@@ -1,0 +1,86 @@
+"""``vlmconsole env list | make NAME``: the Python environments of the heavy stacks."""
+
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import vlmconsole
+from vlmconsole.cli.common import USAGE, emit, fail, say, state
+from vlmconsole.queue import environments
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Python environments for SGLang, MLX-VLM and verl.")
+    group.command("list")(list_command)
+    group.command("make")(make)
+    app.add_typer(group, name="env")
+
+
+def list_command(
+    check: Annotated[bool, typer.Option("--check", help="import what each built one should hold")] = False,
+) -> None:
+    """The environments, and which of them are built."""
+    places = state.lab.places
+    rows: list[dict[str, Any]] = []
+    for recipe in environments.recipes().values():
+        built = environments.python_of(recipe.name, places).exists()
+        row: dict[str, Any] = {"name": recipe.name, "title": recipe.title, "python": recipe.python, "built": built}
+        row["path"] = str(places.environments / recipe.name)
+        if check and built:
+            row["check"] = environments.check(recipe, places)
+        rows.append(row)
+    lines = []
+    for row in rows:
+        lines.append(f"{'✓ built    ' if row['built'] else '· not built'}  {row['name']:16} {row['title']}")
+        lines += [f"      {name}: {text}" for name, text in row.get("check", {}).items()]
+    emit({"environments": rows}, "\n".join(lines))
+
+
+def make(
+    name: Annotated[str, typer.Argument(help="see `vlmconsole env list`")],
+    plan: Annotated[bool, typer.Option("--plan", help="only say what would be run")] = False,
+) -> None:
+    """Build an environment from its pinned file, and prove that it imports."""
+    known = environments.recipes()
+    if name not in known:
+        fail(f"There is no environment “{name}”.", f"there are: {', '.join(known)}", USAGE)
+    recipe, places = known[name], state.lab.places
+    steps = environments.plan(recipe, places, _core())
+    folder = places.environments / name
+    if plan:
+        value = {"name": name, "path": str(folder), "commands": steps, "checks": list(recipe.check)}
+        size = f"about {recipe.disk_gb:g} GB of disk\n" if recipe.disk_gb else ""
+        emit(value | {"disk_gb": recipe.disk_gb}, size + "\n".join(" ".join(step) for step in steps))
+        return
+    if recipe.platforms and sys.platform not in recipe.platforms:
+        fail(f"{name} can be built on {', '.join(recipe.platforms)} only; this is {sys.platform}.")
+    for step in steps:
+        say("$ " + " ".join(step))
+        try:
+            done = subprocess.run(step, stdout=sys.stderr, timeout=environments.BUILD_LIMIT)
+        except FileNotFoundError:
+            fail(f"{step[0]} is not installed.", f"{name} needs Python {recipe.python}; uv can fetch it by itself")
+        except subprocess.TimeoutExpired:
+            fail(f"Building {name} took more than {environments.BUILD_LIMIT // 60} minutes and was stopped.")
+        if done.returncode:
+            fail(f"Building {name} failed (exit {done.returncode}).", f"what is there: {folder}")
+    found = environments.check(recipe, places)
+    bad = [module for module, text in found.items() if text.startswith("! ")]
+    if bad:
+        fail(f"{name} was built, but {', '.join(bad)} cannot be imported.", found[bad[0]][2:], check=found)
+    emit({"name": name, "path": str(folder), "check": found}, f"{name} is built and imports what it should: {folder}")
+
+
+def _core() -> str:
+    """What to install of vlmconsole: this very source tree when it runs from one, else this version."""
+    tree = Path(vlmconsole.__file__).resolve().parent.parent
+    if (tree / "pyproject.toml").exists():
+        return str(tree)
+    try:
+        return f"vlmconsole=={distribution('vlmconsole').version}"
+    except PackageNotFoundError:
+        return f"vlmconsole=={vlmconsole.__version__}"

@@ -1,0 +1,315 @@
+"""``vlmconsole jobs``: the queue. Everything the Jobs screen does, in plain lines and in JSON."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
+from vlmconsole.cli.follow import Follower
+from vlmconsole.jobs.launch import log_tail
+from vlmconsole.jobs.presets import list_presets, load_preset
+from vlmconsole.queue import adding, process
+from vlmconsole.queue.model import FINAL, Job, Mode
+from vlmconsole.queue.store import Store
+from vlmconsole.queue.view import JobView, views
+from vlmconsole.runs.folder import RunFolder
+
+Number = Annotated[int, typer.Argument(metavar="ID", help="a job's number")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="The job queue: it works on when the terminal is gone.")
+    for name, command in (
+        ("add", add), ("list", list_command), ("show", show), ("logs", logs), ("cancel", cancel), ("retry", retry),
+        ("clone", clone), ("wait", wait), ("move", move), ("hand-over", hand_over), ("drain", drain),
+        ("resume", resume), ("presets", presets),
+    ):  # fmt: skip
+        group.command(name)(command)
+    app.add_typer(group, name="jobs")
+
+
+def open_store() -> Store:
+    return Store(state.lab.places.queue)
+
+
+def view(store: Store, number: int, supervised: bool = True) -> JobView:
+    return views(store, state.lab.places, [store.get(number)], supervised)[0]
+
+
+def line(one: JobView) -> str:
+    return f"{one.job.id} {one.job.preset}: {one.job.state}{', ' + one.why if one.why else ''}"
+
+
+def _tell(store: Store, number: int) -> None:
+    one = view(store, number)
+    emit(one.to_json(), line(one))
+
+
+def add(
+    preset: Annotated[str, typer.Argument(help="a preset's name or TOML file")],
+    sets: Sets = None,
+    after: Annotated[
+        list[str] | None, typer.Option(metavar="ID[:any]", help="start after that job is done (any: has ended)")
+    ] = None,
+    priority: Annotated[int | None, typer.Option(help="higher goes first; default 0")] = None,
+    hand_over: Annotated[
+        bool, typer.Option("--hand-over", help="may stop a server that holds its device; it comes back afterwards")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="only say what would be queued, and what it takes")] = False,
+) -> None:
+    """Queue a preset."""
+    places = state.lab.places
+    planned = adding.plan(load_preset(preset, places), sets or [], places)
+    if plan:
+        value: Any = {"jobs": [one.to_json() for one in planned]}
+        emit(value, "\n".join(text for one in planned for text in _plan_lines(one)))
+        return
+    store = open_store()
+    number = adding.add(
+        store, planned, after=[_after(text) for text in after or []], priority=priority, hand_over=hand_over
+    )
+    process.ensure(places)
+    _tell(store, number)
+
+
+def _after(text: str) -> tuple[int, Mode]:
+    number, _, mode = text.partition(":")
+    if not number.isdigit() or mode not in ("", "ok", "any"):
+        fail(f"--after {text}: write a job's number, or NUMBER:any.", code=USAGE)
+    return int(number), "any" if mode == "any" else "ok"
+
+
+def _plan_lines(one: adding.Planned) -> Iterator[str]:
+    job, guess = one.job, one.estimate
+    yield f"{job.step + ': ' if job.step else ''}{job.title} ({job.preset}, kind {job.kind})"
+    if job.kind == "flow":
+        return
+    yield from (f"  {key} = {value}" for key, value in job.spec.items())
+    yield f"  device: {', '.join(job.devices) or 'none'}{', guest of server ' + job.server if job.server else ''}"
+    if job.options.get("environment"):
+        yield f"  environment: {job.options['environment']}"
+    if guess is None:
+        yield "  time, memory, disk: not known beforehand"
+        return
+    parts = [f"about {_duration(guess.seconds)}"] if guess.seconds is not None else []
+    for size, what in ((guess.memory_bytes, "memory"), (guess.disk_bytes, "disk")):
+        if size is not None:
+            parts.append(f"{size / 1024**3:.2g} GiB {what}")
+    yield f"  takes: {', '.join(parts) or 'not known'}{' (' + guess.note + ')' if guess.note else ''}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def list_command(
+    everything: Annotated[bool, typer.Option("--all", help="also all that ended long ago")] = False,
+) -> None:
+    """The queue: what runs, what waits and why, what ended lately."""
+    store, places = open_store(), state.lab.places
+    supervisor = process.running(places)
+    found = views(store, places, store.listing(everything), supervisor is not None)
+    drained = bool(store.meta("drained", False))
+    value = {"jobs": [one.to_json() for one in found], "drained": drained, "supervisor": supervisor}
+
+    def human(console: Console) -> None:
+        if not found:
+            console.print("the queue is empty: `vlmconsole jobs add PRESET` queues a preset")
+            return
+        table = Table(box=None, pad_edge=False)
+        for column in ("id", "job", "state", "progress", "device", "why"):
+            table.add_column(column, justify="right" if column == "id" else "left", no_wrap=column != "why")
+        for one in found:
+            table.add_row(*(Text(cell) for cell in _cells(one)))
+        console.print(table)
+        if drained:
+            console.print("drained: nothing new starts until `vlmconsole jobs resume`")
+
+    emit(value, human)
+
+
+def _cells(one: JobView) -> tuple[str, ...]:
+    job, progress = one.job, ""
+    if one.progress:
+        done, total, unit = one.progress
+        progress = f"{done / total:.0%}" if total else f"{done:g} {unit}"
+    name = f"  {job.step}: {job.preset}" if job.flow else job.preset
+    return str(job.id), name, job.state, progress, " ".join(job.granted or job.devices), one.why
+
+
+def show(number: Number) -> None:
+    """One job: its settings, its attempts, and the end of its log."""
+    store = open_store()
+    one = view(store, number, process.running(state.lab.places) is not None)
+    attempts = store.attempts(number)
+    tail = log_tail(RunFolder(Path(one.job.run)), 10) if one.job.run else []
+    value = one.to_json() | {
+        "spec": one.job.spec,
+        "options": one.job.options,
+        "attempts": [vars(attempt) for attempt in attempts],
+        "steps": [line_of(step) for step in store.steps(number)],
+        "log_tail": tail,
+    }
+    lines = [line(one), *(f"  {key} = {item}" for key, item in one.job.spec.items())]
+    lines += [f"  attempt {old.number}: {old.state} {old.reason or ''}  {old.run or ''}" for old in attempts]
+    lines += [f"  step {step['step']}: job {step['id']}, {step['state']}" for step in value["steps"]]
+    lines += [f"  | {text}" for text in tail] + ([f"run: {one.job.run}"] if one.job.run else [])
+    emit(value, "\n".join(lines))
+
+
+def line_of(step: Job) -> dict[str, Any]:
+    return {"id": step.id, "step": step.step, "preset": step.preset, "state": step.state, "run": step.run}
+
+
+def logs(
+    number: Number,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="go on until the job ends (Ctrl-C leaves it alone)")
+    ] = False,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="how many of the last lines")] = 50,
+) -> None:
+    """The end of a job's log."""
+    store = open_store()
+    job = store.get(number)
+    if not follow or state.json:
+        found = log_tail(RunFolder(Path(job.run)), lines, 1 << 20) if job.run else []
+        emit({"id": number, "run": job.run, "lines": found}, "\n".join(found) or "no log yet")
+        return
+    shown: Path | None = None
+    offset = 0
+    while True:
+        job = store.get(number)
+        if job.run and Path(job.run) != shown:
+            shown = Path(job.run)
+            found = log_tail(RunFolder(shown), lines, 1 << 20)
+            sys.stdout.write("".join(f"{text}\n" for text in found))
+            offset = RunFolder(shown).log.stat().st_size if RunFolder(shown).log.exists() else 0
+        if shown is not None:
+            offset = _copy_new(RunFolder(shown).log, offset)
+        if job.state in FINAL:
+            say(f"job {number}: {job.state}{': ' + job.reason if job.reason else ''}")
+            return
+        time.sleep(0.2)
+
+
+def _copy_new(path: Path, offset: int) -> int:
+    """Write what was added after ``offset`` to stdout; a file that became shorter was rotated and starts anew."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        file.seek(0 if path.stat().st_size < offset else offset)
+        while data := file.read(1 << 16):
+            sys.stdout.write(data.decode("utf-8", "replace"))
+        sys.stdout.flush()
+        return file.tell()
+
+
+def cancel(number: Number) -> None:
+    """Cancel a job: a waiting one at once, a running one cleanly (killed after its grace)."""
+    store = open_store()
+    store.cancel(number)
+    process.ensure(state.lab.places)
+    _tell(store, number)
+
+
+def retry(number: Number) -> None:
+    """Try an ended job again, as a new attempt in its old place; a flow goes on with what failed."""
+    store = open_store()
+    store.again(number)
+    process.ensure(state.lab.places)
+    _tell(store, number)
+
+
+def clone(number: Number) -> None:
+    """Queue a new job with the same settings."""
+    store = open_store()
+    copy = store.clone(number)
+    process.ensure(state.lab.places)
+    _tell(store, copy)
+
+
+def move(number: Number, place: Annotated[int, typer.Argument(metavar="N", min=1, help="1 is next")]) -> None:
+    """Make a waiting job the N-th of the queue."""
+    store = open_store()
+    store.move(number, place)
+    _tell(store, number)
+
+
+def hand_over(number: Number) -> None:
+    """Confirm that a waiting job may stop the server on its device; the server comes back afterwards."""
+    store = open_store()
+    if store.get(number).state != "queued":
+        fail(f"Job {number} does not wait.", code=USAGE)
+    store.set(number, hand_over=True)
+    process.ensure(state.lab.places)
+    _tell(store, number)
+
+
+def wait(
+    number: Number,
+    timeout: Annotated[float, typer.Option(help="seconds; 0 waits for ever")] = 0,
+) -> None:
+    """Wait for a job's end, showing its progress. Exit 0 when it is done, 1 when it ended otherwise."""
+    store, places = open_store(), state.lab.places
+    process.ensure(places)
+    deadline = time.monotonic() + timeout if timeout else None
+    follower: Follower | None = None
+    told = ""
+    while (job := store.get(number)).state not in FINAL:
+        if deadline is not None and time.monotonic() > deadline:
+            fail(f"Job {number} is still {job.state} after {timeout:g} s.", code=FAILED, job=number, state=job.state)
+        if job.run and follower is None:
+            follower = Follower(RunFolder(Path(job.run)), job.title, state.quiet)
+            follower.__enter__()
+        elif follower is None:
+            now = line(view(store, number))
+            if now != told:
+                say(now)
+            told = now
+        if follower is not None:
+            follower.poll()
+        time.sleep(0.2)
+    if follower is not None:
+        follower.poll()
+        follower.__exit__()
+    _tell(store, number)
+    raise typer.Exit(0 if job.state == "done" else FAILED)
+
+
+def drain() -> None:
+    """Start nothing new; what runs goes on."""
+    open_store().set_meta("drained", True)
+    emit({"drained": True}, "drained: what runs goes on, nothing new starts")
+
+
+def resume() -> None:
+    """Let a drained queue go on."""
+    open_store().set_meta("drained", False)
+    process.ensure(state.lab.places)
+    emit({"drained": False}, "the queue goes on")
+
+
+def presets() -> None:
+    """The presets that can be queued or run."""
+    found = list_presets(state.lab.places)
+    value = {"presets": [{"name": one.name, "kind": one.kind, "title": one.title} for one in found]}
+
+    def human(console: Console) -> None:
+        table = Table(box=None, pad_edge=False)
+        for column in ("name", "kind", "title"):
+            table.add_column(column, no_wrap=column != "title")
+        for one in found:
+            table.add_row(*(Text(cell) for cell in (one.name, one.kind, one.title)))
+        console.print(table)
+
+    emit(value, human)

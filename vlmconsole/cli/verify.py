@@ -1,0 +1,43 @@
+"""``vlmconsole verify [RUN]``: whether runs and frozen plans are what they were when they were sealed."""
+
+from typing import Annotated
+
+import typer
+
+from vlmconsole.cli.common import FAILED, emit, state
+from vlmconsole.gates.ledger import Ledger
+from vlmconsole.runs.folder import RunFolder, find_run, list_runs
+
+MARKS = {"intact": "✓", "not sealed": "·"}
+
+
+def register(app: typer.Typer) -> None:
+    app.command("verify")(verify)
+
+
+def verify(
+    run: Annotated[str, typer.Argument(help="a run's name, a part of it, a path, or `last`; without: all")] = "",
+) -> None:
+    """Say of each run whether it is intact, changed (which file) or missing. Exit 1 when one is not intact."""
+    places = state.lab.places
+    ledger = Ledger(places.ledger)
+    chain = ledger.read()
+    if run:
+        folders = [find_run(places.runs, run)]
+    else:
+        present = list_runs(places.runs)
+        names = {folder.name for folder in present}
+        sealed = [str(entry["run"]) for entry in chain.entries if entry.get("kind") == "sealed"]
+        gone = [RunFolder(places.runs / name) for name in dict.fromkeys(sealed) if name not in names]
+        folders = [*present, *gone]
+    verdicts = [ledger.verify(folder, chain) for folder in folders]
+    bad = [one for one in verdicts if one.status not in MARKS]
+    value = {
+        "ledger": {"path": str(ledger.path), "entries": len(chain.entries), "broken": chain.broken},
+        "runs": [one.to_json() for one in verdicts],
+        "intact": not bad and chain.broken is None,
+    }
+    lines = [f"{MARKS.get(one.status, '✗')} {one.run}  {one.status}: {one.why}" for one in verdicts]
+    whole = chain.broken or f"the chain of {len(chain.entries)} entries is whole"
+    emit(value, "\n".join([*lines, f"{'✗' if chain.broken else '✓'} ledger: {whole}"]))
+    raise typer.Exit(0 if value["intact"] else FAILED)

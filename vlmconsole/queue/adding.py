@@ -1,0 +1,181 @@
+"""From a preset to queued jobs: settings checked, devices and server worked out, an estimate given first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from vlmconsole.jobs.contract import Estimate, JobKind
+from vlmconsole.jobs.kinds import load_kind
+from vlmconsole.jobs.presets import Preset, PresetError, explain, lay_over, load_preset
+from vlmconsole.queue.flows import Step, read_flow, sources
+from vlmconsole.queue.model import Mode, NewJob
+from vlmconsole.queue.store import Store
+from vlmconsole.runs.places import Places
+
+
+class QueueOptions(BaseModel):
+    """The [queue] table of a preset."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    devices: list[str] | None = Field(
+        None, description="what the job holds: cpu, cpu:2, cpu:all, gpu, gpu1, port:30000"
+    )
+    environment: str | None = Field(None, description="the Python environment it runs in (vlmconsole env list)")
+    needs_server: str | None = Field(None, description="the server profile that it is a guest of")
+    keep: bool = Field(True, description="of a server: it stays until it is stopped")
+    priority: int = Field(0, description="higher goes first")
+    retries: int = Field(0, ge=0, description="new attempts after a failure")
+    backoff_s: float = Field(30.0, ge=0, description="seconds before the first of them, doubled each time")
+    wall_clock_s: float | None = Field(None, gt=0, description="seconds after which it is stopped")
+    no_progress_s: float | None = Field(None, gt=0, description="seconds without progress after which it is stopped")
+    grace_s: float = Field(30.0, gt=0, description="seconds between asking it to stop and killing it")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A job ready to be queued, with what it is expected to take. ``after_steps`` are names within its flow."""
+
+    job: NewJob
+    estimate: Estimate | None = None
+    after_steps: tuple[tuple[str, Mode], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        guess = self.estimate
+        return {
+            "preset": self.job.preset,
+            "kind": self.job.kind,
+            "title": self.job.title,
+            "step": self.job.step,
+            "after_steps": [f"{name}:{mode}" for name, mode in self.after_steps],
+            "spec": self.job.spec,
+            "devices": list(self.job.devices),
+            "environment": self.job.options.get("environment"),
+            "server": self.job.server,
+            "estimate": {
+                "seconds": guess.seconds,
+                "memory_bytes": guess.memory_bytes,
+                "disk_bytes": guess.disk_bytes,
+                "note": guess.note,
+            }
+            if guess
+            else None,
+        }
+
+
+def plan(preset: Preset, sets: Sequence[str], places: Places) -> list[Planned]:
+    """What adding ``preset`` would queue: one job, or the flow's own line and its steps. Raises LabError."""
+    if preset.kind != "flow":
+        return [_plan_one(preset, sets, places)]
+    flow = read_flow(preset.name, preset.spec)
+    own: dict[str, list[str]] = {step.name: [] for step in flow.steps}
+    rest: list[str] = []
+    for item in sets:
+        name, dot, setting = item.partition(".")
+        (own[name] if dot and name in own else rest).append(setting)
+    if rest:
+        raise PresetError(f"in a flow, write --set STEP.key=value (steps: {', '.join(own)})")
+    head = Planned(NewJob(preset.name, "flow", preset.title, {"steps": list(own)}, devices=()))
+    return [head, *(_plan_step(step, own[step.name], places) for step in flow.steps)]
+
+
+def _plan_step(step: Step, sets: Sequence[str], places: Places) -> Planned:
+    preset = load_preset(step.preset, places)
+    preset = replace(preset, spec=_merge(preset.spec, step.set))
+    one = _plan_one(preset, sets, places)
+    after: dict[str, Mode] = dict.fromkeys(sources(step.set), "ok")
+    for text in step.after:
+        name, _, mode = text.partition(":")
+        if mode not in ("", "ok", "any"):
+            raise PresetError(f"step {step.name}: after = “{text}”: write {name} or {name}:any")
+        after[name] = "any" if mode == "any" else "ok"
+    return Planned(replace(one.job, step=step.name), one.estimate, tuple(after.items()))
+
+
+def _plan_one(preset: Preset, sets: Sequence[str], places: Places) -> Planned:
+    kind = load_kind(preset.kind)
+    options = _options(preset)
+    spec = lay_over(preset, sets)
+    model = _check(kind, spec, preset.name)
+    settings = model.model_dump(mode="json") if model else spec
+    devices = options.devices
+    if devices is None:
+        devices = list(kind.devices(model, places)) if kind.devices and model else ["cpu"]
+    if kind.timing_sensitive:
+        devices = [*(device for device in devices if not device.startswith("cpu")), "cpu:all"]
+    server = options.needs_server
+    if server is None and kind.needs_server and model:
+        server = kind.needs_server(model, places)
+    serves = kind.serves(model) if kind.serves and model else None
+    job = NewJob(
+        preset.name,
+        preset.kind,
+        preset.title,
+        settings,
+        options.model_dump(exclude_none=True, exclude={"devices", "needs_server", "priority", "keep"}),
+        tuple(devices),
+        server,
+        serves,
+        bool(serves) and options.keep,
+        priority=options.priority,
+    )
+    return Planned(job, kind.estimate(model) if kind.estimate and model else None)
+
+
+def _check(kind: JobKind, spec: dict[str, Any], name: str) -> BaseModel | None:
+    """The validated spec; None when only results of earlier steps are still missing from it."""
+    try:
+        return kind.spec.model_validate(spec)
+    except ValidationError as error:
+        real = [problem for problem in error.errors() if not sources(problem.get("input"))]
+        if real:
+            raise PresetError(f"{name}: " + "; ".join(explain(kind.spec, problem) for problem in real)) from None
+        return None
+
+
+def _options(preset: Preset) -> QueueOptions:
+    try:
+        return QueueOptions.model_validate(preset.queue)
+    except ValidationError as error:
+        told = "; ".join(explain(QueueOptions, problem) for problem in error.errors())
+        raise PresetError(f"{preset.name}, [queue]: {told}") from None
+
+
+def _merge(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(spec)
+    for key, value in changes.items():
+        inner = merged.get(key)
+        both = isinstance(inner, dict) and isinstance(value, dict)
+        merged[key] = _merge(inner, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def add(
+    store: Store,
+    planned: Sequence[Planned],
+    *,
+    after: Sequence[tuple[int, Mode]] = (),
+    priority: int | None = None,
+    hand_over: bool = False,
+) -> int:
+    """Queue what was planned, all or nothing; returns the number of the job, or of the flow."""
+    with store.change():
+        numbers: dict[str, int] = {}
+        flow: int | None = None
+        for one in planned:
+            inner: list[tuple[int, Mode]] = [(numbers[name], mode) for name, mode in one.after_steps]
+            job = replace(
+                one.job,
+                flow=flow,
+                after=(*after, *inner) if one.job.kind != "flow" else (),
+                priority=one.job.priority if priority is None else priority,
+                hand_over=hand_over,
+            )
+            number = store.add(job)
+            if one.job.kind == "flow":
+                flow = number
+            if one.job.step:
+                numbers[one.job.step] = number
+        return flow if flow is not None else number

@@ -1,0 +1,78 @@
+"""Where a worker runs. Another place (Ray, Slurm) is one more class with these few methods.
+
+The supervisor talks to an executor only; the run folder stays the bus, so an executor for another machine also has
+to bring the folder there and back.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from vlmconsole.jobs import books
+from vlmconsole.jobs.launch import start_worker
+from vlmconsole.runs import processes
+from vlmconsole.runs.folder import RunFolder
+
+
+class Worker(Protocol):
+    """A started worker, ours or adopted."""
+
+    pid: int
+    token: str | None
+
+    def ended(self) -> str | None:
+        """None while it runs; else how it died, for people (used only when it did not say so itself)."""
+
+    def ask_to_stop(self) -> None:
+        """The clean way: the job saves what it has."""
+
+    def kill(self) -> list[str]:
+        """End everything that belongs to the run at once; returns descriptions of what would not go."""
+
+
+class Executor(Protocol):
+    """Starts workers, and finds those that an earlier supervisor started."""
+
+    def start(self, run: RunFolder, interpreter: Path, locks: Sequence[int], variables: Mapping[str, str]) -> Worker:
+        """Start the worker of ``run``. Raises OSError when it cannot be."""
+
+    def adopt(self, run: RunFolder, pid: int, token: str) -> Worker | None:
+        """The worker with that pid *and* start, when it still lives."""
+
+
+class LocalWorker:
+    """A worker on this machine; ``process`` is None for an adopted one, which is not our child."""
+
+    def __init__(self, run: RunFolder, pid: int, token: str | None, process: "subprocess.Popen[bytes] | None") -> None:
+        self.run, self.pid, self.token, self._process = run, pid, token, process
+
+    def ended(self) -> str | None:
+        if self._process is not None:
+            code = self._process.poll()
+            return None if code is None else books.death(code)
+        return None if processes.alive(self.pid, self.token) else "the worker is gone"
+
+    def ask_to_stop(self) -> None:
+        # Asked again right before, so that a pid used anew is never hit.
+        if self.ended() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> list[str]:
+        left = processes.kill_family(self.pid, self.run.path)
+        return [processes.describe(process.pid) for process in left]
+
+
+class LocalExecutor:
+    """Workers as processes of this machine, each in its own session."""
+
+    def start(
+        self, run: RunFolder, interpreter: Path, locks: Sequence[int], variables: Mapping[str, str]
+    ) -> LocalWorker:
+        process = start_worker(run, interpreter, keep_open=locks, variables=variables)
+        return LocalWorker(run, process.pid, processes.started(process.pid), process)
+
+    def adopt(self, run: RunFolder, pid: int, token: str) -> LocalWorker | None:
+        return LocalWorker(run, pid, token, None) if processes.alive(pid, token) else None

@@ -1,0 +1,84 @@
+"""One job that was started: its worker, its limits, and the way to its end (ask, wait, kill)."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from vlmconsole.jobs import books
+from vlmconsole.queue.executors import Worker
+from vlmconsole.queue.model import Job
+from vlmconsole.runs.events import EventTail
+from vlmconsole.runs.folder import RunFolder
+
+GRACE = 30.0  # seconds between asking a job to stop and killing it, unless its preset says otherwise
+# Events that the job's own work makes; a heartbeat is no progress.
+IDLE_EVENTS = frozenset({"sample"})
+
+
+@dataclass
+class Live:
+    """Kept by the supervisor for each active job. All times are of the monotonic clock, which no clock change moves."""
+
+    job: Job
+    run: RunFolder
+    worker: Worker
+    clock: Callable[[], float] = time.monotonic
+    began: float = 0.0
+    asked: float | None = None
+    killed: bool = False
+    left: list[str] = field(default_factory=list)  # processes that KILL did not end
+    _moved: float = 0.0
+    _tail: EventTail | None = None
+
+    def __post_init__(self) -> None:
+        now = self.clock()
+        self.began, self._moved = now, now
+        if self.job.options.get("no_progress_s"):
+            self._tail = EventTail(self.run.file("events.jsonl"))
+
+    @property
+    def ready(self) -> bool:
+        """Whether a server answers: its job says so by writing ready.json."""
+        return self.run.file("ready.json").exists()
+
+    def stop(self, state: str, reason: str) -> None:
+        """Ask once for a clean end, and note in the run what that end is to be called."""
+        if self.asked is not None:
+            return
+        self.asked = self.clock()
+        try:
+            if not self.run.file("stop.json").exists():
+                self.run.write_json("stop.json", {"state": state, "reason": reason})
+        finally:  # also on a full disk: the job is asked all the same
+            self.worker.ask_to_stop()
+
+    def watch(self) -> None:
+        """Apply the limits, and the KILL that follows on a stop that was not heard."""
+        now = self.clock()
+        if self.asked is not None:
+            grace = float(self.job.options.get("grace_s", GRACE))
+            if now - self.asked >= grace and not self.killed:
+                self.killed = True
+                self.left = self.worker.kill()
+            return
+        wall = self.job.options.get("wall_clock_s")
+        if wall and now - self.began >= float(wall):
+            self.stop("failed", f"stopped at its wall-clock limit of {float(wall):g} s")
+            return
+        limit = self.job.options.get("no_progress_s")
+        if limit and self._tail is not None:
+            if any(event.get("kind") not in IDLE_EVENTS for event in self._tail.read()):
+                self._moved = now
+            elif now - self._moved >= float(limit):
+                self.stop("failed", f"stopped: no progress for {float(limit):g} s")
+
+    def settle(self, death: str) -> tuple[str, str | None] | None:
+        """Close the books after the worker's death; None when a worker of this run still lives after all."""
+        self.left = self.worker.kill()  # children that outlived it
+        asked = self.run.read_json("stop.json", None)
+        if isinstance(asked, dict):
+            state = str(asked.get("state", "cancelled"))
+            # A server that was told to make room and had to be killed has made room all the same.
+            how = f"{asked.get('reason', 'stopped on request')} (killed: it did not stop by itself)"
+            return books.bury(self.run, state, how)
+        return books.bury(self.run, "lost", death)

@@ -1,0 +1,93 @@
+"""A job as the queue holds it."""
+
+import json
+import sqlite3
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+ACTIVE = ("starting", "running")
+FINAL = ("done", "failed", "cancelled", "lost")
+Mode = Literal["ok", "any"]
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """What to queue. ``devices`` are requests of `schedule.Want`; ``options`` is the preset's [queue] table."""
+
+    preset: str
+    kind: str
+    title: str
+    spec: dict[str, Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    devices: tuple[str, ...] = ("cpu",)
+    server: str | None = None
+    serves: str | None = None
+    keep: bool = False
+    hand_over: bool = False
+    after: tuple[tuple[int, Mode], ...] = ()
+    priority: int = 0
+    flow: int | None = None
+    step: str | None = None
+    server_for: int | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One row. Times are wall seconds. ``stop`` is why it was asked to stop; ``granted`` the devices it holds."""
+
+    id: int
+    preset: str
+    kind: str
+    title: str
+    spec: dict[str, Any]
+    options: dict[str, Any]
+    devices: tuple[str, ...]
+    server: str | None
+    serves: str | None
+    keep: bool
+    hand_over: bool
+    flow: int | None
+    step: str | None
+    server_for: int | None
+    priority: int
+    position: float
+    state: str
+    reason: str | None
+    note: str | None
+    attempt: int
+    failures: int
+    not_before: float
+    added: float
+    started: float | None
+    ended: float | None
+    run: str | None
+    pid: int | None
+    pid_started: str | None
+    granted: tuple[str, ...]
+    guest_of: int | None
+    stop: str | None
+    after: tuple[tuple[int, Mode], ...] = ()
+
+    @classmethod
+    def from_row(cls, row: sqlite3.Row, after: tuple[tuple[int, Mode], ...] = ()) -> "Job":
+        values = dict(zip(row.keys(), row, strict=True))
+        for key in ("spec", "options"):
+            values[key] = json.loads(values[key])
+        for key in ("devices", "granted"):
+            values[key] = tuple(json.loads(values[key]))
+        for key in ("keep", "hand_over"):
+            values[key] = bool(values[key])
+        return cls(**values, after=after)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An earlier attempt of a job, kept beside the present one."""
+
+    number: int
+    run: str | None
+    state: str
+    reason: str | None
+    started: float | None
+    ended: float | None

@@ -1,0 +1,156 @@
+"""The supervisor's process: one per lab home by lock, started when needed, gone when idle.
+
+``python -m vlmconsole.queue.process HOME``. It lives in its own session, so consoles, terminals, tmux servers and SSH
+connections may come and go.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.queue.locks import SHARED, DeviceLocks
+from vlmconsole.queue.resources import Machine
+from vlmconsole.queue.supervisor import Supervisor
+from vlmconsole.runs import processes
+from vlmconsole.runs.folder import to_json, write_atomic
+from vlmconsole.runs.places import Places
+
+TICK = 0.25  # seconds
+IDLE = 60.0  # seconds without anything to do until it ends
+LOG_LIMIT = 4 * 1024 * 1024
+LOCKS_VARIABLE = "VLMCONSOLE_DEVICE_LOCKS"  # folder of the device locks, for tests and for odd machines
+SLOTS_VARIABLE = "VLMCONSOLE_CPU_SLOTS"
+IDLE_VARIABLE = "VLMCONSOLE_SUPERVISOR_IDLE"
+
+
+def _lock_path(places: Places) -> Path:
+    return places.state / "supervisor.lock"
+
+
+def running(places: Places) -> dict[str, Any] | None:
+    """The living supervisor of a lab home ({pid, started, since, python}), None when there is none."""
+    try:
+        descriptor = os.open(_lock_path(places), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read_info(places)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _read_info(places: Places) -> dict[str, Any]:
+    try:
+        value = json.loads((places.state / "supervisor.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def ensure(places: Places) -> None:
+    """Start the supervisor unless one runs; returns at once. Call it *after* the change it shall see."""
+    places.ensure()
+    if running(places) is not None:
+        return
+    log = places.state / "supervisor.log"
+    if log.exists() and log.stat().st_size > LOG_LIMIT:
+        log.replace(log.with_suffix(".1.log"))
+    environment = {key: value for key, value in os.environ.items() if key != processes.RUN_MARK}
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", "vlmconsole.queue.process", str(places.home)],
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            start_new_session=True,
+            cwd=places.home,  # a folder that may be unmounted must not be kept busy
+            env={**environment, "PYTHONUNBUFFERED": "1"},
+        )
+    finally:
+        os.close(descriptor)
+
+
+def main(argv: list[str] | None = None) -> int:
+    words = sys.argv[1:] if argv is None else argv
+    if len(words) != 1:
+        print("usage: python -m vlmconsole.queue.process HOME", file=sys.stderr)
+        return 2
+    places = Places(Path(words[0])).ensure()
+    lock = _take(places)
+    if lock is None:
+        return 0  # another one is at work
+    leave = threading.Event()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Workers go on without us; the next supervisor adopts them.
+        signal.signal(number, lambda _number, _frame: leave.set())
+    info = {
+        "pid": os.getpid(),
+        "started": processes.started(os.getpid()),
+        "since": time.time(),
+        "python": sys.executable,
+    }
+    write_atomic(places.state / "supervisor.json", to_json(info))
+    _say("started")
+    slots = int(os.environ.get(SLOTS_VARIABLE, 0)) or None
+    machine = Machine(DeviceLocks(Path(os.environ.get(LOCKS_VARIABLE, SHARED))), slots)
+    _loop(Supervisor(places, machine), leave, lock, float(os.environ.get(IDLE_VARIABLE, IDLE)))
+    _say("ended")
+    return 0
+
+
+def _take(places: Places) -> int | None:
+    """The supervisor's lock. Tried for a second, as `running` holds it for an instant to look."""
+    descriptor = os.open(_lock_path(places), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for _ in range(20):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            time.sleep(0.05)
+    os.close(descriptor)
+    return None
+
+
+def _loop(supervisor: Supervisor, leave: threading.Event, lock: int, idle_after: float) -> None:
+    quiet_since: float | None = None
+    while not leave.is_set():
+        try:
+            supervisor.tick()
+            quiet = supervisor.idle()
+        except (OSError, sqlite3.Error) as error:
+            # A full disk, most likely. The jobs say so themselves; here it must only not be the end.
+            _say(f"{type(error).__name__}: {error}")
+            traceback.print_exc()
+            leave.wait(5.0)
+            continue
+        if not quiet:
+            quiet_since = None
+        elif quiet_since is None:
+            quiet_since = time.monotonic()
+        elif time.monotonic() - quiet_since >= idle_after and supervisor.store.guarded(
+            supervisor.idle, lambda: fcntl.flock(lock, fcntl.LOCK_UN)
+        ):
+            return
+        leave.wait(TICK if supervisor.live or not quiet else 4 * TICK)
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} supervisor {os.getpid()} {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,351 @@
+"""The queue on disk (SQLite, WAL): order, dependencies, states and attempts, safe under many processes at once.
+
+Every change is one BEGIN IMMEDIATE transaction, so two writers never see each other's half; readers never wait.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.queue.model import ACTIVE, FINAL, Attempt, Job, Mode, NewJob
+from vlmconsole.queue.schema import QueueError, prepare
+
+BUSY = 30.0  # seconds to wait for another writer before giving up
+ORDER = "priority DESC, position, id"
+
+
+class Store:
+    """One connection to the queue of a lab home. Not for several threads: each makes its own."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path = path
+        try:
+            self._db = sqlite3.connect(path, timeout=BUSY, isolation_level=None)
+            path.chmod(0o600)
+            self._db.row_factory = sqlite3.Row
+            # A queued job must survive a power cut: each commit reaches the disk.
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute("PRAGMA foreign_keys=ON")
+            prepare(self._db)
+        except sqlite3.DatabaseError as error:
+            raise QueueError(
+                f"the queue {path} cannot be opened: {error}", "is the disk full, or the file damaged?"
+            ) from None
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextmanager
+    def change(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that holds the write lock from its start; nested use joins the outer one."""
+        if self._db.in_transaction:
+            yield self._db
+            return
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            raise QueueError(f"the queue is busy: {error}", "another process holds it for long; try again") from None
+        try:
+            yield self._db
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def version(self) -> int:
+        """Changes when another connection has committed; cheap enough to ask four times a second."""
+        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    # --- adding and reading ---
+
+    def add(self, job: NewJob) -> int:
+        """Queue a job; returns its number. Raises QueueError when one that it waits for does not exist."""
+        with self.change() as db:
+            cursor = db.execute(
+                "INSERT INTO jobs (preset, kind, title, spec, options, devices, server, serves, keep, hand_over, flow,"
+                " step, server_for, priority, position, state, note, added) VALUES"
+                " (?,?,?,?,?,?,?,?,?,?,?,?,?,?, (SELECT COALESCE(MAX(position), 0) + 1 FROM jobs), ?,?,?)",
+                (
+                    job.preset, job.kind, job.title, json.dumps(job.spec), json.dumps(job.options),
+                    json.dumps(job.devices), job.server, job.serves, job.keep, job.hand_over, job.flow,
+                    job.step, job.server_for, job.priority, "queued", job.note, time.time(),
+                ),
+            )  # fmt: skip
+            number = int(cursor.lastrowid or 0)
+            for other, mode in job.after:
+                if db.execute("SELECT 1 FROM jobs WHERE id=?", (other,)).fetchone() is None or other == number:
+                    raise QueueError(f"there is no job {other} to wait for", "`vlmconsole jobs list --all` shows them")
+                db.execute("INSERT OR REPLACE INTO after VALUES (?,?,?)", (number, other, mode))
+            return number
+
+    def get(self, number: int) -> Job:
+        """The job of that number. Raises QueueError."""
+        found = self._jobs("WHERE id=?", (number,))
+        if not found:
+            raise QueueError(f"there is no job {number}", "`vlmconsole jobs list --all` shows them")
+        return found[0]
+
+    def waiting(self) -> list[Job]:
+        """The queued jobs, in order. Flows are no work of their own and are left out."""
+        return self._jobs(f"WHERE state='queued' AND kind<>'flow' ORDER BY {ORDER}")
+
+    def active(self) -> list[Job]:
+        """Jobs that were started and have not ended, flows left out."""
+        return self._jobs("WHERE state IN ('starting','running') AND kind<>'flow' ORDER BY id")
+
+    def listing(self, everything: bool = False, ended: int = 20, limit: int = -1) -> list[Job]:
+        """Running, then queued in order, then the last ``ended`` that have ended (all of them for ``everything``)."""
+        now = self._jobs(
+            f"WHERE state IN ('queued','starting','running') ORDER BY state='queued', {ORDER} LIMIT ?", (limit,)
+        )
+        then = self._jobs(
+            "WHERE state IN ('done','failed','cancelled','lost') ORDER BY ended DESC, id DESC LIMIT ?",
+            (-1 if everything else ended,),
+        )
+        return now + then
+
+    def steps(self, flow: int) -> list[Job]:
+        """The jobs of a flow, in the order of its steps."""
+        return self._jobs("WHERE flow=? ORDER BY id", (flow,))
+
+    def states(self, numbers: Iterable[int]) -> dict[int, str]:
+        """The state of each of those jobs that exists."""
+        wanted = sorted(set(numbers))
+        found: dict[int, str] = {}
+        for start in range(0, len(wanted), 500):
+            part = wanted[start : start + 500]
+            marks = ",".join("?" * len(part))
+            found |= dict(self._db.execute(f"SELECT id, state FROM jobs WHERE id IN ({marks})", part).fetchall())
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs there are in each state."""
+        return dict(self._db.execute("SELECT state, COUNT(*) FROM jobs WHERE kind<>'flow' GROUP BY state").fetchall())
+
+    def attempts(self, number: int) -> list[Attempt]:
+        """Earlier attempts of a job, oldest first."""
+        rows = self._db.execute(
+            "SELECT number, run, state, reason, started, ended FROM attempts WHERE job=? ORDER BY number", (number,)
+        )
+        return [Attempt(*row) for row in rows]
+
+    def servers_for(self, guest: int) -> list[Job]:
+        """Servers that were started for a guest, newest first."""
+        return self._jobs("WHERE server_for=? ORDER BY id DESC", (guest,))
+
+    def _jobs(self, where: str, values: tuple[Any, ...] = ()) -> list[Job]:
+        rows = self._db.execute(f"SELECT * FROM jobs {where}", values).fetchall()
+        after: dict[int, tuple[tuple[int, Mode], ...]] = {}
+        if len(rows) == 1:
+            found = self._db.execute("SELECT job, other, mode FROM after WHERE job=?", (rows[0]["id"],))
+        else:
+            found = self._db.execute("SELECT job, other, mode FROM after")
+        for job, other, mode in found:
+            after[job] = (*after.get(job, ()), (other, mode))
+        return [Job.from_row(row, after.get(row["id"], ())) for row in rows]
+
+    # --- what the supervisor does ---
+
+    def claim(self, number: int, granted: tuple[str, ...], guest_of: int | None, run: str) -> bool:
+        """queued → starting, exactly once however many try; False when it is not queued any more."""
+        with self.change() as db:
+            claimed = db.execute(
+                "UPDATE jobs SET state='starting', reason=NULL, granted=?, guest_of=?, run=?, started=?, ended=NULL,"
+                " pid=NULL, pid_started=NULL, stop=NULL WHERE id=? AND state='queued'",
+                (json.dumps(granted), guest_of, run, time.time(), number),
+            ).rowcount
+            self._renew_flow(number)
+            return claimed == 1
+
+    def running(self, number: int, pid: int, token: str | None) -> None:
+        """starting → running, with the worker's pid and start."""
+        with self.change() as db:
+            db.execute(
+                "UPDATE jobs SET state='running', pid=?, pid_started=? WHERE id=? AND state IN ('starting','running')",
+                (pid, token, number),
+            )
+            self._renew_flow(number)
+
+    def finish(self, number: int, state: str, reason: str | None = None) -> None:
+        """To a final state. Its devices are free afterwards."""
+        with self.change() as db:
+            db.execute(
+                "UPDATE jobs SET state=?, reason=?, ended=?, granted='[]', guest_of=NULL,"
+                " failures=failures + ? WHERE id=?",
+                (state, reason, time.time(), int(state in ("failed", "lost")), number),
+            )
+            self._renew_flow(number)
+
+    def unclaim(self, number: int) -> None:
+        """starting → queued again, in its old place: the worker never began."""
+        with self.change() as db:
+            db.execute(
+                "UPDATE jobs SET state='queued', run=NULL, pid=NULL, started=NULL, granted='[]', guest_of=NULL"
+                " WHERE id=? AND state='starting'",
+                (number,),
+            )
+            self._renew_flow(number)
+
+    def again(self, number: int, not_before: float = 0.0, *, by_hand: bool = True) -> None:
+        """A new attempt of an ended job, in its old place; the old attempt is kept beside it."""
+        with self.change() as db:
+            job = self.get(number)
+            if job.kind == "flow":
+                for step in self.steps(number):
+                    if step.state in FINAL and step.state != "done":
+                        self.again(step.id)
+                self._renew_flow(number, itself=True)
+                return
+            if job.state not in FINAL or job.state == "done":
+                raise QueueError(
+                    f"job {number} is {job.state} and has nothing to retry",
+                    f"vlmconsole jobs clone {number} runs it anew",
+                )
+            db.execute(
+                "INSERT OR REPLACE INTO attempts VALUES (?,?,?,?,?,?,?)",
+                (number, job.attempt, job.run, job.state, job.reason, job.started, job.ended),
+            )
+            db.execute(
+                "UPDATE jobs SET state='queued', reason=NULL, attempt=attempt + 1, not_before=?, run=NULL, pid=NULL,"
+                " pid_started=NULL, started=NULL, ended=NULL, stop=NULL, failures=? WHERE id=?",
+                (not_before, 0 if by_hand else job.failures, number),
+            )
+            self._renew_flow(number)
+
+    # --- what people ask for ---
+
+    def cancel(self, number: int, why: str = "cancelled on request") -> str:
+        """Cancel: a queued job at once, an active one by asking its supervisor. Returns the state it is in then."""
+        with self.change() as db:
+            job = self.get(number)
+            if job.kind == "flow":
+                for step in reversed(self.steps(number)):
+                    if step.state not in FINAL:
+                        self.cancel(step.id, why)
+                self._renew_flow(number, itself=True)
+                return self.get(number).state
+            if job.state in FINAL:
+                raise QueueError(f"job {number} has ended already ({job.state})")
+            if job.state == "queued":
+                self.finish(number, "cancelled", why)
+                return "cancelled"
+            db.execute("UPDATE jobs SET stop=COALESCE(stop, ?) WHERE id=?", (why, number))
+            return job.state
+
+    def clone(self, number: int) -> int:
+        """A new job with the same settings, at the end of the queue."""
+        with self.change() as db:
+            job = self.get(number)
+            if job.kind == "flow":
+                raise QueueError(f"job {number} is a flow: add its preset again", f"vlmconsole jobs add {job.preset}")
+            copy = NewJob(
+                job.preset, job.kind, job.title, job.spec, job.options, job.devices, job.server, job.serves, job.keep,
+                job.hand_over, priority=job.priority, note=f"clone of {number}",
+            )  # fmt: skip
+            del db
+            return self.add(copy)
+
+    def move(self, number: int, place: int) -> None:
+        """Make a queued job the ``place``-th of the queue (1 is next); it takes the priority of that place."""
+        with self.change() as db:
+            queue = self.waiting()
+            mine = next((job for job in queue if job.id == number), None)
+            if mine is None:
+                raise QueueError(f"job {number} is {self.get(number).state}: only queued jobs can be moved")
+            others = [job for job in queue if job.id != number]
+            place = max(1, min(place, len(others) + 1))
+            before = others[place - 2] if place > 1 else None
+            behind = others[place - 1] if place <= len(others) else None
+            near = behind or before
+            priority = near.priority if near else mine.priority
+            same = [job.position for job in (before, behind) if job is not None and job.priority == priority]
+            if len(same) == 2:
+                position = sum(same) / 2
+            else:
+                position = (same[0] - 1 if near is behind else same[0] + 1) if same else mine.position
+            db.execute("UPDATE jobs SET priority=?, position=? WHERE id=?", (priority, position, number))
+            if len(same) == 2 and not same[0] < position < same[1]:  # halved too often: number all anew
+                ids = [job.id for job in others]
+                ids.insert(place - 1, number)
+                for index, one in enumerate(ids):
+                    db.execute("UPDATE jobs SET position=? WHERE id=?", (float(index + 1), one))
+
+    def place_before(self, number: int, other: int) -> None:
+        """Put a job right before another in the order, with the same priority."""
+        with self.change() as db:
+            job = self.get(other)
+            row = db.execute(
+                "SELECT MAX(position) FROM jobs WHERE priority=? AND position<? AND state='queued' AND id<>?",
+                (job.priority, job.position, number),
+            ).fetchone()
+            floor = row[0] if row[0] is not None else job.position - 1
+            db.execute(
+                "UPDATE jobs SET priority=?, position=? WHERE id=?",
+                (job.priority, (floor + job.position) / 2, number),
+            )
+
+    def set(self, number: int, **columns: Any) -> None:
+        """Change ``hand_over``, ``keep``, ``note`` or ``priority`` of a job."""
+        unknown = set(columns) - {"hand_over", "keep", "note", "priority"}
+        if unknown:
+            raise ValueError(f"not to be set: {unknown}")
+        with self.change() as db:
+            for name, value in columns.items():
+                db.execute(f"UPDATE jobs SET {name}=? WHERE id=?", (value, number))
+
+    # --- the queue as a whole ---
+
+    def meta(self, key: str, default: Any = None) -> Any:
+        """A value that the whole queue shares, e.g. ``drained``."""
+        row = self._db.execute("SELECT value FROM meta WHERE key=?", (key,)).fetchone()
+        return json.loads(row[0]) if row else default
+
+    def set_meta(self, key: str, value: Any) -> None:
+        with self.change() as db:
+            db.execute("INSERT OR REPLACE INTO meta VALUES (?,?)", (key, json.dumps(value)))
+
+    def guarded(self, idle: Callable[[], bool], leave: Callable[[], None]) -> bool:
+        """Under the write lock: if ``idle()`` holds, do ``leave()``. No job can be added between the two."""
+        with self.change():
+            if not idle():
+                return False
+            leave()
+            return True
+
+    def _renew_flow(self, number: int, *, itself: bool = False) -> None:
+        """Give a flow the state that follows from its steps."""
+        row = self._db.execute("SELECT flow FROM jobs WHERE id=?", (number,)).fetchone()
+        flow = number if itself else (row["flow"] if row else None)
+        if flow is None:
+            return
+        steps = self._db.execute(
+            "SELECT state, reason, step, started, ended FROM jobs WHERE flow=?", (flow,)
+        ).fetchall()
+        state, reason = flow_state([(step["state"], step["step"], step["reason"]) for step in steps])
+        begun = [step["started"] for step in steps if step["started"]]
+        ended = [step["ended"] for step in steps if step["ended"]]
+        self._db.execute(
+            "UPDATE jobs SET state=?, reason=?, started=?, ended=? WHERE id=?",
+            (state, reason, min(begun, default=None), max(ended, default=None) if state in FINAL else None, flow),
+        )
+
+
+def flow_state(steps: list[tuple[str, str, str | None]]) -> tuple[str, str | None]:
+    """State and reason of a flow from its steps' (state, name, reason): the worst that has happened, once none runs."""
+    states = [state for state, _, _ in steps]
+    if any(state in ACTIVE for state in states):
+        return "running", None
+    for bad in ("failed", "lost", "cancelled"):
+        for state, name, reason in steps:
+            if state == bad:
+                # Steps that still wait for it are waiting for a retry: the flow as a whole has come to a stop.
+                return bad, f"step {name}: {reason or bad}"
+    if all(state == "done" for state in states):
+        return "done", None
+    return ("running" if "done" in states else "queued"), None

@@ -1,0 +1,261 @@
+"""The supervisor of a lab home: starts what is due, watches what runs, settles what ended.
+
+It may die at any moment. All that matters is on disk or held by the kernel: the queue, the run folders, each
+worker's lock on its run, and the device locks that workers hold themselves. The next supervisor adopts what lives
+and closes the books of what does not.
+"""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from vlmconsole.errors import LabError
+from vlmconsole.jobs import books
+from vlmconsole.jobs.kinds import load_kind
+from vlmconsole.jobs.launch import create_run
+from vlmconsole.jobs.presets import Preset, validate
+from vlmconsole.queue.environments import interpreter_of
+from vlmconsole.queue.executors import Executor, LocalExecutor
+from vlmconsole.queue.flows import resolve
+from vlmconsole.queue.live import Live
+from vlmconsole.queue.model import Job, Mode, NewJob
+from vlmconsole.queue.resources import Machine, lockable
+from vlmconsole.queue.schedule import Decision, Devices, Start
+from vlmconsole.queue.serving import server_job
+from vlmconsole.queue.store import Store
+from vlmconsole.queue.view import decide_now
+from vlmconsole.runs import processes
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+
+LOOK = 2.0  # seconds between two looks at the devices
+SERVER_IDLE = 600.0  # seconds after which a server that was started for guests ends without any
+
+
+class Supervisor:
+    """The work itself, without the process around it (see `process`). Not for several threads."""
+
+    def __init__(
+        self,
+        places: Places,
+        machine: Machine,
+        executor: Executor | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.places = places
+        self.machine = machine
+        self.executor = executor or LocalExecutor()
+        self.clock = clock
+        self.store = Store(places.queue)
+        self.live: dict[int, Live] = {}
+        self.decision = Decision()
+        self._seen = -1
+        self._looked = -1e9
+        self._unused: dict[int, float] = {}  # server → since when no guest wants it
+
+    # --- one round ---
+
+    def tick(self) -> None:
+        """One round: settle ends, apply stops and limits, then start what is due if anything changed."""
+        changed = self._watch()
+        version = self.store.version()
+        if changed or version != self._seen or self.clock() - self._looked >= LOOK:
+            self._schedule()
+            self._seen = self.store.version()
+
+    def idle(self) -> bool:
+        """Nothing runs, and nothing that waits can get going without a command (which starts a supervisor)."""
+        waiting = {job.id for job in self.store.waiting()}
+        return not self.live and not self.store.active() and waiting <= self.decision.stuck - self.decision.outside
+
+    def _watch(self) -> bool:
+        changed = False
+        rows = {job.id: job for job in self.store.active()}
+        for number, live in list(self.live.items()):
+            job = rows.get(number)
+            if job is not None:
+                live.job = job
+                if job.stop is not None:
+                    live.stop("done" if job.serves else "cancelled", job.stop)
+            live.watch()
+            death = live.worker.ended()
+            if death is not None and self._settle(live, death):
+                changed = True
+        for number, job in rows.items():
+            if number not in self.live:
+                changed = self._recover(job) or changed
+        return changed
+
+    def _settle(self, live: Live, death: str) -> bool:
+        end = live.settle(death)
+        if end is None:
+            return False  # another worker of this run lives: its lock will say when it ends
+        state, reason = end
+        held = self.machine.memory_of(process.pid for process in processes.family(None, live.run.path))
+        if live.left or held:
+            what = ", ".join([*live.left, *(f"memory of {card}" for card in held)])
+            reason = f"{reason or state}; still there: {what}"
+        self._finish(live.job, state, reason)
+        del self.live[live.job.id]
+        return True
+
+    def _finish(self, job: Job, state: str, reason: str | None) -> None:
+        """Book an end, and queue the next attempt in the same transaction where the preset asks for retries."""
+        with self.store.change():
+            self.store.finish(job.id, state, reason)
+            retries = int(job.options.get("retries", 0))
+            if state in ("failed", "lost") and job.failures < retries and job.stop is None:
+                wait = float(job.options.get("backoff_s", 30.0)) * 2**job.failures
+                self.store.again(job.id, time.time() + wait, by_hand=False)
+
+    # --- after a crash ---
+
+    def _recover(self, job: Job) -> bool:
+        """Take over an active job that this supervisor did not start. True when its state changed."""
+        run = RunFolder(Path(job.run or ""))
+        now = run.state()
+        pid, token = now.get("pid") or job.pid, now.get("pid_started") or job.pid_started
+        if pid and token:
+            worker = self.executor.adopt(run, int(pid), str(token))
+            if worker is not None:
+                self.live[job.id] = Live(job, run, worker, self.clock)
+                self.store.running(job.id, int(pid), str(token))
+                return True
+        if not run.path.is_dir():
+            self._finish(job, "lost", f"its run folder {run.path} is gone")
+            return True
+        began = now.get("state") != "queued"
+        if not began:
+            # Perhaps it was never started, perhaps it is just starting. With its lock in hand it cannot start any more.
+            descriptor = books.lock(run)
+            if descriptor is None:
+                return False  # it lives: it will write its pid in a moment
+            try:
+                began = run.state().get("state") != "queued"
+                if not began:
+                    run.set_state("lost", "never began")
+            finally:
+                processes.kill_family(None, run.path)
+                os.close(descriptor)
+            if not began:
+                self.store.unclaim(job.id)
+                shutil.rmtree(run.path, ignore_errors=True)
+                return True
+        if pid:
+            processes.kill_family(int(pid) if processes.started(int(pid)) is None else None, run.path)
+        asked = run.read_json("stop.json", None)
+        lost = ("lost", "the worker died while no supervisor was watching")
+        end = books.bury(run, *((asked["state"], asked["reason"]) if isinstance(asked, dict) else lost))
+        if end is None:
+            return False
+        self._finish(job, *end)
+        return True
+
+    # --- starting ---
+
+    def _schedule(self) -> None:
+        self._looked = self.clock()
+        active = self.store.active()
+        granted = [device for job in active for device in job.granted]
+        devices = self.machine.look(granted)
+        self._publish(devices)
+        self.decision = decide_now(self.store, self.places, devices, self.ready_servers())
+        for profile, guest in self.decision.servers:
+            self._queue_server(profile, guest)
+        for server in self.decision.stops:
+            self._release(server)
+        jobs = {job.id: job for job in self.store.waiting()} if self.decision.starts else {}
+        for start in self.decision.starts:
+            if start.id in jobs:
+                self._start(jobs[start.id], start)
+        self._end_unused()
+
+    def _publish(self, devices: Devices) -> None:
+        """What screens and commands need to say why a job waits."""
+        snapshot = {"cpu_slots": devices.cpu_slots, "gpus": list(devices.gpus), "taken": dict(devices.taken)}
+        if self.store.meta("devices") != snapshot:
+            self.store.set_meta("devices", snapshot)
+
+    def ready_servers(self) -> set[int]:
+        return {number for number, live in self.live.items() if live.job.serves and live.ready}
+
+    def _start(self, job: Job, start: Start) -> None:
+        locks = self.machine.locks.take(lockable(start.devices))
+        if locks is None:
+            return  # someone was faster; the next look names them
+        try:
+            self._start_locked(job, start, locks)
+        except LabError as error:
+            self.store.finish(job.id, "failed", f"{error.message} {error.hint}".strip())
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            self.store.finish(job.id, "failed", f"it could not be started: {error.strerror or error}{where}")
+        finally:
+            self.machine.locks.release(locks)
+
+    def _start_locked(self, job: Job, start: Start, locks: list[int]) -> None:
+        interpreter = interpreter_of(job.options.get("environment"), self.places)
+        spec = validate(load_kind(job.kind).spec, resolve(self.store, job), job.preset)
+        attempts = self.store.attempts(job.id)
+        earlier = RunFolder(Path(attempts[-1].run)) if attempts and attempts[-1].run else None
+        more: dict[str, object] = {"job": job.id, "devices": list(start.devices)}
+        if start.guest_of is not None:
+            more["server_run"] = self.store.get(start.guest_of).run
+        preset = Preset(job.preset, job.kind, job.title, job.spec)
+        run = create_run(self.places, preset, spec, earlier, **more)
+        run.set_state("queued", attempt=job.attempt)
+        if not self.store.claim(job.id, start.devices, start.guest_of, str(run.path)):
+            shutil.rmtree(run.path, ignore_errors=True)  # cancelled meanwhile
+            return
+        try:
+            worker = self.executor.start(run, interpreter, locks, self.machine.variables(start.devices))
+        except OSError as error:
+            books.bury(run, "failed", f"{interpreter} could not be started: {error.strerror}")
+            raise
+        self.live[job.id] = Live(self.store.get(job.id), run, worker, self.clock)
+        self.store.running(job.id, worker.pid, worker.token)
+
+    # --- servers ---
+
+    def _queue_server(self, profile: str, guest: int) -> None:
+        """Queue a server right before the guest that needs it; what cannot be is the guest's failure."""
+        try:
+            new = server_job(profile, self.places)
+        except LabError as error:
+            self.store.finish(guest, "failed", f"{error.message} {error.hint}".strip())
+            return
+        with self.store.change():
+            number = self.store.add(replace(new, server_for=guest, note=f"started for job {guest}"))
+            self.store.place_before(number, guest)
+
+    def _release(self, server: int) -> None:
+        """Ask a server to make room; one that was to stay comes back after the job it made room for."""
+        live = self.live.get(server)
+        if live is None or live.asked is not None:
+            return
+        job = live.job
+        with self.store.change():
+            self.store.cancel(server, "made room for a job that was next on its device")
+            if job.keep:
+                takers = [other.id for other in self.store.waiting() if other.hand_over]
+                after: tuple[tuple[int, Mode], ...] = tuple((taker, "any") for taker in takers[:1])
+                note = f"back after job {takers[0]} had its device" if takers else None
+                copy = NewJob(
+                    job.preset, job.kind, job.title, job.spec, job.options, job.devices, serves=job.serves,
+                    keep=True, after=after, priority=job.priority, note=note,
+                )  # fmt: skip
+                self.store.add(copy)
+
+    def _end_unused(self) -> None:
+        """End a server that was started for guests once none has wanted it for a while."""
+        wanted = {job.server for job in (*self.store.waiting(), *self.store.active()) if job.server}
+        for number, live in self.live.items():
+            if not live.job.serves or live.job.keep or live.job.serves in wanted:
+                self._unused.pop(number, None)
+            elif self.clock() - self._unused.setdefault(number, self.clock()) >= SERVER_IDLE:
+                with contextlib.suppress(LabError):  # it ended by itself just now
+                    self.store.cancel(number, "no job needed it any more")

@@ -1,0 +1,138 @@
+"""The queue as people see it: each job with its state and, while it waits, the sentence why."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.gauges.host import usable_cores
+from vlmconsole.queue.environments import missing
+from vlmconsole.queue.model import Job
+from vlmconsole.queue.schedule import Decision, Devices, Held, Want, decide
+from vlmconsole.queue.store import Store
+from vlmconsole.runs.events import EventTail
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One line of the queue. ``why`` says why it waits, or how it ended; ``progress`` is (done, total, unit)."""
+
+    job: Job
+    why: str
+    progress: tuple[float, float | None, str] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        job = self.job
+        return {
+            "id": job.id,
+            "preset": job.preset,
+            "kind": job.kind,
+            "title": job.title,
+            "state": job.state,
+            "why": self.why,
+            "priority": job.priority,
+            "devices": list(job.granted or job.devices),
+            "attempt": job.attempt,
+            "after": [{"job": other, "when": mode} for other, mode in job.after],
+            "flow": job.flow,
+            "step": job.step,
+            "server": job.server,
+            "serves": job.serves,
+            "progress": dict(zip(("done", "total", "unit"), self.progress, strict=True)) if self.progress else None,
+            "added": job.added,
+            "started": job.started,
+            "ended": job.ended,
+            "run": job.run,
+            "note": job.note,
+        }
+
+
+def decide_now(store: Store, places: Places, devices: Devices, ready: set[int]) -> Decision:
+    """The scheduler's decision over the queue as it is."""
+    waiting, active = store.waiting(), store.active()
+    states = store.states({other for job in waiting for other, _ in job.after})
+    profiles = {job.serves for job in (*waiting, *active) if job.serves}
+    wants = [to_want(job, places, store, profiles) for job in waiting]
+    held = [
+        Held(job.id, job.granted, job.serves, job.id in ready, job.keep, job.guest_of, job.stop is not None)
+        for job in active
+    ]
+    return decide(wants, held, states, devices, bool(store.meta("drained", False)))
+
+
+def to_want(job: Job, places: Places, store: Store, profiles: set[str]) -> Want:
+    """A queued job as the scheduler takes it."""
+    blocked = missing(job.options.get("environment"), places)
+    if job.server is not None and job.server not in profiles:
+        for server in store.servers_for(job.id)[:1]:
+            if server.state in ("failed", "lost"):
+                blocked = f"needs server {job.server}, which {server.state} as job {server.id} ({server.reason}): "
+                blocked += f"retry {server.id}, or cancel this one"
+    return Want(
+        job.id,
+        job.devices,
+        job.server,
+        job.serves,
+        job.hand_over,
+        job.after,
+        blocked,
+        _still(job),
+    )
+
+
+def _still(job: Job) -> float:
+    """Seconds until a back-off is over; none when the wait is longer than any (the clock was set back)."""
+    left = job.not_before - time.time()
+    longest = float(job.options.get("backoff_s", 30.0)) * 2 ** int(job.options.get("retries", 0))
+    return left if 0 < left <= longest else 0.0
+
+
+def devices_seen(store: Store) -> Devices:
+    """The devices as the supervisor last saw them."""
+    seen = store.meta("devices")
+    if seen is None:
+        return Devices(usable_cores())
+    return Devices(seen["cpu_slots"], tuple(seen["gpus"]), seen["taken"])
+
+
+def views(store: Store, places: Places, jobs: Sequence[Job], supervised: bool = True) -> list[JobView]:
+    """Those jobs with their sentences. ``supervised``: whether a supervisor runs."""
+    decision = Decision()
+    if any(job.state == "queued" and job.kind != "flow" for job in jobs):
+        active = store.active()
+        ready = {
+            job.id for job in active if job.serves and job.run and RunFolder(_path(job)).file("ready.json").exists()
+        }
+        decision = decide_now(store, places, devices_seen(store), ready)
+    return [JobView(job, _why(job, decision, supervised), _progress(job)) for job in jobs]
+
+
+def _why(job: Job, decision: Decision, supervised: bool) -> str:
+    if job.kind == "flow":
+        return job.reason or ""
+    if job.state == "queued":
+        return decision.why.get(job.id) or ("starts now" if supervised else "no supervisor runs: it starts with one")
+    if job.stop is not None and job.state in ("starting", "running"):
+        return f"stopping: {job.stop}"
+    return job.reason or ""
+
+
+def _progress(job: Job) -> tuple[float, float | None, str] | None:
+    """The newest progress of a running job, from the end of its events."""
+    if job.state != "running" or not job.run:
+        return None
+    path = RunFolder(_path(job)).file("events.jsonl")
+    tail = EventTail(path)
+    if path.exists():
+        tail.offset = max(0, path.stat().st_size - 64 * 1024)  # the first, cut line is skipped as a bad one
+    for event in reversed(tail.read()):
+        if event.get("kind") == "progress":
+            return event["done"], event.get("total"), str(event.get("unit", ""))
+    return None
+
+
+def _path(job: Job) -> Path:
+    return Path(job.run or "")
