@@ -3,6 +3,7 @@
 Every change is one BEGIN IMMEDIATE transaction, so two writers never see each other's half; readers never wait.
 """
 
+import functools
 import json
 import sqlite3
 import time
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.queue.model import ACTIVE, FINAL, Attempt, Job, Mode, NewJob
+from vlmconsole.queue.model import ACTIVE, FINAL, Attempt, Job, Mode, NewJob, QueueLine
 from vlmconsole.queue.schema import QueueError, prepare
 
 BUSY = 30.0  # seconds to wait for another writer before giving up
@@ -91,9 +92,27 @@ class Store:
             raise QueueError(f"there is no job {number}", "`vlmconsole jobs list --all` shows them")
         return found[0]
 
-    def waiting(self) -> list[Job]:
-        """The queued jobs, in order. Flows are no work of their own and are left out."""
-        return self._jobs(f"WHERE state='queued' AND kind<>'flow' ORDER BY {ORDER}")
+    def waiting(self, limit: int = -1) -> list[Job]:
+        """The queued jobs (the first ``limit``), in order. Flows are no work of their own and are left out."""
+        return self._jobs(f"WHERE state='queued' AND kind<>'flow' ORDER BY {ORDER} LIMIT ?", (limit,))
+
+    def lines(self, limit: int = -1) -> list[QueueLine]:
+        """The (first ``limit``) queued jobs in order, as little of each as the scheduler needs: ten thousand in well under 0.1 s."""
+        after: dict[int, list[tuple[int, Mode]]] = {}
+        for job, other, mode in self._db.execute(
+            "SELECT job, other, mode FROM after JOIN jobs ON jobs.id=after.job WHERE state='queued'"
+        ):
+            after.setdefault(job, []).append((other, mode))
+        rows = self._db.execute(
+            "SELECT id, devices, server, serves, hand_over, options, not_before FROM jobs"
+            f" WHERE state='queued' AND kind<>'flow' ORDER BY {ORDER} LIMIT ?",
+            (limit,),
+        )
+        return [
+            QueueLine(number, _names(devices), server, serves, bool(hand_over), _options(options), not_before,
+                      tuple(after.get(number, ())))
+            for number, devices, server, serves, hand_over, options, not_before in rows
+        ]  # fmt: skip
 
     def active(self) -> list[Job]:
         """Jobs that were started and have not ended, flows left out."""
@@ -109,6 +128,27 @@ class Store:
             (-1 if everything else ended,),
         )
         return now + then
+
+    def find(self, words: str, limit: int) -> list[Job]:
+        """Jobs whose number, preset, title, kind, step or state holds every one of ``words``, ordered as in `listing`."""
+        tests, values = [], []
+        for word in words.split():
+            like = "%" + word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+            tests.append("(id || ' ' || preset || ' ' || title || ' ' || kind || ' ' || IFNULL(step, '') || ' ' || state"
+                         " LIKE ? ESCAPE '\\')")  # fmt: skip
+            values.append(like)
+        return self._jobs(
+            f"WHERE {' AND '.join(tests) or '1'} ORDER BY state NOT IN ('queued','starting','running'),"
+            f" state='queued', ended DESC, {ORDER} LIMIT ?",
+            (*values, limit),
+        )
+
+    def waiters(self, number: int) -> list[int]:
+        """The jobs that have not ended and wait for job ``number``."""
+        rows = self._db.execute(
+            "SELECT job FROM after JOIN jobs ON jobs.id=job WHERE other=? AND state='queued' ORDER BY job", (number,)
+        )
+        return [int(row[0]) for row in rows]
 
     def steps(self, flow: int) -> list[Job]:
         """The jobs of a flow, in the order of its steps."""
@@ -334,6 +374,17 @@ class Store:
             "UPDATE jobs SET state=?, reason=?, started=?, ended=? WHERE id=?",
             (state, reason, min(begun, default=None), max(ended, default=None) if state in FINAL else None, flow),
         )
+
+
+@functools.lru_cache(1024)
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
+@functools.lru_cache(1024)
+def _options(text: str) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(text)
+    return value
 
 
 def flow_state(steps: list[tuple[str, str, str | None]]) -> tuple[str, str | None]:

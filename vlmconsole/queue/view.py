@@ -8,7 +8,7 @@ from typing import Any
 
 from vlmconsole.gauges.host import usable_cores
 from vlmconsole.queue.environments import missing
-from vlmconsole.queue.model import Job
+from vlmconsole.queue.model import Job, QueueLine
 from vlmconsole.queue.schedule import Decision, Devices, Held, Want, decide
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.events import EventTail
@@ -50,9 +50,9 @@ class JobView:
         }
 
 
-def decide_now(store: Store, places: Places, devices: Devices, ready: set[int]) -> Decision:
-    """The scheduler's decision over the queue as it is."""
-    waiting, active = store.waiting(), store.active()
+def decide_now(store: Store, places: Places, devices: Devices, ready: set[int], ahead: int = -1) -> Decision:
+    """The scheduler's decision over the queue as it is, or over its first ``ahead`` jobs."""
+    waiting, active = store.lines(ahead), store.active()
     states = store.states({other for job in waiting for other, _ in job.after})
     profiles = {job.serves for job in (*waiting, *active) if job.serves}
     wants = [to_want(job, places, store, profiles) for job in waiting]
@@ -63,7 +63,7 @@ def decide_now(store: Store, places: Places, devices: Devices, ready: set[int]) 
     return decide(wants, held, states, devices, bool(store.meta("drained", False)))
 
 
-def to_want(job: Job, places: Places, store: Store, profiles: set[str]) -> Want:
+def to_want(job: QueueLine, places: Places, store: Store, profiles: set[str]) -> Want:
     """A queued job as the scheduler takes it."""
     blocked = missing(job.options.get("environment"), places)
     if job.server is not None and job.server not in profiles:
@@ -83,8 +83,10 @@ def to_want(job: Job, places: Places, store: Store, profiles: set[str]) -> Want:
     )
 
 
-def _still(job: Job) -> float:
+def _still(job: QueueLine) -> float:
     """Seconds until a back-off is over; none when the wait is longer than any (the clock was set back)."""
+    if not job.not_before:
+        return 0.0
     left = job.not_before - time.time()
     longest = float(job.options.get("backoff_s", 30.0)) * 2 ** int(job.options.get("retries", 0))
     return left if 0 < left <= longest else 0.0
@@ -98,15 +100,20 @@ def devices_seen(store: Store) -> Devices:
     return Devices(seen["cpu_slots"], tuple(seen["gpus"]), seen["taken"])
 
 
-def views(store: Store, places: Places, jobs: Sequence[Job], supervised: bool = True) -> list[JobView]:
-    """Those jobs with their sentences. ``supervised``: whether a supervisor runs."""
+def views(store: Store, places: Places, jobs: Sequence[Job], supervised: bool = True, ahead: int = -1) -> list[JobView]:
+    """Those jobs with their sentences. ``supervised``: whether a supervisor runs. ``ahead``: how many of the queued
+    jobs are looked into (a screen shows but the first of ten thousand)."""
     decision = Decision()
     if any(job.state == "queued" and job.kind != "flow" for job in jobs):
         active = store.active()
         ready = {
             job.id for job in active if job.serves and job.run and RunFolder(_path(job)).file("ready.json").exists()
         }
-        decision = decide_now(store, places, devices_seen(store), ready)
+        decision = decide_now(store, places, devices_seen(store), ready, ahead)
+        decided = {start.id for start in decision.starts} | decision.why.keys()
+        if ahead >= 0:
+            far = f"more than {ahead} jobs are before it"
+            decision.why |= {job.id: far for job in jobs if job.state == "queued" and job.id not in decided}
     return [JobView(job, _why(job, decision, supervised), _progress(job)) for job in jobs]
 
 
