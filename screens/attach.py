@@ -61,3 +61,24 @@ async def await_in_inbox(inbox: Path, names: set[str], arrived: Callable[[Path],
             before[name] = now
         if waiting:
             await asyncio.sleep(INBOX_PERIOD)
+
+
+def open_outside(path: Path) -> str:
+    """Open a file with the system's own viewer; returns why that is not possible here, "" when it was started."""
+    import os
+    import shutil
+    import subprocess
+    import sys
+
+    opener = "open" if sys.platform == "darwin" else "xdg-open"
+    headless = sys.platform != "darwin" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    if headless or shutil.which(opener) is None:
+        return f"there is no desktop here to open it on; the picture is {path}"
+    subprocess.Popen(
+        [opener, str(path)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    return ""

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from textual.widgets import OptionList
+from vlmconsole.screens.attach import open_outside
 from vlmconsole.screens.chat_ask import ChatAsk
-from vlmconsole.screens.widgets.dialogs import Ask, Confirm
+from vlmconsole.screens.evidence import checked_sampling, evidence
+from vlmconsole.screens.widgets.dialogs import Ask, Choose, Confirm, Form, Reader
+from vlmconsole.screens.widgets.zoom import Zoom
 
 from vlmconsole.runs.folder import write_atomic
 
@@ -14,6 +20,7 @@ class ChatScreen(ChatAsk):
     def __init__(self) -> None:
         super().__init__()
         self._deleted: list[int] = []
+        self._folder: Path | None = None
 
     async def action_new(self) -> None:
         await self.open_chat(None)
@@ -56,6 +63,92 @@ class ChatScreen(ChatAsk):
         chat_id = self._deleted.pop()
         self.store.restore(chat_id)
         await self.open_chat(self.store.chat(chat_id))
+
+    def action_export(self) -> None:
+        """e: Markdown, JSON and pictures into a new folder under the lab home."""
+        if self.chat is None:
+            return
+        from vlmconsole.chats.export import export_chat
+
+        made = export_chat(self.store, self.chat.id, self.console.lab.places.home / "exports")
+        self.notify(f"exported to {made.folder}", markup=False)
+
+    def action_details(self) -> None:
+        """Enter: the raw request, usage and conditions of the chosen answer."""
+        if isinstance(self.focused, OptionList):
+            self.focused.action_select()
+            return
+        message = self.chosen_answer()
+        if message is None or message.answer is None:
+            self.notify("no answer with evidence is chosen", markup=False)
+            return
+        self.app.push_screen(Reader("Evidence", evidence(message)))
+
+    def action_sampling(self) -> None:
+        """s: system prompt, temperature and longest answer of this conversation."""
+        fields = (
+            ("system", "system prompt", self.system, "none"),
+            ("temperature", "temperature", f"{self.temperature:g}", "0 is greedy"),
+            ("max_tokens", "longest answer", str(self.max_tokens), "tokens"),
+        )
+
+        def keep(values: dict[str, str] | None) -> None:
+            if values is None:
+                return
+            try:
+                sampling = checked_sampling(values)
+            except ValueError as error:
+                self.notify(str(error), severity="error", markup=False)
+                return
+            kept = {"system": values["system"].strip(), "sampling": sampling}
+            if self.chat is None:
+                self.draft = kept
+            else:
+                self.store.set_chat(self.chat.id, **kept)
+                self.chat = self.store.chat(self.chat.id)
+            self.show_budget()
+
+        self.app.push_screen(Form("This conversation", fields), keep)
+
+    def action_server(self) -> None:
+        """S: another server answers from now on."""
+        options = [(p.name, p.name, p.title or p.base_url) for p in self.console.profiles().values()]
+
+        def chosen(name: str | None) -> None:
+            if name is not None:
+                self.console.choose_server(name)
+                if self.chat is not None:
+                    self.store.set_chat(self.chat.id, server=name)
+
+        self.app.push_screen(Choose("Who answers", options), chosen)
+
+    def action_attach(self) -> None:
+        """Ctrl+O: choose a picture from a list, with preview."""
+        from vlmconsole.screens.widgets.picker import Picker, sample_folder
+
+        async def chosen(path: Path | None) -> None:
+            if path is not None:
+                self._folder = path.parent
+                await self.attach([path])
+
+        places = {"here": Path.cwd(), "samples": sample_folder(), "inbox": self.console.lab.places.inbox}
+        self.app.push_screen(Picker(self._folder or Path.cwd(), places, self.console.drawing), chosen)
+
+    def action_open_picture(self) -> None:
+        """o: open the chosen message's picture with the system's own viewer."""
+        asked = self.chosen_question()
+        if asked is None or not asked.pictures:
+            self.notify("no picture with the chosen message", markup=False)
+            return
+        path = asked.pictures[0].path
+        said = open_outside(path)
+        self.notify(said or f"opened {path}", severity="warning" if said else "information", markup=False)
+
+    def action_zoom_picture(self) -> None:
+        """z: the chosen message's picture on the whole screen."""
+        asked = self.chosen_question()
+        if asked is not None and asked.pictures:
+            self.app.push_screen(Zoom(asked.pictures[0], self.console.drawing))
 
     def action_copy(self) -> None:
         message = self.transcript.selected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual import work
 from vlmconsole.screens.attach import await_in_inbox, open_all
@@ -13,14 +13,19 @@ from vlmconsole.screens.link import ServerLink
 from vlmconsole.screens.terminal import scp_line, under_ssh
 from vlmconsole.screens.turn import Turn
 from vlmconsole.screens.widgets.composer import Chip, Composer, Question
+from vlmconsole.screens.widgets.dialogs import Choose
 
 from vlmconsole.chats.records import StoredMessage
+from vlmconsole.errors import LabError
 from vlmconsole.runs.plain import one_line
 
 if TYPE_CHECKING:
+    from vlmconsole.engines.sight import Budget
     from vlmconsole.vision.images import Picture
 
 COMMAND = "/image"
+#: The budget is counted this long (seconds) after the last key.
+BUDGET_PAUSE = 0.25
 
 
 class ChatAsk(ChatDesk):
@@ -30,6 +35,11 @@ class ChatAsk(ChatDesk):
         super().__init__()
         self.pending: list[Picture] = []
         self.running: list[Turn] = []
+        self.changing: int | None = None
+        self.cost: Budget | None = None
+        #: What is set for a conversation that is not stored yet.
+        self.draft: dict[str, Any] = {}
+        self._warned = ""
 
     # -- pictures ------------------------------------------------------------------------------------------
 
@@ -100,8 +110,51 @@ class ChatAsk(ChatDesk):
         self.composer.notice()
         self.show_budget()
 
-    def show_budget(self) -> None:
-        """What the next question would take of the context, beside the composer."""
+    @work(group="budget", exclusive=True, exit_on_error=False)
+    async def show_budget(self) -> None:
+        """What the next question would take of the context, beside the composer; counted a moment after typing."""
+        await asyncio.sleep(BUDGET_PAUSE)
+        self.cost = await self._count(self.composer.question.text, self.pending)
+        self._say_budget()
+
+    def _say_budget(self) -> None:
+        cost = self.cost
+        if cost is None or not (self.composer.question.text.strip() or self.pending):
+            self.composer.budget("")
+            return
+        about = "" if cost.text_exact else "about "
+        taken = f"{about}{(cost.visual or 0) + cost.text} + {cost.answer}"
+        of = f" of {cost.context}" if cost.context else ""
+        self.composer.budget(f"context {taken}{of}", "$muted" if cost.fits else "$warning")
+        if not cost.fits:
+            offer = ". Ctrl+T shrinks it" if cost.shrink_to is not None and self.pending else ""
+            self.composer.notice(one_line(cost.advice, 300) + offer, "$warning")
+
+    async def _count(self, text: str, pictures: list[Picture]) -> Budget | None:
+        from vlmconsole.chats.history import turns
+        from vlmconsole.engines.messages import Message
+
+        link = self.console.link
+        if link is None:
+            return None
+        messages = [Message("system", self.system)] if self.system else []
+        for item in turns(self._kept_before(), link.profile.name):
+            messages.append(Message(item.role, item.text, tuple(picture.outline() for picture in item.pictures)))
+        messages.append(Message("user", text, tuple(pictures)))
+        try:
+            return await link.budget(messages, self.max_tokens)
+        except (LabError, RuntimeError, ValueError, OSError) as error:
+            self.log.warning(f"the budget could not be counted: {error}")
+            return None
+
+    async def action_fit(self) -> None:
+        """Ctrl+T: shrink the last picture to what the budget allows; the change is named on its chip."""
+        if self.cost is None or self.cost.shrink_to is None or not self.pending:
+            self.composer.notice("nothing needs to shrink")
+            return
+        self.pending[-1] = await asyncio.to_thread(self.pending[-1].resized_to, *self.cost.shrink_to)
+        self.composer.notice()
+        await self.show_pending()
 
     # -- asking --------------------------------------------------------------------------------------------
 
@@ -118,7 +171,12 @@ class ChatAsk(ChatDesk):
         if fault := self._fault():
             self.composer.notice(fault, "$warning")
             return
-        pictures, self.pending = self.pending, []
+        cost = await self._count(text, self.pending)
+        if cost is not None and not cost.fits and self._warned != text:
+            self.cost, self._warned = cost, text
+            self._say_budget()
+            return
+        pictures, self.pending, self._warned = self.pending, [], ""
         self.composer.question.clear()
         await self.show_pending()
         await self.ask(text, pictures)
@@ -127,7 +185,10 @@ class ChatAsk(ChatDesk):
         from vlmconsole.vision.paths import parse_paths
 
         if not words:
-            self.composer.notice(f"{COMMAND} PATH attaches a picture", "$warning")
+            self.composer.notice(f"{COMMAND} PATH or URL attaches a picture", "$warning")
+            return
+        if words.startswith(("http://", "https://")):
+            await self._fetch(words)
             return
         pasted = await asyncio.to_thread(parse_paths, words)
         if pasted.found:
@@ -137,13 +198,31 @@ class ChatAsk(ChatDesk):
         if not pasted.found and not pasted.missing:
             self.composer.notice(f"no picture named: {one_line(words, 120)}", "$error")
 
+    async def _fetch(self, words: str) -> None:
+        """A picture from the web; `--private` after the address allows one of this network."""
+        from vlmconsole.vision.fetch import fetch_picture
+        from vlmconsole.vision.images import PictureError, open_picture
+
+        url, _, option = words.partition(" ")
+        self.composer.notice(f"fetching {one_line(url, 120)}")
+        background = self.console.lab.settings.background
+        try:
+            got = await fetch_picture(url, allow_private=option.strip() == "--private")
+            picture = await asyncio.to_thread(open_picture, got.data, name=got.name, background=background)
+        except PictureError as error:
+            self.composer.notice(str(error), "$error")
+            return
+        self.pending.append(picture)
+        self.composer.notice()
+        await self.show_pending()
+
     def _fault(self) -> str:
         """Why nothing can be sent now, "" when it can."""
         link = self.console.link
         if self.running:
             return "an answer is being given; Esc stops it"
         if link is None:
-            return "no server is chosen; S chooses one"
+            return "still looking for the server; your question stays here"
         return ""
 
     async def ask(self, text: str, pictures: list[Picture]) -> None:
@@ -153,6 +232,12 @@ class ChatAsk(ChatDesk):
             return
         if self.chat is None:
             self.chat = self.store.new_chat(server=link.profile.name, title=one_line(text, 60) or pictures[0].name)
+            self.store.set_chat(self.chat.id, **self.draft)
+            self.chat, self.draft = self.store.chat(self.chat.id), {}
+        if self.changing is not None:
+            self.store.supersede(self.chat.id, self.changing)
+            self.changing = None
+            await self.transcript.show(self.store.messages(self.chat.id))
         question = self.store.add(self.chat.id, "user", text, pictures=pictures)
         await self.transcript.append(question)
         self.show_welcome()
@@ -165,13 +250,12 @@ class ChatAsk(ChatDesk):
         self.chat = self.store.chat(self.chat.id)
         await self.transcript.append(message)
         self.show_list()
-        self._answer(link, message)
+        # Paint first: laying out a picture in the same moment would make our own stamps late.
+        self.call_after_refresh(self._answer, link, message)
 
     @work(group="answer", exit_on_error=False)
     async def _answer(self, link: ServerLink, message: StoredMessage) -> None:
         assert self.chat is not None
-        settings = self.console.lab.settings
-        sampling = self.chat.sampling
 
         def show(text: str) -> None:
             if view := self.transcript.view_of(message.id):
@@ -182,8 +266,8 @@ class ChatAsk(ChatDesk):
             self.store,
             self.chat,
             message,
-            max_tokens=int(sampling.get("max_tokens", settings.max_tokens)),
-            temperature=float(sampling.get("temperature", settings.temperature)),
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
             show=show,
         )
         self.running.append(turn)
@@ -194,10 +278,79 @@ class ChatAsk(ChatDesk):
         self.transcript.replace(finished)
         self.show_list()
 
-    def action_leave(self) -> None:
-        """Esc: stop what is running; with nothing running, leave the composer."""
+    async def action_again(self) -> None:
+        """r: ask the chosen question once more; the old answer and what followed are put aside, not deleted."""
+        link, old = self.console.link, self.chosen_answer()
+        if self.chat is None or link is None or old is None:
+            return
+        if fault := self._fault():
+            self.notify(fault, severity="warning", markup=False)
+            return
+        self.store.supersede(self.chat.id, old.id)
+        await self.transcript.show(self.store.messages(self.chat.id))
+        await self.answer(link)
+
+    async def action_change(self) -> None:
+        """c: put the chosen question back into the composer; sending it replaces it and what followed."""
+        asked = self.chosen_question()
+        if asked is None or self.running:
+            return
+        try:
+            self.pending = [picture.load() for picture in asked.pictures]
+        except ValueError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self.changing = asked.id
+        question = self.composer.question
+        question.load_text(asked.text)
+        question.move_cursor(question.document.end)
+        await self.show_pending()
+        self.action_write()
+        self.call_after_refresh(self.composer.notice, "changing a question: Enter asks again from here, Esc leaves it")
+
+    def action_both(self) -> None:
+        """b: have the last question answered by a second server as well; both answers stay, one of them goes on."""
+        if self.chat is None or self.chosen_question() is None:
+            return
+        own = self.console.link.profile.name if self.console.link else ""
+        others = [(p.name, p.name, p.title) for p in self.console.profiles().values() if p.name != own]
+
+        async def chosen(name: str | None) -> None:
+            if name is not None:
+                await self.answer(self.console.link_to(name))
+
+        self.app.push_screen(Choose("Ask the last question to", others), chosen)
+
+    async def action_leave(self) -> None:
+        """Esc: stop what is running; else stop changing a question; else leave the composer."""
         if self.running:
             for turn in self.running:
                 turn.stop()
+        elif self.changing is not None:
+            self.changing, self.pending = None, []
+            self.composer.question.clear()
+            await self.show_pending()
         else:
             self.leave_composer()
+
+    # -- settings of this conversation ---------------------------------------------------------------------
+
+    @property
+    def system(self) -> str:
+        return str(self.draft.get("system", "")) if self.chat is None else self.chat.system
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        return dict(self.draft.get("sampling", {})) if self.chat is None else self.chat.sampling
+
+    @property
+    def max_tokens(self) -> int:
+        return int(self.sampling.get("max_tokens", self.console.lab.settings.max_tokens))
+
+    @property
+    def temperature(self) -> float:
+        return float(self.sampling.get("temperature", self.console.lab.settings.temperature))
+
+    def _kept_before(self) -> list[StoredMessage]:
+        """The messages that stay before the next question."""
+        return [m for m in self.transcript.messages if self.changing is None or m.id < self.changing]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import events
@@ -54,8 +55,12 @@ class ChatDesk(Screen[None]):
         self.chat: Chat | None = None
         self.pane = 1
         self._search = ""
-        lab = self.console.lab
-        self.store = ChatStore(lab.places.chats, lab.places.home / "pictures", clock=self.console.clock)
+
+    @cached_property
+    def store(self) -> ChatStore:
+        """The conversations, opened after the first frame."""
+        places = self.console.lab.places
+        return ChatStore(places.chats, places.home / "pictures", clock=self.console.clock)
 
     @property
     def console(self) -> ConsoleApp:
@@ -111,6 +116,11 @@ class ChatDesk(Screen[None]):
         if not 0 <= at < len(messages):
             return None
         return next((message for message in messages[at:] if message.role == "assistant"), None)
+
+    def chosen_question(self) -> StoredMessage | None:
+        """The chosen message if it is a question, else the question of the chosen answer."""
+        messages, at = self.transcript.messages, self.transcript.chosen
+        return next((message for message in reversed(messages[: at + 1]) if message.role == "user"), None)
 
     # -- showing -------------------------------------------------------------------------------------------
 

@@ -46,7 +46,10 @@ class Turn:
         self._max_tokens, self._temperature = max_tokens, temperature
         self._show = show
         # Read here, in the event loop: the store's connection belongs to it.
-        self._before = [item for item in store.messages(chat.id) if item.id < message.id]
+        before = [item for item in store.messages(chat.id) if item.id < message.id]
+        # What another server answered to the same question is not part of what this one is asked.
+        asked = max((index for index, item in enumerate(before) if item.role == "user"), default=-1)
+        self._before = before[: asked + 1]
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._asking: asyncio.Task[Answer] | None = None
@@ -127,6 +130,8 @@ class Turn:
         facts["usage_raw"] = answer.result.usage.raw
         result = answer.result
         state = _STATES[result.ended]
+        if state == "stopped" and not self._stopped:
+            state = "interrupted"  # the console is going away: nobody asked for a stop
         if state == "failed" and result.text:
             state = "cut"  # an error in mid-answer: what had come is as good as a cut line's
         return self._finish(

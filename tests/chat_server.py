@@ -54,7 +54,7 @@ class ChatServer:
                 else:
                     self._whole(writer, {"detail": "not here"}, 404)
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             return
         finally:
             writer.close()

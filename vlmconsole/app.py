@@ -53,6 +53,7 @@ class ConsoleApp(App[None]):
         if lab.settings.slow_link:
             self.animation_level = "none"
         self.link: ServerLink | None = None
+        self._others: dict[str, ServerLink] = {}
         #: Published without data whenever the server's state or settings moved.
         self.server_changed: Signal[None] = Signal(self, "server_changed")
 
@@ -64,7 +65,19 @@ class ConsoleApp(App[None]):
         self.call_after_refresh(self._connect)
 
     def _connect(self) -> None:
-        self.run_worker(self.use_server(self.lab.settings.server), name="server", exit_on_error=False)
+        self.choose_server(self.lab.settings.server)
+
+    def choose_server(self, name: str) -> None:
+        """Let another profile answer from now on."""
+        self.run_worker(self.use_server(name), name="server", exit_on_error=False)
+
+    def link_to(self, name: str) -> ServerLink:
+        """A second line, to the server of the profile `name`; it starts when it is first asked."""
+        from vlmconsole.screens.link import ServerLink
+
+        if name not in self._others:
+            self._others[name] = ServerLink(self.profiles()[name], self.lab.places, lambda: None)
+        return self._others[name]
 
     async def use_server(self, name: str) -> None:
         """Make the profile `name` the one that answers, starting it if need be. Faults become its state."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -14,7 +14,9 @@ from textual.widgets import Static, TextArea
 from vlmconsole.screens.keys import bindings
 
 from vlmconsole.runs.plain import one_line
-from vlmconsole.vision.images import Picture
+
+if TYPE_CHECKING:
+    from vlmconsole.vision.images import Picture
 
 
 class Question(TextArea):

@@ -34,6 +34,16 @@ class Transcript(VerticalScroll):
         self._low = self._high = 0
         self._moving = False
 
+    # Textual scrolls an anchored widget to a negative place while its content is shorter than itself (8.2.8), so
+    # the anchor only counts once there is something to scroll.
+    @property
+    def _anchored(self) -> bool:
+        return self._wants_anchor and self.virtual_size.height > self.container_size.height
+
+    @_anchored.setter
+    def _anchored(self, anchored: bool) -> None:
+        self._wants_anchor = anchored
+
     # -- content -------------------------------------------------------------------------------------------
 
     async def show(self, messages: Sequence[StoredMessage]) -> None:

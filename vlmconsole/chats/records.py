@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vlmconsole.errors import LabError
-from vlmconsole.vision.images import Picture, PictureError
+
+if TYPE_CHECKING:  # pictures are decoded long after the first frame; their libraries wait until then
+    from vlmconsole.vision.images import Picture
 
 Role = Literal["user", "assistant"]
 
@@ -53,14 +55,25 @@ class StoredPicture:
             "note": self.note,
         }
 
+    def outline(self) -> Picture:
+        """The picture without its bytes: enough to count its tokens, and never to be sent."""
+        return self._picture(b"")
+
     def load(self) -> Picture:
         """The picture as it was sent, byte for byte. Raises PictureError when its file is gone or was changed."""
+        from vlmconsole.vision.limits import PictureError
+
         try:
             data = self.path.read_bytes()
         except OSError as error:
             raise PictureError(f"{self.name} is no longer kept in {self.path.parent} ({error.strerror})") from error
         if hashlib.sha256(data).hexdigest() != self.sha256:
             raise PictureError(f"{self.path} was changed after it was sent; it is not sent again as the same picture")
+        return self._picture(data)
+
+    def _picture(self, data: bytes) -> Picture:
+        from vlmconsole.vision.images import Picture
+
         return Picture(
             name=self.name,
             source_path=self.path,

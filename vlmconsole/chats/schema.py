@@ -19,7 +19,7 @@ CREATE TABLE messages (
   id INTEGER PRIMARY KEY AUTOINCREMENT, chat_id INTEGER NOT NULL REFERENCES chats(id) ON DELETE CASCADE,
   role TEXT NOT NULL, text TEXT NOT NULL, reasoning TEXT NOT NULL DEFAULT '', created REAL NOT NULL,
   state TEXT NOT NULL, error TEXT NOT NULL DEFAULT '', server TEXT NOT NULL DEFAULT '', answer TEXT,
-  superseded INTEGER NOT NULL DEFAULT 0, writer_pid INTEGER, writer_started REAL
+  superseded INTEGER NOT NULL DEFAULT 0, writer_pid INTEGER, writer_started TEXT
 );
 CREATE INDEX messages_by_chat ON messages(chat_id, id);
 CREATE TABLE pictures (

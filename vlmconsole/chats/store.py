@@ -12,14 +12,14 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-
-import psutil
+from typing import TYPE_CHECKING, Any
 
 from vlmconsole.chats.records import Chat, ChatStoreError, MessageState, Role, StoredMessage, StoredPicture
 from vlmconsole.chats.schema import connect
 from vlmconsole.runs.folder import write_atomic
-from vlmconsole.vision.images import Picture
+
+if TYPE_CHECKING:
+    from vlmconsole.vision.images import Picture
 
 #: A deleted conversation can be brought back for this long (seconds); then its rows and pictures go.
 UNDO_WINDOW = 7 * 86400.0
@@ -35,7 +35,7 @@ class ChatStore:
         self.pictures = pictures
         self._clock = clock
         self._db = connect(database)
-        self._me = (os.getpid(), psutil.Process().create_time())
+        self._me: tuple[int, str | None] | None = None
         self.mark_interrupted()
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class ChatStore:
             cursor = self._run(
                 "INSERT INTO messages(chat_id, role, text, created, state, server, writer_pid, writer_started)"
                 " VALUES (?,?,?,?,?,?,?,?)",
-                (chat_id, role, text, now, state, server, *self._me),
+                (chat_id, role, text, now, state, server, *self._writer()),
             )
             message_id = int(cursor.lastrowid or 0)
             for position, picture in enumerate(pictures):
@@ -200,6 +200,14 @@ class ChatStore:
             write_atomic(path, picture.data)
         return path
 
+    def _writer(self) -> tuple[int, str | None]:
+        """This process, so that a reader can tell whether it still lives. Asked for only when something is written."""
+        if self._me is None:
+            from vlmconsole.runs.processes import started
+
+            self._me = (os.getpid(), started(os.getpid()))
+        return self._me
+
     def _picture_path(self, sha256: str, mime: str) -> Path:
         return self.pictures / f"{sha256}.{_EXTENSIONS.get(mime, 'bin')}"
 
@@ -256,11 +264,8 @@ def _chat(row: sqlite3.Row) -> Chat:
     )
 
 
-def _lives(pid: int | None, started: float | None) -> bool:
-    """Is the writer still the same process? A reused pid has another start time."""
-    if pid is None or started is None:
-        return False
-    try:
-        return bool(abs(psutil.Process(pid).create_time() - started) < 1.0)
-    except psutil.Error:
-        return False
+def _lives(pid: int | None, started: str | None) -> bool:
+    """Is the writer still the same process? A reused pid has another start token."""
+    from vlmconsole.runs.processes import alive
+
+    return alive(pid, started)

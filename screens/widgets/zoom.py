@@ -1,0 +1,33 @@
+"""One picture on the whole screen."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+from vlmconsole.screens.terminal import Drawing
+from vlmconsole.screens.widgets.picture import picture_view
+
+from vlmconsole.chats.records import StoredPicture
+from vlmconsole.runs.plain import one_line
+
+
+class Zoom(ModalScreen[None]):
+    """As large as the terminal allows; any of Esc, q, z, Enter goes back."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,z,enter", "dismiss", "back", key_display="Esc")]
+
+    def __init__(self, picture: StoredPicture, drawing: Drawing) -> None:
+        super().__init__(classes="zoom")
+        self._picture, self._drawing = picture, drawing
+
+    def compose(self) -> ComposeResult:
+        size = self.app.size
+        yield picture_view(self._picture, size.width - 2, size.height - 2, self._drawing)
+        width, height = self._picture.size
+        text = f"{one_line(self._picture.name, 60)}  {width}×{height}, {self._picture.said}   Esc back"
+        yield Static(Content(text).stylize("$muted"))

@@ -1,0 +1,134 @@
+"""A conversation as files: Markdown to read, JSON with all the evidence, and the pictures that both refer to."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.chats.records import Chat, ChatStoreError, StoredMessage
+from vlmconsole.chats.store import ChatStore
+from vlmconsole.runs.folder import write_atomic
+from vlmconsole.runs.plain import inert, one_line
+
+_ENDINGS = {
+    "cut": "cut off",
+    "stopped": "stopped by the user",
+    "interrupted": "interrupted: the console ended in mid-answer",
+    "failed": "failed",
+    "streaming": "still being answered",
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Where an export went."""
+
+    folder: Path
+    markdown: Path
+    json: Path
+    pictures: tuple[Path, ...]
+
+
+def chat_json(chat: Chat, messages: list[StoredMessage]) -> dict[str, Any]:
+    """Everything that is kept of a conversation; times in wall-clock seconds, pictures by their SHA-256."""
+    return {
+        "id": chat.id,
+        "title": chat.title,
+        "created": chat.created,
+        "updated": chat.updated,
+        "server": chat.server,
+        "system": chat.system,
+        "sampling": chat.sampling,
+        "messages": [
+            {
+                "id": message.id,
+                "role": message.role,
+                "text": message.text,
+                "reasoning": message.reasoning or None,
+                "created": message.created,
+                "state": message.state,
+                "error": message.error or None,
+                "server": message.server or None,
+                "superseded": message.superseded,
+                "pictures": [picture.facts() for picture in message.pictures],
+                "answer": message.answer,
+            }
+            for message in messages
+        ],
+    }
+
+
+def chat_markdown(chat: Chat, messages: list[StoredMessage]) -> str:
+    """The conversation to read; pictures as links into `pictures/`, what was put aside left out."""
+    lines = [f"# {one_line(chat.title or f'Conversation {chat.id}')}", ""]
+    if chat.system:
+        lines += ["> system: " + inert(chat.system).replace("\n", "\n> "), ""]
+    for message in messages:
+        if message.superseded:
+            continue
+        who = "You" if message.role == "user" else one_line(message.server or "Model")
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(message.created))
+        lines += [f"## {who} · {when}", ""]
+        for picture in message.pictures:
+            name = re.sub(r"[\[\]()]", "_", one_line(picture.name))
+            size = f"{picture.size[0]}×{picture.size[1]}"
+            lines += [
+                f"![{name}](pictures/{picture.path.name})",
+                "",
+                f"{size}, {picture.said}, sha {picture.sha256}",
+                "",
+            ]
+        lines += [inert(message.text), ""]
+        if message.state in _ENDINGS:
+            lines += [f"*{_ENDINGS[message.state]}{': ' + one_line(message.error) if message.error else ''}*", ""]
+        if message.answer:
+            lines += [f"*{_numbers(message.answer)}*", ""]
+    return "\n".join(lines)
+
+
+def export_chat(store: ChatStore, chat_id: int, parent: Path) -> Exported:
+    """Write a conversation into a new folder under `parent`. Raises ChatStoreError when that cannot be done."""
+    chat = store.chat(chat_id)
+    messages = store.messages(chat_id, superseded=True)
+    words = re.sub(r"[^\w]+", "-", one_line(chat.title, 40).lower()).strip("-") or "conversation"
+    try:
+        folder = _fresh(parent, f"chat-{chat.id}-{words}")
+        pictures: list[Path] = []
+        for picture in {picture.sha256: picture for message in messages for picture in message.pictures}.values():
+            if picture.path.exists():
+                (folder / "pictures").mkdir(exist_ok=True)
+                pictures.append(Path(shutil.copyfile(picture.path, folder / "pictures" / picture.path.name)))
+        markdown, data = folder / "chat.md", folder / "chat.json"
+        write_atomic(markdown, chat_markdown(chat, messages))
+        write_atomic(data, json.dumps(chat_json(chat, messages), ensure_ascii=False, indent=1) + "\n")
+    except OSError as error:
+        raise ChatStoreError(f"the conversation could not be exported to {parent}: {error.strerror}") from error
+    return Exported(folder, markdown, data, tuple(pictures))
+
+
+def _fresh(parent: Path, name: str) -> Path:
+    """A folder that was not there before: an export never overwrites another."""
+    for number in range(1, 10_000):
+        folder = parent / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir(parents=True, mode=0o700)
+        except FileExistsError:
+            continue
+        return folder
+    raise OSError(0, f"{name} and 9,998 more exist already")
+
+
+def _numbers(answer: dict[str, Any]) -> str:
+    timing, usage = answer.get("timing") or {}, answer.get("usage") or {}
+    named = (("ttft_s", "TTFT"), ("e2e_s", "whole answer"))
+    parts = [f"{name} {timing[key]:.3f} s" for key, name in named if timing.get(key) is not None]
+    if usage.get("prompt_tokens") is not None:
+        parts.append(f"{usage['prompt_tokens']} tokens in, {usage.get('completion_tokens')} out")
+    cached = usage.get("cached_tokens")
+    parts.append("cached tokens not reported" if cached is None else f"{cached} cached tokens")
+    return ", ".join(parts)
