@@ -83,7 +83,7 @@ def plan(preset: Preset, sets: Sequence[str], places: Places) -> list[Planned]:
 
 def _plan_step(step: Step, sets: Sequence[str], places: Places) -> Planned:
     preset = load_preset(step.preset, places)
-    preset = replace(preset, spec=_merge(preset.spec, step.set))
+    preset = replace(preset, spec=merge(preset.spec, step.set))
     one = _plan_one(preset, sets, places)
     after: dict[str, Mode] = dict.fromkeys(sources(step.set), "ok")
     for text in step.after:
@@ -143,12 +143,13 @@ def _options(preset: Preset) -> QueueOptions:
         raise PresetError(f"{preset.name}, [queue]: {told}") from None
 
 
-def _merge(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def merge(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """``spec`` with ``changes`` laid over it, table by table."""
     merged = dict(spec)
     for key, value in changes.items():
         inner = merged.get(key)
         both = isinstance(inner, dict) and isinstance(value, dict)
-        merged[key] = _merge(inner, value) if both else value  # type: ignore[arg-type]
+        merged[key] = merge(inner, value) if both else value  # type: ignore[arg-type]
     return merged
 
 

@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 ACTIVE = ("starting", "running")
 FINAL = ("done", "failed", "cancelled", "lost")
@@ -79,6 +79,19 @@ class Job:
         for key in ("keep", "hand_over"):
             values[key] = bool(values[key])
         return cls(**values, after=after)
+
+
+class QueueLine(NamedTuple):
+    """A queued job as far as the scheduler must know it. ``options`` is shared: not to be changed."""
+
+    id: int
+    devices: tuple[str, ...]
+    server: str | None
+    serves: str | None
+    hand_over: bool
+    options: dict[str, Any]
+    not_before: float
+    after: tuple[tuple[int, Mode], ...]
 
 
 @dataclass(frozen=True)

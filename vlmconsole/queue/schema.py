@@ -28,7 +28,9 @@ MIGRATIONS: tuple[str, ...] = (
         stop TEXT                               -- why it was asked to stop; NULL: it was not
     );
     CREATE INDEX jobs_state ON jobs(state, priority DESC, position);
+    CREATE INDEX jobs_position ON jobs(position);
     CREATE INDEX jobs_flow ON jobs(flow);
+    CREATE INDEX jobs_server_for ON jobs(server_for);
     CREATE TABLE after (
         job INTEGER NOT NULL REFERENCES jobs(id), other INTEGER NOT NULL REFERENCES jobs(id),
         mode TEXT NOT NULL CHECK (mode IN ('ok', 'any')), PRIMARY KEY (job, other)
@@ -85,9 +87,9 @@ def _version(connection: sqlite3.Connection) -> int:
 def _statements(script: str) -> list[str]:
     """The statements of a script one by one: executescript would commit the transaction that guards them."""
     found, part = [], ""
-    for line in script.splitlines(keepends=True):
-        part += line
-        if part.strip() and sqlite3.complete_statement(part):
+    for piece in script.split(";"):
+        part += piece + ";"
+        if part.strip(" \n;") and sqlite3.complete_statement(part):
             found.append(part)
             part = ""
     return found

@@ -69,8 +69,9 @@ class Supervisor:
 
     def idle(self) -> bool:
         """Nothing runs, and nothing that waits can get going without a command (which starts a supervisor)."""
-        waiting = {job.id for job in self.store.waiting()}
-        return not self.live and not self.store.active() and waiting <= self.decision.stuck - self.decision.outside
+        if self.live or self.store.active():
+            return False
+        return {line.id for line in self.store.lines()} <= self.decision.stuck - self.decision.outside
 
     def _watch(self) -> bool:
         changed = False
@@ -168,10 +169,10 @@ class Supervisor:
             self._queue_server(profile, guest)
         for server in self.decision.stops:
             self._release(server)
-        jobs = {job.id: job for job in self.store.waiting()} if self.decision.starts else {}
         for start in self.decision.starts:
-            if start.id in jobs:
-                self._start(jobs[start.id], start)
+            job = self.store.get(start.id)
+            if job.state == "queued":
+                self._start(job, start)
         self._end_unused()
 
     def _publish(self, devices: Devices) -> None:
@@ -241,7 +242,7 @@ class Supervisor:
         with self.store.change():
             self.store.cancel(server, "made room for a job that was next on its device")
             if job.keep:
-                takers = [other.id for other in self.store.waiting() if other.hand_over]
+                takers = [other.id for other in self.store.lines() if other.hand_over]
                 after: tuple[tuple[int, Mode], ...] = tuple((taker, "any") for taker in takers[:1])
                 note = f"back after job {takers[0]} had its device" if takers else None
                 copy = NewJob(
@@ -252,7 +253,9 @@ class Supervisor:
 
     def _end_unused(self) -> None:
         """End a server that was started for guests once none has wanted it for a while."""
-        wanted = {job.server for job in (*self.store.waiting(), *self.store.active()) if job.server}
+        if not any(live.job.serves for live in self.live.values()):
+            return
+        wanted = {line.server for line in self.store.lines()} | {job.server for job in self.store.active()}
         for number, live in self.live.items():
             if not live.job.serves or live.job.keep or live.job.serves in wanted:
                 self._unused.pop(number, None)

@@ -54,7 +54,7 @@ def decide_now(store: Store, places: Places, devices: Devices, ready: set[int], 
     """The scheduler's decision over the queue as it is, or over its first ``ahead`` jobs."""
     waiting, active = store.lines(ahead), store.active()
     states = store.states({other for job in waiting for other, _ in job.after})
-    profiles = {job.serves for job in (*waiting, *active) if job.serves}
+    profiles = {job.serves for job in waiting if job.serves} | {job.serves for job in active if job.serves}
     wants = [to_want(job, places, store, profiles) for job in waiting]
     held = [
         Held(job.id, job.granted, job.serves, job.id in ready, job.keep, job.guest_of, job.stop is not None)
