@@ -33,7 +33,9 @@ born() { ps -o lstart= -p "$1" 2>/dev/null || cut -d' ' -f22 "/proc/$1/stat" 2>/
 lives() {
   [ -s "$dir/pid" ] || return 1
   pid=$(cat "$dir/pid")
-  kill -0 "$pid" 2>/dev/null && [ "$(born "$pid")" = "$(cat "$dir/born" 2>/dev/null)" ]
+  kill -0 "$pid" 2>/dev/null && [ "$(born "$pid")" = "$(cat "$dir/born" 2>/dev/null)" ] || return 1
+  # Ended, and only its parent has not looked: where nobody reaps it stays so for ever.
+  case "$(ps -o stat= -p "$pid" 2>/dev/null)" in Z*) return 1 ;; esac
 }
 """
 
@@ -65,7 +67,8 @@ kill -TERM -- "-$pid" 2>/dev/null || kill -TERM "$pid" 2>/dev/null
 n=0
 while lives && [ "$n" -lt @TENTHS@ ]; do sleep 0.1; n=$((n + 1)); done
 if lives; then kill -KILL -- "-$pid" 2>/dev/null || kill -KILL "$pid" 2>/dev/null; how=killed; else how=ended; fi
-sleep 0.1
+n=0
+while lives && [ "$n" -lt 30 ]; do sleep 0.1; n=$((n + 1)); done
 if lives; then echo "pid $pid does not go away" >&2; exit 1; fi
 rm -f "$dir/pid"
 echo "$how"
@@ -218,6 +221,8 @@ def fetch_run(host: SshHost, name: str, into: Path, home: str = "", limit: int =
         try:
             _unpack(_Watched(process.stdout), part, name, limit)
         except (tarfile.TarError, OSError) as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its last words come with its end
+                process.wait(2.0)
             end_words = process.stderr.read(4096).decode("utf-8", "replace") if process.poll() is not None else ""
             raise explain(host, end_words or f"the copy broke off: {error}", process.returncode) from None
         process.wait(5.0)

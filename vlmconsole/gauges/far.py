@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
+import math
 import os
 import selectors
 import subprocess
@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterable
 
 from vlmconsole.engines.ssh import SshHost, end, explain, run
-from vlmconsole.gauges.figures import Batch, Figure, SourceError
+from vlmconsole.gauges.figures import Batch, Figure, SourceError, beginning
 from vlmconsole.gauges.machine import card_figures
 from vlmconsole.gauges.nvidia import Card
 
 FIELDS = "count,index,name,uuid,memory.used,memory.total,utilization.gpu,power.draw,temperature.gpu"
 QUERY = f"exec nvidia-smi --query-gpu={FIELDS} --format=csv,noheader,nounits -l 1"
+CONSOLE = "exec vlmconsole gauges --once --json"
 MIB = 1024**2
 FIRST, NEXT = 12.0, 2.5  # seconds that the first and every later report may take
 CONSOLE_EVERY = 10.0  # seconds between two readings through the console there: each starts a Python
@@ -30,14 +31,14 @@ def parse_nvidia_smi(lines: Iterable[str]) -> list[Card]:
     a line is no such line: nvidia-smi writes its errors there too.
     """
     cards = []
-    for row in csv.reader(lines, skipinitialspace=True):
-        if not row:
+    for line in lines:
+        if not line.strip():
             continue
         try:
-            _, index, product, uuid, used, total, use, power, temperature = (field.strip() for field in row)
+            _, index, product, uuid, used, total, use, power, temperature = map(str.strip, line.split(","))
             number = int(index)
         except ValueError:
-            raise SourceError(f"nvidia-smi there says: {', '.join(row)[:160]}") from None
+            raise SourceError(f"nvidia-smi there says {beginning(line)}") from None
         memory_used, memory_total, percent, degrees = map(_told, (used, total, use, temperature))
         cards.append(
             Card(
@@ -57,9 +58,10 @@ def parse_nvidia_smi(lines: Iterable[str]) -> list[Card]:
 def _told(field: str) -> float | None:
     """A number, or None for what stands in brackets in its place."""
     try:
-        return float(field)
+        number = float(field)
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
 
 
 class FarGpu:
@@ -138,7 +140,7 @@ class FarGpu:
         """What `vlmconsole gauges` says there; its tiles of the machine become ours, with its name."""
         self.slow = CONSOLE_EVERY
         try:
-            text = run(self._host, "exec vlmconsole gauges --once --json\n", timeout=30)
+            text = run(self._host, f"{CONSOLE}\n", timeout=30)
             tiles = json.loads(text)["tiles"]
         except (ValueError, KeyError, TypeError):
             raise SourceError(f"the console on {self._host.name} answers otherwise than known") from None
