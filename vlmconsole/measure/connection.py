@@ -19,6 +19,8 @@ class State(IntEnum):
     OPENING, HANDSHAKE, IDLE, BUSY, CLOSED = range(5)
 
 
+#: data, ancillary data, flags, sender: what recvmsg gives
+Read = tuple[bytes, Ancillary, int, object]
 Address = tuple[socket.AddressFamily, tuple[object, ...]]
 
 
@@ -30,6 +32,8 @@ def resolve(host: str, port: int) -> list[Address]:
 
 class Connection:
     """A plain TCP connection. Every method may raise OSError, which means that the connection is gone."""
+
+    tls = False
 
     def __init__(self, number: int, address: Address, kernel_stamps: bool) -> None:
         family, where = address
@@ -78,10 +82,9 @@ class Connection:
     def _send_some(self) -> int:
         return self.sock.sendmsg(self._out[:_MAX_PARTS])
 
-    def read(self) -> tuple[bytes, Ancillary]:
+    def read(self) -> Read:
         """What has arrived (b"" at the end of the stream) and its ancillary data; BlockingIOError: nothing has."""
-        data, ancillary, _, _ = self.sock.recvmsg(READ_BYTES, ANCILLARY_BYTES)
-        return data, ancillary
+        return self.sock.recvmsg(READ_BYTES, ANCILLARY_BYTES)
 
     def more(self) -> bool:
         """Whether bytes wait above the socket, where readiness of the socket does not show them."""
@@ -94,6 +97,8 @@ class Connection:
 
 class TlsConnection(Connection):
     """TLS over a non-blocking socket. It has no kernel stamps: the kernel sees records, not the bytes in them."""
+
+    tls = True
 
     def __init__(self, number: int, address: Address, context: ssl.SSLContext, host: str) -> None:
         super().__init__(number, address, kernel_stamps=False)
@@ -117,13 +122,13 @@ class TlsConnection(Connection):
     def _send_some(self) -> int:
         return self.sock.send(self._out[0])
 
-    def read(self) -> tuple[bytes, Ancillary]:
+    def read(self) -> Read:
         try:
-            return self.sock.recv(READ_BYTES), []
+            return self.sock.recv(READ_BYTES), [], 0, None
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
         except ssl.SSLEOFError:
-            return b"", []
+            return b"", [], 0, None
 
     def more(self) -> bool:
         return isinstance(self.sock, ssl.SSLSocket) and self.state is not State.CLOSED and self.sock.pending() > 0

@@ -52,7 +52,7 @@ class Plan:
     stall_timeout_s: float = 120.0  # no byte for so long: the request is given up as stalled
     total_timeout_s: float = 900.0
     kernel_stamps: bool = True
-    tick_s: float = 0.01  # period of the lag probe
+    tick_s: float = 0.02  # period of the lag probe
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), separators=(",", ":"))

@@ -103,6 +103,7 @@ class Reader:
         self._failures_in_row = 0
         self._last_problem = ""
         self._offset = 0
+        self._reads = 0
         self._done = self._failed = self._total = 0
         lines = [f"POST {plan.path} HTTP/1.1", *(f"{name}: {value}" for name, value in plan.headers)]
         self._head = "\r\n".join(lines).encode("latin-1")
@@ -178,6 +179,7 @@ class Reader:
         started = clock()
         report = PhaseReport(phase.name, started)
         self._report = report
+        self._reads = 0
         cpu = process_time()
         if phase.due_s is None:
             waiting = deque(phase.requests)
@@ -199,18 +201,21 @@ class Reader:
             if now >= next_sweep:
                 next_sweep = now + SWEEP_NS
                 self._sweep(now)
+                report.reads = self._reads
                 self.on_turn(report, self._done, self._failed, self._total, len(self._busy))
             if now >= next_offset:
                 next_offset = now + OFFSET_NS
                 self._sample_offset(now)
-            if self._failures_in_row < give_up:
+            if self._failures_in_row >= give_up:
+                if not self._busy:
+                    break
+            elif self._ready or self._due or self._want_idle or (waiting and len(self._busy) < phase.concurrency):
                 self._send_due(now, waiting, phase)
-            elif not self._busy:
-                break
             next_due = self._due[0][0] if self._due else next_tick
             wait = (min(next_tick, next_due) - clock()) / SECOND
             self._handle(self._poller.wait(max(0.0, wait)))
         self._stop_all()
+        report.reads = self._reads
         report.not_sent = len(waiting) + len(self._due) + len(self._ready)
         self._due.clear()
         self._ready.clear()
@@ -275,46 +280,56 @@ class Reader:
     # -- what the kernel has -----------------------------------------------------------------------------------
 
     def _handle(self, events: list[tuple[int, int]]) -> None:
+        busy = self._busy
         for descriptor, mask in events:
-            connection = self._all.get(descriptor)
-            if connection is None:
-                if descriptor == self._stop_on:
-                    self.stop = True
+            exchange = busy.get(descriptor)
+            if exchange is None:
+                self._handle_other(descriptor)
                 continue
+            connection = self._all[descriptor]
             try:
-                if connection.state is State.BUSY:
-                    if mask & WRITE and self._busy[descriptor].send_done is None:
-                        self._go_on_sending(connection)
-                    if mask & ~WRITE:
-                        self._read(connection)
-                elif connection.state is State.IDLE:
-                    self._unasked(connection)
-                else:
-                    self._go_on_opening(connection)
+                if mask & WRITE and exchange.send_done is None:
+                    self._go_on_sending(connection)
+                if mask & ~WRITE:
+                    self._read(connection, exchange)
             except OSError as error:
                 self._broken(connection, error)
 
-    def _read(self, connection: Connection) -> None:
+    def _handle_other(self, descriptor: int) -> None:
+        """Readiness of what is not in the middle of a request."""
+        connection = self._all.get(descriptor)
+        if connection is None:
+            self.stop = self.stop or descriptor == self._stop_on
+            return
+        try:
+            if connection.state is State.IDLE:
+                self._unasked(connection)
+            else:
+                self._go_on_opening(connection)
+        except OSError as error:
+            self._broken(connection, error)
+
+    def _read(self, connection: Connection, exchange: Exchange) -> None:
+        """The hot path: one read, its time, and whether the response is whole. Everything else waits."""
         while True:
             try:
-                data, ancillary = connection.read()
+                data, ancillary, _, _ = connection.read()
             except BlockingIOError:
                 return
             now = clock()
-            exchange = self._busy[connection.descriptor]
             if not data:
                 whole = exchange.framing.whole_when_closed()
                 self._end(connection, exchange, WHOLE if whole else CLOSED, now, keep=False)
                 return
             exchange.reads.append((now, ancillary, data))
             exchange.last = now
-            self._report.reads += 1
+            self._reads += 1
             if exchange.framing.feed(data):
                 garbage = exchange.framing.mode is Mode.GARBAGE
                 keep = exchange.framing.keep_alive and exchange.send_done is not None
                 self._end(connection, exchange, GARBAGE if garbage else WHOLE, now, keep=keep)
                 return
-            if not connection.more():
+            if not connection.tls or not connection.more():
                 return
 
     def _go_on_sending(self, connection: Connection) -> None:
@@ -334,7 +349,7 @@ class Reader:
     def _unasked(self, connection: Connection) -> None:
         """Something on an idle connection: the server closed it, or sent what nobody asked for."""
         try:
-            data, _ = connection.read()
+            data, *_ = connection.read()
         except BlockingIOError:
             return
         self.stray_bytes += len(data)

@@ -1,0 +1,159 @@
+"""Comparing measurements: refused with every differing condition named, or figures side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vlmconsole.errors import LabError
+from vlmconsole.measure.compare import COMPARED, compare, compare_runs
+from vlmconsole.runs.conditions import Conditions
+from vlmconsole.runs.folder import RunFolder
+
+BASE: dict[str, Any] = {
+    "hardware": "one card",
+    "engine": "SGLang",
+    "engine_version": "0.5.5",
+    "model": "Qwen2.5-VL-3B",
+    "precision": "bfloat16",
+    "image": "448x336",
+    "input_tokens": 335,
+    "output_tokens": 128,
+    "client_concurrency": 4,
+    "running_limit": 4,
+    "cache": "off",
+    "warm_up": "4 requests, not counted",
+    "temperature": 0.0,
+    "clock": "sent → first text",
+    "client": "vlmconsole",
+    "route": "loopback",
+    "n": 12,
+    "settings": {"chunked-prefill-size": 1024, "port": 1},
+}
+OTHER = {
+    "hardware": "another",
+    "engine": "vLLM",
+    "engine_version": "0.5.23",
+    "model": "other",
+    "precision": "4-bit",
+    "adapter": "sft",
+    "image": "896x672",
+    "input_tokens": 1735,
+    "output_tokens": "120–128",
+    "client_concurrency": 1,
+    "running_limit": 1,
+    "cache": "on",
+    "clock": "something else",
+    "client": "another client",
+    "route": "network",
+}
+
+
+def conditions(**changes: Any) -> Conditions:
+    return Conditions.model_validate({**BASE, **changes})
+
+
+def test_equal_conditions_compare_and_sample_size_may_differ() -> None:
+    found = compare(conditions(), conditions(n=48, client_error="±1 ms", notes=("x",)))
+    assert found.comparable
+    assert found.sentence() == "Comparable: no condition differs."
+    assert found.same["input_tokens"] == 335
+    assert found.unknown == ["model weights"]
+
+
+@pytest.mark.parametrize("key", sorted(OTHER))
+def test_each_condition_alone_is_refused_by_its_name_and_may_be_the_experiment(key: str) -> None:
+    a, b = conditions(), conditions(**{key: OTHER[key]})
+    found = compare(a, b)
+    assert not found.comparable
+    assert [one.key for one in found.differs] == [key]
+    assert COMPARED[key] in found.sentence()
+    assert str(OTHER[key]) in found.sentence()
+    allowed = compare(a, b, only=key)
+    assert allowed.comparable
+    assert allowed.allowed is not None
+    assert allowed.allowed.key == key
+
+
+def test_every_difference_is_named_at_once_and_only_allows_one() -> None:
+    b = conditions(**OTHER)
+    found = compare(conditions(), b)
+    assert {one.key for one in found.differs} == set(OTHER)
+    assert all(COMPARED[key] in found.sentence() for key in OTHER)
+    still = compare(conditions(), b, only="input_tokens")
+    assert not still.comparable
+    assert {one.key for one in still.differs} == set(OTHER) - {"input_tokens"}
+
+
+def test_unknown_is_not_equal_to_known() -> None:
+    found = compare(conditions(), conditions(precision=None))
+    assert [one.key for one in found.differs] == ["precision"]
+    assert "bfloat16 against not known" in found.sentence()
+
+
+def test_no_adapter_is_a_value_not_something_unknown() -> None:
+    found = compare(conditions(), conditions(adapter="sft"))
+    assert "adapter (none against sft)" in found.sentence()
+
+
+def test_server_settings_count_and_where_it_listens_does_not() -> None:
+    found = compare(conditions(), conditions(settings={"chunked-prefill-size": 256, "port": 2, "new": True}))
+    assert [one.key for one in found.differs] == ["settings.chunked-prefill-size"]
+    only = compare(
+        conditions(), conditions(settings={"chunked-prefill-size": 256}), only="settings.chunked-prefill-size"
+    )
+    assert only.comparable
+
+
+def test_a_setting_that_is_a_condition_is_named_once() -> None:
+    a = conditions(settings={"max-running-requests": 4})
+    b = conditions(running_limit=1, settings={"max-running-requests": 1})
+    assert [one.key for one in compare(a, b).differs] == ["running_limit"]
+
+
+def test_of_warm_ups_only_counts_whether_there_were_any() -> None:
+    assert compare(conditions(), conditions(warm_up="2 requests, not counted")).comparable
+    assert not compare(conditions(), conditions(warm_up="0 requests, not counted")).comparable
+
+
+def test_an_unknown_key_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(LabError, match="no condition “lenght”") as caught:
+        compare(conditions(), conditions(), only="lenght")
+    assert "input_tokens" in caught.value.hint
+
+
+def make_run(parent: Path, name: str, summary: dict[str, Any] | None, **changes: Any) -> RunFolder:
+    run = RunFolder.create(parent, kind="bench", preset=name, spec={}, title=name, home=parent)
+    if summary is not None:
+        run.write_json("conditions.json", conditions(**changes).model_dump(mode="json"))
+        run.write_json("summary.json", summary)
+    return run
+
+
+SUMMARY = {"valid": True, "n": 12, "ttft_s": {"p50": 0.2, "p95": 0.4, "n": 12}, "throughput_tok_s": 100.0}
+
+
+def test_figures_stand_side_by_side_with_their_change(tmp_path: Path) -> None:
+    faster = {**SUMMARY, "ttft_s": {"p50": 0.1, "p95": 0.3, "n": 48}, "throughput_tok_s": None}
+    a, b = make_run(tmp_path, "a", SUMMARY), make_run(tmp_path, "b", faster)
+    comparison, rows = compare_runs(a, b)
+    assert comparison.comparable
+    by_key = {row.key: row for row in rows}
+    assert by_key["ttft_s.p50"].change == pytest.approx(-0.5)
+    assert (by_key["ttft_s.p95"].n_a, by_key["ttft_s.p95"].n_b) == (12, 48)
+    assert by_key["throughput_tok_s"].change is None
+    assert "tpot_s.p50" not in by_key
+
+
+def test_an_invalid_cell_is_not_compared(tmp_path: Path) -> None:
+    late = {**SUMMARY, "valid": False, "invalid_because": "the client was late."}
+    comparison, _ = compare_runs(make_run(tmp_path, "a", SUMMARY), make_run(tmp_path, "b", late))
+    assert not comparison.comparable
+    assert "is INVALID: the client was late." in comparison.sentence()
+
+
+def test_a_run_without_figures_says_so(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="no figures to compare"):
+        compare_runs(make_run(tmp_path, "a", SUMMARY), make_run(tmp_path, "b", None))
