@@ -81,6 +81,8 @@ class TableBlock:
     def lines(self, width: int) -> list[Content]:
         columns = len(self.right)
         gap = 2
+        if columns + gap * (columns - 1) > width:  # more columns than cells: rows as running text
+            return [line for row in self.rows for line in Content(" │ ").join(row).wrap(max(1, width))]
         widths = [max((row[i].cell_length for row in self.rows), default=1) or 1 for i in range(columns)]
         room = max(columns, width - gap * (columns - 1))
         while sum(widths) > room and max(widths) > 1:

@@ -1,0 +1,51 @@
+"""Figures as people read them: sizes, spans, curves of a line's height. Never more digits than can be meant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def figure(value: float) -> str:
+    """Four significant digits: 0.04812, 12.3, 1042, 1.2e-05."""
+    if value == int(value) and abs(value) < 1e6:
+        return str(int(value))
+    return f"{value:.4g}"
+
+
+def size(count: float) -> str:
+    """Bytes: 812 B, 4.0 KiB, 1.2 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def about(seconds: float) -> str:
+    """An expected time, rounded to what an estimate can mean: 40 s, 25 min, 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def bar(share: float, width: int) -> tuple[str, str]:
+    """(done, still to do) of a progress bar; full only when it is."""
+    done = min(width, int(share * width + 1e-9))
+    return "█" * done, "░" * (width - done)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The curve in at most `width` characters, each the mean of its part; one character a value where they fit."""
+    if not values or width < 1:
+        return ""
+    parts = min(width, len(values))
+    means = []
+    for part in range(parts):
+        some = values[part * len(values) // parts : (part + 1) * len(values) // parts]
+        means.append(sum(some) / len(some))
+    low, high = min(means), max(means)
+    if high - low <= 1e-12 * max(abs(low), abs(high)):
+        return BARS[0] * parts
+    return "".join(BARS[min(7, int((mean - low) / (high - low) * 8))] for mean in means)

@@ -1,0 +1,120 @@
+"""One line of the queue: number, job, state as sign and word, and then what matters most in that state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.content import Content
+from vlmconsole.screens.widgets.figures import bar
+
+from vlmconsole.queue.desk import Row, duration
+from vlmconsole.queue.model import Job
+from vlmconsole.runs.plain import one_line
+
+#: state → (sign, style of the sign, style of the word); never colour alone
+SIGNS = {
+    "running": ("●", "$accent", ""),
+    "starting": ("◌", "$accent", ""),
+    "stopping": ("◌", "$warning", "$warning"),
+    "queued": ("○", "$muted", "$muted"),
+    "done": ("✓", "$accent", "$muted"),
+    "failed": ("✗", "$error", "$error"),
+    "lost": ("?", "$error", "$error"),
+    "cancelled": ("–", "$muted", "$muted"),
+}
+STATE_WIDTH = 11  # "– cancelled"
+
+
+def state_word(job: Job) -> str:
+    """The state, with "stopping" for a job that was asked to."""
+    return "stopping" if job.stop is not None and job.state in ("starting", "running") else job.state
+
+
+def state_sign(job: Job) -> Content:
+    word = state_word(job)
+    sign, sign_style, word_style = SIGNS.get(word, ("?", "$warning", ""))
+    return Content.assemble((sign, sign_style), " ", (word, word_style))
+
+
+def job_name(job: Job) -> str:
+    """The preset; of a flow's step the step first."""
+    if job.flow is not None:
+        return one_line(f"↳ {job.step}: {job.preset}", 80)
+    return one_line(f"{job.preset} (flow)" if job.kind == "flow" else job.preset, 80)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Widths of the columns for a table `width` cells wide."""
+
+    width: int
+    number: int = 3
+    device: int = 5
+
+    @property
+    def job(self) -> int:
+        return max(10, min(30, (self.width - self.number - STATE_WIDTH - 8) * 2 // 5))
+
+    @property
+    def rest(self) -> int:
+        return max(8, self.width - self.number - self.job - STATE_WIDTH - 8)
+
+    @property
+    def bar(self) -> int:
+        return max(4, min(16, self.rest - self.device - 16))
+
+    def header(self) -> Content:
+        name = f" {'#':>{self.number}}  {'job':<{self.job}}  {'state':<{STATE_WIDTH}}  "
+        rest = f"{'progress':<{self.bar + 5}}  {'left':>6}  {'device':<{self.device}}"
+        return Content((name + rest)[: self.width]).stylize("$faint")
+
+    def row(self, row: Row, now: float) -> Content:
+        job = row.job
+        return Content.assemble(
+            " ",
+            (f"{job.id:>{self.number}}", "$muted"),
+            "  ",
+            Content(job_name(job)).truncate(self.job, ellipsis=True, pad=True),
+            "  ",
+            state_sign(job).truncate(STATE_WIDTH, pad=True),
+            "  ",
+            self._rest(row, now).truncate(self.rest, ellipsis=True),
+        )
+
+    def _rest(self, row: Row, now: float) -> Content:
+        job = row.job
+        if job.state in ("failed", "lost", "queued", "cancelled") or state_word(job) == "stopping":
+            return Content(one_line(row.why, 300)).stylize("$muted")
+        if job.state == "done":
+            took = duration(job.ended - job.started) if job.ended and job.started else ""
+            ago = f"{duration(now - job.ended)} ago" if job.ended and now - job.ended < 86400 else ""
+            return Content(" · ".join(filter(None, (f"took {took}" if took else "", ago)))).stylize("$muted")
+        device = devices(job)
+        if job.serves and row.progress is None:
+            said = one_line(f"serves {job.serves}", self.bar + 13).ljust(self.bar + 13)
+            return Content.assemble((said, "$muted"), "  ", device)
+        return Content.assemble(self._progress(row, now), "  ", device)
+
+    def _progress(self, row: Row, now: float) -> Content:
+        progress = row.progress
+        if progress is None:
+            return Content(" " * (self.bar + 13))
+        left = progress.left(now)
+        time_left = (duration(left) if left is not None else "").rjust(6)
+        if progress.share is None:
+            done = one_line(f"{progress.done:g} {progress.unit}", self.bar + 5)
+            return Content.assemble(done.ljust(self.bar + 5), "  ", time_left)
+        full, empty = bar(progress.share, self.bar)
+        return Content.assemble((full, "$accent"), (empty, "$line"), f" {int(100 * progress.share):>3}%", "  ", time_left)
+
+
+def devices(job: Job) -> str:
+    """What the job holds, or asks for, shortly: slots of the CPU are one device to people."""
+    names = job.granted or job.devices
+    cpus = [name for name in names if name.startswith("cpu")]
+    others = [name for name in names if not name.startswith(("cpu", "server"))]
+    if cpus and job.granted:
+        others.insert(0, f"cpu×{len(cpus)}" if len(cpus) > 1 else "cpu")
+    elif cpus:
+        others[:0] = cpus
+    return one_line(" ".join(others) or "–", 40)

@@ -1,0 +1,188 @@
+"""A job's log, live: read by page, followed at its end, searched and filtered in a thread; never the whole file."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Input, Static
+from vlmconsole.screens.widgets.figures import size
+from vlmconsole.screens.widgets.lines import LineView
+
+from vlmconsole.runs.logfile import LogPage, shown
+
+Found = list[tuple[int, bytes]]
+
+
+class LogLines(LineView):
+    """The lines of a page, or only those that were found; the words are marked wherever they stand."""
+
+    class Reached(Message):
+        """The view came to an edge of its page: "older" or "newer" lines are wanted."""
+
+        def __init__(self, edge: Literal["older", "newer"]) -> None:
+            super().__init__()
+            self.edge = edge
+
+    def __init__(self) -> None:
+        super().__init__(id="log-lines")
+        self.raws: tuple[bytes, ...] = ()
+        self.words = ""
+        self.follow = True
+
+    def line(self, y: int, width: int) -> Content:
+        text = Content(shown(self.raws[y]))
+        if self.words:
+            text = text.highlight_regex(re.compile(re.escape(self.words), re.IGNORECASE), style="$accent reverse")
+        return text.truncate(width, ellipsis=True)
+
+    def watch_scroll_y(self, old: float, new: float) -> None:
+        super().watch_scroll_y(old, new)
+        if new < old and new <= 0:
+            self.post_message(self.Reached("older"))
+        elif new > old and new >= self.max_scroll_y:
+            self.post_message(self.Reached("newer"))
+
+    def by(self, lines: int) -> None:
+        """Scroll; upwards leaves the end of the log."""
+        if lines < 0:
+            self.follow = False
+        self.scroll_relative(y=lines, animate=False, force=True)
+        if lines < 0 and self.scroll_offset.y == 0:
+            self.post_message(self.Reached("older"))
+
+    def on_mouse_scroll_up(self) -> None:
+        self.follow = False
+
+
+class LogView(Vertical):
+    """One log. The screen reads pages for it; this shows them and keeps the place."""
+
+    class Searched(Message):
+        def __init__(self, words: str) -> None:
+            super().__init__()
+            self.words = words
+
+    class Step(Message):
+        """To the next match: -1 towards the beginning of the log, 1 towards its end."""
+
+        def __init__(self, by: int) -> None:
+            super().__init__()
+            self.by = by
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.page: LogPage | None = None
+        self.found: Found = []
+        self.at = -1
+        self.only = False
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="log-head")
+        yield Input(placeholder="search the log: Enter older, ↓ newer, Esc back", id="log-search", compact=True)
+        yield LogLines()
+
+    def on_mount(self) -> None:
+        field = self.query_one(Input)
+        field.cursor_blink = False
+        field.display = False
+        self._head()
+
+    @property
+    def lines(self) -> LogLines:
+        return self.query_one(LogLines)
+
+    def show(self, page: LogPage | None, *, keep: bool = True) -> None:
+        """Draw another state of the log. `keep`: the lines in sight stay where they are, unless the end is followed."""
+        if page is self.page:
+            return
+        before, self.page = self.page, page
+        if self.only:
+            self._head()
+            return
+        lines = self.lines
+        moved = _moved(before, page) if keep else 0
+        lines.raws = page.lines if page is not None else ()
+        lines.sized(len(lines.raws))
+        if lines.follow:
+            lines.scroll_end(animate=False, force=True, immediate=True)
+        elif moved:
+            lines.scroll_to(y=lines.scroll_offset.y + moved, animate=False, force=True)
+        self._head()
+
+    def show_found(self, words: str, found: Found, *, only: bool) -> None:
+        """The matches of `words`; `only`: nothing but them is shown."""
+        lines = self.lines
+        lines.words, self.found, self.only = words, found, only
+        self.at = min(self.at, len(found) - 1)
+        if only:
+            lines.raws = tuple(raw for _, raw in found)
+        elif self.page is not None:
+            lines.raws = self.page.lines
+        lines.sized(len(lines.raws))
+        lines.refresh()
+        if only and lines.follow:
+            lines.scroll_end(animate=False, force=True, immediate=True)
+        self._head()
+
+    def stand_on(self, offset: int) -> None:
+        """Bring the line that begins at `offset` into the middle of the view and leave the log's end."""
+        lines = self.lines
+        lines.follow = False
+        if self.page is not None and offset in self.page.offsets:
+            y = self.page.offsets.index(offset)
+            lines.cursor = y
+            lines.scroll_to(y=max(0, y - lines.size.height // 2), animate=False, force=True)
+            lines.refresh()
+        self._head()
+
+    def follow(self, on: bool) -> None:
+        self.lines.follow = on
+        self.lines.cursor = -1
+        if on:
+            self.lines.scroll_end(animate=False, force=True)
+        self._head()
+
+    def _head(self) -> None:
+        pieces: list[Content | str | tuple[str, str]] = [(" Log", "bold")]
+        page, words = self.page, self.lines.words
+        if page is not None and page.size:
+            pieces.append((f"  {size(page.size)}", "$muted"))
+            if page.start and not self.only:
+                pieces.append((f" · from {100 * page.start // page.size} %", "$muted"))
+        if words:
+            place = f"{self.at + 1} of {len(self.found)}" if self.at >= 0 else f"{len(self.found)}"
+            pieces.append((f" · “{words}” {place}{', only these' if self.only else ''}", "$accent"))
+        following = self.lines.follow
+        pieces.append((" · following" if following else " · f follows the end", "$muted" if following else "$warning"))
+        self.query_one("#log-head", Static).update(Content.assemble(*pieces))
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self.post_message(self.Searched(event.value))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.post_message(self.Step(-1))
+
+    def key_down(self) -> None:
+        self.post_message(self.Step(1))
+
+    def key_up(self) -> None:
+        self.post_message(self.Step(-1))
+
+
+def _moved(before: LogPage | None, after: LogPage | None) -> int:
+    """By how many lines the old first line moved down, for a view that keeps its place."""
+    if before is None or after is None or not before.offsets or before.path != after.path:
+        return 0
+    first = before.offsets[0]
+    if first in after.offsets:
+        return after.offsets.index(first)
+    if after.offsets and after.offsets[0] in before.offsets:
+        return -before.offsets.index(after.offsets[0])
+    return 0
