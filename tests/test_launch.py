@@ -205,3 +205,5 @@ def test_phases_and_log_tail(tmp_path: Path) -> None:
     assert launch.phase_of(str(tmp_path / "none"), ()) == "starting python"
     said = launch.tail(str(log))
     assert "\x1b" not in said and "abc" not in said and str(log) in said
+    log.write_text('Traceback (most recent call last):\n  File "x.py", line 1\n    run()\nValueError: no weights\n')
+    assert "ValueError: no weights" in launch.tail(str(log)) and "x.py" not in launch.tail(str(log))

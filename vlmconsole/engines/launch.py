@@ -290,7 +290,11 @@ def phase_of(log: str, phases: Sequence[tuple[str, str]]) -> str:
 
 def tail(log: str, lines: int = 8) -> str:
     """The end of a log as text to put behind an error, with the path of the whole."""
-    last = [line.rstrip()[:300] for line in _end_of(log, 16 * 1024).split("\n") if line.strip()][-lines:]
+    said = [line.rstrip()[:300] for line in _end_of(log, 16 * 1024).split("\n") if line.strip()]
+    if any(line.startswith("Traceback (most") for line in said):
+        # Of a Python trace only the exception speaks to people; the rest is in the log.
+        said = [line for line in said if not line.startswith((" ", "Traceback (most"))]
+    last = said[-lines:]
     shown = "".join(c if c.isprintable() or c == "\n" else " " for c in redact("\n  ".join(last)))
     return f" The log ends with:\n  {shown}\n  (all of it: {log})" if last else f" Its log is empty: {log}"
 

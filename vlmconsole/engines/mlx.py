@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -50,10 +49,12 @@ def interpreter(profile: ServerProfile, places: Places) -> str:
 def command(profile: ServerProfile, places: Places, port: int) -> list[str]:
     """The words that start the server on the loopback interface."""
     folder = profile.model_dir()
-    if folder is None and ("/" not in profile.model or Path(profile.model).expanduser().is_absolute()):
-        raise ProfileError(f"profile {profile.name}: there is no model folder at {profile.model or '(model is empty)'}")
+    if folder is None:
+        # Servers here are offline: what is not on this machine already cannot be loaded.
+        way = f"; get it with: hf download {profile.model}" if profile.model.count("/") == 1 else ""
+        raise ProfileError(f"profile {profile.name}: there is no model at {profile.model or '(model is empty)'}{way}")
     words = [interpreter(profile, places), "-u", mlx_server.__file__]
-    words += ["--host", "127.0.0.1", "--port", str(port), "--model", str(folder or profile.model)]
+    words += ["--host", "127.0.0.1", "--port", str(port), "--model", str(folder)]
     words += ["--max-num-seqs", str(profile.running_limit or 4), "--log-level", "INFO"]
     return words + list(profile.launch.extra if profile.launch else ())
 

@@ -218,7 +218,7 @@ async def _answers(profile: ServerProfile, timeout_s: float = 2.0, client: httpx
             return (await request(client, profile, ENGINES[profile.engine].READY_PATH)).status_code == 200
         async with open_client(profile, timeout_s) as own:
             return (await request(own, profile, ENGINES[profile.engine].READY_PATH)).status_code == 200
-    except EngineError:
+    except (EngineError, ProfileError):
         return False
 
 

@@ -1,0 +1,93 @@
+"""`vlmconsole chat` and `servers` as a script sees them."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from replay import Reply, json_reply, replay, said, sse
+
+from vlmconsole.engines.servers import Ready
+
+PICTURE = str(Path(__file__).parent.parent / "assets" / "pictures" / "scene-few.png")
+USAGE = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2}}
+
+
+async def run(home: Path, *words: str, stdin: str = "") -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "vlmconsole", "--home", str(home), *words,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "NO_COLOR": "1"},
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 90)
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_streams_text_to_stdout_and_the_rest_to_stderr(tmp_path: Path) -> None:
+    stream = Reply(sse(said("re\x1b[31md "), said("ones", "stop"), USAGE), pause=0.01)
+    async with replay({"POST /v1/chat/completions": stream}) as player:
+        code, out, err = await run(tmp_path, "chat", "what?", "--base-url", player.url, "--max-tokens", "7")
+        piped = await run(tmp_path, "chat", "--base-url", player.url, "--quiet", stdin="from a pipe")
+        asked = [request for route, _, request in player.seen if route.startswith("POST")]
+    assert (code, out) == (0, "red ones\n")  # model output is inert: no escape sequence reaches the terminal
+    assert "TTFT" in err and "9 in, 2 out" in err and "cached not reported" in err
+    assert asked[0]["max_tokens"] == 7 and asked[0]["messages"][0]["content"] == "what?"
+    assert piped == (0, "red ones\n", "") and asked[1]["messages"][0]["content"] == "from a pipe"
+
+
+async def test_json_is_one_value_and_a_failure_is_one_line_with_what_came(tmp_path: Path) -> None:
+    routes = {"POST /v1/chat/completions": [Reply(sse(said("red"), USAGE)), Reply(sse(said("half"), done=False))]}
+    async with replay(routes) as player:
+        good = await run(tmp_path, "chat", "x", "--base-url", player.url, "--json", "--quiet")
+        cut = await run(tmp_path, "chat", "x", "--base-url", player.url, "--json", "--quiet")
+    value = json.loads(good[1])
+    assert good[0] == 0 and value["text"] == "red" and value["usage"]["cached_tokens"] is None
+    assert cut[0] == 1 and cut[2] == "error: server given closed the answer before [DONE]\n"
+    assert json.loads(cut[1])["error"]["answer"]["text"] == "half"
+
+
+async def test_bad_usage_is_2_and_failures_are_1_with_one_line(tmp_path: Path) -> None:
+    refused = json_reply({"error": {"message": "No such model"}}, 404)
+    async with replay({"POST /v1/chat/completions": refused}) as player:
+        cases = [
+            (2, ["chat", "x", "--server", "nosuch"]),
+            (2, ["chat", "x", "--server", "demo", "--base-url", "http://h"]),
+            (2, ["chat", "x", "--base-url", "ftp://h"]),
+            (2, ["chat", "x", "--model", "m"]),
+            (2, ["chat"]),
+            (1, ["chat", "x", "--image", str(tmp_path / "none.png"), "--base-url", player.url]),
+            (1, ["chat", "x", "--base-url", player.url]),
+            (1, ["chat", "x", "--base-url", "http://127.0.0.1:9"]),
+            (1, ["servers", "stop", "openai"]),
+        ]
+        done = await asyncio.gather(*(run(tmp_path, *words) for _, words in cases))
+    for (code, words), (got, out, err) in zip(cases, done, strict=True):
+        lines = [line for line in err.splitlines() if line.startswith("error: ")]
+        assert (got, out, len(lines)) == (code, "", 1), (words, err)
+        assert "Traceback" not in err
+
+
+async def test_the_real_server_from_the_command_line(mlx_server: Ready) -> None:
+    assert mlx_server.log is not None
+    home = Path(mlx_server.log).parents[2]
+    (listed, shown, asked, started) = await asyncio.gather(
+        run(home, "servers", "list", "--json"),
+        run(home, "servers", "show", "demo", "--json"),
+        run(home, "chat", "Count the red circles.", "--image", PICTURE, "--max-tokens", "8", "--json"),
+        run(home, "servers", "start", "demo", "--json"),
+    )
+    states = {row["name"]: row["state"] for row in json.loads(listed[1])["servers"]}
+    assert states["demo"] == "ready" and {"mlx-local", "sglang-remote", "openai"} <= set(states)
+    effective = json.loads(shown[1])["effective"]
+    assert effective["running_limit"] == 4 and effective["version"] == "0.7.10"
+    (sight,) = json.loads(asked[1])["vision"]
+    assert asked[0] == 0 and (sight["expected"], sight["observed"], sight["state"]) == (64, 64, "equal")
+    assert json.loads(started[1])["how"] == "was running" and json.loads(started[1])["pid"] == mlx_server.pid
+
+
+@pytest.mark.parametrize("words", [["servers", "show", "nosuch"], ["servers", "start", "nosuch"]])
+async def test_an_unknown_profile_names_the_known_ones(tmp_path: Path, words: list[str]) -> None:
+    code, _, err = await run(tmp_path, *words)
+    assert code == 2 and "demo" in err and "sglang-remote" in err

@@ -1,0 +1,161 @@
+"""``vlmconsole chat``: one question, with pictures, streamed to stdout; or its whole story as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
+from vlmconsole.cli.servers import find_profile, progress
+from vlmconsole.runs.plain import inert
+
+if TYPE_CHECKING:
+    from vlmconsole.engines.chat import Answer
+    from vlmconsole.engines.messages import Message
+    from vlmconsole.engines.profile import ServerProfile
+    from vlmconsole.engines.stream import Delta
+    from vlmconsole.vision.images import Picture
+
+INTERRUPTED = 130
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``chat`` to the command tree."""
+    app.command("chat")(chat)
+
+
+def chat(
+    text: Annotated[str, typer.Argument(help="The question; `-` or nothing reads it from a pipe.")] = "",
+    image: Annotated[list[str] | None, typer.Option("--image", metavar="PICTURE", help="May be given again.")] = None,
+    server: Annotated[str, typer.Option(metavar="NAME", help="A server profile.")] = "",
+    base_url: Annotated[str, typer.Option(metavar="URL", help="Any OpenAI-compatible server instead.")] = "",
+    model: Annotated[str, typer.Option(help="The model to ask there.")] = "",
+    adapter: Annotated[str, typer.Option(help="A LoRA adapter of that server.")] = "",
+    max_tokens: Annotated[int | None, typer.Option(min=1, metavar="N", help="Ceiling of the answer.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, max=2.0, metavar="T", help="0 is greedy.")] = None,
+) -> None:
+    """Ask one question and show the answer as it comes. The bundled model is started when it is needed."""
+    from vlmconsole.engines.messages import Message
+
+    if server and base_url:
+        fail("--server and --base-url exclude each other.", code=USAGE)
+    if model and not base_url:
+        fail("--model goes with --base-url; a profile names its own model.", code=USAGE)
+    message = Message("user", _question(text), tuple(_pictures(image or [])))
+    if not message.text.strip() and not message.pictures:
+        fail("There is nothing to ask.", 'vlmconsole chat "What is in the picture?" --image photo.png', USAGE)
+    settings = state.lab.settings
+    profile = _profile(server or settings.server, base_url, model)
+    for warning in profile.warnings():
+        say(f"warning: {warning}")
+    tokens = settings.max_tokens if max_tokens is None else max_tokens
+    heat = settings.temperature if temperature is None else temperature
+    answer = _ask(profile, message, tokens, heat, adapter or None)
+    _finish(answer)
+
+
+def _question(text: str) -> str:
+    if text == "-" or (not text and not sys.stdin.isatty()):
+        return sys.stdin.read()
+    return text
+
+
+def _pictures(paths: list[str]) -> list[Picture]:
+    from vlmconsole.vision.images import PictureError, open_picture
+
+    try:
+        background = state.lab.settings.background
+        return [open_picture(Path(path).expanduser(), background=background) for path in paths]
+    except PictureError as error:
+        fail(str(error))
+
+
+def _profile(server: str, base_url: str, model: str) -> ServerProfile:
+    from vlmconsole.engines.profile import ProfileError, make_profile
+
+    if not base_url:
+        return find_profile(server)
+    try:
+        values = {"name": "given", "engine": "openai", "base_url": base_url, "served_model": model}
+        return make_profile(values, "--base-url")
+    except ProfileError as error:
+        fail(f"{error}.", code=USAGE)
+
+
+def _ask(profile: ServerProfile, message: Message, tokens: int, heat: float, adapter: str | None) -> Answer:
+    from vlmconsole.engines.http import EngineError
+    from vlmconsole.engines.launch import LaunchError
+    from vlmconsole.engines.profile import ProfileError
+
+    try:
+        return asyncio.run(_asked(profile, message, tokens, heat, adapter))
+    except (LaunchError, EngineError, ProfileError) as error:
+        fail(str(error))
+
+
+async def _asked(profile: ServerProfile, message: Message, tokens: int, heat: float, adapter: str | None) -> Answer:
+    from vlmconsole.engines.chat import ChatClient
+    from vlmconsole.engines.servers import ensure_server, launched_here
+
+    at = profile
+    if launched_here(profile):
+        at = (await ensure_server(profile, state.lab.places, progress(profile.name))).profile
+    async with ChatClient(at) as client:
+        await client.prepare()
+        budget = await client.budget([message], tokens)
+        if not budget.fits and budget.text_exact:
+            fail(f"The question does not fit: {budget.advice}.", f"The context is {budget.context} tokens.")
+        if not budget.fits:
+            say(f"may not fit (the text's tokens are estimated): {budget.advice}")
+        told = None if state.json else _tell
+        return await client.ask([message], max_tokens=tokens, temperature=heat, adapter=adapter, on_delta=told)
+
+
+def _tell(delta: Delta) -> None:
+    if delta.kind == "text":
+        sys.stdout.write(inert(delta.text))
+        sys.stdout.flush()
+
+
+def _finish(answer: Answer) -> None:
+    if not state.json and answer.text:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    for line in _why(answer):
+        say(line)
+    if answer.result.ended == "cancelled":
+        fail("Cancelled; the answer up to there was kept.", code=INTERRUPTED, answer=answer.to_json())
+    if not answer.ok:
+        said = answer.result.error or "the answer did not come to its end"
+        fail(said, code=FAILED, answer=answer.to_json() if answer.text or answer.result.reasoning else None)
+    if state.json:
+        emit(answer.to_json())
+
+
+def _why(answer: Answer) -> list[str]:
+    """The measured figures and the proof of sight, for people."""
+    if answer.result.stamps.sent is None:
+        return []
+    times, usage = answer.timing, answer.result.usage
+    parts = [
+        f"TTFT {_number(times.ttft_s, '.2f', ' s')}",
+        f"{_number(times.tpot_s and times.tpot_s * 1000, '.1f', ' ms')} per token",
+        f"whole answer {_number(times.e2e_s, '.2f', ' s')}",
+        f"{_number(usage.prompt_tokens)} in, {_number(usage.completion_tokens)} out",
+        f"finish {answer.result.finish_reason or 'none'}",
+        f"cached {'not reported' if answer.cached_tokens is None else answer.cached_tokens}",
+    ]
+    lines = [" · ".join(parts)]
+    for sight in answer.vision:
+        mark = {"equal": "✓", "different": "✗ ALARM", "not verifiable": "?"}[sight.state]
+        size = f"{sight.sent_size[0]}×{sight.sent_size[1]}"
+        lines.append(f"{sight.name}: {size}, {sight.changes}, {sight.state} {mark} {sight.why}")
+    return lines
+
+
+def _number(value: Any, form: str = "", unit: str = "") -> str:
+    return "unknown" if value is None else f"{value:{form}}{unit}"

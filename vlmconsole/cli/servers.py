@@ -1,0 +1,214 @@
+"""``vlmconsole servers``: the profiles, what runs, and the settings that are really in force."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from vlmconsole.cli.common import USAGE, emit, fail, say, state
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vlmconsole.engines.effective import EffectiveSettings
+    from vlmconsole.engines.profile import ServerProfile
+    from vlmconsole.engines.servers import ServerStatus
+
+MARKS = {"ready": "●", "starting": "◐", "stopped": "○", "ended": "✗", "unreachable": "✗"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group ``servers`` to the command tree."""
+    group = typer.Typer(help="Server profiles: what they are, start, stop, effective settings.", no_args_is_help=True)
+    group.command("list")(list_servers)
+    group.command("show")(show)
+    group.command("start")(start)
+    group.command("stop")(stop)
+    app.add_typer(group, name="servers")
+
+
+def find_profile(name: str) -> ServerProfile:
+    """The profile of that name, or one clear failure that names the known ones."""
+    from vlmconsole.engines.profile import ProfileError, load_profiles
+
+    problems: list[ProfileError] = []
+    profiles = load_profiles(state.lab.places.servers, problems=problems)
+    for problem in problems:
+        if f"/{name}.toml" in str(problem):
+            fail(f"{problem}.")
+    if name not in profiles:
+        fail(f"There is no server profile called {name!r}.", f"Known: {', '.join(sorted(profiles))}", USAGE)
+    return profiles[name]
+
+
+def list_servers() -> None:
+    """Every profile and how its server is, asked now."""
+    from vlmconsole.engines.profile import ProfileError, load_profiles
+
+    problems: list[ProfileError] = []
+    profiles = load_profiles(state.lab.places.servers, problems=problems)
+    for problem in problems:
+        say(f"left out: {problem}")
+    found = asyncio.run(_probe_all(list(profiles.values())))
+    rows = [_row(profiles[one.name], one) for one in found]
+    emit({"servers": rows, "problems": [str(p) for p in problems]}, lambda console: _table(console, rows))
+
+
+def show(name: str = typer.Argument(..., help="A profile's name.")) -> None:
+    """One server: how it is, what the profile asks for, and what was read back."""
+    profile = find_profile(name)
+    status, effective, why = asyncio.run(_look(profile))
+    wanted = _wanted(profile)
+    value: dict[str, Any] = {
+        **_row(profile, status),
+        "log": status.log,
+        "wanted": wanted,
+        "effective": None if effective is None else {k: v for k, v in asdict(effective).items() if k != "raw"},
+        "not_read_back": why,
+        "warnings": profile.warnings(),
+        "notes": profile.notes,
+    }
+    emit(value, lambda console: _sheet(console, value))
+
+
+def start(name: str = typer.Argument(..., help="A profile's name.")) -> None:
+    """Start the server, or find it running, and wait until it answers. It goes on when this command ends."""
+    from vlmconsole.engines.http import EngineError
+    from vlmconsole.engines.launch import LaunchError
+    from vlmconsole.engines.profile import ProfileError
+    from vlmconsole.engines.servers import ensure_server
+
+    profile = find_profile(name)
+    try:
+        ready = asyncio.run(ensure_server(profile, state.lab.places, progress(name)))
+    except (LaunchError, EngineError, ProfileError) as error:
+        fail(str(error))
+    how = "started" if ready.started_here else "was running"
+    emit(
+        {
+            "name": name,
+            "base_url": ready.base_url,
+            "model": ready.model,
+            "pid": ready.pid,
+            "log": ready.log,
+            "how": how,
+        },
+        f"{name} {how}: {ready.base_url}, model {ready.model}" + (f", pid {ready.pid}" if ready.pid else ""),
+    )
+
+
+def stop(name: str = typer.Argument(..., help="A profile's name.")) -> None:
+    """Stop a server that was started here: politely, then by force; nothing of it stays."""
+    from vlmconsole.engines.launch import LaunchError
+    from vlmconsole.engines.servers import stop_server
+
+    try:
+        how = asyncio.run(stop_server(find_profile(name), state.lab.places))
+    except LaunchError as error:
+        fail(f"{error}.")
+    emit({"name": name, "how": how}, f"{name} {how}")
+
+
+def progress(name: str) -> Any:
+    """A callback for `ensure_server` that says each phase once, on stderr."""
+
+    def told(phase: str, seconds: float) -> None:
+        say(f"{name}: {phase} ({seconds:.1f} s)")
+
+    return told
+
+
+async def _probe_all(profiles: list[ServerProfile]) -> list[ServerStatus]:
+    from vlmconsole.engines.servers import probe
+
+    return list(await asyncio.gather(*(probe(profile, state.lab.places) for profile in profiles)))
+
+
+async def _look(profile: ServerProfile) -> tuple[ServerStatus, EffectiveSettings | None, str | None]:
+    from vlmconsole.engines.http import EngineError
+    from vlmconsole.engines.profile import ProfileError
+    from vlmconsole.engines.servers import located, probe, readback
+
+    places = state.lab.places
+    status = await probe(profile, places)
+    if status.state != "ready":
+        return status, None, status.why or f"the server is {status.state}"
+    try:
+        return status, await readback(located(profile, places)), None
+    except (EngineError, ProfileError) as error:
+        return status, None, str(error)
+
+
+def _wanted(profile: ServerProfile) -> dict[str, str]:
+    from vlmconsole.engines.servers import wanted_settings
+
+    return wanted_settings(profile)
+
+
+def _row(profile: ServerProfile, status: ServerStatus) -> dict[str, Any]:
+    return {
+        "name": profile.name,
+        "title": profile.title,
+        "engine": profile.engine,
+        "state": status.state,
+        "why": status.why or None,
+        "base_url": status.base_url or profile.base_url or None,
+        "model": profile.model or profile.served_model or None,
+        "pid": status.pid,
+        "since": status.since,
+    }
+
+
+def _table(console: Console, rows: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("", "name", "engine", "state", "address", "what"):
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        said = [MARKS[row["state"]], row["name"], row["engine"], row["state"], row["base_url"] or "–"]
+        table.add_row(*(Text(str(cell)) for cell in (*said, row["why"] or row["title"])))
+    console.print(table)
+
+
+def _sheet(console: Console, value: dict[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    line = f"{MARKS[value['state']]} {value['name']}  {value['engine']}  {value['state']}"
+    console.print(Text(line + (f": {value['why']}" if value["why"] else "")))
+    console.print(Text(f"  {value['title']}   {value['base_url'] or ''}"))
+    effective = value["effective"]
+    if effective is None:
+        console.print(Text(f"  settings not read back: {value['not_read_back']}"))
+    else:
+        table = Table(box=None, pad_edge=False)
+        for title in ("setting", "wanted", "read back"):
+            table.add_column(title, overflow="fold")
+        for key, read in _facts(effective).items():
+            table.add_row(Text(key), Text(""), Text(_said(read)))
+        for key in sorted({*value["wanted"], *effective["values"]}):
+            cells = (value["wanted"].get(key, ""), _said(effective["values"].get(key)))
+            table.add_row(Text(key), *(Text(cell) for cell in cells))
+        console.print(table)
+        for note in (*effective["notes"], effective["cached_rule"]):
+            console.print(Text(f"  {note}"))
+    for warning in value["warnings"]:
+        console.print(Text(f"  warning: {warning}"))
+
+
+def _facts(effective: dict[str, Any]) -> dict[str, Any]:
+    names = ("version", "model", "adapters", "running_limit", "context", "kv_tokens", "precision", "device")
+    return {name.replace("_", " "): effective[name] for name in names} | {"prefix cache": effective["prefix_cache"]}
+
+
+def _said(value: Any) -> str:
+    if value is None or value == ():
+        return "not told"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
