@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shutil
+import ssl
 import subprocess
 import sys
 import threading
@@ -343,3 +346,51 @@ def test_progress_is_told_and_the_server_is_watched(server: Reference, run: RunF
     assert asked
     assert summary.server["running"].p50 == 2.0
     assert json.dumps(summary.to_json())
+
+
+@pytest.fixture
+def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """A server certificate for the loopback, trusted by whatever this process starts."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl makes the certificate, and is not here")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+    subprocess.run([openssl, *words, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    return context
+
+
+async def test_tls_is_measured_and_says_that_it_has_no_kernel_stamps(
+    server: Reference, run: RunFolder, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", server.port)
+
+        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            while data := await source.read(65536):
+                sink.write(data)
+                await sink.drain()
+            sink.close()
+
+        await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
+
+    front = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=tls)
+    try:
+        url = f"https://localhost:{front.sockets[0].getsockname()[1]}/v1"
+        summary = await asyncio.to_thread(measure, run, url, 6, concurrency=2)
+        assert (summary.n, summary.failures) == (6, 0)
+        assert summary.ttft_s is not None
+        assert summary.ttft_s.p50 >= 0.029
+        assert summary.lag.kernel is None
+        assert summary.lag.why is not None
+        assert "TLS" in summary.lag.why
+        monkeypatch.delenv("SSL_CERT_FILE")
+        refused = await asyncio.to_thread(measure, run, url, 2)
+        assert refused.failure_kinds == {"unreachable": 2}
+        assert "TLS" in refused.first_failures[0]
+    finally:
+        front.close()

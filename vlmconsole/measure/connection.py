@@ -134,11 +134,8 @@ class TlsConnection(Connection):
         return isinstance(self.sock, ssl.SSLSocket) and self.state is not State.CLOSED and self.sock.pending() > 0
 
 
-def tls_context(verify: bool) -> ssl.SSLContext:
-    """The platform's trust store; HTTP/1.1 only."""
+def tls_context() -> ssl.SSLContext:
+    """The platform's trust store (``SSL_CERT_FILE`` adds a private one); HTTP/1.1 only, always verified."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     return context

@@ -91,7 +91,7 @@ class Reader:
         self._stop_on = stop_on
         if stop_on is not None:
             self._poller.add(stop_on, READ)
-        self._context = tls_context(plan.verify_tls) if plan.tls else None
+        self._context = tls_context() if plan.tls else None
         self._addresses: list[Address] = resolve(plan.host, plan.port)
         self._all: dict[int, Connection] = {}
         self._idle: deque[Connection] = deque()
