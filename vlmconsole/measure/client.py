@@ -120,7 +120,7 @@ def main() -> int:
         plan,
         {
             "error": error,
-            "problem": reader.problem(),
+            "problem": reader.pool.last_problem,
             "stopped": reader.stop,
             "process_started": started,
             "wall": time.time(),
@@ -137,10 +137,10 @@ def main() -> int:
                 for phase in phases
             ],
             "offsets": reader.offsets,
-            "kernel_stamps": reader.kernel_stamps,
+            "kernel_stamps": reader.pool.kernel_stamps,
             "tls": plan.tls,
-            "connections": reader.connections_opened,
-            "stray_bytes": reader.stray_bytes,
+            "connections": reader.pool.opened,
+            "stray_bytes": reader.pool.stray_bytes,
             "rss_bytes": peak_rss_bytes(),
             "run_queue_wait_s": None if waited is None or waited_now is None else waited_now - waited,
         },

@@ -7,23 +7,21 @@ milliseconds says how late this loop was for anything, and so how far its stamps
 
 from __future__ import annotations
 
-import errno
-import ssl
 from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import process_time
 
-from vlmconsole.measure.connection import Address, Connection, State, TlsConnection, resolve, tls_context
+from vlmconsole.measure.connection import Connection, State
 from vlmconsole.measure.framing import Framing, Mode
 from vlmconsole.measure.plan import Phase, Plan, Segments
 from vlmconsole.measure.poller import READ, WRITE, Poller
+from vlmconsole.measure.pool import Pool
 from vlmconsole.measure.spill import (
     CANCELLED,
     CLOSED,
     GARBAGE,
-    REFUSED,
     RESET,
     STALLED,
     TIMEOUT,
@@ -84,97 +82,29 @@ class Reader:
         self.plan, self.bodies, self.spill, self.on_turn = plan, bodies, spill, on_turn
         self.offsets: list[tuple[int, int]] = []
         self.stop = False
-        self.connections_opened = 0
-        self.stray_bytes = 0
-        self.kernel_stamps = False
         self._poller = Poller()
+        self.pool = Pool(plan, self._poller, self._connection_failed)
         self._stop_on = stop_on
         if stop_on is not None:
             self._poller.add(stop_on, READ)
-        self._context = tls_context() if plan.tls else None
-        self._addresses: list[Address] = resolve(plan.host, plan.port)
-        self._all: dict[int, Connection] = {}
-        self._idle: deque[Connection] = deque()
         self._busy: dict[int, Exchange] = {}
-        self._opening = 0
         self._due: deque[tuple[int, int, Segments]] = deque()
         self._ready: deque[Exchange] = deque()
-        self._want_idle = 0
-        self._failures_in_row = 0
-        self._last_problem = ""
-        self._offset = 0
-        self._reads = 0
-        self._done = self._failed = self._total = 0
+        self._done = self._failed = self._total = self._reads = self._offset = 0
         lines = [f"POST {plan.path} HTTP/1.1", *(f"{name}: {value}" for name, value in plan.headers)]
         self._head = "\r\n".join(lines).encode("latin-1")
-
-    # -- opening ---------------------------------------------------------------------------------------------
-
-    def open(self, count: int) -> None:
-        """Open ``count`` connections and wait until each can be used or has failed."""
-        for _ in range(count):
-            self._open_one()
-        while self._opening and not self.stop:
-            now = clock()
-            self._handle(self._poller.wait(0.05))
-            self._expire_opening(now)
-
-    def _open_one(self) -> None:
-        number = self.connections_opened
-        address = self._addresses[0]
-        try:
-            if self._context is not None:
-                connection: Connection = TlsConnection(number, address, self._context, self.plan.host)
-            else:
-                connection = Connection(number, address, self.plan.kernel_stamps)
-        except OSError as error:
-            self._opening_failed(address, error)
-            return
-        self.connections_opened += 1
-        self.kernel_stamps = connection.kernel_stamps
-        self._opening += 1
-        self._all[connection.descriptor] = connection
-        self._poller.add(connection.descriptor, WRITE)
-
-    def _opening_failed(self, address: Address, error: OSError) -> None:
-        if len(self._addresses) > 1 and address == self._addresses[0]:
-            self._addresses.pop(0)  # e.g. localhost is ::1 first, and the server listens on 127.0.0.1 only
-        if address != self._addresses[0]:
-            self._open_one()
-            return
-        self._failures_in_row += 1
-        refused = isinstance(error, ConnectionRefusedError) or error.errno == errno.ECONNREFUSED
-        kind = REFUSED if refused else RESET if isinstance(error, ConnectionResetError) else UNREACHABLE
-        self._last_problem = f"{kind}: {error.strerror or error}"
-        if self._ready:  # the request that waited for this connection
-            self._end_unsent(self._ready.popleft(), kind, str(error.strerror or error))
-
-    def _expire_opening(self, now: int) -> None:
-        limit = now - int(self.plan.connect_timeout_s * SECOND)
-        for connection in [c for c in self._all.values() if c.state <= State.HANDSHAKE and c.opened_at < limit]:
-            self._drop(connection)
-            self._opening_failed(
-                connection.address, TimeoutError(errno.ETIMEDOUT, "no connection within the time allowed")
-            )
-
-    def _drop(self, connection: Connection) -> None:
-        if connection.state <= State.HANDSHAKE:
-            self._opening -= 1
-        self._all.pop(connection.descriptor, None)
-        self._poller.remove(connection.descriptor)
-        connection.close()
 
     # -- a phase ---------------------------------------------------------------------------------------------
 
     def run(self, phase: Phase) -> PhaseReport:
         """Send every request of ``phase`` and wait for each to end. Its clock starts when connections are open."""
         self._done = self._failed = 0
-        self._failures_in_row = 0
+        self.pool.failures_in_row = 0
         self._total = len(phase.requests)
         self._phase = phase.name
-        self._want_idle = 0 if phase.due_s is None else min(64, phase.concurrency)
+        self.pool.spare = 0 if phase.due_s is None else min(64, phase.concurrency)
         wanted = min(phase.concurrency, self._total)
-        self.open(max(0, wanted - len(self._idle)))
+        self._open(wanted - len(self.pool.idle))
         self._sample_offset(clock())
         started = clock()
         report = PhaseReport(phase.name, started)
@@ -206,10 +136,10 @@ class Reader:
             if now >= next_offset:
                 next_offset = now + OFFSET_NS
                 self._sample_offset(now)
-            if self._failures_in_row >= give_up:
+            if self.pool.failures_in_row >= give_up:
                 if not self._busy:
                     break
-            elif self._ready or self._due or self._want_idle or (waiting and len(self._busy) < phase.concurrency):
+            elif self._ready or self._due or self.pool.spare or (waiting and len(self._busy) < phase.concurrency):
                 self._send_due(now, waiting, phase)
             next_due = self._due[0][0] if self._due else next_tick
             wait = (min(next_tick, next_due) - clock()) / SECOND
@@ -235,14 +165,17 @@ class Reader:
             self._ready.append(self._prepare(number, due, segments))
         self._start_ready()
 
-    def problem(self) -> str:
-        """What the last connection failed of; empty when none did."""
-        return self._last_problem
-
     def close(self) -> None:
-        for connection in list(self._all.values()):
-            self._drop(connection)
+        self.pool.close()
         self._poller.close()
+
+    def _open(self, count: int) -> None:
+        """Open ``count`` connections before the clock starts, and wait until each can be used or has failed."""
+        for _ in range(count):
+            self.pool.open_one()
+        while self.pool.opening and not self.stop:
+            self._handle(self._poller.wait(0.05))
+            self.pool.expire(clock())
 
     def _prepare(self, index: int, due: int | None, segments: Segments) -> Exchange:
         length = sum(size for _, size in segments)
@@ -253,16 +186,9 @@ class Reader:
         return Exchange(index, due, parts)
 
     def _start_ready(self) -> None:
-        while self._ready and self._idle:
-            connection = self._idle.popleft()
-            if connection.state is not State.IDLE:
-                continue
-            self._start(connection, self._ready.popleft())
-        missing = len(self._ready) + self._want_idle - len(self._idle) - self._opening
-        for _ in range(missing):
-            if not self._ready and self._failures_in_row:
-                break  # spare connections are not worth hammering a server that refuses them
-            self._open_one()
+        while self._ready and self.pool.idle:
+            self._start(self.pool.idle.popleft(), self._ready.popleft())
+        self.pool.top_up(len(self._ready))
 
     def _start(self, connection: Connection, exchange: Exchange) -> None:
         connection.state = State.BUSY
@@ -286,7 +212,7 @@ class Reader:
             if exchange is None:
                 self._handle_other(descriptor)
                 continue
-            connection = self._all[descriptor]
+            connection = self.pool.all[descriptor]
             try:
                 if mask & WRITE and exchange.send_done is None:
                     self._go_on_sending(connection)
@@ -297,17 +223,11 @@ class Reader:
 
     def _handle_other(self, descriptor: int) -> None:
         """Readiness of what is not in the middle of a request."""
-        connection = self._all.get(descriptor)
-        if connection is None:
-            self.stop = self.stop or descriptor == self._stop_on
-            return
-        try:
-            if connection.state is State.IDLE:
-                self._unasked(connection)
-            else:
-                self._go_on_opening(connection)
-        except OSError as error:
-            self._broken(connection, error)
+        connection = self.pool.all.get(descriptor)
+        if connection is not None:
+            self.pool.ready(connection)
+        elif descriptor == self._stop_on:
+            self.stop = True
 
     def _read(self, connection: Connection, exchange: Exchange) -> None:
         """The hot path: one read, its time, and whether the response is whole. Everything else waits."""
@@ -339,38 +259,16 @@ class Reader:
             exchange.parts = []
             self._poller.change(connection.descriptor, READ)
 
-    def _go_on_opening(self, connection: Connection) -> None:
-        mask = connection.advance()
-        if connection.state is State.IDLE:
-            self._opening -= 1
-            self._idle.append(connection)
-        self._poller.change(connection.descriptor, mask)
-
-    def _unasked(self, connection: Connection) -> None:
-        """Something on an idle connection: the server closed it, or sent what nobody asked for."""
-        try:
-            data, *_ = connection.read()
-        except BlockingIOError:
-            return
-        self.stray_bytes += len(data)
-        self._idle.remove(connection)
-        self._drop(connection)
-
     def _broken(self, connection: Connection, error: OSError) -> None:
-        if connection.state is State.BUSY:
-            exchange = self._busy[connection.descriptor]
-            gone = isinstance(error, (ConnectionResetError, BrokenPipeError))
-            detail = error.strerror or str(error)
-            self._end(connection, exchange, RESET if gone else UNREACHABLE, clock(), keep=False, detail=detail)
-            return
-        opening = connection.state <= State.HANDSHAKE
-        if not opening:
-            self._idle.remove(connection)
-        self._drop(connection)
-        if opening:
-            if isinstance(error, ssl.SSLError):
-                error = OSError(error.errno or 0, f"TLS: {error.reason or error}")
-            self._opening_failed(connection.address, error)
+        exchange = self._busy[connection.descriptor]
+        gone = isinstance(error, (ConnectionResetError, BrokenPipeError))
+        detail = error.strerror or str(error)
+        self._end(connection, exchange, RESET if gone else UNREACHABLE, clock(), keep=False, detail=detail)
+
+    def _connection_failed(self, outcome: str, detail: str) -> None:
+        """A connection could not be opened: the request that waited for it has failed."""
+        if self._ready:
+            self._end_unsent(self._ready.popleft(), outcome, detail)
 
     # -- ending ------------------------------------------------------------------------------------------------
 
@@ -381,18 +279,14 @@ class Reader:
         served = connection.served
         number = connection.number
         if keep:
-            connection.served += 1
-            connection.state = State.IDLE
-            # The last one used is the next one used: fewer sockets idle into the server's keep-alive limit.
-            self._idle.appendleft(connection)
+            self.pool.give_back(connection)
         else:
             if outcome == WHOLE:
                 # This server closes after each answer: keep as many open in advance as are in flight.
-                self._want_idle = max(self._want_idle, len(self._busy) + 1)
-            connection.state = State.IDLE
-            self._drop(connection)
+                self.pool.spare = max(self.pool.spare, len(self._busy) + 1)
+            self.pool.drop(connection)
         failed = outcome != WHOLE or exchange.framing.status >= 400
-        self._failures_in_row = 0 if exchange.reads else self._failures_in_row + 1
+        self.pool.failures_in_row = 0 if exchange.reads else self.pool.failures_in_row + 1
         self._done += 1
         self._failed += failed
         self.spill.add(
@@ -435,21 +329,21 @@ class Reader:
         )
 
     def _sweep(self, now: int) -> None:
-        self._expire_opening(now)
+        self.pool.expire(now)
         stalled = now - int(self.plan.stall_timeout_s * SECOND)
         too_long = now - int(self.plan.total_timeout_s * SECOND)
         for descriptor, exchange in list(self._busy.items()):
             if exchange.last < stalled:
                 what = f"no byte for {self.plan.stall_timeout_s:g} s"
-                self._end(self._all[descriptor], exchange, STALLED, now, keep=False, detail=what)
+                self._end(self.pool.all[descriptor], exchange, STALLED, now, keep=False, detail=what)
             elif exchange.sent < too_long:
                 what = f"not finished after {self.plan.total_timeout_s:g} s"
-                self._end(self._all[descriptor], exchange, TIMEOUT, now, keep=False, detail=what)
+                self._end(self.pool.all[descriptor], exchange, TIMEOUT, now, keep=False, detail=what)
 
     def _stop_all(self) -> None:
         now = clock()
         for descriptor, exchange in list(self._busy.items()):
-            self._end(self._all[descriptor], exchange, CANCELLED, now, keep=False, detail="stopped on request")
+            self._end(self.pool.all[descriptor], exchange, CANCELLED, now, keep=False, detail="stopped on request")
 
     def _sample_offset(self, now: int) -> None:
         self._offset = wall_offset_ns()
