@@ -54,7 +54,7 @@ def chat(
         say(f"warning: {warning}")
     tokens = settings.max_tokens if max_tokens is None else max_tokens
     heat = settings.temperature if temperature is None else temperature
-    answer = _ask(profile, message, tokens, heat, adapter or None)
+    answer = asyncio.run(_asked(profile, message, tokens, heat, adapter or None))
     _finish(answer)
 
 
@@ -65,13 +65,10 @@ def _question(text: str) -> str:
 
 
 def _pictures(paths: list[str]) -> list[Picture]:
-    from vlmconsole.vision.images import PictureError, open_picture
+    from vlmconsole.vision.images import open_picture
 
-    try:
-        background = state.lab.settings.background
-        return [open_picture(Path(path).expanduser(), background=background) for path in paths]
-    except PictureError as error:
-        fail(str(error))
+    background = state.lab.settings.background
+    return [open_picture(Path(path).expanduser(), background=background) for path in paths]
 
 
 def _profile(server: str, base_url: str, model: str) -> ServerProfile:
@@ -84,17 +81,6 @@ def _profile(server: str, base_url: str, model: str) -> ServerProfile:
         return make_profile(values, "--base-url")
     except ProfileError as error:
         fail(f"{error}.", code=USAGE)
-
-
-def _ask(profile: ServerProfile, message: Message, tokens: int, heat: float, adapter: str | None) -> Answer:
-    from vlmconsole.engines.http import EngineError
-    from vlmconsole.engines.launch import LaunchError
-    from vlmconsole.engines.profile import ProfileError
-
-    try:
-        return asyncio.run(_asked(profile, message, tokens, heat, adapter))
-    except (LaunchError, EngineError, ProfileError) as error:
-        fail(str(error))
 
 
 async def _asked(profile: ServerProfile, message: Message, tokens: int, heat: float, adapter: str | None) -> Answer:

@@ -76,16 +76,9 @@ def show(name: str = typer.Argument(..., help="A profile's name.")) -> None:
 
 def start(name: str = typer.Argument(..., help="A profile's name.")) -> None:
     """Start the server, or find it running, and wait until it answers. It goes on when this command ends."""
-    from vlmconsole.engines.http import EngineError
-    from vlmconsole.engines.launch import LaunchError
-    from vlmconsole.engines.profile import ProfileError
     from vlmconsole.engines.servers import ensure_server
 
-    profile = find_profile(name)
-    try:
-        ready = asyncio.run(ensure_server(profile, state.lab.places, progress(name)))
-    except (LaunchError, EngineError, ProfileError) as error:
-        fail(str(error))
+    ready = asyncio.run(ensure_server(find_profile(name), state.lab.places, progress(name)))
     how = "started" if ready.started_here else "was running"
     emit(
         {
@@ -102,13 +95,9 @@ def start(name: str = typer.Argument(..., help="A profile's name.")) -> None:
 
 def stop(name: str = typer.Argument(..., help="A profile's name.")) -> None:
     """Stop a server that was started here: politely, then by force; nothing of it stays."""
-    from vlmconsole.engines.launch import LaunchError
     from vlmconsole.engines.servers import stop_server
 
-    try:
-        how = asyncio.run(stop_server(find_profile(name), state.lab.places))
-    except LaunchError as error:
-        fail(f"{error}.")
+    how = asyncio.run(stop_server(find_profile(name), state.lab.places))
     emit({"name": name, "how": how}, f"{name} {how}")
 
 

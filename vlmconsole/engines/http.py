@@ -10,11 +10,12 @@ import httpx
 from vlmconsole import __version__
 from vlmconsole.engines.profile import ServerProfile, redact
 from vlmconsole.engines.stream import error_text
+from vlmconsole.errors import LabError
 
 MAX_BODY = 8 * 1024 * 1024
 
 
-class EngineError(RuntimeError):
+class EngineError(LabError):
     """A server that cannot be reached or refused something; one line, without secrets."""
 
     def __init__(self, message: str, status: int | None = None) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 
 from vlmconsole.engines.profile import ProfileError, redact
+from vlmconsole.errors import LabError
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.places import Places
@@ -36,7 +37,7 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 """Servers started by this process: they must be reaped when they end, or they stay as zombies."""
 
 
-class LaunchError(RuntimeError):
+class LaunchError(LabError):
     """A server that could not be started or stopped: what happened, what to do, where the log is."""
 
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import tomlkit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import write_atomic
 from vlmconsole.vision.tokens import ProcessorError, ProcessorSettings
 
@@ -28,7 +29,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SSH_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(@[A-Za-z0-9_][A-Za-z0-9_.-]*)?(:\d{1,5})?")
 
 
-class ProfileError(ValueError):
+class ProfileError(LabError):
     """A profile that cannot be used; one line that names the file, the key and what is allowed."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from vlmconsole.errors import LabError
 from vlmconsole.scoring import reward, textvqa
 
 NAMING = "naming/1"
@@ -21,7 +22,7 @@ class Scored:
     reason: str = ""
 
 
-class ScoringError(ValueError):
+class ScoringError(LabError):
     """The truth cannot be scored against: a fault of the data, never of the model."""
 
 
