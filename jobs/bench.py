@@ -17,7 +17,7 @@ def run(context: Context, spec: BenchSettings) -> dict[str, Any]:
     def on_progress(now: dict[str, Any]) -> None:
         if now["phase"] != "measured":
             return
-        context.events.progress(now["done"], now["total"], "request")
+        context.events.progress(now["done"], now["total"], "requests")
         context.events.metric("in_flight", now["in_flight"])
         context.events.metric("client_lag_s", now["lag_p99_ms"] / 1000, unit="s")
 

@@ -17,6 +17,7 @@ from vlmconsole.measure.definitions import (
     throughput,
 )
 from vlmconsole.measure.replay import Measured, from_scheduled
+from vlmconsole.measure.settings import LAG_SHARE
 
 #: how the request asked for its end, and how the server says that it reached it
 LENGTH = "length"
@@ -181,14 +182,17 @@ class Gatherer:
         first = min((sent for sent, _ in self.spans), default=0.0)
         last = max((end for _, end in self.spans), default=0.0)
         took = last - first if last > first else None
-        why = broken or _lag_verdict(lag, lag_limit_s) or (None if counted else "no request was counted")
+        ttft = distribution(self.times["ttft"])
+        # Beside answers that take seconds a lag that would spoil milliseconds does no harm.
+        limit_s = max(lag_limit_s, LAG_SHARE * ttft.p50) if ttft else lag_limit_s
+        why = broken or _lag_verdict(lag, limit_s) or (None if counted else "no request was counted")
         total_in = [count for count in self.prompt if count is not None]
         total_out = [count for count in self.output if count is not None]
         return CellSummary(
             name=name,
             valid=why is None,
             invalid_because=why,
-            lag_limit_s=lag_limit_s,
+            lag_limit_s=limit_s,
             planned=self.measured + self.not_sent,
             n=counted,
             failures=sum(self.failures.values()),
@@ -197,7 +201,7 @@ class Gatherer:
             warm_up=self.warm_up,
             warm_up_failures=self.warm_up_failures,
             finish_reasons=dict(self.finish),
-            ttft_s=distribution(self.times["ttft"]),
+            ttft_s=ttft,
             ttft_from_scheduled_s=distribution(self.times["scheduled"]),
             ttft_kernel_s=distribution(self.times["kernel"]),
             ttfr_s=distribution(self.times["ttfr"]),
