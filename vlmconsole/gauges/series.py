@@ -5,23 +5,13 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
+
+from vlmconsole.measure.definitions import percentile
 
 FINE = 3600  # points kept as they came: an hour at 1 Hz
 COARSE = 1440  # minutes kept as lowest, mean, highest: a day
 WINDOW = 600.0  # seconds that p50 and p95 look back
-
-
-def percentile(values: Sequence[float], q: float) -> float | None:
-    """The ``q`` quantile (0–1) with linear interpolation between order statistics; None of nothing."""
-    if not values:
-        return None
-    ordered = sorted(values)  # sorted already costs one pass
-    place = q * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 @dataclass(frozen=True)
@@ -102,7 +92,7 @@ class Series:
     def quantiles(self, now: float, window: float = WINDOW) -> tuple[float | None, float | None]:
         """(p50, p95) over the last ``window`` seconds."""
         values = sorted(self._since(now - window)[1])
-        return percentile(values, 0.5), percentile(values, 0.95)
+        return (percentile(values, 0.5), percentile(values, 0.95)) if values else (None, None)
 
     def sparkline(self, now: float, seconds: float = 60.0, width: int = 30) -> list[float | None]:
         """The mean of each of ``width`` equal slices of the last ``seconds``, oldest first; None where nothing came."""

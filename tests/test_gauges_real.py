@@ -1,0 +1,77 @@
+"""The gauges beside a real mlx-vlm under load: what the server counts and what our client counts must agree."""
+
+import statistics
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from vlmconsole.engines.servers import Ready
+from vlmconsole.gauges.requests import OwnRequests
+from vlmconsole.gauges.scrape import ServerMetrics
+from vlmconsole.gauges.sources import Gauges
+from vlmconsole.measure.bench import run_bench
+from vlmconsole.measure.settings import BenchSettings
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+
+SETTLED = 12.0  # seconds after which the ten-second windows hold nothing of the warm-up
+LOOKED = 25.0  # seconds of looking then
+ENOUGH = 300  # requests in them: at the edges of a window one more or less counts on either side
+
+
+@pytest.mark.slow
+def test_server_side_and_client_side_throughput_agree_within_two_percent(mlx_server: Ready, tmp_path: Path) -> None:
+    places = Places(tmp_path).ensure()
+    settings = BenchSettings(
+        base_url=mlx_server.base_url,
+        model=mlx_server.model,
+        concurrency=4,
+        requests=4000,
+        image="224x224",
+        output_tokens=16,
+    )
+    run = RunFolder.create(places.runs, kind="bench", preset="load", spec={}, title="load", home=places.home)
+    run.set_state("running")
+    over = threading.Event()
+
+    def told(now: dict[str, object]) -> None:
+        run.events.metric("in_flight", float(str(now["in_flight"])))
+
+    load = threading.Thread(
+        target=run_bench, args=(settings, run, places), kwargs={"stopping": over.is_set, "on_progress": told}
+    )
+    sources = [ServerMetrics(mlx_server.base_url, "mlx"), OwnRequests(places.runs, places.chats)]
+    looks: list[tuple[float, float, float]] = []
+    with Gauges(sources) as gauges:
+        load.start()
+        try:
+            begun: float | None = None
+            until = time.monotonic() + 150
+            while time.monotonic() < until and (begun is None or time.monotonic() - begun < SETTLED + LOOKED):
+                time.sleep(0.5)
+                tiles = gauges.snapshot().tiles
+                there, here = tiles["server.throughput"].value or 0.0, tiles["own.throughput"].value or 0.0
+                if begun is None:
+                    begun = time.monotonic() if here > 0 else None
+                elif time.monotonic() - begun > SETTLED:
+                    busy = (tiles["server.running"].value or 0.0) + (tiles["server.queued"].value or 0.0)
+                    looks.append((there, here, busy))
+            last = gauges.snapshot().tiles
+        finally:
+            over.set()
+            load.join(60)
+    if not looks or statistics.mean(look[1] for look in looks) * LOOKED / 16 < ENOUGH:
+        pytest.skip("this machine is too busy: too few requests ended to compare within two percent")
+    server, own = (statistics.mean(look[side] for look in looks) for side in (0, 1))
+    busy = statistics.mean(look[2] for look in looks)
+    ttft_there, ttft_here = last["server.ttft"].p50, last["own.ttft"].p50
+    print(
+        f"\nserver {server:.1f} tok/s, client {own:.1f} tok/s, {len(looks)} looks; running + queued {busy:.2f};"
+        f" TTFT p50 there {ttft_there} s, here {ttft_here} s"
+    )
+    assert abs(server - own) / own < 0.02
+    assert 2 <= busy <= 4.5
+    # The client's TTFT holds what happens before and after the server's own clock, never less.
+    assert ttft_there is not None and ttft_here is not None and ttft_here >= ttft_there * 0.98
