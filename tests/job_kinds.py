@@ -21,7 +21,9 @@ def count(context: Context, spec: CountSpec) -> dict[str, Any]:
     start = 0
     if context.earlier is not None:
         start = int(context.earlier.read_json("checkpoint.json", {"step": 0})["step"])
-    context.log(f"counting from {start} in {os.getpid()}")
+    context.log(f"counting from {start} in {os.getpid()} cuda={os.environ.get('CUDA_VISIBLE_DEVICES')}")
+    if context.server:
+        context.log(f"server={context.server['base_url']}")
     if spec.mode == "child":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     for step in range(start + 1, spec.steps + 1):
@@ -48,3 +50,19 @@ def count(context: Context, spec: CountSpec) -> dict[str, Any]:
 COUNT = JobKind(
     "count", "Counts", CountSpec, count, lambda spec: Estimate(seconds=spec.steps * spec.seconds, note="by hand")
 )
+
+
+class ServeSpec(Spec):
+    profile: str
+
+
+def serve(context: Context, spec: ServeSpec) -> dict[str, Any]:
+    """A stand-in for a model server as the queue sees one: it says that it is ready, and stays until asked to go."""
+    context.wait(0.2)
+    context.run.write_json("ready.json", {"profile": spec.profile, "base_url": "http://127.0.0.1:1"})
+    while not context.wait(0.1):
+        pass
+    raise Stopped({"profile": spec.profile})
+
+
+SERVE = JobKind("serve", "Serves", ServeSpec, serve, serves=lambda spec: str(spec.profile))

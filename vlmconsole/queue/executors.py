@@ -61,7 +61,9 @@ class LocalWorker:
             os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> list[str]:
-        left = processes.kill_family(self.pid, self.run.path)
+        # Once the worker is dead its number may be another process's, and that one's session is not ours.
+        ours = processes.alive(self.pid, self.token) or processes.started(self.pid) is None
+        left = processes.kill_family(self.pid if ours else None, self.run.path)
         return [processes.describe(process.pid) for process in left]
 
 

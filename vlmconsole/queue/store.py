@@ -59,9 +59,9 @@ class Store:
                 self._db.execute("ROLLBACK")
             raise
 
-    def version(self) -> int:
-        """Changes when another connection has committed; cheap enough to ask four times a second."""
-        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+    def version(self) -> tuple[int, int]:
+        """Changes with every change, by this connection or another; cheap enough to ask four times a second."""
+        return int(self._db.execute("PRAGMA data_version").fetchone()[0]), self._db.total_changes
 
     # --- adding and reading ---
 

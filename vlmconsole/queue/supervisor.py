@@ -53,7 +53,7 @@ class Supervisor:
         self.store = Store(places.queue)
         self.live: dict[int, Live] = {}
         self.decision = Decision()
-        self._seen = -1
+        self._seen = (-1, -1)
         self._looked = -1e9
         self._unused: dict[int, float] = {}  # server → since when no guest wants it
 
@@ -85,6 +85,7 @@ class Supervisor:
             live.watch()
             death = live.worker.ended()
             if death is not None and self._settle(live, death):
+                rows.pop(number, None)  # what was read of it is old now
                 changed = True
         for number, job in rows.items():
             if number not in self.live:
