@@ -20,7 +20,10 @@ class Entry:
     twin: str
 
 
-SCREENS: tuple[Entry, ...] = (Entry(1, "chat", "Chat", "vlmconsole.screens.chat:ChatScreen", "vlmconsole chat"),)
+SCREENS: tuple[Entry, ...] = (
+    Entry(1, "chat", "Chat", "vlmconsole.screens.chat:ChatScreen", "vlmconsole chat"),
+    Entry(3, "jobs", "Jobs", "vlmconsole.screens.jobs:JobsScreen", "vlmconsole jobs"),
+)
 
 
 def load_screen(name: str) -> Screen[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-BARS = "▁▂▃▄▅▆▇█"
+BARS = "▁▂▃▄▅▆▇"  # not the full block: curves on neighbouring lines must not grow together
 
 
 def figure(value: float) -> str:
@@ -31,9 +31,9 @@ def about(seconds: float) -> str:
 
 
 def bar(share: float, width: int) -> tuple[str, str]:
-    """(done, still to do) of a progress bar; full only when it is."""
+    """(done, still to do) of a progress bar, which differ in weight as well as in colour; full only when it is."""
     done = min(width, int(share * width + 1e-9))
-    return "█" * done, "░" * (width - done)
+    return "━" * done, "─" * (width - done)
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -48,4 +48,4 @@ def sparkline(values: Sequence[float], width: int) -> str:
     low, high = min(means), max(means)
     if high - low <= 1e-12 * max(abs(low), abs(high)):
         return BARS[0] * parts
-    return "".join(BARS[min(7, int((mean - low) / (high - low) * 8))] for mean in means)
+    return "".join(BARS[min(6, int((mean - low) / (high - low) * 7))] for mean in means)

@@ -53,7 +53,7 @@ class Columns:
 
     @property
     def job(self) -> int:
-        return max(10, min(30, (self.width - self.number - STATE_WIDTH - 8) * 2 // 5))
+        return max(10, min(30, (self.width - self.number - STATE_WIDTH - 8) * 3 // 8))
 
     @property
     def rest(self) -> int:
@@ -105,7 +105,9 @@ class Columns:
             done = one_line(f"{progress.done:g} {progress.unit}", self.bar + 5)
             return Content.assemble(done.ljust(self.bar + 5), "  ", time_left)
         full, empty = bar(progress.share, self.bar)
-        return Content.assemble((full, "$accent"), (empty, "$line"), f" {int(100 * progress.share):>3}%", "  ", time_left)
+        return Content.assemble(
+            (full, "$accent"), (empty, "$faint"), f" {int(100 * progress.share):>3}%", "  ", time_left
+        )
 
 
 def devices(job: Job) -> str:

@@ -20,10 +20,10 @@ EMPTY = Content.assemble(
     ("No jobs yet", "bold"),
     ("\n\nPress ", "$muted"),
     ("n", "$accent"),
-    (" to choose a preset: a training, a sweep,\nan evaluation. It is queued here and works on\nwhen this console is closed.", "$muted"),
-    ("\n\nThe same from a shell:\n", "$muted"),
+    (" to choose a preset: a training, a sweep,\nan evaluation. It is queued here, and works on", "$muted"),
+    ("\nwhen this console is closed.\n\nThe same from a shell:\n", "$muted"),
     "vlmconsole jobs add model-tiny",
-)  # fmt: skip
+)
 
 
 class JobRows(LineView):
@@ -134,7 +134,8 @@ class JobTable(Vertical):
         for name, there in (("#job-empty", empty), ("#job-columns", not empty), ("#job-rows", not empty)):
             self.query_one(name).display = there
         self.rows.show(board.rows)
-        self.query_one("#job-counts", Static).update(_counts(board, words))
+        named = not self.screen.has_class("-narrow")  # there the pane's tab says it
+        self.query_one("#job-counts", Static).update(_counts(board, words, named=named))
         self._columns()
 
     def on_resize(self) -> None:
@@ -155,8 +156,8 @@ class JobTable(Vertical):
         self.rows.focus()
 
 
-def _counts(board: Board, words: str) -> Content:
-    pieces: list[Content | str | tuple[str, str]] = [(" Queue", "bold"), "  "]
+def _counts(board: Board, words: str, *, named: bool) -> Content:
+    pieces: list[Content | str | tuple[str, str]] = [(" Queue", "bold"), "  "] if named else [" "]
     running, queued = board.count("running", "starting"), board.count("queued")
     failed = board.count("failed", "lost")
     said = [(f"{running} running", ""), (f"{queued} queued", "")]

@@ -9,7 +9,7 @@ from textual.strip import Strip
 from textual.visual import Visual
 
 
-class LineView(ScrollView, can_focus=True):
+class LineView(ScrollView, can_focus=True, inherit_bindings=False):
     """Subclasses say how many lines there are and what stands on one; `cursor` is the chosen one, -1 for none."""
 
     COMPONENT_CLASSES = {"lines--cursor"}  # noqa: RUF012 — as in Textual

@@ -90,7 +90,7 @@ class LogView(Vertical):
         field = self.query_one(Input)
         field.cursor_blink = False
         field.display = False
-        self._head()
+        self.draw_head()
 
     @property
     def lines(self) -> LogLines:
@@ -102,7 +102,7 @@ class LogView(Vertical):
             return
         before, self.page = self.page, page
         if self.only:
-            self._head()
+            self.draw_head()
             return
         lines = self.lines
         moved = _moved(before, page) if keep else 0
@@ -112,7 +112,7 @@ class LogView(Vertical):
             lines.scroll_end(animate=False, force=True, immediate=True)
         elif moved:
             lines.scroll_to(y=lines.scroll_offset.y + moved, animate=False, force=True)
-        self._head()
+        self.draw_head()
 
     def show_found(self, words: str, found: Found, *, only: bool) -> None:
         """The matches of `words`; `only`: nothing but them is shown."""
@@ -127,7 +127,7 @@ class LogView(Vertical):
         lines.refresh()
         if only and lines.follow:
             lines.scroll_end(animate=False, force=True, immediate=True)
-        self._head()
+        self.draw_head()
 
     def stand_on(self, offset: int) -> None:
         """Bring the line that begins at `offset` into the middle of the view and leave the log's end."""
@@ -138,20 +138,22 @@ class LogView(Vertical):
             lines.cursor = y
             lines.scroll_to(y=max(0, y - lines.size.height // 2), animate=False, force=True)
             lines.refresh()
-        self._head()
+        self.draw_head()
 
     def follow(self, on: bool) -> None:
         self.lines.follow = on
         self.lines.cursor = -1
         if on:
             self.lines.scroll_end(animate=False, force=True)
-        self._head()
+        self.draw_head()
 
-    def _head(self) -> None:
-        pieces: list[Content | str | tuple[str, str]] = [(" Log", "bold")]
+    def draw_head(self) -> None:
+        pieces: list[Content | str | tuple[str, str]] = (
+            [] if self.screen.has_class("-narrow") else [(" Log", "bold"), " "]
+        )
         page, words = self.page, self.lines.words
         if page is not None and page.size:
-            pieces.append((f"  {size(page.size)}", "$muted"))
+            pieces.append((f" {size(page.size)}", "$muted"))
             if page.start and not self.only:
                 pieces.append((f" · from {100 * page.start // page.size} %", "$muted"))
         if words:

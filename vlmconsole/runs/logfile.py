@@ -22,7 +22,7 @@ FOUND = 5_000  # newest matches that a search keeps
 class LogPage:
     """Consecutive lines of a log: bytes ``start`` to ``end`` of ``size``. ``offsets`` say where each line begins.
 
-    ``rest`` is the line that has no end yet (a progress bar lives there), beginning at ``end``; it is the last of `lines`.
+    ``rest`` is the line that has no end yet (a progress bar lives there), from ``end`` on; it is the last of `lines`.
     """
 
     path: Path
@@ -44,11 +44,17 @@ class LogPage:
 
 
 def shown(raw: bytes) -> str:
-    """A line as it can be put on a screen: the last state of a ``\\r`` progress bar, no escapes, bytes that are no UTF-8
-    as ``\\xe9``, tabs as spaces, cut after LONGEST characters."""
+    """A line as it can be put on a screen: the last state of a ``\\r`` progress bar, no escapes, bytes that are not
+    UTF-8 as ``\\xe9``, tabs as spaces, cut after LONGEST characters."""
     last = raw.rstrip(b"\r").rpartition(b"\r")[2][: 4 * LONGEST]
     text = inert(last.decode("utf-8", "backslashreplace")).replace("\n", " ").expandtabs(4)
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def newest(log: Path) -> Path:
+    """``log``, or where it was moved to when it had grown large and nothing has come since."""
+    moved = log.with_name("log.1.txt")
+    return moved if _size(log) == 0 and _size(moved) else log
 
 
 def tail(path: Path) -> LogPage:
@@ -142,7 +148,7 @@ def _size(path: Path) -> int:
 
 
 def _read(path: Path, start: int, end: int, size: int) -> LogPage:
-    """The lines that begin within [start, end). A first line that began before is left out, unless it is all there is."""
+    """The lines that begin within [start, end); one that began before is left out, unless it is all there is."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, start - 1))

@@ -17,7 +17,7 @@ ROUND = 2 * 1024 * 1024  # bytes of events taken in by one `read`
 
 @dataclass(frozen=True)
 class Curve:
-    """One metric. ``points`` are (step, or seconds since the first event; value), ``thinned`` how many stand for one."""
+    """One metric. ``points`` are (step, or seconds since the first event; value); each stands for ``thinned``."""
 
     name: str
     unit: str

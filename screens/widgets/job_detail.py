@@ -1,0 +1,238 @@
+"""One job in full: how it goes, why it failed, its curves, its worker's load, its notes and its files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Static
+from vlmconsole.screens.widgets.figures import bar, figure, size, sparkline
+from vlmconsole.screens.widgets.job_rows import devices, job_name, state_sign
+from vlmconsole.screens.widgets.lines import LineView
+
+from vlmconsole.queue.desk import Particulars, Row, duration
+from vlmconsole.runs.logfile import LogPage, shown
+from vlmconsole.runs.pace import Progress
+from vlmconsole.runs.plain import inert, one_line
+from vlmconsole.runs.story import Curve, Told
+
+LAST_LINES = 8  # of the log, under the cause of a failure
+LAST_NOTES = 6
+MIB = 1024 * 1024
+Piece = Content | str | tuple[str, str]
+
+
+class Curves(LineView):
+    """A line for each metric: its name, its last value, its course. Enter opens it large."""
+
+    class Opened(Message):
+        pass
+
+    def __init__(self) -> None:
+        super().__init__(id="job-curves")
+        self.curves: tuple[Curve, ...] = ()
+
+    def show(self, curves: tuple[Curve, ...]) -> None:
+        before, self.curves = self.curves, curves
+        if curves and not 0 <= self.cursor < len(curves):
+            self.cursor = 0
+        changed = [y for y, curve in enumerate(curves) if y >= len(before) or before[y] != curve]
+        self.display = bool(curves)
+        if len(curves) != self.count:
+            self.sized(len(curves))
+        elif changed:
+            self.sized(len(curves), changed=range(changed[0], changed[-1] + 1))
+
+    def line(self, y: int, width: int) -> Content:
+        curve = self.curves[y]
+        longest = max(len(one_line(one.name, 30)) for one in self.curves)
+        name = one_line(curve.name, 30)
+        last = f"{figure(curve.last)} {one_line(curve.unit, 8)}".rstrip()
+        widest = max(len(f"{figure(one.last)} {one_line(one.unit, 8)}".rstrip()) for one in self.curves)
+        here = "▸" if y == self.cursor and self.has_focus else " "
+        room = max(4, width - longest - widest - 5)
+        course = sparkline([value for _, value in curve.points], min(room, 48))
+        return Content.assemble(
+            (here, "$accent"), (name.ljust(longest), "$muted"), "  ", last.rjust(widest), "  ", (course, "$accent")
+        )  # fmt: skip
+
+    def on_focus(self) -> None:
+        self.refresh()
+
+    def on_blur(self) -> None:
+        self.refresh()
+
+
+class JobDetail(VerticalScroll):
+    """Shows one job, and only what there is of it."""
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="job-head")
+        yield Static(id="job-cause")
+        yield Static(id="job-tail")
+        yield Static(id="job-course")
+        yield Curves()
+        yield Static(id="job-more")
+
+    def on_mount(self) -> None:
+        self._drawn: dict[str, Content] = {}
+        self.show(None, None, Told(), None, 0.0)
+
+    def show(self, row: Row | None, more: Particulars | None, told: Told, page: LogPage | None, now: float) -> None:
+        """Put a job there. `now` is wall time; `told` and `page` belong to the job's present run."""
+        if row is None:
+            self._put("job-head", Content("The chosen job is shown here.").stylize("$faint"))
+            for name in ("job-cause", "job-tail", "job-course", "job-more"):
+                self._put(name, Content(""))
+            self.query_one(Curves).show(())
+            return
+        self._put("job-head", _head(row, told, now))
+        failed = row.job.state in ("failed", "lost")
+        self._put("job-cause", _cause(row) if failed or row.job.state == "queued" else Content(""))
+        self._put("job-tail", _tail(page) if failed else Content(""))
+        self._put("job-course", _course(row, told))
+        self.query_one(Curves).show(all_curves(told))
+        self._put("job-more", _more(row, more, told))
+
+    def _put(self, name: str, text: Content) -> None:
+        if self._drawn.get(name) == text:
+            return
+        self._drawn[name] = text
+        part = self.query_one(f"#{name}", Static)
+        part.set_class(bool(text), "-there")
+        part.update(text)
+
+
+def _head(row: Row, told: Told, now: float) -> Content:
+    job = row.job
+    attempt = f" · attempt {job.attempt}" if job.attempt > 1 else ""
+    pieces: list[Piece] = [(f"{job.id} {job_name(job)}", "bold"), (attempt, "$muted")]
+    if job.title and job.title != job.preset:
+        pieces.append((f"\n{one_line(job.title, 200)}", "$muted"))
+    pieces += ["\n", state_sign(job)]
+    if job.started:
+        pieces.append(f" {duration((job.ended or now) - job.started)}")
+    progress = row.progress or told.progress
+    if job.state in ("running", "starting"):
+        left = progress.left(now) if progress else None
+        pieces.append((f" · {duration(left)} left" if left is not None else "", "$muted"))
+        pieces.append((f" · on {devices(job)}", "$muted"))
+        server = f" · guest of server {one_line(job.server, 40)}" if job.server else ""
+        pieces.append((server or (f" · serves {one_line(job.serves, 40)}" if job.serves else ""), "$muted"))
+    elif job.ended:
+        pieces.append((f" · ended {time.strftime('%H:%M, %-d %B', time.localtime(job.ended))}", "$muted"))
+    return Content.assemble(*pieces)
+
+
+def _course(row: Row, told: Told) -> Content:
+    """How far it is, or how far it came."""
+    progress = row.progress or told.progress
+    if progress is None:
+        return Content("")
+    pieces: list[Piece] = ["\n" if row.job.state in ("failed", "lost") else "", *_progress(progress)]
+    rate = progress.rate
+    if rate and row.job.state == "running":
+        pieces.append((f" · {rate:.3g}/s" if rate >= 1 else f" · {1 / rate:.3g} s each", "$muted"))
+    if progress.note:
+        pieces.append((f"\n{one_line(progress.note, 300)}", "$muted"))
+    return Content.assemble(*pieces)
+
+
+def _progress(progress: Progress) -> list[Piece]:
+    unit = one_line(progress.unit, 20)
+    units = unit if not unit or unit.endswith("s") else f"{unit}s"
+    if progress.share is None or progress.total is None:
+        return [f"{progress.done:g} {units}"]
+    full, empty = bar(progress.share, 16)
+    counted = f" · {progress.done:g} of {progress.total:g} {units}".rstrip()
+    return [(full, "$accent"), (empty, "$faint"), f" {int(100 * progress.share)} %", (counted, "$muted")]
+
+
+def _cause(row: Row) -> Content:
+    if row.job.state == "queued":
+        return Content.assemble(("\nwaits: ", "$muted"), inert(row.why))
+    return Content.assemble(("\n✗ ", "$error"), inert(row.why or row.job.state))
+
+
+def _tail(page: LogPage | None) -> Content:
+    """The end of the log under a failure's cause, where the log itself is out of sight."""
+    if page is None:
+        return Content("")
+    lines = [text for text in map(shown, page.lines[-4 * LAST_LINES :]) if text.strip()][-LAST_LINES:]
+    return Content.assemble(("\nend of the log\n", "$faint"), ("\n".join(lines), "$muted")) if lines else Content("")
+
+
+def all_curves(told: Told) -> tuple[Curve, ...]:
+    """The job's own curves, then its worker's load."""
+    curves = list(told.curves)
+    if told.cpu is not None:
+        curves.append(replace(told.cpu, name="worker CPU"))
+    if told.memory is not None:
+        points = tuple((x, value / MIB) for x, value in told.memory.points)
+        last = told.memory.last / MIB
+        curves.append(replace(told.memory, name="worker memory", unit="MiB", points=points, last=last))
+    return tuple(curves)
+
+
+def _more(row: Row, more: Particulars | None, told: Told) -> Content:
+    lines: list[Content] = []
+    job = row.job
+    if job.state not in ("failed", "lost", "queued") and row.why:
+        lines += [Content(""), Content(inert(row.why)).stylize("$muted")]
+    if job.note:
+        lines += [Content(""), Content(one_line(job.note, 300)).stylize("$muted")]
+    if told.notes:
+        lines.append(Content(""))
+        for note in told.notes[-LAST_NOTES:]:
+            style = {"warning": "$warning", "error": "$error"}.get(note.level, "")
+            sign = {"warning": "! ", "error": "✗ "}.get(note.level, "")
+            at = time.strftime("%H:%M:%S ", time.localtime(note.t))
+            lines.append(Content.assemble((at, "$faint"), (sign + one_line(note.text, 400), style)))
+    if more is not None and more.job.id == job.id:
+        lines += _relations(more)
+    if told.bad:
+        lines.append(Content(f"{told.bad} lines of events.jsonl could not be read").stylize("$warning"))
+    return Content("\n").join(lines)
+
+
+def _relations(more: Particulars) -> list[Content]:
+    lines: list[Content] = []
+    job = more.job
+    if more.steps:
+        lines.append(Content(""))
+        for step in more.steps:
+            lines.append(
+                Content.assemble((f"{step.id:>4}  ", "$muted"), one_line(f"{step.step} ", 40), state_sign(step))
+            )
+    order = []
+    if job.after:
+        order.append(
+            "after " + ", ".join(f"{other}{'' if mode == 'ok' else ' (any end)'}" for other, mode in job.after)
+        )
+    if more.waiters:
+        order.append("waited for by " + ", ".join(map(str, more.waiters[:12])))
+    if job.priority:
+        order.append(f"priority {job.priority}")
+    if order:
+        lines += [Content(""), Content(" · ".join(order)).stylize("$muted")]
+    if more.attempts:
+        lines.append(Content(""))
+        for old in more.attempts[-4:]:
+            reason = f" · {one_line(old.reason, 200)}" if old.reason else ""
+            lines.append(Content(f"attempt {old.number}: {old.state}{reason}").stylize("$muted"))
+    if more.files:
+        lines += [Content(""), Content.assemble(*_files(more))]
+    return lines
+
+
+def _files(more: Particulars) -> Sequence[Piece]:
+    pieces: list[Piece] = [("files  ", "$muted")]
+    for index, file in enumerate(more.files[:12]):
+        pieces += [(" · ", "$faint") if index else "", one_line(file.name, 60), (f" {size(file.size)}", "$muted")]
+    rest = len(more.files) - 12
+    return [*pieces, (f" · {rest} more" if rest > 0 else "", "$faint")]

@@ -1,0 +1,261 @@
+"""A preset's settings as a form: made from the kind of job, checked while one types, with what the job would take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Input, Static
+from vlmconsole.screens.widgets.figures import about, size
+
+from vlmconsole.errors import LabError
+from vlmconsole.queue import forms
+from vlmconsole.queue.adding import Planned
+from vlmconsole.queue.forms import FormField, FormGroup
+from vlmconsole.runs.places import Places
+from vlmconsole.runs.plain import inert, one_line
+
+PRIORITY = FormField("priority", "priority", "whole number", "", "higher goes first; blank is the preset's own (0)")
+AFTER = FormField("after", "after", "text", "", "numbers of jobs to wait for: 17, or 17:any whatever its end")
+QUEUE = FormGroup("In the queue", (PRIORITY, AFTER))
+
+
+class Switch(Static, can_focus=True):
+    """One of a few values, changed with the arrows or Space; what it may be stands beside it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "turn(-1)", "previous", show=False),
+        Binding("right,space", "turn(1)", "next", show=False),
+    ]
+
+    class Changed(Message):
+        pass
+
+    def __init__(self, choices: Sequence[str], value: str, *, name: str) -> None:
+        super().__init__(name=name, classes="switch")
+        self.choices = list(dict.fromkeys([*choices, *([value] if value else [])])) or [""]
+        self.value = value or self.choices[0]
+
+    def on_mount(self) -> None:
+        self._draw()
+
+    def on_focus(self) -> None:
+        self._draw()
+
+    def on_blur(self) -> None:
+        self._draw()
+
+    def on_click(self) -> None:
+        self.action_turn(1)
+
+    def action_turn(self, by: int) -> None:
+        self.value = self.choices[(self.choices.index(self.value) + by) % len(self.choices)]
+        self._draw()
+        self.post_message(self.Changed())
+
+    def _draw(self) -> None:
+        arrows = "$accent" if self.has_focus else "$faint"
+        self.update(Content.assemble(("‹ ", arrows), one_line(self.value, 60), (" ›", arrows)))
+
+
+class FormLine(Vertical):
+    """Label, value, what it may be; below it what is wrong with it, when something is."""
+
+    def __init__(self, field: FormField, value: str) -> None:
+        super().__init__(classes="form-line")
+        self.field, self._begun = field, value
+
+    def compose(self) -> ComposeResult:
+        field = self.field
+        with Horizontal(classes="form-value"):
+            yield Static(Content(one_line(field.label, 40)).stylize("$muted"), classes="label")
+            if field.kind == "choice":
+                yield Switch(field.choices, self._begun, name=field.key)
+            elif field.kind == "yes or no":
+                yield Switch(("true", "false"), self._begun, name=field.key)
+            else:
+                hint = "needed" if field.required and not field.value else "the preset's own"
+                yield Input(self._begun, placeholder=hint, compact=True, name=field.key)
+            yield Static(
+                Content(" ".join(filter(None, (field.unit, _limits(field))))).stylize("$faint"), classes="limits"
+            )
+        yield Static(classes="wrong")
+
+    def on_mount(self) -> None:
+        for field in self.query(Input):
+            field.cursor_blink = False
+        self.wrong("")
+
+    @property
+    def value(self) -> str:
+        return self.query_one(Switch).value if self.query(Switch) else self.query_one(Input).value
+
+    def wrong(self, why: str) -> None:
+        part = self.query_one(".wrong", Static)
+        part.display = bool(why)
+        part.update(Content.assemble(("✗ ", "$error"), inert(why)))
+
+
+def _limits(field: FormField) -> str:
+    return "" if field.kind == "choice" else field.allowed
+
+
+class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
+    """Gives (changes as `--set` takes them, after, priority) when all is well and Enter was pressed; None for Esc."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", "back", key_display="Esc"),
+        Binding("down,ctrl+n", "app.focus_next", "next", show=False),
+        Binding("up", "app.focus_previous", "previous", show=False),
+        Binding("enter", "plan", "the plan", priority=True),
+    ]
+
+    def __init__(
+        self,
+        preset: str,
+        title: str,
+        groups: Sequence[FormGroup],
+        places: Places,
+        values: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(classes="reader")
+        self.kept = dict(values or {})  # as they were when the form was left
+        self._preset, self._title, self._places = preset, title, places
+        self._groups = [*groups, QUEUE]
+        self._wrong: dict[str, str] = {}
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="sheet job-form"):
+            name = one_line(self._preset, 60)
+            yield Static(Content.assemble((f"New: {name}", "bold"), (f"   {one_line(self._title, 120)}", "$muted")))
+            with VerticalScroll(can_focus=False):
+                for group in self._groups:
+                    if group.title:
+                        yield Static(Content(one_line(group.title, 120)).stylize("$accent"), classes="heading")
+                    for field in group.fields:
+                        yield FormLine(field, self.kept.get(field.key, field.value))
+            yield Static(id="form-help")
+            yield Static(id="form-plan")
+            keys = "Enter the plan · Tab or ↑ ↓ next · ‹ › arrows choose · Esc back, nothing is queued"
+            yield Static(Content(keys).stylize("$faint"))
+
+    def on_mount(self) -> None:
+        first = next(iter(self.query("FormLine Input, FormLine Switch")), None)
+        if isinstance(first, Widget):
+            first.focus()
+        self._check()
+
+    # -- reading and checking --------------------------------------------------------------------------------
+
+    def values(self) -> dict[str, str]:
+        return {line.field.key: line.value for line in self.query(FormLine)}
+
+    def changes(self) -> list[str]:
+        return forms.sets(self._groups[:-1], self.values())
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._check()
+
+    def on_switch_changed(self, event: Switch.Changed) -> None:
+        event.stop()
+        self._check()
+
+    def _check(self) -> None:
+        self.run_worker(self._judge(), group="judge", exclusive=True)
+
+    async def _judge(self) -> None:
+        await asyncio.sleep(0.1)  # typing goes on: the last state is the one that counts
+        changes = self.changes()
+        wrong, said = await asyncio.to_thread(_judged, self._preset, changes, self._places)
+        values = self.values()
+        wrong |= _queue_problems(values)
+        self._wrong = wrong
+        known = set()
+        for line in self.query(FormLine):
+            known.add(line.field.key)
+            line.wrong(wrong.get(line.field.key, ""))
+        other = next((why for key, why in wrong.items() if key not in known), "")
+        text = Content.assemble(("✗ ", "$error"), inert(other)) if other else said
+        if wrong and not other:
+            text = Content(f"{len(wrong)} to put right before it can be queued").stylize("$error")
+        self.query_one("#form-plan", Static).update(text)
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """The help of the field one stands on."""
+        line = next((part for part in event.widget.ancestors if isinstance(part, FormLine)), None)
+        if line is None:
+            return
+        field = line.field
+        default = f"the preset has {one_line(field.value, 60)}" if field.value else "no value in the preset"
+        rest = " · ".join(filter(None, (field.kind, field.allowed, default)))
+        self.query_one("#form-help", Static).update(
+            Content.assemble((one_line(field.help or field.label, 400), ""), ("\n" + rest, "$muted"))
+        )
+
+    async def action_plan(self) -> None:
+        await self._judge()
+        if self._wrong:
+            key = next(iter(self._wrong))
+            line = next((line for line in self.query(FormLine) if line.field.key == key), None)
+            if line is not None:
+                line.query("Input, Switch").first().focus()
+            self.app.bell()
+            return
+        values = self.kept = self.values()
+        self.dismiss((self.changes(), values["after"].strip(), values["priority"].strip()))
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
+def _judged(preset: str, changes: list[str], places: Places) -> tuple[dict[str, str], Content]:
+    """What is wrong, and in one line what the job would take. Runs in a thread."""
+    try:
+        wrong = forms.problems(preset, changes, places)
+        return (wrong, Content("")) if wrong else ({}, takes(forms.planned(preset, changes, places)))
+    except LabError as error:
+        return {"": f"{error.message} {error.hint}".strip()}, Content("")
+
+
+def takes(planned: Sequence[Planned]) -> Content:
+    """Time, memory, disk and devices of what is planned, added up where it is several jobs."""
+    jobs = [one for one in planned if one.job.kind != "flow"]
+    guesses = [one.estimate for one in jobs if one.estimate is not None]
+    said = []
+    seconds = [guess.seconds for guess in guesses if guess.seconds is not None]
+    if seconds:
+        said.append(("about " if len(seconds) == len(jobs) else "at least ") + about(sum(seconds)))
+    memory = [guess.memory_bytes for guess in guesses if guess.memory_bytes is not None]
+    said += [f"{size(max(memory))} memory"] if memory else []
+    disk = [guess.disk_bytes for guess in guesses if guess.disk_bytes is not None]
+    said += [f"{size(sum(disk))} disk"] if disk else []
+    known = " · ".join(said) or "time, memory, disk: not known beforehand"
+    held = sorted({device for one in jobs for device in one.job.devices})
+    notes = "; ".join(dict.fromkeys(guess.note for guess in guesses if guess.note))
+    return Content.assemble(
+        (known, "bold" if said else "$muted"),
+        (f" · on {one_line(' '.join(held) or 'no device', 60)}", "$muted"),
+        (f" · {one_line(notes, 160)}" if notes else "", "$faint"),
+    )
+
+
+def _queue_problems(values: dict[str, str]) -> dict[str, str]:
+    wrong = {}
+    priority = values["priority"].strip()
+    if priority and not priority.removeprefix("-").isdigit():
+        wrong["priority"] = f"“priority” is “{one_line(priority, 40)}”: it is a whole number"
+    for part in values["after"].replace(",", " ").split():
+        number, _, mode = part.partition(":")
+        if not number.isdigit() or mode not in ("", "ok", "any"):
+            wrong["after"] = f"“after” has “{one_line(part, 40)}”: write a job's number, or NUMBER:any"
+    return wrong

@@ -1,0 +1,250 @@
+"""The queue as a screen needs it: a snapshot of what to show, and what a person can do about it.
+
+Everything here may wait for the disk, so a screen calls it in a thread; a desk belongs to the one thread that uses it.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.queue import adding, process
+from vlmconsole.queue.adding import Planned
+from vlmconsole.queue.model import ACTIVE, FINAL, Attempt, Job, Mode
+from vlmconsole.queue.schema import QueueError
+from vlmconsole.queue.store import Store
+from vlmconsole.queue.view import views
+from vlmconsole.runs.events import EventTail
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.pace import Pace, Progress
+from vlmconsole.runs.places import Places
+
+WINDOW = 200  # rows of waiting and of ended jobs that are read at once
+PRIVATE = frozenset({"reserve", "worker.lock"})  # the worker's own tools, nothing of the run
+REACH = 64 * 1024  # bytes of a running job's newest events that its speed is taken from
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the queue. ``why`` says why it waits or how it ended."""
+
+    job: Job
+    why: str
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class Board:
+    """A moment of the queue. ``counts`` are over all jobs, ``more`` is how many of them have no row here."""
+
+    rows: tuple[Row, ...] = ()
+    counts: tuple[tuple[str, int], ...] = ()
+    drained: bool = False
+    supervised: bool = False
+    more: int = 0
+
+    def count(self, *states: str) -> int:
+        return sum(number for state, number in self.counts if state in states)
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a run, named from its folder; bytes."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Particulars:
+    """What is known of one job beside its row: earlier attempts, a flow's steps, who waits for it, its run's files."""
+
+    job: Job
+    attempts: tuple[Attempt, ...] = ()
+    steps: tuple[Job, ...] = ()
+    waiters: tuple[int, ...] = ()
+    files: tuple[File, ...] = ()
+    run_state: tuple[tuple[str, Any], ...] = ()
+
+
+class Desk:
+    """Opens the queue of a lab home. Every method may raise LabError with a sentence for people."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self._store = Store(places.queue)
+        self._paces: dict[str, tuple[EventTail, Pace]] = {}
+        self._seen: tuple[object, ...] = ()
+        self._board = Board()
+
+    def close(self) -> None:
+        self._store.close()
+
+    # --- showing ---
+
+    def board(self, words: str = "", window: int = WINDOW) -> Board:
+        """The queue now: running, waiting in order, ended newest first, ``window`` of each; or those with ``words``.
+
+        The same object while nothing has changed, so that nothing needs to be drawn.
+        """
+        supervised = process.running(self.places) is not None
+        seen = (self._store.version(), words, window, supervised, int(time.time() / 5))
+        busy = any(row.job.state in ACTIVE for row in self._board.rows)
+        if seen == self._seen and not busy:
+            return self._board
+        jobs = self._store.find(words, window) if words.strip() else self._store.listing(ended=window, limit=window)
+        rows = tuple(
+            Row(one.job, one.why, self._progress(one.job))
+            for one in views(self._store, self.places, jobs, supervised, ahead=2 * WINDOW)
+        )
+        counts = self._store.counts()
+        active = {row.job.run for row in rows if row.job.state in ACTIVE}
+        self._paces = {run: pace for run, pace in self._paces.items() if run in active}
+        shown = sum(1 for row in rows if row.job.kind != "flow")
+        board = Board(
+            rows,
+            tuple(sorted(counts.items())),
+            bool(self._store.meta("drained", False)),
+            supervised,
+            0 if words.strip() else max(0, sum(counts.values()) - shown),
+        )
+        self._seen = seen
+        if board != self._board:
+            self._board = board
+        return self._board
+
+    def _progress(self, job: Job) -> Progress | None:
+        if job.state not in ACTIVE or not job.run:
+            return None
+        if job.run not in self._paces:
+            tail = EventTail(RunFolder(Path(job.run)).file("events.jsonl"))
+            if tail.path.exists():
+                tail.offset = max(0, tail.path.stat().st_size - REACH)
+            self._paces[job.run] = (tail, Pace())
+        tail, pace = self._paces[job.run]
+        for event in tail.read():
+            pace.add(event)
+        return pace.now
+
+    def particulars(self, number: int) -> Particulars:
+        """Beside the row: read for the one job that is chosen."""
+        job = self._store.get(number)
+        run = RunFolder(Path(job.run)) if job.run else None
+        return Particulars(
+            job,
+            tuple(self._store.attempts(number)),
+            tuple(self._store.steps(number)) if job.kind == "flow" else (),
+            tuple(self._store.waiters(number)),
+            tuple(_files(run.path)) if run else (),
+            tuple(run.state().items()) if run else (),
+        )
+
+    def ended(self, known: dict[int, str]) -> tuple[dict[int, str], list[Job]]:
+        """(states of the newest jobs, those of them that have ended since ``known``). For notices, cheap to ask."""
+        jobs = [job for job in self._store.listing(ended=20, limit=WINDOW) if job.flow is None]
+        now = {job.id: job.state for job in jobs}
+        fresh = [job for job in jobs if job.state in FINAL and known.get(job.id, "done") not in FINAL]
+        return now, fresh
+
+    # --- doing: each is what the command of the same name does ---
+
+    def cancel(self, number: int) -> str:
+        """Returns the state the job is in then."""
+        state = self._store.cancel(number)
+        self._changed()
+        return state
+
+    def retry(self, number: int) -> None:
+        self._store.again(number)
+        self._changed()
+
+    def clone(self, number: int) -> int:
+        """Returns the new job's number."""
+        copy = self._store.clone(number)
+        self._changed()
+        return copy
+
+    def move(self, number: int, by: int) -> int:
+        """``by`` places down (up, when negative) among the waiting jobs; returns the new place, 1 is next."""
+        with self._store.change():
+            waiting = [job.id for job in self._store.waiting()]
+            if number not in waiting:
+                state = self._store.get(number).state
+                raise QueueError(f"job {number} is {state}: only waiting jobs can be moved")
+            place = max(1, min(len(waiting), waiting.index(number) + 1 + by))
+            self._store.move(number, place)
+        self._changed()
+        return place
+
+    def drain(self, drained: bool) -> None:
+        """Drained: nothing new starts. Else the queue goes on."""
+        self._store.set_meta("drained", drained)
+        self._changed(start=not drained)
+
+    def hand_over(self, number: int) -> None:
+        """Let a waiting job stop the server on its device; the server comes back afterwards."""
+        if self._store.get(number).state != "queued":
+            raise QueueError(f"job {number} does not wait")
+        self._store.set(number, hand_over=True)
+        self._changed()
+
+    def add(
+        self, planned: Sequence[Planned], after: Sequence[tuple[int, Mode]] = (), priority: int | None = None
+    ) -> int:
+        """Queue what was planned; returns the number of the job, or of the flow."""
+        number = adding.add(self._store, planned, after=after, priority=priority)
+        self._changed()
+        return number
+
+    def _changed(self, *, start: bool = True) -> None:
+        self._seen = ()  # our own commits do not show in the version
+        if start:
+            process.ensure(self.places)
+
+
+def losses(row: Row, waiters: Sequence[int], now: float) -> str:
+    """What cancelling a job would cost, in sentences."""
+    job = row.job
+    said = []
+    if job.state == "queued":
+        said.append("It has not begun, so nothing is lost; a retry queues it again.")
+    else:
+        ran = f" for {duration(now - job.started)}" if job.started else ""
+        share = row.progress.share if row.progress else None
+        done = f" and is {share:.0%} through" if share is not None else ""
+        grace = float(job.options.get("grace_s", 30.0))
+        said.append(
+            f"It has run{ran}{done}. It is asked to stop and save what it has, and killed after {grace:.0f} s."
+            " What it has written stays; a retry goes on only where this kind of job keeps checkpoints."
+        )
+    if job.serves:
+        said.append(f"It is the server {job.serves}: whoever uses it loses it.")
+    if waiters:
+        them = ", ".join(str(number) for number in waiters[:8]) + (" and more" if len(waiters) > 8 else "")
+        said.append(f"Job{'s' if len(waiters) > 1 else ''} {them} wait{'' if len(waiters) > 1 else 's'} for it.")
+    return " ".join(said)
+
+
+def duration(seconds: float) -> str:
+    """``0:07``, ``12:03``, ``3:05:00``, ``2 d 4 h``."""
+    whole = max(0, round(seconds))
+    if whole >= 48 * 3600:
+        return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    hours, rest = divmod(whole, 3600)
+    minutes, left = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+
+
+def _files(folder: Path, most: int = 200) -> list[File]:
+    """The run's files by name, those in folders below it named with their folder."""
+    found: list[File] = []
+    try:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not path.is_symlink() and path.name not in PRIVATE and path.name[0] != ".":
+                found.append(File(str(path.relative_to(folder)), path.stat().st_size))
+                if len(found) == most:
+                    break
+    except OSError:
+        return found  # it is being written, or gone: what was seen is shown
+    return found
