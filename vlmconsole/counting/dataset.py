@@ -60,6 +60,7 @@ def make_dataset(recipe: Recipe, datasets: Path, *, on_progress: Progress | None
         )
     index = PictureIndex(datasets)
     maker = _Maker(recipe, datasets, index.seen(but=recipe.sha256), on_progress)
+    maker.check_sources()
     building = datasets / f".{recipe.name}.{secrets.token_hex(4)}.tmp"
     building.mkdir(mode=0o700, parents=True)
     try:
@@ -175,7 +176,17 @@ class _Maker:
         if self._progress is not None:
             self._progress(self._done, self._total)
 
-    def _replay(self, split: Split, part: Part) -> Iterator[Made]:
+    def check_sources(self) -> None:
+        """Whether everything to be replayed is there, before the first picture is drawn. Raises DataError."""
+        for split in self.recipe.splits:
+            for part in split.parts:
+                if part.replay is not None:
+                    self._source(split, part)
+                elif part.file is not None and not Path(part.file).is_file():
+                    raise DataError(f"{part.file}, which {self.recipe.name} takes for {split.name}, is no file.")
+
+    def _source(self, split: Split, part: Part) -> tuple[Path, str]:
+        """(folder, split) that a part replays from, after every check that needs no picture."""
         name, _, source = str(part.replay).partition(":")
         if split.role != "train":
             raise DataError(f"The {split.role} split {split.name} replays {part.replay}: only training replays.")
@@ -189,20 +200,24 @@ class _Maker:
         described = manifest["splits"].get(source)
         if described is None or described["role"] != "train":
             raise DataError(f"{part.replay} is no training split: past tests are never trained on.")
-        self.sources[name] = manifest_digest(manifest)
+        if (part.count or 0) > described["n"]:
+            raise DataError(f"{part.replay} has {described['n']} pictures, and {part.count} are to be replayed.")
         path = folder / f"{source}.parquet"
         if hashlib.sha256(path.read_bytes()).hexdigest() != manifest["files"][path.name]["sha256"]:
             raise DataError(
                 f"{path} is not the file that was made (its hash differs).", "vlmconsole data check shows more."
             )
+        self.sources[name] = manifest_digest(manifest)
+        return folder, source
+
+    def _replay(self, split: Split, part: Part) -> Iterator[Made]:
+        folder, source = self._source(split, part)
         facts = {fact["uid"]: fact for fact in read_objects(folder, source)}
-        rows = list(read_rows(path))
-        if (part.count or 0) > len(rows):
-            raise DataError(f"{part.replay} has {len(rows)} pictures, and {part.count} are to be replayed.")
+        rows = list(read_rows(folder / f"{source}.parquet"))
         rng = random.Random(f"{self.recipe.seed}:{split.name}:replay:{part.replay}")
         for at in sorted(rng.sample(range(len(rows)), part.count or 0)):
             row = rows[at]
-            made = Made(row, row.sha256, row.pixel_sha256, {**facts[row.uid], "replay_of": row.uid}, f"{name}:{source}")
+            made = Made(row, row.sha256, row.pixel_sha256, {**facts[row.uid], "replay_of": row.uid}, part.replay)
             self._took(made, split)
             yield made
 

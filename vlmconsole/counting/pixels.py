@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 HUES = {"red": 0.0, "yellow": 48.0, "green": 139.0, "blue": 224.0, "purple": 286.0}  # degrees
-CHROMA = 64  # max − min of RGB: what is less coloured is ground, outline or grain
+CHROMA = 84  # max − min of RGB: less is ground, outline or grain; a gap of three pixels stays below it too
 SMALLEST = 40  # pixels an object must cover
 SURE = 0.8  # an area that fits its best shape worse than this (intersection over union) is no single object
 

@@ -1,0 +1,140 @@
+"""`vlmconsole gates` and `vlmconsole data`: exit codes, the JSON contract, JUnit, and what a person reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import tomlkit
+from judged import PLAN, WRONG, lines_of, plan, right, small_dataset, write_lines, write_run
+
+from vlmconsole.cli import main
+from vlmconsole.gates.ledger import Ledger
+from vlmconsole.runs.folder import RunFolder
+
+
+class Result:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*words: str) -> Result:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main(["--home", str(tmp_path), *words])
+        said = capsys.readouterr()
+        return Result(int(left.value.code or 0), said.out, said.err)
+
+    call.home = tmp_path  # type: ignore[attr-defined]
+    return call
+
+
+def made(lab: Any, n_hollow: int = 9) -> RunFolder:
+    return write_run(lab.home, plan(), right(9, {"hollow": 2}), right(9, {"hollow": n_hollow}))
+
+
+def test_check_says_pass_fail_and_cannot_judge_by_its_exit_code(lab: Any) -> None:
+    run = made(lab)
+    passed = lab("gates", "check", "last", "--json")
+    assert passed.code == 0 and passed.json["verdict"] == "PASS" and len(passed.json["gates"]) == 5
+    failing = made(lab, n_hollow=3)
+    failed = lab("gates", "check", failing.name, "--json")
+    assert failed.code == 1 and failed.json["verdict"] == "FAIL"
+    first = failed.json["gates"][0]
+    assert (first["verdict"], first["limit"], first["name"]) == ("FAIL", 0.8, "hollow: partial reward")
+    assert first["margin"] == pytest.approx(0.3 - 0.8) and first["interval"][0] <= 0.1 <= first["interval"][1]
+    lines = lines_of(run, "after.jsonl")
+    write_lines(run, "after.jsonl", [{**lines[0], "answer": WRONG}, *lines[1:]])
+    unclear = lab("gates", "check", str(run.path), "--json")
+    assert unclear.code == 3 and unclear.json["verdict"] == "CANNOT JUDGE"
+    assert "not what the answers give" in unclear.json["problems"][0]["text"]
+    assert lab("gates", "check", "no-such-run").code == 2
+
+
+def test_check_in_words_names_counts_hash_and_the_failing_gate_first(lab: Any) -> None:
+    run = made(lab, n_hollow=3)
+    said = lab("gates", "check", run.name)
+    assert said.code == 1
+    lines = said.out.splitlines()
+    assert lines[0] == "FAIL  3 pass · 2 fail · 0 cannot judge"
+    assert "sha " in lines[1]
+    rows = [line for line in lines if "✗" in line or "✓" in line]
+    assert "hollow" in rows[0] and "FAIL" in rows[0] and "≥ 0.8" in rows[0]
+
+
+def test_junit_has_a_failure_for_fail_and_an_error_for_cannot_judge(lab: Any, tmp_path: Path) -> None:
+    run = made(lab, n_hollow=3)
+    lab("gates", "check", run.name, "--junit", str(tmp_path / "a.xml"))
+    suite = ElementTree.parse(tmp_path / "a.xml").getroot()
+    assert (suite.get("tests"), suite.get("errors")) == ("5", "0")
+    assert next(case.get("name") for case in suite if case.find("failure") is not None) == "hollow: partial reward"
+    run.file("conditions.json").unlink()
+    lab("gates", "check", run.name, "--junit", str(tmp_path / "b.xml"))
+    assert ElementTree.parse(tmp_path / "b.xml").getroot().get("errors") == "5"
+    run.file("plan.json").unlink()
+    assert lab("gates", "check", run.name, "--junit", str(tmp_path / "c.xml")).code == 3
+    assert ElementTree.parse(tmp_path / "c.xml").getroot().get("errors") == "1"
+    assert "cannot be written" in lab("gates", "check", run.name, "--junit", str(tmp_path / "no" / "c.xml")).err
+
+
+def test_show_tells_plan_flips_earlier_verdicts_and_claims(lab: Any) -> None:
+    run = made(lab)
+    lab("gates", "check", run.name)
+    shown = lab("gates", "show", run.name, "--json").json
+    assert shown["frozen_plan"]["gates"][0]["at_least"] == 0.8
+    assert shown["groups"]["hollow"]["wins"] == 7
+    assert [entry["verdict"] for entry in shown["verdicts"]] == ["PASS"]
+    assert any("non-overlapping" in line for line in shown["claims"]["may"])
+    assert any("real photos" in line for line in shown["claims"]["may_not"])
+    words = lab("gates", "show", run.name).out
+    assert "McNemar" in words and "may not" in words and "the tests' own" in words
+
+
+def test_freeze_a_plan_for_the_lab_then_bound_then_for_a_run(lab: Any, tmp_path: Path) -> None:
+    free = lab("gates", "freeze", "lab-15", "--json")
+    assert free.code == 0 and (free.json["gates"], free.json["pictures"]) == (15, 0)
+    assert json.loads(Path(free.json["path"]).read_bytes())["name"] == "lab-15"
+    again = lab("gates", "freeze", "lab-15", "--json")
+    assert (again.json["sha256"], again.json["frozen"]) == (free.json["sha256"], free.json["frozen"])
+    small_dataset(lab.home)
+    mine = tmp_path / "mine.toml"
+    mine.write_text(tomlkit.dumps(PLAN))
+    bound = lab("gates", "freeze", str(mine), "--data", "small", "--json")
+    assert bound.code == 0 and bound.json["pictures"] == 30
+    frozen = [e for e in Ledger(lab.home / "ledger.jsonl").read().entries if e["kind"] == "frozen"]
+    assert len(frozen) == 3  # the lab's, the small one's limits, and the same bound to its pictures
+    run = RunFolder.create(lab.home / "runs", kind="evaluate", preset="r", spec={}, title="", home=lab.home)
+    assert lab("gates", "freeze", str(mine), "--data", "small", "--run", run.name).code == 0
+    assert run.file("plan.json").exists()
+    run.append_jsonl("before.jsonl", {"id": 1})
+    refused = lab("gates", "freeze", "lab-15", "--run", run.name)
+    assert refused.code == 1 and "never edited" in refused.err
+    assert lab("gates", "freeze", "lab-51").code == 2
+    assert "judges pictures of" in lab("gates", "freeze", "lab-15", "--data", "small").err
+
+
+def test_data_make_check_show_and_list(lab: Any, tmp_path: Path) -> None:
+    made_ = lab("data", "make", "exploratory-tiny", "--seed", "3", "--name", "mine", "--json")
+    assert made_.code == 0 and made_.json["n"] == 24 and made_.json["seed"] == 3
+    assert lab("data", "check", "mine").code == 0
+    shown = lab("data", "show", "mine", "--split", "beyond", "-n", "4", "--out", str(tmp_path / "s.png"), "--json").json
+    assert shown["sheet"] == str(tmp_path / "s.png") and len(shown["rows"]) == 4
+    assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
+    assert [row["name"] for row in lab("data", "list", "--json").json["datasets"]] == ["mine"]
+    (Path(made_.json["path"]) / "beyond.objects.jsonl").write_text("")
+    checked = lab("data", "check", "mine", "--json")
+    assert checked.code == 1 and not checked.json["ok"]
+    assert lab("data", "show", "mine", "--split", "nope").code == 2
+    assert lab("data", "check", "nope").code == 1
+    assert "vlmconsole data make repair-1" in lab("data", "make", "repair-2").err
