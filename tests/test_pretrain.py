@@ -15,9 +15,26 @@ from vlmconsole.training import tiny
 from vlmconsole.training.bundle import begin
 from vlmconsole.training.lora import inject
 from vlmconsole.training.model import Turn, encode, load
-from vlmconsole.training.pretrain import Point, Recipe, eyes_scene, lesson, pretrain, token_names
+from vlmconsole.training.pretrain import (
+    Point,
+    Recipe,
+    eyes_scene,
+    lesson,
+    pretrain,
+    question_lesson,
+    small_scene,
+    token_names,
+)
 
-SHORT = Recipe(seed=3, threads=1, batch=3, eyes_steps=3, language_steps=3, count_share=1, warm_up=2)
+LAST = {
+    "question_steps": 2,
+    "question_batch": 3,
+    "question_counts": 1,
+    "question_turns": 2,
+    "binding_steps": 2,
+    "question_refresh": 2,
+}
+SHORT = Recipe(seed=3, threads=1, batch=3, eyes_steps=3, language_steps=3, count_share=1, warm_up=2, **LAST)
 
 
 def train(folder: Path, recipe: Recipe, stop_after: int | None = None) -> tuple[Any, list[Point]]:
@@ -39,7 +56,7 @@ def train(folder: Path, recipe: Recipe, stop_after: int | None = None) -> tuple[
 
 def test_stopped_or_killed_runs_end_in_the_same_weights(tmp_path: Path) -> None:
     whole, points = train(tmp_path / "whole", SHORT)
-    assert [p.phase for p in points] == ["eyes"] * 3 + ["language"] * 3
+    assert [p.phase for p in points] == ["eyes"] * 3 + ["language"] * 3 + ["questions"] * 2 + ["binding"] * 2
     assert all(p.loss > 0 and p.seconds_per_step > 0 for p in points)
 
     parts = tmp_path / "parts"
@@ -61,7 +78,7 @@ def test_stopped_or_killed_runs_end_in_the_same_weights(tmp_path: Path) -> None:
 
 def test_eyes_are_told_the_truth() -> None:
     for seed in range(20):
-        scene = eyes_scene(str(seed))
+        scene = (eyes_scene if seed % 3 else small_scene)(str(seed))
         assert check(scene) == []
         names = token_names(scene)
         assert len(names) == PLACES**2 and sum(n > 0 for n in names) == len(scene.things)
@@ -75,6 +92,9 @@ def test_lessons_never_count_past_the_limit() -> None:
     counted = [json.loads(one.chat[0].answer or "") for one in lessons if one.chat[0].text == COUNT_PROMPT]
     assert len(counted) == 3 * recipe.count_share
     assert max(max(answer.values()) for answer in counted) <= recipe.most_counted
+    later = [question_lesson(recipe, 0, index) for index in range(recipe.question_batch)]
+    assert sum(one.chat[0].text == COUNT_PROMPT for one in later) == recipe.question_counts
+    assert max(len(one.chat) for one in later) > 5
     assert any(one.scene is None for one in lessons) and any(len(one.chat) > 1 for one in lessons)
 
 

@@ -134,4 +134,23 @@ def test_questions_are_true() -> None:
             elif kind == "describe":
                 assert {part.removeprefix("a ") for part in answer.split(", ")} == {t.name for t in things}
     assert seen == set(questions.ASKERS)
+
+
+def test_crowds_are_asked_what_is_true_of_all() -> None:
+    asked = 0
+    for seed in range(40):
+        crowd = questions.crowd_set(f"test:{seed}")
+        assert crowd.scene is not None and check(crowd.scene) == []
+        things = crowd.scene.things
+        for kind, (text, answer) in zip(crowd.kinds, crowd.pairs, strict=True):
+            words = text.rstrip("?").split()
+            if kind == "colour":
+                assert {t.colour for t in things if t.shape == words[-1].removesuffix("s")} == {answer}
+            elif kind == "shape" and len(words) == 4:
+                assert {t.shape for t in things if t.colour == words[-1]} == {answer}
+            asked += 1
+    assert asked > 100
+
+
+def test_small_talk_has_no_picture() -> None:
     assert questions.outside_chat("1").scene is None

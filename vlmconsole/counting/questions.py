@@ -7,7 +7,7 @@ are short and always true; where several would be true, the question is not aske
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vlmconsole.counting.layout import OPEN, SCATTERED
@@ -135,10 +135,10 @@ ASKERS: dict[str, Ask] = {
 _SHARES = {"colour": 5, "shape": 5, "larger": 4, "yes_no": 5, "how_many": 3, "describe": 2, "outside": 1}
 
 
-def few_things(seed: str) -> Scene:
+def few_things(seed: str, counts: Sequence[int] = (1, 2, 2, 3, 3, 4)) -> Scene:
     """One to four things of clearly different sizes, often larger than in counting scenes, any look."""
     rng = random.Random(f"few:{seed}")
-    count = rng.choice((1, 2, 2, 3, 3, 4))
+    count = rng.choice(counts)
     kinds = rng.sample(KINDS, count)
     if rng.random() < 0.5:  # all of different shape and colour, so that every question can be asked
         colours, shapes = rng.sample(COLOURS, count), rng.sample(SHAPES * 2, count)
@@ -153,12 +153,17 @@ def few_things(seed: str) -> Scene:
     return compose(f"few:{seed}", wanted, group="few", layout=rng.choice((OPEN, SCATTERED)), look=look)
 
 
-def question_set(seed: str, turns: int = 4, kind: str | None = None) -> QuestionSet:
-    """A few-things picture with up to `turns` questions; of one `kind` only, if given (see ASKERS)."""
+def question_set(
+    seed: str, turns: int = 4, kind: str | None = None, counts: Sequence[int] = (1, 2, 2, 3, 3, 4)
+) -> QuestionSet:
+    """A few-things picture with up to `turns` questions; of one `kind` only, if given (see ASKERS).
+
+    `counts` are the numbers of things to choose from.
+    """
     rng = random.Random(f"ask:{seed}")
     attempt = 0
     while True:
-        scene = few_things(f"{seed}:{attempt}")
+        scene = few_things(f"{seed}:{attempt}", counts)
         pairs: list[tuple[str, str]] = []
         kinds: list[str] = []
         for _ in range(turns):
@@ -170,6 +175,41 @@ def question_set(seed: str, turns: int = 4, kind: str | None = None) -> Question
         if pairs:
             return QuestionSet(scene, tuple(pairs), tuple(kinds))
         attempt += 1
+
+
+def crowd_set(
+    seed: str, turns: int = 8, kinds_of: Sequence[int] = (1, 1, 1, 2, 2, 3), each: tuple[int, int] = (3, 10)
+) -> QuestionSet:
+    """Many things of few kinds, and up to `turns` questions about what the kinds are; never about how many.
+
+    A kind that is there several times is seen by a model that does not yet know where to look. `kinds_of` are
+    the numbers of kinds to choose from, `each` how often a kind comes, lowest and highest.
+    """
+    rng = random.Random(f"crowd:{seed}")
+    kinds = rng.sample(KINDS, rng.choice(kinds_of))
+    hollow = rng.choice((0.0, 0.0, 1.0))
+    wanted = [Wanted(*kind, hollow=rng.random() < hollow) for kind in kinds for _ in range(rng.randint(*each))]
+    look = random_look(rng) if rng.random() < 0.5 else PLAIN
+    scene = compose(f"crowd:{seed}", wanted, group="crowd", layout=rng.choice((OPEN, SCATTERED)), look=look)
+    pairs: list[tuple[str, str]] = []
+    names: list[str] = []
+    for _ in range(turns):
+        name = rng.choice(("colour", "colour", "shape", "shape", "yes_no"))
+        colour, shape = rng.choice(kinds)
+        pair: tuple[str, str] | None = None
+        if name == "yes_no":
+            pair = _yes_no(rng, scene.things)
+        elif name == "colour" and sum(s == shape for _, s in kinds) == 1:
+            word = rng.choice(("colour", "color"))
+            pair = (rng.choice((f"What {word} are the {shape}s?", f"What {word} is the {shape}?")), colour)
+        elif name == "shape" and sum(c == colour for c, _ in kinds) == 1:
+            pair = (rng.choice((f"What shape is {colour}?", f"Which shape is {colour}?")), shape)
+        if pair is not None and pair not in pairs:
+            pairs.append(pair)
+            names.append(name)
+    if not pairs:
+        return question_set(seed, turns)
+    return QuestionSet(scene, tuple(pairs), tuple(names))
 
 
 def outside_chat(seed: str) -> QuestionSet:

@@ -1,10 +1,12 @@
-"""Teaching the bundled model from nothing, in two phases: eyes, then language.
+"""Teaching the bundled model from nothing, in four phases: eyes, counting, questions, binding.
 
 *Eyes*: the vision tower with a throw-away head that says, for each visual token, the shape and colour of
 the object whose centre it holds (or nothing). All renderings, layouts, hollow and small objects are in
-here, for later training leaves the vision alone. *Language*: questions and answers, where the counting
-question only ever shows up to three of each, so that counting further is left to be taught. The naming loss
-goes on beside it, so that the eyes stay sharp.
+here, for later training leaves the vision alone. *Language*: mostly the counting question, which only ever
+shows up to three of each, so that counting further is left to be taught. The naming loss goes on beside it,
+so that the eyes stay sharp. *Questions*: mostly short questions, many about one picture, which are slow to
+learn before counting is; the eyes see their hardest scenes again, small things on any ground. *Binding*: the
+same with several kinds in every picture, so that the shape asked about decides whose colour is told.
 
 Every batch follows from (seed, phase, step) alone and dropout is not used, so a run stopped anywhere and
 taken up again from its last checkpoint ends in the same weights.
@@ -21,9 +23,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.counting.layout import DENSE, OPEN, PITCH, PLACES, REGULAR, SCATTERED
+from vlmconsole.counting.layout import DENSE, OPEN, PITCH, PLACES, REGULAR, SCATTERED, SMALLEST
 from vlmconsole.counting.look import PLAIN, random_look
-from vlmconsole.counting.questions import COUNT_PROMPT, few_things, outside_chat, question_set
+from vlmconsole.counting.questions import COUNT_PROMPT, QuestionSet, crowd_set, few_things, outside_chat, question_set
 from vlmconsole.counting.scene import GROUPS, KINDS, Scene, Wanted, compose, label_json, make_scene
 from vlmconsole.training.model import Loaded, Turn, encode
 
@@ -46,6 +48,14 @@ class Recipe:
     warm_up: int = 30
     eyes_share: float = 0.5  # weight of the naming loss, kept up in the language phase
     refresh: int = 8  # eyes scenes seen beside each language batch
+    question_steps: int = 500
+    question_rate: float = 1.5e-3
+    question_batch: int = 20  # the first `question_counts` of them count, one is small talk
+    question_counts: int = 5
+    question_turns: int = 8  # questions about one picture
+    question_refresh: int = 12  # eyes scenes seen beside each question batch, half of them small things
+    binding_steps: int = 500
+    binding_rate: float = 1.5e-3
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,17 @@ def eyes_scene(seed: str) -> Scene:
     return compose(f"eyes:{seed}", wanted, group="eyes", layout=layout, look=look)
 
 
+def small_scene(seed: str) -> Scene:
+    """A scene of the smallest things, 4 to 24 of them, in any rendering: what the eyes find hardest."""
+    rng = random.Random(f"small:{seed}")
+    hollow = rng.choice((0.0, 0.5, 1.0))
+    wanted = [
+        Wanted(*rng.choice(KINDS), hollow=rng.random() < hollow, radius=rng.randint(SMALLEST, SMALLEST + 3))
+        for _ in range(rng.randint(4, 24))
+    ]
+    return compose(f"small:{seed}", wanted, group="eyes", layout=SCATTERED, look=random_look(rng))
+
+
 def token_names(scene: Scene) -> list[int]:
     """For each of the 64 visual tokens, row by row: 0, or 1 + the place in KINDS of what is centred there."""
     names = [0] * (PLACES * PLACES)
@@ -104,12 +125,49 @@ def lesson(recipe: Recipe, step: int, index: int) -> Lesson:
     rng = random.Random(key)
     system = SYSTEM if rng.random() < 0.1 else None
     if index < recipe.count_share:
-        plain = rng.random() < 0.5
-        group = "regular" if plain else rng.choice([g for g in GROUPS if g != "high"])
-        varied = None if plain else rng.random() < 0.5
-        scene = make_scene(key, group, low=0, high=recipe.most_counted, varied=varied)
-        return Lesson([Turn(COUNT_PROMPT, label_json(scene.label), (scene.draw(),))], scene, system)
+        return _counting_lesson(recipe, key, rng, system)
     asked = outside_chat(key) if index == recipe.batch - 1 else question_set(key)
+    return _asked_lesson(asked, system)
+
+
+def question_lesson(recipe: Recipe, step: int, index: int) -> Lesson:
+    """The same for the questions phase: many questions about a picture, crowds first, then single things."""
+    key = f"{recipe.seed}:questions:{step}:{index}"
+    rng = random.Random(key)
+    system = SYSTEM if rng.random() < 0.1 else None
+    if index < recipe.question_counts:
+        return _counting_lesson(recipe, key, rng, system)
+    if index == recipe.question_batch - 1:
+        return _asked_lesson(outside_chat(key), system)
+    # Crowds first, then ever fewer of them: what a thing is comes before which of several is meant.
+    if rng.random() < max(0.15, 0.9 * (1 - 1.3 * step / recipe.question_steps)):
+        return _asked_lesson(crowd_set(key, recipe.question_turns), system)
+    return _asked_lesson(question_set(key, recipe.question_turns, counts=(1, 1, 2, 2, 3, 4)), system)
+
+
+def binding_lesson(recipe: Recipe, step: int, index: int) -> Lesson:
+    """The same again for the binding phase: two to four kinds in a picture, many of each, then few."""
+    key = f"{recipe.seed}:binding:{step}:{index}"
+    rng = random.Random(key)
+    system = SYSTEM if rng.random() < 0.1 else None
+    if index < recipe.question_counts:
+        return _counting_lesson(recipe, key, rng, system)
+    if index == recipe.question_batch - 1:
+        return _asked_lesson(outside_chat(key), system)
+    if rng.random() < max(0.2, 0.8 * (1 - step / recipe.binding_steps)):
+        return _asked_lesson(crowd_set(key, recipe.question_turns, (2, 2, 3, 3, 4), (1, 6)), system)
+    return _asked_lesson(question_set(key, recipe.question_turns, counts=(1, 2, 2, 3, 3, 4)), system)
+
+
+def _counting_lesson(recipe: Recipe, key: str, rng: random.Random, system: str | None) -> Lesson:
+    plain = rng.random() < 0.5
+    group = "regular" if plain else rng.choice([g for g in GROUPS if g != "high"])
+    varied = None if plain else rng.random() < 0.5
+    scene = make_scene(key, group, low=0, high=recipe.most_counted, varied=varied)
+    return Lesson([Turn(COUNT_PROMPT, label_json(scene.label), (scene.draw(),))], scene, system)
+
+
+def _asked_lesson(asked: QuestionSet, system: str | None) -> Lesson:
     picture = (asked.scene.draw(),) if asked.scene is not None else ()
     turns = [Turn(q, a, picture if turn == 0 else ()) for turn, (q, a) in enumerate(asked.pairs)]
     return Lesson(turns, asked.scene, system)
@@ -145,11 +203,35 @@ def _look(loaded: Loaded, head: Any, scenes: Sequence[Scene]) -> tuple[Any, floa
     return _naming_loss(head, out.pooler_output, scenes)
 
 
-def language_loss(loaded: Loaded, head: Any, recipe: Recipe, step: int, digits: Any) -> tuple[Any, float]:
-    """Loss on the answers' tokens, digits counted twice, and the share of digits right (before the step)."""
+def language_lessons(recipe: Recipe, step: int) -> tuple[list[Lesson], list[Scene]]:
+    """One language step's lessons, and the eyes scenes beside them."""
+    more = [eyes_scene(f"{recipe.seed}:refresh:{step}:{i}") for i in range(recipe.refresh)]
+    return [lesson(recipe, step, index) for index in range(recipe.batch)], more
+
+
+def question_lessons(recipe: Recipe, step: int) -> tuple[list[Lesson], list[Scene]]:
+    """One questions step's lessons, and the eyes scenes beside them."""
+    more = _looked_at_again(recipe, f"{recipe.seed}:again:{step}")
+    return [question_lesson(recipe, step, index) for index in range(recipe.question_batch)], more
+
+
+def binding_lessons(recipe: Recipe, step: int) -> tuple[list[Lesson], list[Scene]]:
+    """One binding step's lessons, and the eyes scenes beside them."""
+    more = _looked_at_again(recipe, f"{recipe.seed}:bind:{step}")
+    return [binding_lesson(recipe, step, index) for index in range(recipe.question_batch)], more
+
+
+def _looked_at_again(recipe: Recipe, key: str) -> list[Scene]:
+    keys = [f"{key}:{i}" for i in range(recipe.question_refresh)]
+    return [small_scene(key) if i % 2 else eyes_scene(key) for i, key in enumerate(keys)]
+
+
+def language_loss(
+    loaded: Loaded, head: Any, recipe: Recipe, lessons: Sequence[Lesson], more: Sequence[Scene], digits: Any
+) -> tuple[Any, float]:
+    """Loss on the answers' tokens, digits counted twice, and the share of answer tokens right (before the step)."""
     import torch
 
-    lessons = [lesson(recipe, step, index) for index in range(recipe.batch)]
     inputs = encode(loaded, [one.chat for one in lessons], system=[one.system for one in lessons])
     labels = inputs.pop("labels")[:, 1:]
     seen: list[Any] = []
@@ -159,15 +241,14 @@ def language_loss(loaded: Loaded, head: Any, recipe: Recipe, step: int, digits: 
     finally:
         hook.remove()
     naming, _ = _naming_loss(head, seen[0], [one.scene for one in lessons if one.scene is not None])
-    if recipe.refresh:
-        more = [eyes_scene(f"{recipe.seed}:refresh:{step}:{i}") for i in range(recipe.refresh)]
+    if more:
         naming = naming + _look(loaded, head, more)[0]
     taught = labels != -100
     scores, labels = scores[taught], labels[taught]
     each = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
     is_digit = torch.isin(labels, digits)
     weight = torch.where(is_digit, 2.0, 1.0)
-    right = float((scores.argmax(-1) == labels)[is_digit].float().mean())
+    right = float((scores.argmax(-1) == labels).float().mean())
     return (each * weight).sum() / weight.sum() + recipe.eyes_share * naming, right
 
 
@@ -249,7 +330,21 @@ def pretrain(
             recipe.language_steps,
             recipe.language_rate,
             [*model.parameters(), *head.parameters()],
-            lambda step: language_loss(loaded, head, recipe, step, digits),
+            lambda step: language_loss(loaded, head, recipe, *language_lessons(recipe, step), digits),
+        ),
+        Phase(
+            "questions",
+            recipe.question_steps,
+            recipe.question_rate,
+            [*model.parameters(), *head.parameters()],
+            lambda step: language_loss(loaded, head, recipe, *question_lessons(recipe, step), digits),
+        ),
+        Phase(
+            "binding",
+            recipe.binding_steps,
+            recipe.binding_rate,
+            [*model.parameters(), *head.parameters()],
+            lambda step: language_loss(loaded, head, recipe, *binding_lessons(recipe, step), digits),
         ),
     )
     started, at_step, moments = 0, 0, None
