@@ -206,6 +206,18 @@ def test_every_waiting_job_has_a_sentence(store: Store, tmp_path: Path) -> None:
     assert all("drained" in one.why for one in views(store, Places(tmp_path), store.listing()))
 
 
+def test_a_clock_that_jumps_makes_no_job_wait_for_a_day(store: Store, tmp_path: Path) -> None:
+    options = {"retries": 1, "backoff_s": 30.0}
+    for _ in range(3):
+        store.add(new(options=options))
+    for number, ahead in ((1, 20.0), (2, 86_400.0), (3, -5.0)):  # the second was written before the clock was set back
+        store.finish(number, "failed", "x")
+        store.again(number, time.time() + ahead, by_hand=False)
+    store.set_meta("devices", {"cpu_slots": 4, "gpus": [], "taken": {}})
+    waits, back, over = (one.why for one in views(store, Places(tmp_path), store.listing()))
+    assert waits.startswith("tries again in") and (back, over) == ("starts now", "starts now")
+
+
 # --- presets, settings and flows ---
 
 

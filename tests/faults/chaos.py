@@ -1,0 +1,188 @@
+"""Kill things at random moments from a fixed seed, then check the books."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from vlmconsole.gates.ledger import Ledger
+from vlmconsole.queue import process
+from vlmconsole.queue.locks import DeviceLocks
+from vlmconsole.queue.model import FINAL, NewJob
+from vlmconsole.queue.store import Store
+from vlmconsole.runs import processes
+from vlmconsole.runs.folder import RunFolder, list_runs
+from vlmconsole.runs.places import Places
+
+HERE = Path(__file__).parent
+# Weights: how often each fault is done.
+FAULTS = {
+    "kill worker": 6,
+    "kill supervisor": 6,
+    "kill both": 3,
+    "leave supervisor": 2,
+    "freeze worker": 2,
+    "freeze supervisor": 2,
+    "cancel and retry": 2,
+    "stale pid": 2,
+}
+
+
+def prepare_environment(home: Path, slots: int = 3) -> None:
+    """For this process and all that it starts."""
+    os.environ["PYTHONPATH"] = str(HERE)
+    os.environ[process.LOCKS_VARIABLE] = str(home / "devices")
+    os.environ[process.SLOTS_VARIABLE] = str(slots)
+    os.environ[process.IDLE_VARIABLE] = "3"
+
+
+@dataclass
+class Chaos:
+    """One round of faults over ``jobs`` jobs of a lab home of its own."""
+
+    home: Path
+    seed: int
+    jobs: int
+    faults: int
+    patience: float = 600.0
+    done: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.places = Places(self.home).ensure()
+        self.store = Store(self.places.queue)
+
+    def play(self) -> dict[str, Any]:
+        """Add, disturb, wait, check; returns the figures. Raises AssertionError when the books are wrong."""
+        begun = time.monotonic()
+        for _ in range(self.jobs):
+            self._add()
+        process.ensure(self.places)
+        while sum(self.done.values()) < self.faults and not self._over():
+            time.sleep(self.random.uniform(0.02, 0.5))
+            self._fault(self.random.choices(list(FAULTS), list(FAULTS.values()))[0])
+            process.ensure(self.places)  # as the next command of a person would
+        self._wait()
+        figures = self._check()
+        return figures | {"seed": self.seed, "faults": dict(self.done), "seconds": round(time.monotonic() - begun, 1)}
+
+    def _add(self) -> None:
+        spec = {"steps": self.random.randint(3, 30), "seconds": 0.02, "child": self.random.random() < 0.3}
+        devices = self.random.choice([("cpu",), ("cpu",), ("cpu:2",), ("cpu:all",)])
+        options = {"retries": 1000, "backoff_s": 0.0, "grace_s": 2.0}
+        self.store.add(NewJob("probe", "probe_kind:KIND", "Probe", spec, options, devices))
+
+    def _over(self) -> bool:
+        return all(job.state == "done" for job in self.store.listing(True))
+
+    def _fault(self, name: str) -> None:
+        worker, supervisor = self._worker(), process.running(self.places)
+        if name in ("kill worker", "kill both") and worker:
+            self._kill(worker)
+        if name in ("kill supervisor", "kill both") and supervisor:
+            self._kill(supervisor.get("pid"))
+        if name == "leave supervisor" and supervisor:
+            self._kill(supervisor.get("pid"), signal.SIGTERM)
+        if name == "freeze worker" and worker:
+            self._freeze(worker)
+        if name == "freeze supervisor" and supervisor:
+            self._freeze(supervisor.get("pid"))
+        if name == "cancel and retry":
+            self._cancel_and_retry()
+        if name == "stale pid":
+            self._stale_pid(worker, supervisor)
+        self.done[name] += 1
+
+    def _worker(self) -> int | None:
+        pids = [job.pid for job in self.store.active() if processes.alive(job.pid, job.pid_started)]
+        return self.random.choice(pids) if pids else None
+
+    @staticmethod
+    def _kill(pid: int | None, number: signal.Signals = signal.SIGKILL) -> None:
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _freeze(self, pid: int | None) -> None:
+        self._kill(pid, signal.SIGSTOP)
+        time.sleep(self.random.uniform(0.1, 1.0))
+        self._kill(pid, signal.SIGCONT)
+
+    def _cancel_and_retry(self) -> None:
+        jobs = [job for job in self.store.listing() if job.state not in FINAL]
+        if not jobs:
+            return
+        number = self.random.choice(jobs).id
+        with contextlib.suppress(Exception):  # it may end in this very moment
+            self.store.cancel(number)
+        deadline = time.monotonic() + self.patience
+        while self.store.get(number).state not in FINAL and time.monotonic() < deadline:
+            process.ensure(self.places)
+            time.sleep(0.05)
+        if self.store.get(number).state != "done":
+            self.store.again(number)
+
+    def _stale_pid(self, worker: int | None, supervisor: dict[str, Any] | None) -> None:
+        """Everything dies at once (as when the machine does), and a run's pid is a stranger's afterwards: ours."""
+        self._kill(worker)
+        self._kill((supervisor or {}).get("pid"))
+        for job in self.store.active():
+            if job.pid == worker and job.run:
+                path = Path(job.run) / "state.json"
+                with contextlib.suppress(OSError, ValueError):
+                    state = json.loads(path.read_text())
+                    if state["state"] not in FINAL:
+                        path.write_text(json.dumps(state | {"pid": os.getpid()}))
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + self.patience
+        while not self._over():
+            assert time.monotonic() < deadline, [(job.id, job.state, job.reason) for job in self.store.listing(True)]
+            process.ensure(self.places)
+            time.sleep(0.1)
+        while process.running(self.places) is not None:
+            assert time.monotonic() < deadline, "the idle supervisor did not end"
+            time.sleep(0.1)
+
+    def _check(self) -> dict[str, Any]:
+        jobs = self.store.listing(True)
+        assert [job.id for job in sorted(jobs, key=lambda job: job.id)] == list(range(1, self.jobs + 1)), (
+            "a job is lost"
+        )
+        assert all(job.state == "done" for job in jobs)
+        twice = [path.name for path in (self.home / "probe").glob("TWICE-*")]
+        assert not twice, f"run twice at once: {twice}"
+        orphans = [one for one in _marked(self.places.runs)]
+        assert not orphans, f"orphans: {orphans}"
+        locks = DeviceLocks(self.home / "devices")
+        held = [path.name for path in locks.folder.glob("*.lock") if locks.held(path.name.removesuffix(".lock"))]
+        assert not held, f"left locked: {held}"
+        ledger = Ledger(self.places.ledger)
+        chain = ledger.read()
+        assert chain.broken is None, chain.broken
+        verdicts = [ledger.verify(run, chain) for run in list_runs(self.places.runs)]
+        bad = [one for one in verdicts if one.status != "intact"]
+        assert not bad, f"not intact: {bad}"
+        ends = Counter(str(run.state().get("state")) for run in list_runs(self.places.runs))
+        for job in jobs:
+            summary = RunFolder(Path(job.run or "")).read_json("summary.json")
+            assert summary == {"steps": job.spec["steps"]}, f"job {job.id} is done without its whole result: {summary}"
+        assert ends["done"] == self.jobs, f"done more than once: {ends}"
+        return {"jobs": self.jobs, "attempts": dict(ends), "sealed": len(verdicts)}
+
+
+def _marked(runs: Path) -> list[str]:
+    found = []
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if one.environ().get(processes.RUN_MARK, "").startswith(str(runs)):
+                found.append(processes.describe(one.pid))
+    return found
