@@ -107,7 +107,8 @@ class ChatAsk(ChatDesk):
     # -- budget --------------------------------------------------------------------------------------------
 
     def on_text_area_changed(self) -> None:
-        self.composer.notice()
+        if self.composer.question.text:  # emptied by sending: what is said about it stays
+            self.composer.notice()
         self.show_budget()
 
     @work(group="budget", exclusive=True, exit_on_error=False)

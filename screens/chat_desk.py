@@ -48,7 +48,7 @@ class ChatDesk(Screen[None]):
     """Shows one conversation. Asking and managing are added by the classes above."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(("anywhere", "reading"), "chat")
-    AUTO_FOCUS = "#question"
+    AUTO_FOCUS = ""  # a closed dialog must not put a person who was reading back into the composer
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,6 +84,7 @@ class ChatDesk(Screen[None]):
         self.console.server_changed.subscribe(self, lambda _: self.show_server())
         self.show_server()
         self._show_tabs()
+        self.composer.question.focus()
         # The newest conversation is where one left off; it is read after the first frame.
         self.call_after_refresh(self._resume)
 

@@ -186,4 +186,5 @@ class Transcript(VerticalScroll):
     def _cells(self, pictures: int) -> tuple[int, int]:
         """Cells for one picture: a third of the height that is there, smaller when a message carries many."""
         rows = max(6, min(14, self.app.size.height // 3))
-        return (40, rows) if pictures <= 2 else (28, max(5, rows // 2))
+        columns = max(16, min(40, (self.size.width or self.app.size.width) - 30))
+        return (columns, rows) if pictures <= 2 else (min(28, columns), max(5, rows // 2))

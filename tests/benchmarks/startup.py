@@ -103,7 +103,9 @@ def main() -> None:
         home = Path(folder)
         # No server is started: a port where nothing listens answers at once.
         (home / "servers").mkdir()
-        (home / "servers" / "none.toml").write_text('engine = "openai"\nbase_url = "http://127.0.0.1:9"\nmodel = "none"\n')
+        (home / "servers" / "none.toml").write_text(
+            'engine = "openai"\nbase_url = "http://127.0.0.1:9"\nmodel = "none"\n'
+        )
         (home / "config.toml").write_text('server = "none"\n')
         console, console_mark = [sys.executable, "-m", "vlmconsole"], b"Ask about a picture"
         bare, bare_mark = [sys.executable, "-c", BARE], b"bare-is-painted"
