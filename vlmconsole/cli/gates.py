@@ -160,36 +160,47 @@ def _print_verdict(console: Console, verdict: Verdict) -> None:
         console.print(f"! {where}{problem.text}", style="yellow", markup=False, soft_wrap=True)
     if len(verdict.problems) > 12:
         console.print(f"! and {len(verdict.problems) - 12} more (--json shows all)", style="yellow")
+    wide = console.width >= 100  # else before, after and the interval stay in --json
+    figures = ["before", "after", "measured", "margin"] if wide else ["measured", "margin"]
     table = Table(box=None, pad_edge=False)
-    for name in ("", "gate", "limit", "before", "after", "measured", "margin", "95 % interval", "verdict"):
-        table.add_column(name, justify="right" if name in ("before", "after", "measured", "margin") else "left")
+    for name in ("", "gate", "limit", *figures, *(["gain, 95 % interval"] if wide else []), "verdict"):
+        table.add_column(name, justify="right" if name in figures else "left", no_wrap=name != "gate")
     for judged in verdict.gates:
         style = STYLES[judged.verdict]
-        cells = (MARKS[judged.verdict], judged.gate.name, judged.limit_text, *_figures(judged))
-        said = judged.verdict + (f" · {'; '.join(judged.remarks)}" if judged.remarks else "")
-        table.add_row(Text(cells[0], style=style), *cells[1:], Text(said, style=style))
+        row = _figures(judged)
+        shown = [*[row[name] for name in figures], *([row["interval"]] if wide else [])]
+        mark, word = Text(MARKS[judged.verdict], style=style), Text(judged.verdict, style=style)
+        table.add_row(mark, judged.gate.name, judged.limit_text, *shown, word)
     if verdict.gates:
         console.print(table)
+    for judged in verdict.gates:
+        notes = [judged.why] if judged.verdict == "CANNOT JUDGE" and judged.measured is not None else []
+        for note in [*notes, *judged.remarks]:
+            console.print(f"· {judged.gate.name}: {note}", style="dim", markup=False, soft_wrap=True)
     for remark in verdict.remarks:
         console.print(f"· {remark}", style="dim", markup=False, soft_wrap=True)
 
 
-def _figures(judged: Judged) -> tuple[str, str, str, str, str]:
-    """Before, after, measured, margin and interval as people read them."""
+def _figures(judged: Judged) -> dict[str, str]:
+    """Before, after, measured, margin and interval as people read them; dashes when there is nothing to say."""
     if judged.measured is None or judged.before is None or judged.after is None or judged.margin is None:
-        return ("–", "–", "–", "–", "–")
+        return dict.fromkeys(("before", "after", "measured", "margin", "interval"), "–")
     percent = judged.gate.metric == "all_correct"
 
     def share(value: float) -> str:
         return f"{value * 100:.1f} %" if percent else f"{value:.4f}"
 
-    low, high = judged.interval or (0.0, 0.0)
     points = judged.gate.unit == "points"
-    measured = f"{judged.measured:.2f}" if points else share(judged.measured)
-    left = (
-        f"{judged.margin:+.2f}" if points else (f"{judged.margin * 100:+.1f}" if percent else f"{judged.margin:+.4f}")
-    )
-    return share(judged.before), share(judged.after), measured, left, f"{low:+.3f} … {high:+.3f}"
+    low, high = judged.interval or (0.0, 0.0)
+    left = judged.margin * 100 if percent else judged.margin
+    return {
+        "before": share(judged.before),
+        "after": share(judged.after),
+        "measured": f"{judged.measured:.2f}" if points else share(judged.measured),
+        "margin": f"{left:+.2f}" if points else f"{left:+.{1 if percent else 4}f}",
+        # The interval is of the partial reward: beside an all-correct figure it would be misread.
+        "interval": "" if percent else f"{low:+.4f} … {high:+.4f}",
+    }
 
 
 def _print_all(console: Console, verdict: Verdict, earlier: list[dict[str, Any]]) -> None:
