@@ -22,6 +22,7 @@ ENOUGH = 300  # requests in them: at the edges of a window one more or less coun
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_server_side_and_client_side_throughput_agree_within_two_percent(mlx_server: Ready, tmp_path: Path) -> None:
     places = Places(tmp_path).ensure()
     settings = BenchSettings(

@@ -18,12 +18,14 @@ from loopback_sshd import LACKING, Sshd
 from metrics_server import serving, until
 
 from vlmconsole.engines import remote
+from vlmconsole.engines.profile import make_profile
 from vlmconsole.engines.ssh import SshError, SshHost, run
 from vlmconsole.engines.tunnel import Tunnel, sweep
 from vlmconsole.gauges.far import FarGpu, parse_nvidia_smi
 from vlmconsole.gauges.figures import SourceError
-from vlmconsole.gauges.sources import Gauges
+from vlmconsole.gauges.sources import Gauges, ServerSource
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
 from vlmconsole.runs.processes import alive, started
 
 needs_sshd = pytest.mark.skipif(bool(LACKING), reason=LACKING)
@@ -187,6 +189,25 @@ def test_a_tunnel_that_cannot_open_says_why_and_another_program_keeps_its_port(s
             tunnel.wait(1.0)
     with pytest.raises(SshError, match="is no port"):
         Tunnel(good, 0, tmp_path)
+
+
+@needs_sshd
+def test_gauges_of_a_far_server_come_through_a_tunnel_and_come_back(tmp_path: Path) -> None:
+    (tmp_path / "sshd").mkdir()
+    far, places = Sshd(tmp_path / "sshd"), Places(tmp_path / "lab").ensure()
+    far.start()
+    with serving() as server:
+        server.pages["/metrics"] = "vllm:num_requests_running 2\n"
+        profile = make_profile({"name": "far", "engine": "vllm", "base_url": server.url, "ssh_host": far.alias})
+        with Gauges([ServerSource(profile, places, ssh_config=far.config)]) as gauges:
+            until(lambda: gauges.snapshot().tiles["server.running"].value == 2, 15)
+            far.stop()
+            until(lambda: gauges.snapshot().sources["server"].state == "missing", 3)
+            until(lambda: "refuses the connection" in gauges.snapshot().sources["server"].why, 8)
+            far.start()
+            until(lambda: gauges.snapshot().sources["server"].state == "ok", 20)
+    far.stop()
+    assert Tunnel.to(profile.model_copy(update={"ssh_host": ""}), tmp_path) is None
 
 
 @needs_sshd

@@ -11,8 +11,10 @@ import time
 from collections import deque
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from vlmconsole.engines.launch import free_port, port_answers
+from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.ssh import SshError, SshHost, end, explain
 from vlmconsole.runs.folder import write_atomic
 from vlmconsole.runs.processes import alive, started
@@ -48,6 +50,16 @@ class Tunnel:
         self._was_up = local_port is not None  # from then on the port is known to others and stays
         self._thread: threading.Thread | None = None
         self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def to(cls, profile: ServerProfile, state: Path, config: Path | None = None) -> Tunnel | None:
+        """The tunnel that a profile needs: it names an SSH host, and its base_url is a loopback address *there*.
+
+        None for every other profile. Raises SshError when the host is no host.
+        """
+        if not profile.ssh_host or not profile.loopback:
+            return None
+        return cls(SshHost.parse(profile.ssh_host, config), urlsplit(profile.base_url).port or 80, state)
 
     @property
     def base_url(self) -> str:

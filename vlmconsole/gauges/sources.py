@@ -11,6 +11,7 @@ from pathlib import Path
 from vlmconsole.engines.profile import ProfileError, ServerProfile
 from vlmconsole.engines.servers import located
 from vlmconsole.engines.ssh import SshHost
+from vlmconsole.engines.tunnel import Tunnel
 from vlmconsole.errors import LabError
 from vlmconsole.gauges.board import CONSOLE, Board, Snapshot
 from vlmconsole.gauges.far import FarGpu
@@ -25,25 +26,38 @@ BACK_OFF = (1.0, 2.0, 4.0)  # seconds to the next try after a failure; the last 
 
 
 class ServerSource:
-    """The metrics of a profile's server, wherever it answers now: one started here may get another port each time."""
+    """The metrics of a profile's server, wherever it answers now: one started here may get another port each time.
+
+    A server on another machine's loopback is reached through ``tunnel``, or through one of this source's own.
+    """
 
     name = "server"
     keys = tuple(f"server.{figure}" for figure in KEYS)
     slow = 0.0
 
-    def __init__(self, profile: ServerProfile, places: Places) -> None:
+    def __init__(
+        self, profile: ServerProfile, places: Places, tunnel: Tunnel | None = None, ssh_config: Path | None = None
+    ) -> None:
         self._profile, self._places = profile, places
+        self._own_tunnel = Tunnel.to(profile, places.state, ssh_config) if tunnel is None else None
+        self._tunnel = tunnel or self._own_tunnel
         self._metrics: ServerMetrics | None = None
         self._at = ""
 
     def read(self) -> Batch:
         profile = located(self._profile, self._places)
+        if self._tunnel is not None:
+            self._tunnel.open()
+            if self._tunnel.state != "up":
+                why = self._tunnel.why or f"the tunnel to {self._tunnel.host.name} is opening"
+                raise SourceError(why, self._tunnel.hint)
+            profile = profile.at(self._tunnel.base_url)
         if not profile.base_url:
             raise SourceError(
                 f"the server {profile.name} is not started", f"Start it: vlmconsole servers start {profile.name}"
             )
         if self._metrics is None or profile.base_url != self._at:
-            self.close()
+            self._let_go()
             try:
                 key = profile.api_key()
             except ProfileError as error:
@@ -52,10 +66,15 @@ class ServerSource:
             self._metrics, self._at = ServerMetrics(profile.base_url, profile.engine, headers=headers), profile.base_url
         return self._metrics.read()
 
-    def close(self) -> None:
+    def _let_go(self) -> None:
         if self._metrics is not None:
             self._metrics.close()
         self._metrics = None
+
+    def close(self) -> None:
+        self._let_go()
+        if self._own_tunnel is not None:
+            self._own_tunnel.close()
 
 
 class _Poller(threading.Thread):
@@ -145,12 +164,16 @@ def default_sources(
     places: Places,
     profile: ServerProfile | None = None,
     feed: RequestFeed | None = None,
+    tunnel: Tunnel | None = None,
     ssh_config: Path | None = None,
 ) -> list[Source]:
-    """Everything that this machine and ``profile`` offer; the far GPUs where the profile names an SSH host."""
+    """Everything that this machine and ``profile`` offer; the far GPUs where the profile names an SSH host.
+
+    ``tunnel``: the one that is open to the profile's server, where the caller keeps one.
+    """
     sources: list[Source] = [OwnRequests(places.runs, places.chats, feed)]
     if profile is not None:
-        sources.append(ServerSource(profile, places))
+        sources.append(ServerSource(profile, places, tunnel, ssh_config))
     sources += [NvidiaSource(), HostSource(places.home)]
     if AppleSource.here():
         sources.append(AppleSource())
