@@ -228,15 +228,20 @@ def test_an_unknown_host_is_told_before_anything(run: RunFolder) -> None:
 
 
 def test_stopping_keeps_what_was_in_flight(server: Reference, run: RunFolder) -> None:
-    seen: list[Measured] = []
-    cell = Cell("stop", Target.of(server.chat_url), list(RECIPE.bodies(range(500))), 2, lag_limit_s=PATIENT)
-    summary = run_cell(cell, run, on_request=seen.append, stopping=lambda: len(seen) >= 4)
+    told: list[dict[str, Any]] = []
+    url = f"{server.fault_url('stall')}/chat/completions"  # three pieces, then nothing: both stay in flight
+    cell = Cell("stop", Target.of(url), list(RECIPE.bodies(range(50))), 2, lag_limit_s=PATIENT)
+
+    def stopping() -> bool:
+        return any(one["reads"] >= 8 and one["in_flight"] == 2 for one in told)
+
+    summary = run_cell(cell, run, on_progress=told.append, stopping=stopping)
     assert not summary.valid
     assert summary.invalid_because == "stopped on request"
-    assert 4 <= summary.n < 500
-    assert 1 <= summary.failure_kinds["cancelled"] <= 2
-    assert summary.n + summary.failures == 500
-    assert len(rows(run)) == 500
+    assert summary.failure_kinds == {"cancelled": 2, "not sent": 48}
+    found = rows(run)
+    assert sorted(row["index"] for row in found) == list(range(50))
+    assert [row["pieces"] for row in found if row["failure"]["kind"] == "cancelled"] == [3, 3]
 
 
 def test_stopping_before_the_first_request_is_no_error(server: Reference, run: RunFolder) -> None:
