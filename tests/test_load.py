@@ -22,7 +22,6 @@ from vlmconsole.measure.load import REQUESTS, Cell, Target, run_cell
 from vlmconsole.measure.plan import schedule
 from vlmconsole.measure.process import LoadError
 from vlmconsole.measure.reference import FAULTS, Reference, Schedule, running
-from vlmconsole.measure.replay import Measured
 from vlmconsole.measure.summary import CellSummary
 from vlmconsole.runs.folder import RunFolder
 
