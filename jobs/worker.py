@@ -109,15 +109,15 @@ def _attempt(run: RunFolder, stop: threading.Event) -> Outcome:
     except LabError as error:
         return Outcome("failed", f"{error.message} {error.hint}".strip())
     except OSError as error:
-        traceback.print_exc()
+        _trace(run)
         return Outcome("failed", _os_reason(error, run))
     except MemoryError:
-        traceback.print_exc()
+        _trace(run)
         return Outcome("failed", "out of memory: choose smaller batches or pictures, or stop other jobs")
     except SystemExit as error:
         return Outcome("failed", f"the job called exit({error.code}), see the log")
     except BaseException as error:
-        traceback.print_exc()
+        _trace(run)
         text = " ".join(str(error).split())[:300]
         return Outcome("failed", f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
@@ -134,6 +134,24 @@ def _call(run: RunFolder, stop: threading.Event) -> Outcome:
     return Outcome("done", None, summary)
 
 
+def _make_room(run: RunFolder) -> None:
+    with contextlib.suppress(OSError):
+        run.file("reserve").unlink()
+
+
+def _trace(run: RunFolder) -> None:
+    """The trace of the present exception into the log, where even on a full disk there is room for it now."""
+    _make_room(run)
+    _say(traceback.format_exc())
+
+
+def _say(text: str) -> None:
+    """A line into the log; that it cannot be written must not hide how the job ended."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
+        sys.stderr.flush()
+
+
 def _os_reason(error: OSError, run: RunFolder) -> str:
     where = error.filename or run.path
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -143,12 +161,11 @@ def _os_reason(error: OSError, run: RunFolder) -> str:
 
 def _end(run: RunFolder, outcome: Outcome) -> int:
     """Write down how it ended and seal the run. The order matters: what is sealed is never written again."""
-    with contextlib.suppress(OSError):
-        run.file("reserve").unlink()  # the room for what follows
+    _make_room(run)
     state, reason = outcome.state, outcome.reason
     left = processes.family(os.getpid(), run.path)
     if left:
-        print(f"ending {len(left)} processes that the job left behind", flush=True)
+        _say(f"ending {len(left)} processes that the job left behind")
         processes.kill_family(os.getpid(), run.path)
     if outcome.summary is not None:
         try:
@@ -156,16 +173,14 @@ def _end(run: RunFolder, outcome: Outcome) -> int:
         except OSError as error:
             state, reason = "failed", _os_reason(error, run)
     if reason:
-        print(f"{state}: {reason}", flush=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
+        _say(f"{state}: {reason}")
     with contextlib.suppress(OSError):  # state.json below says the same and matters more
         run.events.emit("state", state=state, reason=reason)
     try:
         books.close(run, state, reason)
     except OSError as error:
         # Unsealed, and perhaps without its last state: whoever watches sees the dead pid and says lost.
-        print(f"could not finish the books of this run: {_os_reason(error, run)}", flush=True)
+        _say(f"could not finish the books of this run: {_os_reason(error, run)}")
         return FAILED
     return {"done": DONE, "cancelled": STOPPED}.get(state, FAILED)
 

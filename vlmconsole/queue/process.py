@@ -7,6 +7,7 @@ connections may come and go.
 import fcntl
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -26,6 +27,7 @@ from vlmconsole.runs.places import Places
 
 TICK = 0.25  # seconds
 IDLE = 60.0  # seconds without anything to do until it ends
+RESERVE = 1024 * 1024  # bytes
 LOG_LIMIT = 4 * 1024 * 1024
 LOCKS_VARIABLE = "VLMCONSOLE_DEVICE_LOCKS"  # folder of the device locks, for tests and for odd machines
 SLOTS_VARIABLE = "VLMCONSOLE_CPU_SLOTS"
@@ -127,15 +129,18 @@ def _take(places: Places) -> int | None:
 
 def _loop(supervisor: Supervisor, leave: threading.Event, lock: int, idle_after: float) -> None:
     quiet_since: float | None = None
+    reserve = supervisor.places.state / "reserve"
+    _keep_back(reserve)
     while not leave.is_set():
         try:
             supervisor.tick()
             quiet = supervisor.idle()
         except (OSError, sqlite3.Error) as error:
-            # A full disk, most likely. The jobs say so themselves; here it must only not be the end.
+            # A full disk, most likely. The jobs say so themselves; here it must only not be the end: what was kept
+            # for this case is given back, so that the jobs that fail can be booked and the queue goes on.
             _say(f"{type(error).__name__}: {error}")
             traceback.print_exc()
-            leave.wait(5.0)
+            leave.wait(0.0 if _give_back(reserve) else 5.0)
             continue
         if not quiet:
             quiet_since = None
@@ -146,6 +151,24 @@ def _loop(supervisor: Supervisor, leave: threading.Event, lock: int, idle_after:
         ):
             return
         leave.wait(TICK if supervisor.live or not quiet else 4 * TICK)
+
+
+def _keep_back(reserve: Path) -> None:
+    """Hold some disk space against the day when there is none."""
+    if reserve.exists() or shutil.disk_usage(reserve.parent).free < 2 * RESERVE:
+        return
+    try:
+        reserve.write_bytes(b"\0" * RESERVE)
+    except OSError:
+        _give_back(reserve)
+
+
+def _give_back(reserve: Path) -> bool:
+    try:
+        reserve.unlink()
+    except OSError:
+        return False
+    return True
 
 
 def _say(text: str) -> None:

@@ -97,7 +97,7 @@ class Store:
         return self._jobs(f"WHERE state='queued' AND kind<>'flow' ORDER BY {ORDER} LIMIT ?", (limit,))
 
     def lines(self, limit: int = -1) -> list[QueueLine]:
-        """The (first ``limit``) queued jobs in order, as little of each as the scheduler needs: it reads all of them."""
+        """The (first ``limit``) queued jobs in order, as little of each as the scheduler needs."""
         after: dict[int, list[tuple[int, Mode]]] = {}
         for job, other, mode in self._db.execute(
             "SELECT job, other, mode FROM after JOIN jobs ON jobs.id=after.job WHERE state='queued'"
