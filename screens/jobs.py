@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from textual.widgets import Input
 from vlmconsole.screens.attach import open_outside
 from vlmconsole.screens.jobs_desk import JobsDesk
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
@@ -157,7 +156,7 @@ class JobsScreen(JobsDesk):
         if not all_curves(self.told):
             self.notify("this job has told no figures yet", markup=False)
             return
-        self.app.push_screen(CurveSheet(self.told, max(0, self.query_one(Curves).cursor), self.look_now))
+        self.app.push_screen(CurveSheet(self.told, max(0, self.detail.curves.cursor), self.look_now))
 
     def action_folder(self) -> None:
         """e: the run's folder, opened where there is a desktop, and its path to the clipboard."""
@@ -180,7 +179,7 @@ class JobsScreen(JobsDesk):
 
     def action_new(self) -> None:
         """n: choose a preset, fill in its form, see the plan, queue it."""
-        self.run_worker(self._new(), group="new", exclusive=True)
+        self.run_worker(self._new, group="new", exclusive=True)
 
     async def _new(self) -> None:
         places = self.console.lab.places
@@ -234,17 +233,16 @@ class JobsScreen(JobsDesk):
     def action_filter(self) -> None:
         """/: the queue's filter, or in the log its search."""
         if self.pane == 2:
-            field = self.query_one("#log-search", Input)
+            field = self.log_view.field
         else:
             self.go_to_pane(0)
-            field = self.query_one("#job-filter", Input)
+            field = self.table.field
         field.display = True
         field.focus()
 
     def action_leave(self) -> None:
         """Esc: out of the field and its filter or search; out of the large pane; back to the queue."""
-        for name, pane in (("#job-filter", 0), ("#log-search", 2)):
-            field = self.query_one(name, Input)
+        for field, pane in ((self.table.field, 0), (self.log_view.field, 2)):
             if field.display and (self.focused is field or self.pane == pane):
                 field.value = ""
                 field.display = False

@@ -69,6 +69,9 @@ class JobsDesk(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
+        self.table = JobTable(self.console.clock, id="queue")
+        self.detail = JobDetail(id="job")
+        self.log_view = LogView(id="log")
         self.pane = 0
         self.board = Board()
         self.more: Particulars | None = None
@@ -92,10 +95,10 @@ class JobsDesk(Screen[None]):
         yield TopBar([(str(entry.number), entry.title) for entry in SCREENS], "Jobs")
         yield Static(id="panetabs")
         with Horizontal(id="job-panes"):
-            yield JobTable(self.console.clock, id="queue")
+            yield self.table
             with Vertical(id="job-side"):
-                yield JobDetail(id="job")
-                yield LogView(id="log")
+                yield self.detail
+                yield self.log_view
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
@@ -138,7 +141,7 @@ class JobsDesk(Screen[None]):
         """Look now, in the background; a look that is under way is enough."""
         if not self._looking:
             self._looking = True
-            self.run_worker(self._look(), group="look", exit_on_error=True)
+            self.run_worker(self._look, group="look", exit_on_error=True)
 
     async def look_now(self) -> Told:
         """Look, and give the chosen job's story."""
@@ -221,18 +224,6 @@ class JobsDesk(Screen[None]):
     # -- parts ---------------------------------------------------------------------------------------------
 
     @property
-    def table(self) -> JobTable:
-        return self.query_one(JobTable)
-
-    @property
-    def detail(self) -> JobDetail:
-        return self.query_one(JobDetail)
-
-    @property
-    def log_view(self) -> LogView:
-        return self.query_one(LogView)
-
-    @property
     def row(self) -> Row | None:
         """The chosen job's line."""
         return self.table.rows.chosen
@@ -284,7 +275,7 @@ class JobsDesk(Screen[None]):
     def go_to_pane(self, index: int) -> None:
         """Show (on a narrow screen) and focus one of PANES."""
         self._mark_pane(index)
-        curves = self.query_one(Curves)
+        curves = self.detail.curves
         target = (self.table.rows, curves if curves.display else self.detail, self.log_view.lines)[index]
         target.focus()
 
@@ -318,7 +309,7 @@ class JobsDesk(Screen[None]):
         if isinstance(self.focused, LogLines):
             if by > 0:
                 self.log_view.follow(True)
-                self.run_worker(self._turn_to_end(), group="page", exclusive=True)
+                self.run_worker(self._turn_to_end, group="page", exclusive=True)
             else:
                 self.log_view.follow(False)
                 self.run_worker(self.turn_to(0), group="page", exclusive=True)

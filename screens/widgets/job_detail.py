@@ -71,16 +71,18 @@ class Curves(LineView):
 class JobDetail(VerticalScroll):
     """Shows one job, and only what there is of it."""
 
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.curves = Curves()
+        names = ("job-head", "job-cause", "job-tail", "job-course", "job-more")
+        self._parts = {name: Static(id=name) for name in names}
+        self._drawn: dict[str, Content] = {}
+
     def compose(self) -> ComposeResult:
-        yield Static(id="job-head")
-        yield Static(id="job-cause")
-        yield Static(id="job-tail")
-        yield Static(id="job-course")
-        yield Curves()
-        yield Static(id="job-more")
+        *before, last = self._parts.values()
+        yield from (*before, self.curves, last)
 
     def on_mount(self) -> None:
-        self._drawn: dict[str, Content] = {}
         self.show(None, None, Told(), None, 0.0)
 
     def show(self, row: Row | None, more: Particulars | None, told: Told, page: LogPage | None, now: float) -> None:
@@ -89,21 +91,21 @@ class JobDetail(VerticalScroll):
             self._put("job-head", Content("The chosen job is shown here.").stylize("$faint"))
             for name in ("job-cause", "job-tail", "job-course", "job-more"):
                 self._put(name, Content(""))
-            self.query_one(Curves).show(())
+            self.curves.show(())
             return
         self._put("job-head", _head(row, told, now))
         failed = row.job.state in ("failed", "lost")
         self._put("job-cause", _cause(row) if failed or row.job.state == "queued" else Content(""))
         self._put("job-tail", _tail(page) if failed else Content(""))
         self._put("job-course", _course(row, told))
-        self.query_one(Curves).show(all_curves(told))
+        self.curves.show(all_curves(told))
         self._put("job-more", _more(row, more, told))
 
     def _put(self, name: str, text: Content) -> None:
         if self._drawn.get(name) == text:
             return
         self._drawn[name] = text
-        part = self.query_one(f"#{name}", Static)
+        part = self._parts[name]
         part.set_class(bool(text), "-there")
         part.update(text)
 

@@ -83,11 +83,11 @@ class FormLine(Vertical):
             elif field.kind == "yes or no":
                 yield Switch(("true", "false"), self._begun, name=field.key)
             else:
-                hint = "needed" if field.required and not field.value else "the preset's own"
+                hint = "the preset's own" if field.value else ("needed" if field.required else "none")
                 yield Input(self._begun, placeholder=hint, compact=True, name=field.key)
-            yield Static(
-                Content(" ".join(filter(None, (field.unit, _limits(field))))).stylize("$faint"), classes="limits"
-            )
+            limits = "" if field.kind == "choice" else field.allowed
+            said = " · ".join(filter(None, (one_line(field.help, 200), " ".join(filter(None, (field.unit, limits))))))
+            yield Static(Content(said).stylize("$faint"), classes="limits")
         yield Static(classes="wrong")
 
     def on_mount(self) -> None:
@@ -103,10 +103,6 @@ class FormLine(Vertical):
         part = self.query_one(".wrong", Static)
         part.display = bool(why)
         part.update(Content.assemble(("✗ ", "$error"), inert(why)))
-
-
-def _limits(field: FormField) -> str:
-    return "" if field.kind == "choice" else field.allowed
 
 
 class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
@@ -145,7 +141,7 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
                         yield FormLine(field, self.kept.get(field.key, field.value))
             yield Static(id="form-help")
             yield Static(id="form-plan")
-            keys = "Enter the plan · Tab or ↑ ↓ next · ‹ › arrows choose · Esc back, nothing is queued"
+            keys = "Enter the plan · Tab ↑ ↓ next · ← → choose · Esc back"
             yield Static(Content(keys).stylize("$faint"))
 
     def on_mount(self) -> None:
@@ -171,7 +167,7 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
         self._check()
 
     def _check(self) -> None:
-        self.run_worker(self._judge(), group="judge", exclusive=True)
+        self.run_worker(self._judge, group="judge", exclusive=True)
 
     async def _judge(self) -> None:
         await asyncio.sleep(0.1)  # typing goes on: the last state is the one that counts

@@ -151,7 +151,7 @@ class PlanSheet(ModalScreen[bool]):
             for key, value in job.spec.items():
                 lines.append(
                     Content.assemble(
-                        (f"  {one_line(key, 40):<{min(longest, 40)}}  ", "$muted"), one_line(as_text(value))
+                        (f"  {one_line(key, 40):<{min(longest, 40)}}  ", "$muted"), one_line(as_text(value) or "none")
                     )
                 )
             facts = [f"device {' '.join(job.devices) or 'none'}"]

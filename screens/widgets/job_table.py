@@ -109,43 +109,37 @@ class JobTable(Vertical):
 
     def __init__(self, clock: Callable[[], float] = time.time, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._clock = clock
+        self._counts, self._columns = Static(id="job-counts"), Static(id="job-columns")
+        self.field = Input(placeholder="number, name, kind or state", id="job-filter", compact=True)
+        self.rows = JobRows(clock)
+        self._empty = Static(EMPTY, id="job-empty")
         self._header: Content | None = None
 
     def compose(self) -> ComposeResult:
-        yield Static(id="job-counts")
-        yield Input(placeholder="number, name, kind or state", id="job-filter", compact=True)
-        yield Static(id="job-columns")
-        yield JobRows(self._clock)
-        yield Static(EMPTY, id="job-empty")
+        yield from (self._counts, self.field, self._columns, self.rows, self._empty)
 
     def on_mount(self) -> None:
-        field = self.query_one(Input)
-        field.cursor_blink = False
-        field.display = False
-        self.query_one("#job-empty").display = False
-
-    @property
-    def rows(self) -> JobRows:
-        return self.query_one(JobRows)
+        self.field.cursor_blink = False
+        self.field.display = False
+        self._empty.display = False
 
     def show(self, board: Board, words: str) -> None:
         empty = not board.rows and not words.strip()
-        for name, there in (("#job-empty", empty), ("#job-columns", not empty), ("#job-rows", not empty)):
-            self.query_one(name).display = there
+        for part, there in ((self._empty, empty), (self._columns, not empty), (self.rows, not empty)):
+            part.display = there
         self.rows.show(board.rows)
         named = not self.screen.has_class("-narrow")  # there the pane's tab says it
-        self.query_one("#job-counts", Static).update(_counts(board, words, named=named))
-        self._columns()
+        self._counts.update(_counts(board, words, named=named))
+        self._draw_columns()
 
     def on_resize(self) -> None:
-        self._columns()
+        self._draw_columns()
 
-    def _columns(self) -> None:
+    def _draw_columns(self) -> None:
         header = self.rows.columns.header()
         if header != self._header:
             self._header = header
-            self.query_one("#job-columns", Static).update(header)
+            self._columns.update(header)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()

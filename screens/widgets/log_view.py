@@ -76,25 +76,21 @@ class LogView(Vertical):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self._title = Static(id="log-head")
+        self.field = Input(placeholder="search the log: Enter older, ↓ newer, Esc back", id="log-search", compact=True)
+        self.lines = LogLines()
         self.page: LogPage | None = None
         self.found: Found = []
         self.at = -1
         self.only = False
 
     def compose(self) -> ComposeResult:
-        yield Static(id="log-head")
-        yield Input(placeholder="search the log: Enter older, ↓ newer, Esc back", id="log-search", compact=True)
-        yield LogLines()
+        yield from (self._title, self.field, self.lines)
 
     def on_mount(self) -> None:
-        field = self.query_one(Input)
-        field.cursor_blink = False
-        field.display = False
+        self.field.cursor_blink = False
+        self.field.display = False
         self.draw_head()
-
-    @property
-    def lines(self) -> LogLines:
-        return self.query_one(LogLines)
 
     def show(self, page: LogPage | None, *, keep: bool = True) -> None:
         """Draw another state of the log. `keep`: the lines in sight stay where they are, unless the end is followed."""
@@ -148,9 +144,9 @@ class LogView(Vertical):
         self.draw_head()
 
     def draw_head(self) -> None:
-        pieces: list[Content | str | tuple[str, str]] = (
-            [] if self.screen.has_class("-narrow") else [(" Log", "bold"), " "]
-        )
+        pieces: list[Content | str | tuple[str, str]] = []
+        if not self.screen.has_class("-narrow"):  # there the pane's tab says it
+            pieces += [(" Log", "bold"), " "]
         page, words = self.page, self.lines.words
         if page is not None and page.size:
             pieces.append((f" {size(page.size)}", "$muted"))
@@ -161,7 +157,7 @@ class LogView(Vertical):
             pieces.append((f" · “{words}” {place}{', only these' if self.only else ''}", "$accent"))
         following = self.lines.follow
         pieces.append((" · following" if following else " · f follows the end", "$muted" if following else "$warning"))
-        self.query_one("#log-head", Static).update(Content.assemble(*pieces))
+        self._title.update(Content.assemble(*pieces))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
