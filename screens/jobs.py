@@ -241,12 +241,16 @@ class JobsScreen(JobsDesk):
         field.focus()
 
     def action_leave(self) -> None:
-        """Esc: out of the field and its filter or search; out of the large pane; back to the queue."""
+        """Esc: out of a field, then out of its search or filter, out of the large pane, back to the queue."""
         for field, pane in ((self.table.field, 0), (self.log_view.field, 2)):
-            if field.display and (self.focused is field or self.pane == pane):
-                field.value = ""
-                field.display = False
-                self.go_to_pane(pane)
+            if self.focused is field or (field.display and self.pane == pane):
+                # The log's words stay marked once the field is left: , . and & go on with them.
+                if self.focused is field and pane == 2 and field.value:
+                    self.log_view.lines.focus()
+                else:
+                    field.value = ""
+                    field.display = False
+                    self.go_to_pane(pane)
                 return
         if self.has_class("-large"):
             self.remove_class("-large")
@@ -280,8 +284,7 @@ class JobsScreen(JobsDesk):
             return
         self.log_view.at = len(found)
         self.log_view.show_found(words, found, only=only and bool(words))
-        if found and not only:
-            await self._step(-1)
+        await self._step(0)
 
     async def on_log_view_step(self, event: LogView.Step) -> None:
         event.stop()
@@ -303,6 +306,6 @@ class JobsScreen(JobsDesk):
         if not words:
             self.go_to_pane(2)
             self.action_filter()
-            self.notify("type what the lines are to hold, then Esc… & shows only those", markup=False)
+            self.notify("type what the lines are to hold, Esc, then & again", markup=False)
             return
         self.run_worker(self._search(words, only=not self.log_view.only), group="search", exclusive=True)

@@ -79,7 +79,7 @@ KEYS: tuple[Key, ...] = (
     Key("pageup", "page(-1)", "page up", "A page up", "PgUp", "reading", False, "jobs"),
     Key("g,home", "edge(-1)", "first", "The first line", "g", "reading", False, "jobs"),
     Key("G,end", "edge(1)", "last", "The last line; the log's end is followed", "G", "reading", False, "jobs"),
-    Key("escape", "leave", "back", "Out of filter and search; back to the queue", "Esc", "anywhere", False, "jobs"),
+    Key("escape", "leave", "back", "Out of filter and search; back to the queue", "Esc", "anywhere", True, "jobs"),
     Key("T", "app.toggle_theme", "theme", "Dark or light", "T"),
     Key("q", "app.quit", "quit", "Leave the console; servers and jobs go on", "q", "reading", True),
     Key("ctrl+o", "attach", "attach", "Attach a picture from a list with preview", "Ctrl+O", "anywhere", True, "chat"),

@@ -65,7 +65,10 @@ class ConsoleApp(App[None]):
         self.call_after_refresh(self._connect)
 
     def _connect(self) -> None:
+        from vlmconsole.screens.job_watch import JobWatch
+
         self.choose_server(self.lab.settings.server)
+        JobWatch(self).start()
 
     def choose_server(self, name: str) -> None:
         """Let another profile answer from now on."""

@@ -140,12 +140,26 @@ class Desk:
             tuple(run.state().items()) if run else (),
         )
 
-    def ended(self, known: dict[int, str]) -> tuple[dict[int, str], list[Job]]:
-        """(states of the newest jobs, those of them that have ended since ``known``). For notices, cheap to ask."""
-        jobs = [job for job in self._store.listing(ended=20, limit=WINDOW) if job.flow is None]
+    def ended(self, known: dict[int, str] | None) -> tuple[dict[int, str], list[Job]]:
+        """(states of the newest jobs, those that have ended since ``known``, which was the answer before; None: first).
+
+        Left out are the steps of flows (the flow speaks for them) and servers that ended as they should.
+        """
+        jobs = [
+            job
+            for job in self._store.listing(ended=20, limit=WINDOW)
+            if job.flow is None and not (job.serves and job.state in ("done", "cancelled"))
+        ]
         now = {job.id: job.state for job in jobs}
-        fresh = [job for job in jobs if job.state in FINAL and known.get(job.id, "done") not in FINAL]
-        return now, fresh
+        if known is None:
+            return now, []
+        last = max(known, default=0)
+        fresh = [
+            job
+            for job in jobs
+            if job.state in FINAL and known.get(job.id, "queued" if job.id > last else "done") not in FINAL
+        ]
+        return {**known, **now}, fresh
 
     # --- doing: each is what the command of the same name does ---
 

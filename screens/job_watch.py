@@ -1,0 +1,82 @@
+"""A notice when a job ends, on whatever screen one is. The queue is read only when its files have moved."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from vlmconsole.errors import LabError
+from vlmconsole.runs.plain import one_line
+
+if TYPE_CHECKING:
+    from vlmconsole.app import ConsoleApp
+    from vlmconsole.queue.desk import Desk
+    from vlmconsole.queue.model import Job
+
+PERIOD = 2.0  # seconds between two looks at the files' times
+SIGNS = {"done": "✓", "failed": "✗", "lost": "?", "cancelled": "–"}
+
+
+class JobWatch:
+    """Belongs to the app. What had ended before it began is not told."""
+
+    def __init__(self, app: ConsoleApp) -> None:
+        self._app = app
+        self._files = (app.lab.places.queue, app.lab.places.queue.with_name(app.lab.places.queue.name + "-wal"))
+        self._seen = self._times()
+        self._known: dict[int, str] | None = None
+        self._desk: Desk | None = None
+        self._thread = ThreadPoolExecutor(1, "job-watch")  # the queue's connection belongs to one thread
+        self._busy = False
+
+    def start(self) -> None:
+        """Take down how things stand, then look every PERIOD."""
+        self._app.set_interval(PERIOD, self._look)
+        if any(self._seen):
+            self._app.run_worker(self._tell, group="job-watch", exit_on_error=False)
+        else:
+            self._known = {}  # there is no queue yet, so whatever comes is news
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _times(self) -> tuple[tuple[int, int], ...]:
+        found = []
+        for path in self._files:
+            try:
+                now = path.stat()
+                found.append((now.st_mtime_ns, now.st_size))
+            except OSError:
+                continue
+        return tuple(found)
+
+    def _look(self) -> None:
+        times = self._times()
+        if times != self._seen and times and not self._busy:
+            self._seen = times
+            self._app.run_worker(self._tell, group="job-watch", exit_on_error=False)
+
+    async def _tell(self) -> None:
+        self._busy = True
+        try:
+            ended = await asyncio.get_running_loop().run_in_executor(self._thread, self._read)
+        except LabError:
+            return  # the jobs screen says what is wrong with the queue
+        finally:
+            self._busy = False
+        for job in ended:
+            said = f"{SIGNS.get(job.state, '')} job {job.id} {one_line(job.preset, 60)}: {job.state}"
+            reason = f"\n{one_line(job.reason, 300)}" if job.reason and job.state != "done" else ""
+            bad = job.state in ("failed", "lost")
+            self._app.notify(said + reason, severity="error" if bad else "information", markup=False, timeout=8)
+        if ended and self._app.lab.settings.bell:
+            self._app.bell()
+
+    def _read(self) -> list[Job]:
+        from vlmconsole.queue.desk import Desk
+
+        if self._desk is None:
+            self._desk = Desk(self._app.lab.places)
+        self._known, ended = self._desk.ended(self._known)
+        return ended
