@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from vlmconsole.engines.servers import Ready
+from vlmconsole.gauges.fetch import Fetcher
+from vlmconsole.gauges.mlx_metrics import read_mlx
 from vlmconsole.gauges.requests import OwnRequests
 from vlmconsole.gauges.scrape import ServerMetrics
 from vlmconsole.gauges.sources import Gauges
@@ -19,6 +21,32 @@ from vlmconsole.runs.places import Places
 SETTLED = 12.0  # seconds after which the ten-second windows hold nothing of the warm-up
 LOOKED = 25.0  # seconds of looking then
 ENOUGH = 300  # requests in them: at the edges of a window one more or less counts on either side
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_both_sides_count_the_same_tokens(mlx_server: Ready, tmp_path: Path) -> None:
+    """Exact, so it holds on a busy machine too: throughputs over one span can then differ by nothing but its ends."""
+    places, fetch = Places(tmp_path).ensure(), Fetcher(mlx_server.base_url)
+    settings = BenchSettings(
+        base_url=mlx_server.base_url,
+        model=mlx_server.model,
+        concurrency=4,
+        requests=16,
+        image="224x224",
+        output_tokens=16,
+    )
+    run = RunFolder.create(places.runs, kind="bench", preset="load", spec={}, title="load", home=places.home)
+    before = read_mlx(fetch.get("/v1/metrics")).scrape.counters
+    run_bench(settings, run, places)
+    after = read_mlx(fetch.get("/v1/metrics")).scrape.counters
+    fetch.close()
+    rows = list(run.read_jsonl("requests.jsonl"))
+    assert after["requests"] - before["requests"] == len(rows) == 16 + settings.warm_ups
+    assert after["output_tokens"] - before["output_tokens"] == sum(row["output_tokens"] for row in rows)
+    assert after["prompt_tokens"] - before["prompt_tokens"] == sum(row["prompt_tokens"] for row in rows)
+    counted = [event["output_tokens"] for event in run.read_jsonl("events.jsonl") if event["kind"] == "request"]
+    assert counted == [row["output_tokens"] for row in rows if row["counted"]]
 
 
 @pytest.mark.slow
