@@ -7,6 +7,7 @@ import time
 
 import psutil
 
+from vlmconsole.gauges import nvidia
 from vlmconsole.runs.folder import RunFolder
 
 BEAT = 5.0  # seconds between two beats
@@ -25,6 +26,7 @@ class Heartbeat(threading.Thread):
         self.missed = 0
         self._stop_event = threading.Event()
         self._family: dict[int, psutil.Process] = {}
+        self._held = {name for name in run.job().get("devices", ()) if name.startswith("gpu")}
 
     def run(self) -> None:
         while not self._stop_event.wait(self.beat):
@@ -56,7 +58,24 @@ class Heartbeat(threading.Thread):
                 memory += process.memory_info().rss
             except psutil.Error:
                 continue  # it ended between the two calls
-        return {"cpu_percent": round(cpu, 1), "rss_bytes": memory, "processes": len(self._family)}
+        host: dict[str, float | int] = {
+            "cpu_percent": round(cpu, 1),
+            "rss_bytes": memory,
+            "processes": len(self._family),
+        }
+        return host | self._cards()
+
+    def _cards(self) -> dict[str, float | int]:
+        """Of the cards that the job holds: its own memory (bytes) and the load (percent, whoever causes it)."""
+        found: dict[str, float | int] = {}
+        for card in nvidia.read().cards if self._held else ():
+            if card.name in self._held:
+                sizes = [size for pid, size in card.processes if pid in self._family and size is not None]
+                if sizes:
+                    found[f"{card.name}_bytes"] = sum(sizes)
+                if card.utilization_percent is not None:
+                    found[f"{card.name}_percent"] = card.utilization_percent
+        return found
 
 
 def rotate(run: RunFolder, limit: int = LOG_LIMIT) -> bool:

@@ -210,3 +210,16 @@ def test_an_environment_is_checked_by_import(tmp_path: Path) -> None:
     assert found["no_such_module_here"].startswith("! ModuleNotFoundError")
     assert found["vlmconsole.jobs.worker"] == "imports"
     assert environments.interpreter_of("probe", places) == python
+
+
+def test_a_workers_samples_hold_its_own_share_of_its_card(nvml: Path, tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from vlmconsole.runs.folder import RunFolder\n"
+        "from vlmconsole.jobs.heartbeat import Heartbeat\n"
+        f"home = Path({str(tmp_path)!r})\n"
+        "run = RunFolder.create(home, kind='k', preset='p', spec={}, title='t', home=home, devices=['gpu0'])\n"
+        "table = f'0 GPU-a 1000 900 ok {os.getpid()}:300 1:500\\n1 GPU-b 1000 1 ok\\n'\n"
+        "Path(os.environ['FAKE_NVML']).write_text(table)\n"
+        "now = Heartbeat(run).sample(); print(now['gpu0_bytes'], now['gpu0_percent'], 'gpu1_percent' in now)"
+    )
+    assert ask(nvml, "", code) == "300 42 False"

@@ -11,9 +11,9 @@ from vlmconsole.jobs.presets import Preset, PresetError
 
 from vlmconsole.queue import adding
 from vlmconsole.queue.flows import FlowError, fill, read_flow
-from vlmconsole.queue.model import NewJob
+from vlmconsole.queue.model import NewJob, flow_state
 from vlmconsole.queue.schema import QueueError, prepare
-from vlmconsole.queue.store import Store, flow_state
+from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import views
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places

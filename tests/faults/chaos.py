@@ -68,14 +68,15 @@ class Chaos:
         process.ensure(self.places)
         while sum(self.done.values()) < self.faults and not self._over():
             time.sleep(self.random.uniform(0.02, 0.5))
-            self._fault(self.random.choices(list(FAULTS), list(FAULTS.values()))[0])
+            name = self.random.choices(list(FAULTS), list(FAULTS.values()))[0]
+            self.done[name] += self._fault(name)
             process.ensure(self.places)  # as the next command of a person would
         self._wait()
         figures = self._check()
         return figures | {"seed": self.seed, "faults": dict(self.done), "seconds": round(time.monotonic() - begun, 1)}
 
     def _add(self) -> None:
-        spec = {"steps": self.random.randint(3, 30), "seconds": 0.02, "child": self.random.random() < 0.3}
+        spec = {"steps": self.random.randint(20, 150), "seconds": 0.02, "child": self.random.random() < 0.3}
         devices = self.random.choice([("cpu",), ("cpu",), ("cpu:2",), ("cpu:all",)])
         options = {"retries": 1000, "backoff_s": 0.0, "grace_s": 2.0}
         self.store.add(NewJob("probe", "probe_kind:KIND", "Probe", spec, options, devices))
@@ -83,8 +84,13 @@ class Chaos:
     def _over(self) -> bool:
         return all(job.state == "done" for job in self.store.listing(True))
 
-    def _fault(self, name: str) -> None:
+    def _fault(self, name: str) -> bool:
+        """Do it; False when there was nobody to do it to."""
         worker, supervisor = self._worker(), process.running(self.places)
+        needs_worker = name in ("kill worker", "kill both", "freeze worker", "stale pid")
+        needs_supervisor = "supervisor" in name or name in ("kill both", "stale pid")
+        if (needs_worker and not worker) or (needs_supervisor and not supervisor):
+            return False
         if name in ("kill worker", "kill both") and worker:
             self._kill(worker)
         if name in ("kill supervisor", "kill both") and supervisor:
@@ -99,7 +105,7 @@ class Chaos:
             self._cancel_and_retry()
         if name == "stale pid":
             self._stale_pid(worker, supervisor)
-        self.done[name] += 1
+        return True
 
     def _worker(self) -> int | None:
         pids = [job.pid for job in self.store.active() if processes.alive(job.pid, job.pid_started)]

@@ -1,5 +1,6 @@
 """A job as the queue holds it."""
 
+import functools
 import json
 import sqlite3
 from dataclasses import dataclass, field
@@ -104,3 +105,31 @@ class Attempt:
     reason: str | None
     started: float | None
     ended: float | None
+
+
+@functools.lru_cache(1024)
+def names(text: str) -> tuple[str, ...]:
+    """A JSON list of names; remembered, as most jobs of a queue ask for the same."""
+    return tuple(json.loads(text))
+
+
+@functools.lru_cache(1024)
+def options(text: str) -> dict[str, Any]:
+    """A JSON table; remembered and shared, so not to be changed."""
+    value: dict[str, Any] = json.loads(text)
+    return value
+
+
+def flow_state(steps: list[tuple[str, str, str | None]]) -> tuple[str, str | None]:
+    """State and reason of a flow from its steps' (state, name, reason): the worst that has happened, once none runs."""
+    states = [state for state, _, _ in steps]
+    if any(state in ACTIVE for state in states):
+        return "running", None
+    for bad in ("failed", "lost", "cancelled"):
+        for state, name, reason in steps:
+            if state == bad:
+                # Steps that still wait for it are waiting for a retry: the flow as a whole has come to a stop.
+                return bad, f"step {name}: {reason or bad}"
+    if all(state == "done" for state in states):
+        return "done", None
+    return ("running" if "done" in states else "queued"), None

@@ -3,7 +3,6 @@
 Every change is one BEGIN IMMEDIATE transaction, so two writers never see each other's half; readers never wait.
 """
 
-import functools
 import json
 import sqlite3
 import time
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.queue.model import ACTIVE, FINAL, Attempt, Job, Mode, NewJob, QueueLine
+from vlmconsole.queue.model import FINAL, Attempt, Job, Mode, NewJob, QueueLine, flow_state, names, options
 from vlmconsole.queue.schema import QueueError, prepare
 
 BUSY = 30.0  # seconds to wait for another writer before giving up
@@ -109,9 +108,9 @@ class Store:
             (limit,),
         )
         return [
-            QueueLine(number, _names(devices), server, serves, bool(hand_over), _options(options), not_before,
+            QueueLine(number, names(devices), server, serves, bool(hand_over), options(settings), not_before,
                       tuple(after.get(number, ())))
-            for number, devices, server, serves, hand_over, options, not_before in rows
+            for number, devices, server, serves, hand_over, settings, not_before in rows
         ]  # fmt: skip
 
     def active(self) -> list[Job]:
@@ -373,29 +372,3 @@ class Store:
             "UPDATE jobs SET state=?, reason=?, started=?, ended=? WHERE id=?",
             (state, reason, min(begun, default=None), max(ended, default=None) if state in FINAL else None, flow),
         )
-
-
-@functools.lru_cache(1024)
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(json.loads(text))
-
-
-@functools.lru_cache(1024)
-def _options(text: str) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(text)
-    return value
-
-
-def flow_state(steps: list[tuple[str, str, str | None]]) -> tuple[str, str | None]:
-    """State and reason of a flow from its steps' (state, name, reason): the worst that has happened, once none runs."""
-    states = [state for state, _, _ in steps]
-    if any(state in ACTIVE for state in states):
-        return "running", None
-    for bad in ("failed", "lost", "cancelled"):
-        for state, name, reason in steps:
-            if state == bad:
-                # Steps that still wait for it are waiting for a retry: the flow as a whole has come to a stop.
-                return bad, f"step {name}: {reason or bad}"
-    if all(state == "done" for state in states):
-        return "done", None
-    return ("running" if "done" in states else "queued"), None
