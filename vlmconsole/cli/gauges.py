@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,13 +37,14 @@ def register(app: typer.Typer) -> None:
         replay: str = typer.Option("", "--replay", metavar="FILE", help="Show a recording as if it were live."),
         speed: float = typer.Option(1.0, "--speed", min=0.1, max=1000.0, help="Pace of a replay."),
     ) -> None:
-        """Say what server, GPU and client do now, each figure with its source and age. --json implies --once."""
+        """What server, GPU and client do now, each figure with its source and age. --json or a pipe implies --once."""
         from vlmconsole.gauges.recording import Replay
 
         shown: Gauges | Replay = Replay(Path(replay), speed) if replay else _live(server, record)
         shown.start()
         try:
-            if once or state.json:
+            # A table that repaints itself is for a terminal; a pipe gets one snapshot.
+            if once or state.json or not sys.stdout.isatty():
                 emit_snapshot(_settled(shown))
             else:
                 _watch(shown)
@@ -76,10 +78,10 @@ def _settled(shown: Gauges | Replay) -> Snapshot:
     begun = time.monotonic()
     while True:
         time.sleep(0.1)
-        waited = time.monotonic() - begun
         snapshot = shown.snapshot()
-        waiting = any(source.state == "waiting" for source in snapshot.sources.values())
-        if waited > FIRST_WAIT or (waited > 1.6 and not waiting):
+        states = snapshot.sources.values()
+        settled = all(source.state == "missing" or source.readings >= 2 for source in states)
+        if settled or time.monotonic() - begun > FIRST_WAIT:
             return snapshot
 
 

@@ -45,12 +45,16 @@ class Tile:
 
 @dataclass(frozen=True)
 class SourceState:
-    """How a source does: ``why`` and ``hint`` are for people, ``age_s`` is the time since its last good reading."""
+    """How a source does: ``why`` and ``hint`` are for people, ``age_s`` is the time since its last good reading.
+
+    ``readings``: how many good ones there were; rates need two.
+    """
 
     state: Literal["ok", "missing", "waiting"]
     why: str
     hint: str
     age_s: float | None
+    readings: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class _Seen:
     slow: float = 0.0  # seconds between its readings: a slow source is not late before its time
     last: Batch | None = None
     good: float | None = None  # when its last good reading came
+    readings: int = 0
 
 
 class Board:
@@ -107,6 +112,7 @@ class Board:
             if batch.missing:
                 return
             seen.good = batch.at
+            seen.readings += 1
             if batch.source == "own":
                 self._job = batch.job
             for key, figure in batch.figures.items():
@@ -146,10 +152,10 @@ class Board:
             why = "waiting for its first answer" if waited < LATE + seen.slow else f"no answer for {waited:.0f} s"
             return SourceState("waiting" if waited < LATE + seen.slow else "missing", why, "", None)
         if seen.last.missing:
-            return SourceState("missing", seen.last.missing, seen.last.hint, age)
+            return SourceState("missing", seen.last.missing, seen.last.hint, age, seen.readings)
         if age is not None and age > LATE + seen.slow:
-            return SourceState("missing", f"no answer for {age:.0f} s; still asking", "", age)
-        return SourceState("ok", "", "", age)
+            return SourceState("missing", f"no answer for {age:.0f} s; still asking", "", age, seen.readings)
+        return SourceState("ok", "", "", age, seen.readings)
 
     def _tile(self, key: str, name: str, source: SourceState, now: float) -> Tile:
         title, unit = title_of(key)

@@ -109,6 +109,11 @@ class Window:
         old = base[1].histograms.get(figure)
         return difference(self._kept[-1][1].histograms[figure], old or Histogram({}, 0.0, 0.0))
 
+    @property
+    def enough(self) -> bool:
+        """Whether there are the two scrapes that every delta needs."""
+        return len(self._kept) >= 2
+
     def fell(self, figure: str, scrape: Scrape) -> bool:
         """Whether a counter of a scrape to come is below the newest kept one."""
         last = self._kept[-1][1].counters.get(figure) if self._kept else None

@@ -196,6 +196,8 @@ class ServerMetrics:
     def _hit_rate(self) -> Figure:
         """Cached tokens of all prompt tokens, from the growth of both counters: the gauge is the last batch only."""
         prompt, cached = self._window.counted("prompt_tokens"), self._window.counted("cached_tokens")
+        if not self._window.enough:
+            return Figure(None, note="needs two readings")
         if prompt is None or prompt[0] <= 0:
             return Figure(None, note=f"no prompt in the last {LONG:.0f} s")
         if cached is None:
