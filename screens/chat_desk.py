@@ -12,11 +12,12 @@ from textual.containers import Center, Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer, Input, OptionList, Static, TextArea
+from textual.widgets import Input, OptionList, Static, TextArea
 from vlmconsole.screens.keys import bindings, reading_actions
 from vlmconsole.screens.table import SCREENS
 from vlmconsole.screens.widgets.composer import Composer, Question
 from vlmconsole.screens.widgets.conversations import Conversations
+from vlmconsole.screens.widgets.keyline import KeyLine
 from vlmconsole.screens.widgets.panewhy import WhyPanel
 from vlmconsole.screens.widgets.topbar import TopBar
 from vlmconsole.screens.widgets.transcript import Transcript
@@ -78,7 +79,7 @@ class ChatDesk(Screen[None]):
                 yield Transcript(drawing=self.console.drawing, id="transcript")
             yield WhyPanel(id="why")
         yield Composer()
-        yield Footer(show_command_palette=False, compact=True)
+        yield KeyLine()
 
     async def on_mount(self) -> None:
         self.console.server_changed.subscribe(self, lambda _: self.show_server())

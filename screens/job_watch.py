@@ -38,9 +38,6 @@ class JobWatch:
         else:
             self._known = {}  # there is no queue yet, so whatever comes is news
 
-    def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
     def _times(self) -> tuple[tuple[int, int], ...]:
         found = []
         for path in self._files:

@@ -13,12 +13,16 @@ from typing import Any
 
 @dataclass
 class Say:
-    """One answer: pieces of text, seconds between them; `cut` closes the socket after them, without a word more."""
+    """One answer: pieces of text, seconds between them; `cut` closes the socket after them, without a word more.
+
+    A prompt without a picture counts `picture_tokens` and the two that wrap a picture less.
+    """
 
     pieces: list[str] = field(default_factory=lambda: ["Three ", "red ", "circles."])
     gap: float = 0.0
     cut: bool = False
-    prompt_tokens: int | None = 105
+    prompt_tokens: int | None = 107
+    picture_tokens: int = 64
     status: int = 200
     error: str = ""
 
@@ -85,7 +89,9 @@ class ChatServer:
             return False
         self._event(writer, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
         if say.prompt_tokens is not None:
-            usage = {"prompt_tokens": say.prompt_tokens, "completion_tokens": len(say.pieces)}
+            pictures = json.dumps(self.requests[-1]).count('"image_url": {')
+            prompt = say.prompt_tokens if pictures else say.prompt_tokens - say.picture_tokens - 2
+            usage = {"prompt_tokens": prompt, "completion_tokens": len(say.pieces)}
             self._event(writer, {"choices": [], "usage": usage})
         self._chunk(writer, b"data: [DONE]\n\n")
         writer.write(b"0\r\n\r\n")

@@ -136,9 +136,8 @@ async def test_a_laptops_path_over_ssh_waits_for_scp(tmp_path: Path, monkeypatch
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (_, screen):
             screen.composer.question.post_message(Question.Pasted("/Users/me/Desktop/my\\ shot.png"))
-            await until(
-                lambda: "scp -P 2222 '/Users/me/Desktop/my shot.png'" in str(screen.query_one("#notice").render())
-            )
+            line = "scp -P 2222 '/Users/me/Desktop/my shot.png'"
+            await until(lambda: line in str(screen.query_one("#notice").render()))
             Image.new("RGB", (60, 50)).save(tmp_path / "inbox" / "my shot.png")
             await until(lambda: len(screen.pending) == 1)
             assert screen.pending[0].name == "my shot.png"

@@ -8,6 +8,7 @@ from typing import Any
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.visual import Visual
 from textual.widgets import Static
 from vlmconsole.screens.widgets.columns import Row, RowsVisual, Rule
 from vlmconsole.screens.widgets.why import client_rows, setting_rows, timing_rows, token_rows
@@ -25,6 +26,7 @@ class WhyPanel(VerticalScroll):
         self._settings: Mapping[str, Any] = {}
         self._answer: StoredMessage | None = None
         self._place = (0, 0)
+        self._heights: dict[str, int] = {}
 
     def compose(self) -> ComposeResult:
         yield Static(id="why-title")
@@ -68,5 +70,11 @@ class WhyPanel(VerticalScroll):
                     rows.insert(0, Row("state", _STATES.get(answer.state, answer.state), "$warning"))
         kept = (answer.answer or {}).get("settings") if answer is not None else None
         rows += setting_rows(kept or self._settings)
-        self.query_one("#why-title", Static).update(title)
-        self.query_one("#why-rows", Static).update(RowsVisual(rows))
+        self._put("#why-title", title, title.plain.count("\n"))
+        table = self.query_one("#why-rows", Static)
+        self._put("#why-rows", RowsVisual(rows), len(RowsVisual(rows).lines(table.content_size.width or 30)))
+
+    def _put(self, name: str, visual: Visual, height: int) -> None:
+        """Laying out the screen anew is worth it only when the height moved."""
+        self.query_one(name, Static).update(visual, layout=self._heights.get(name) != height)
+        self._heights[name] = height

@@ -110,7 +110,9 @@ def sight_lines(sight: Mapping[str, Any]) -> tuple[list[str], str]:
     if state == "equal":
         return [f"{observed} visual tokens: {expected} expected ✓", f"{taken} {digest}".strip()], "$accent"
     if state == "different":
-        said = f"✗ {observed} visual tokens: {expected} expected" if observed is not None else "✗ visual tokens differ"
+        said = "✗ visual tokens differ"
+        if observed is not None:
+            said = f"✗ {observed} visual tokens" + (f": {expected} expected" if expected is not None else "")
         return [said, str(sight.get("why") or ""), f"{taken} {digest}".strip()], "$error"
     wanted = f", {expected} expected" if expected is not None else ""
     return [f"visual tokens not verifiable{wanted}", str(sight.get("why") or ""), digest], "$warning"
@@ -126,5 +128,6 @@ def summary(answer: Answer) -> str:
     if timing.get("tpot_s") is not None:
         parts.append(f"{milliseconds(timing['tpot_s'])} a token")
     if usage.get("completion_tokens") is not None:
-        parts.append(f"{usage['completion_tokens']} tokens")
+        out = usage["completion_tokens"]
+        parts.append(f"{out} token{'' if out == 1 else 's'}")
     return " · ".join(parts)

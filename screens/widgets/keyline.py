@@ -1,0 +1,34 @@
+"""The last line: the keys that work right now, as many as fit, never half a one."""
+
+from __future__ import annotations
+
+from textual.content import Content
+from textual.screen import Screen
+from textual.widget import Widget
+
+
+class KeyLine(Widget):
+    """Follows the focus; what the table marks for the footer is shown in the table's order."""
+
+    DEFAULT_CSS = """
+    KeyLine { dock: bottom; height: 1; width: 1fr; padding: 0 1; }
+    """
+
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, self._changed)
+
+    def _changed(self, screen: Screen[object]) -> None:
+        self.refresh()
+
+    def render(self) -> Content:
+        line = Content("")
+        for _, binding, enabled, _ in self.screen.active_bindings.values():
+            if not (binding.show and enabled):
+                continue
+            shown = binding.key_display or binding.key
+            piece = Content.assemble((shown, "$accent"), (f" {binding.description}", "$muted"))
+            gap = "   " if line else ""
+            if line.cell_length + len(gap) + piece.cell_length > self.size.width:
+                break
+            line = line + gap + piece
+        return line
