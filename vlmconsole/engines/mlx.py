@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import sys
 from typing import Any
@@ -16,7 +17,7 @@ from vlmconsole.engines.profile import ProfileError, ServerProfile
 from vlmconsole.runs.places import Places
 
 READY_PATH = "/health"
-EXTRAS = frozenset({"top_p", "top_k", "seed", "repetition_penalty", "response_format"})
+EXTRAS = frozenset({"top_p", "top_k", "seed", "repetition_penalty", "response_format", "logit_bias"})
 """What it really honours; `stop`, `min_tokens` and `ignore_eos` are accepted and silently ignored."""
 PHASES = (
     ("vlmconsole: phase importing", "starting python"),
@@ -132,3 +133,19 @@ def select_adapter(body: dict[str, Any], served: str, adapter: str | None) -> No
     """
     body["adapter_path"] = adapter
     body["context_management"] = []
+
+
+def held_output(profile: ServerProfile) -> dict[str, Any]:
+    """Request fields that keep an answer going to its ceiling, in the place of min_tokens: the end tokens get a bias
+    of −100. Empty when the model's folder, which names those tokens, is not on this machine.
+    """
+    folder = profile.model_dir()
+    ends: list[int] = []
+    for name in ("generation_config.json", "config.json") if folder else ():
+        assert folder is not None
+        try:
+            found = json.loads((folder / name).read_text("utf-8")).get("eos_token_id")
+        except (OSError, ValueError, AttributeError):
+            continue  # many models have no generation_config.json
+        ends += [token for token in (found if isinstance(found, list) else [found]) if whole(token) is not None]
+    return {"logit_bias": {str(token): -100.0 for token in sorted(set(ends))}} if ends else {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vlmconsole import __version__
-from vlmconsole.engines import servers
+from vlmconsole.engines import mlx, servers
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile
@@ -92,6 +92,8 @@ def request_fields(settings: BenchSettings, server: Server) -> dict[str, Any]:
     }
     if {"min_tokens", "ignore_eos"} <= engine.EXTRAS:
         body |= {"min_tokens": settings.output_tokens, "ignore_eos": True}
+    elif settings.equal_work and server.profile.engine == "mlx":
+        body |= mlx.held_output(server.profile)
     engine.select_adapter(body, server.model, None)
     return body
 
@@ -224,6 +226,8 @@ def conditions_of(
     notes = list(told.notes)
     if fitted is not None and not fitted.exact:
         notes.append(f"input: {fitted.wanted} tokens wanted, {fitted.tokens} is the nearest that the server counts")
+    if "logit_bias" in request_fields(settings, server):
+        notes.append("answers were kept from ending by a bias of −100 on the model's end tokens")
     if summary.finish_reasons.keys() - {"length"} and not settings.equal_work:
         notes.append(f"answers ended by themselves: {summary.finish_reasons}; output work is not equal")
     return Conditions(

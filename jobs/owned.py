@@ -1,0 +1,115 @@
+"""A server that a measuring job owns: started for it, checked against what was wanted, ended with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from vlmconsole.jobs.contract import Context, JobError, Stopped
+
+from vlmconsole.engines import launch, servers
+from vlmconsole.engines.effective import EffectiveSettings
+from vlmconsole.engines.http import EngineError
+from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.measure.bench import Server
+from vlmconsole.runs import processes
+
+
+@contextlib.contextmanager
+def owned(context: Context, profile: ServerProfile, label: str) -> Iterator[Server]:
+    """Start the profile's server for this job alone, and end it with the block; its log comes into the run folder.
+
+    label: tells this job's servers apart, e.g. "b4". The lab's shared server of that profile is left alone. Raises
+    JobError when a server with other settings answers, LaunchError when none comes up, Stopped when asked to stop.
+    """
+    if profile.launch is None:
+        raise JobError(f"{profile.name} is not a server that this lab starts")
+    own = re.sub(r"[^a-z0-9._-]+", "-", f"{profile.name[:30]}-{label[:20]}-{context.run.name[-4:]}".lower())
+    # Marked as this run's, so that it is found and ended even when the worker is killed.
+    env = {**profile.launch.env, processes.RUN_MARK: str(context.run.path)}
+    mine = profile.model_copy(
+        update={"name": own, "launch": profile.launch.model_copy(update={"env": env})},
+    )
+    ready = False
+    try:
+        server = asyncio.run(_start(context, mine, label))
+        ready = True
+        yield server
+    finally:
+        context.log(f"server {label}: {asyncio.run(servers.stop_server(mine, context.places))}")
+        _keep_log(context, own, label, moved=ready)
+
+
+async def _start(context: Context, profile: ServerProfile, label: str) -> Server:
+    def progress(phase: str, seconds: float) -> None:
+        context.log(f"server {label}: {phase} ({seconds:.1f} s)")
+
+    starting = asyncio.create_task(servers.ensure_server(profile, context.places, progress))
+    while not starting.done():
+        if context.stopping():
+            starting.cancel()
+            await asyncio.wait([starting])
+            raise Stopped
+        await asyncio.wait([starting], timeout=0.1)
+    ready = starting.result()
+    if not ready.started_here:
+        raise JobError(
+            f"a server answers at {ready.base_url} already, and this job needs its own there", "stop that one first"
+        )
+    told = await servers.readback(ready.profile)
+    check(profile, told)
+    context.events.note(f"server {label}: ready at {ready.base_url}, {said(told)}")
+    return Server(ready.profile, told, ready.model)
+
+
+def check(profile: ServerProfile, told: EffectiveSettings) -> None:
+    """Raise JobError when a server that tells its settings has others than the profile wants."""
+    wanted = {"running limit B": (profile.running_limit, told.running_limit)}
+    wanted["prefix cache"] = (profile.prefix_cache, told.prefix_cache)
+    for name, (want, have) in wanted.items():
+        if want is not None and have is not None and want != have:
+            raise JobError(f"the server {profile.name} has {name} {_word(have)}, {_word(want)} is wanted")
+
+
+def said(told: EffectiveSettings) -> str:
+    """The settings that matter for a measurement, as the server told them."""
+    limit = "not told" if told.running_limit is None else told.running_limit
+    cache = "not told" if told.prefix_cache is None else _word(told.prefix_cache)
+    return f"{servers.NAMES[told.engine]} {told.version or '(version not told)'}, B {limit}, prefix cache {cache}"
+
+
+def alive(context: Context, server: Server) -> bool:
+    """Whether an owned server still runs (it may have died under a cell)."""
+    running = launch.recorded(context.places, server.profile.name)
+    return running is not None and running.alive
+
+
+def ask(server: Server) -> EffectiveSettings | None:
+    """The server's settings once more; None when it no longer answers."""
+    try:
+        return asyncio.run(servers.readback(server.profile))
+    except EngineError:
+        return None
+
+
+def _word(value: int | bool) -> str:
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+def _keep_log(context: Context, name: str, label: str, *, moved: bool) -> None:
+    """The server's log beside the job's own. After a failed start it also stays where the error says it is."""
+    folder: Path = launch.folder(context.places)
+    log, kept = folder / f"{name}.log", context.run.file(f"server-{label}.log")
+    with contextlib.suppress(FileNotFoundError):
+        if kept.exists():
+            with log.open("rb") as more, kept.open("ab") as whole:
+                shutil.copyfileobj(more, whole)
+        else:
+            shutil.copyfile(log, kept)
+    if moved:
+        log.unlink(missing_ok=True)
+    (folder / f"{name}.lock").unlink(missing_ok=True)

@@ -1,0 +1,118 @@
+"""Sweeps: cells that differ in C, B, picture size or length, and whether they did equal work."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from vlmconsole.measure.settings import BenchSettings
+from vlmconsole.runs.conditions import Conditions
+
+
+class CellSettings(BaseModel):
+    """What one cell has of its own; everything else is the sweep's."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str | None = Field(None, description="what it is called; default: what it has of its own")
+    server: str | None = Field(None, description="another server profile")
+    concurrency: int | None = Field(None, ge=1, description="C, requests that the client keeps in flight")
+    running_limit: int | None = Field(None, ge=1, description="B, requests that the server runs at once")
+    requests: int | None = Field(None, ge=1, description="measured requests")
+    image: str | None = Field(None, description="picture size in pixels, WIDTHxHEIGHT")
+    input_tokens: int | None = Field(None, ge=1, description="prompt tokens")
+    output_tokens: int | None = Field(None, ge=1, description="output, tokens")
+
+
+SHORT = {"concurrency": "c", "running_limit": "b", "image": "", "input_tokens": "in", "output_tokens": "out"}
+GRID = tuple(key for key in CellSettings.model_fields if key != "name")
+
+
+class SweepSettings(BenchSettings):
+    """A sweep: the settings of a measurement, and the cells in which they differ."""
+
+    equal_work: bool = Field(True, description="set requests aside that did not give exactly output_tokens")
+    running_limit: int | None = Field(None, ge=1, description="B; an owned server is restarted where it differs")
+    prefix_cache: bool | None = Field(None, description="prefix cache of the server; default: as its profile says")
+    cells: list[CellSettings] = Field([], description="cells one by one; each gets the grid, too")
+    grid: dict[str, list[Any]] = Field({}, description=f"values to cross, by key: {', '.join(GRID)}")
+
+    @model_validator(mode="after")
+    def _check_cells(self) -> SweepSettings:
+        for key, values in self.grid.items():
+            if key not in GRID:
+                raise ValueError(f"grid.{key}: there is no such key (keys: {', '.join(GRID)})")
+            if not values:
+                raise ValueError(f"grid.{key} is empty")
+        names = [cell.name for cell in self.expand()]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two cells are the same or have the same name: {twice[0]}")
+        return self
+
+    def expand(self) -> list[SweepCell]:
+        """Every cell in the order of measuring. Raises ValueError for a value that no cell may have."""
+        made = []
+        crossed = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+        for cell, more in itertools.product(self.cells or [CellSettings()], crossed):
+            own = {**cell.model_dump(exclude_none=True, exclude={"name"}), **more}
+            own = CellSettings.model_validate(own).model_dump(exclude_none=True)
+            label = "-".join(
+                filter(None, [cell.name, *(_short(key, own[key]) for key in (more if cell.name else own))])
+            )
+            base = self.model_dump(include=set(BenchSettings.model_fields))
+            settings = BenchSettings.model_validate({**base, **{k: v for k, v in own.items() if k != "running_limit"}})
+            limit = own.get("running_limit", self.running_limit)
+            made.append(SweepCell(re.sub(r"[^A-Za-z0-9._-]+", "-", label) or "only", settings, limit))
+        return made
+
+
+@dataclass(frozen=True)
+class SweepCell:
+    """One cell: its settings and B (None: as the server has it)."""
+
+    name: str
+    settings: BenchSettings
+    running_limit: int | None
+
+    @property
+    def server(self) -> tuple[str, int | None]:
+        """What tells servers apart: profile and B."""
+        return self.settings.server, self.running_limit
+
+    def varied(self) -> dict[str, Any]:
+        """The settings that sweeps vary, for tables and plots."""
+        wanted = self.settings.model_dump(include={*SHORT, "requests", "server"})
+        return {**wanted, "running_limit": self.running_limit}
+
+
+def _short(key: str, value: Any) -> str:
+    return f"{SHORT[key]}{value}" if key in SHORT else f"n{value}" if key == "requests" else str(value)
+
+
+def work_done(wanted: int, planned: int, summary: dict[str, Any]) -> tuple[bool, str]:
+    """Whether all of a cell's planned requests gave exactly the wanted output, and in words what did not."""
+    counted, aside = summary["n"], sum(summary["set_aside"].values())
+    parts = [f"{count} {why}" for why, count in summary["set_aside"].items()]
+    parts += [f"{count} {why}" for why, count in summary["failure_kinds"].items()]
+    if not aside and counted and summary["output_tokens"] != wanted:
+        return False, f"{summary['output_tokens']} tokens of output, {wanted} wanted"
+    if counted == planned:
+        return True, f"all {planned} gave {wanted} tokens"
+    return False, f"{counted} of {planned} gave {wanted} tokens; not counted: {', '.join(parts) or 'not sent'}"
+
+
+def differing(cells: list[Conditions]) -> list[str]:
+    """The conditions in which a sweep's cells differ: what was varied, and what varied by itself."""
+    found: list[str] = []
+    dumps = [cell.model_dump(mode="json") for cell in cells]
+    for key in Conditions.model_fields:
+        if key in ("n", "notes", "client_error", "settings"):
+            continue
+        if any(dump[key] != dumps[0][key] for dump in dumps[1:]):
+            found.append(key)
+    return found

@@ -1,0 +1,59 @@
+"""The same server with one launch setting changed: its running limit B, or its prefix cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vlmconsole.engines.profile import Launch, ProfileError, ServerProfile
+
+LIMIT_FLAG = {"sglang": "--max-running-requests", "vllm": "--max-num-seqs"}
+CACHE_OFF = {"sglang": "--disable-radix-cache", "vllm": "--no-enable-prefix-caching"}
+CACHE_ON = {"vllm": "--enable-prefix-caching"}  # SGLang's and (by default) vLLM's cache is on without a flag
+
+
+def with_running_limit(profile: ServerProfile, limit: int) -> ServerProfile:
+    """The profile with running limit B = ``limit``. Raises ProfileError for a server that is not launched here."""
+    if profile.running_limit == limit and (profile.launch is None or profile.engine == "mlx"):
+        return profile
+    launch = _launch(profile, f"running limit {limit}")
+    changed = profile.model_copy(update={"running_limit": limit})
+    if profile.engine == "mlx":
+        return changed
+    argv = set_flag(launch.argv, LIMIT_FLAG[profile.engine], str(limit))
+    return changed.model_copy(update={"launch": launch.model_copy(update={"argv": argv})})
+
+
+def with_prefix_cache(profile: ServerProfile, on: bool) -> ServerProfile:
+    """The profile with its prefix cache on or off. Raises ProfileError for a server that is not launched here."""
+    launch = _launch(profile, f"its prefix cache {'on' if on else 'off'}")
+    changed = profile.model_copy(update={"prefix_cache": on})
+    if profile.engine == "mlx":
+        return changed
+    switches = {CACHE_OFF[profile.engine], CACHE_ON.get(profile.engine, "")}
+    argv = tuple(word for word in launch.argv if word not in switches)
+    flag = CACHE_ON.get(profile.engine, "") if on else CACHE_OFF[profile.engine]
+    argv = (*argv, flag) if flag else argv
+    return changed.model_copy(update={"launch": launch.model_copy(update={"argv": argv})})
+
+
+def set_flag(argv: Sequence[str], flag: str, value: str) -> tuple[str, ...]:
+    """A launch line with ``flag value``, in the place of an earlier one (``flag value`` or ``flag=value``)."""
+    words: list[str] = []
+    skip = False
+    for index, word in enumerate(argv):
+        if skip:
+            skip = False
+        elif word == flag:
+            skip = index + 1 < len(argv) and not argv[index + 1].startswith("--")
+        elif not word.startswith(f"{flag}="):
+            words.append(word)
+    return (*words, flag, value)
+
+
+def _launch(profile: ServerProfile, wanted: str) -> Launch:
+    if profile.launch is None or profile.ssh_host or profile.engine == "openai":
+        raise ProfileError(
+            f"server {profile.name} is not started by this lab, so it cannot be restarted with {wanted}:"
+            " start it so by hand and name that server's profile"
+        )
+    return profile.launch
