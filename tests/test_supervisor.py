@@ -207,6 +207,16 @@ def test_a_claim_whose_worker_never_began_goes_back_into_the_queue(lab: Lab) -> 
     assert lab.store.get(number).attempt == 1
 
 
+@pytest.mark.parametrize("made", ["nothing", "folder"])
+def test_a_claim_whose_folder_was_not_finished_goes_back_too(lab: Lab, made: str) -> None:
+    number, path = lab.add(steps=1), lab.places.runs / "20261129-000000-count-0000"
+    if made == "folder":
+        path.mkdir()
+    lab.store.claim(number, ("cpu.0",), None, str(path))
+    lab.crash()
+    assert lab.ends(number) == ["done"] and not path.exists()
+
+
 def test_device_locks_are_held_by_the_worker_and_freed_by_its_death(lab: Lab) -> None:
     number = lab.add(devices=("cpu:all",), **LONG)
     lab.at_step(number)

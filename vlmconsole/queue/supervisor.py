@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from vlmconsole.errors import LabError
 from vlmconsole.jobs import books
@@ -127,26 +128,28 @@ class Supervisor:
                 self.live[job.id] = Live(job, run, worker, self.clock)
                 self.store.running(job.id, int(pid), str(token))
                 return True
+        if not run.path.is_dir() and job.state == "starting":
+            self.store.unclaim(job.id)
+            return True
         if not run.path.is_dir():
             self._finish(job, "lost", f"its run folder {run.path} is gone")
             return True
-        began = now.get("state") != "queued"
+        began = _began(now)
         if not began:
             # Perhaps it was never started, perhaps it is just starting. With its lock in hand it cannot start any more.
             descriptor = books.lock(run)
             if descriptor is None:
                 return False  # it lives: it will write its pid in a moment
             try:
-                began = run.state().get("state") != "queued"
+                began = _began(run.state())
                 if not began:
-                    run.set_state("lost", "never began")
+                    run.set_state("lost", "never began")  # should it still come, it finds its run ended
+                    processes.kill_family(None, run.path)
+                    shutil.rmtree(run.path, ignore_errors=True)
+                    self.store.unclaim(job.id)
+                    return True
             finally:
-                processes.kill_family(None, run.path)
                 os.close(descriptor)
-            if not began:
-                self.store.unclaim(job.id)
-                shutil.rmtree(run.path, ignore_errors=True)
-                return True
         if pid:
             processes.kill_family(int(pid) if processes.started(int(pid)) is None else None, run.path)
         asked = run.read_json("stop.json", None)
@@ -208,11 +211,12 @@ class Supervisor:
         if start.guest_of is not None:
             more["server_run"] = self.store.get(start.guest_of).run
         preset = Preset(job.preset, job.kind, job.title, job.spec)
-        run = create_run(self.places, preset, spec, earlier, **more)
+        # Booked first and made then: whoever finds the one without the other after a crash knows that nothing ran.
+        name = RunFolder.new_name(self.places.runs, job.preset)
+        if not self.store.claim(job.id, start.devices, start.guest_of, str(self.places.runs / name)):
+            return  # cancelled meanwhile
+        run = create_run(self.places, preset, spec, earlier, name=name, **more)
         run.set_state("queued", attempt=job.attempt)
-        if not self.store.claim(job.id, start.devices, start.guest_of, str(run.path)):
-            shutil.rmtree(run.path, ignore_errors=True)  # cancelled meanwhile
-            return
         try:
             worker = self.executor.start(run, interpreter, locks, self.machine.variables(start.devices))
         except OSError as error:
@@ -263,3 +267,8 @@ class Supervisor:
             elif self.clock() - self._unused.setdefault(number, self.clock()) >= SERVER_IDLE:
                 with contextlib.suppress(LabError):  # it ended by itself just now
                     self.store.cancel(number, "no job needed it any more")
+
+
+def _began(state: dict[str, Any]) -> bool:
+    """Whether a worker ever wrote into the run (its folder may not even have been finished)."""
+    return state.get("state") not in (None, "queued")

@@ -61,6 +61,7 @@ class RunFolder:
         spec: dict[str, Any],
         title: str,
         home: Path,
+        name: str | None = None,
         **more: Any,
     ) -> "RunFolder":
         """Make ``parent/YYYYmmdd-HHMMSS-<preset>-<4 hex>`` holding ``job.json`` and state *queued*.
@@ -68,21 +69,23 @@ class RunFolder:
         ``more`` goes into job.json as it is: ``earlier`` (folder of the attempt this one continues),
         ``attempt``, ``environment``, ``timing_sensitive`` and the like.
         """
-        label = re.sub(r"[^A-Za-z0-9._-]+", "-", preset).strip("-.") or "run"
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        while True:
-            stamp = time.strftime("%Y%m%d-%H%M%S")
-            path = parent / f"{stamp}-{label[:60]}-{secrets.token_hex(2)}"
-            try:
-                path.mkdir(mode=0o700)
-                break
-            except FileExistsError:
-                continue
+        path = parent / (name or cls.new_name(parent, preset))
+        path.mkdir(mode=0o700)
         run = cls(path)
         job = {"kind": kind, "preset": preset, "title": title, "spec": spec, "home": str(home), **more}
         run.write_json("job.json", {**job, "created": round(time.time(), 3)})
         run.set_state("queued", attempt=more.get("attempt", 1))
         return run
+
+    @staticmethod
+    def new_name(parent: Path, preset: str) -> str:
+        """A name that no run in ``parent`` has. The queue books it before it makes the folder."""
+        label = re.sub(r"[^A-Za-z0-9._-]+", "-", preset).strip("-.")[:60] or "run"
+        while True:
+            name = f"{time.strftime('%Y%m%d-%H%M%S')}-{label}-{secrets.token_hex(2)}"
+            if not (parent / name).exists():
+                return name
 
     @property
     def name(self) -> str:
