@@ -65,7 +65,9 @@ def test_the_base_install_works_beside_numpy_1(wheel: Path, tmp_path: Path) -> N
 
     script = tmp_path / "env" / "bin" / "vlmconsole"
     for command in ((script,), (python, "-m", "vlmconsole")):
-        assert json.loads(sh(*command, "tokens", "448x336", "--json", cwd=tmp_path, **home).stdout)["visual_tokens"] == 192
+        assert (
+            json.loads(sh(*command, "tokens", "448x336", "--json", cwd=tmp_path, **home).stdout)["visual_tokens"] == 192
+        )
         presets = json.loads(sh(*command, "jobs", "presets", "--json", cwd=tmp_path, **home).stdout)["presets"]
         assert "model-tiny" in {preset["name"] for preset in presets}
         assert "demo" in sh(*command, "servers", "list", "--json", cwd=tmp_path, **home).stdout
@@ -78,7 +80,12 @@ def test_the_base_install_works_beside_numpy_1(wheel: Path, tmp_path: Path) -> N
     # A worker runs here and says plainly what this environment lacks; the failed run is kept.
     done = subprocess.run(
         [str(script), "run", "model-tiny", "--json"],
-        cwd=tmp_path, env={**os.environ, **home}, capture_output=True, text=True, timeout=120, check=False,
+        cwd=tmp_path,
+        env={**os.environ, **home},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 1, done.stderr
     assert "torch" in done.stderr and "Traceback" not in done.stderr

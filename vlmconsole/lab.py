@@ -98,19 +98,11 @@ def read_settings(config: Path) -> Settings:
 def _checked(setting: Field[Any], value: Any, source: str) -> Any:
     """`value` as the setting's own type, from TOML or from the text of the environment; SettingsError otherwise."""
     told = f"{source} sets {setting.name} to {value!r}"
-    rules, kind = setting.metadata, type(setting.default)
+    rules = setting.metadata
+    kind: Any = type(setting.default)
     if kind is bool:
-        words = {
-            "1": True,
-            "true": True,
-            "yes": True,
-            "on": True,
-            "0": False,
-            "false": False,
-            "no": False,
-            "off": False,
-        }
-        found = words.get(str(value).lower())
+        word = str(value).lower()
+        found = word in _TRUE if word in _TRUE + _FALSE else None
         if found is None:
             raise SettingsError(f"{told}; allowed: true, false.")
         return found
