@@ -76,8 +76,23 @@ def show(run: Annotated[str, typer.Argument(help="a run's name, a part of it, a 
         "summary": folder.read_json("summary.json"),
         "files": files,
     }
-    lines = [f"{job.get('title')} ({job.get('kind')})", *(f"  {k} = {v}" for k, v in value["spec"].items())]
-    emit(value, "\n".join([*lines, ending(folder), f"{len(files)} files, {sum(files.values())} bytes"]))
+    lines = [f"{job.get('title')} ({job.get('kind')})", *(f"  {k} = {_brief(v)}" for k, v in value["spec"].items())]
+
+    def human(console: Console) -> None:
+        from vlmconsole.cli.plots import show_plots
+
+        last = [ending(folder), f"{len(files)} files, {sum(files.values())} bytes"]
+        console.print("\n".join([*lines, *last]), markup=False, soft_wrap=True)
+        show_plots(console, folder)
+
+    emit(value, human)
+
+
+def _brief(value: Any) -> Any:
+    """A setting as it is shown: of tables only what is set."""
+    if isinstance(value, list):
+        return [_brief(item) for item in value]
+    return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
 
 
 def took(one: dict[str, Any]) -> str:
