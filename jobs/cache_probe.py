@@ -51,21 +51,35 @@ def run(context: Context, spec: CacheProbeSettings) -> dict[str, Any]:
     from vlmconsole.measure import cache
 
     spec.bench()  # a bad picture size is said before a server is started
+    control = _control(spec, context.places)
     limits = {"cold_share": cache.COLD_SHARE, "control_share": cache.CONTROL_SHARE, "least_pairs": spec.least_pairs}
     context.run.write_json("plan.json", {"pairs": spec.pairs, "control": spec.control, "limits": limits})
     probe = _Probe(context, spec)
     with contextlib.suppress(Stopped):
         with _serving(context, spec.server, True) as server:
             probe.arm("cache on", server)
-        if spec.control:
-            name = spec.server if spec.control == RESTART else spec.control
-            with _serving(context, name, False) as server:
+        if control:
+            with _serving(context, control, False) as server:
                 probe.arm("cache off", server)
     summary = probe.summary(limits)
     if context.stopping():
         raise Stopped(summary)
     context.events.note(f"{summary['verdict']}: {'; '.join(summary['reasons'])}")
     return summary
+
+
+def _control(spec: CacheProbeSettings, places: Places) -> str:
+    """The control's profile, "" for none. Raises JobError, before anything runs, when there can be no such server."""
+    from vlmconsole.engines.servers import launched_here
+
+    if spec.control != RESTART:
+        return profile_of(spec.control, places).name if spec.control else ""
+    if not launched_here(profile_of(spec.server, places)):
+        raise JobError(
+            f"{spec.server} is not started by this lab, so it cannot be restarted with its cache off",
+            "start such a server by hand and name its profile as `control`, or set control to nothing",
+        )
+    return spec.server
 
 
 @contextlib.contextmanager
@@ -82,11 +96,6 @@ def _serving(context: Context, name: str, cache: bool) -> Iterator[Any]:
         with owned.owned(context, with_prefix_cache(profile, cache), f"cache-{'on' if cache else 'off'}") as server:
             yield server
         return
-    if not cache and name == context.run.job().get("spec", {}).get("server"):
-        raise JobError(
-            f"{name} is not started by this lab, so it cannot be restarted with its cache off",
-            "start such a server by hand and name its profile as `control`, or set control to nothing",
-        )
     server = find_server(BenchSettings(server=name), context.places)
     context.events.note(f"{name}: {owned.said(server.settings)}")
     yield server

@@ -98,7 +98,7 @@ def _cells(cells: list[dict[str, Any]]) -> Table:
             _figure(summary.get("throughput_tok_s")),
             summary.get("n", 0),
             cell["state"].upper() if cell["state"] != "valid" else cell["state"],
-            cell["why"] or cell.get("work") or "",
+            " · ".join(filter(None, [cell.get("work"), cell["why"]])),
         ]
         table.add_row(*(Text(str(value)) for value in row))
     return table
