@@ -219,10 +219,9 @@ class ChatAsk(ChatDesk):
 
     def _fault(self) -> str:
         """Why nothing can be sent now, "" when it can."""
-        link = self.console.link
         if self.running:
             return "an answer is being given; Esc stops it"
-        if link is None:
+        if self.console.link is None or not self.furnished:
             return "still looking for the server; your question stays here"
         return ""
 

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static, TextArea
-from vlmconsole.screens.keys import bindings, reading_actions
+from vlmconsole.screens.keys import bindings, own_actions, reading_actions
 from vlmconsole.screens.table import SCREENS
 from vlmconsole.screens.widgets.composer import Composer, Question
 from vlmconsole.screens.widgets.conversations import Conversations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from vlmconsole.app import ConsoleApp
 
 _READING = reading_actions("chat")
+_OWN = own_actions("chat")
 PANES = (("Conversations", "conversations"), ("Messages", "middle"), ("Why", "why"))
 
 WELCOME = Content.assemble(
@@ -55,6 +56,7 @@ class ChatDesk(Screen[None]):
         super().__init__()
         self.chat: Chat | None = None
         self.pane = 1
+        self.furnished = False
         self._search = ""
 
     @cached_property
@@ -72,24 +74,32 @@ class ChatDesk(Screen[None]):
         yield TopBar([(str(entry.number), entry.title) for entry in SCREENS], "Chat")
         yield Static(id="panetabs")
         with Horizontal(id="panes"):
-            yield Conversations(id="conversations")
-            with Vertical(id="middle", classes="-current"):
-                with Center(id="welcome"):
-                    yield Static(WELCOME)
-                yield Transcript(drawing=self.console.drawing, id="transcript")
-            yield WhyPanel(id="why")
+            # The first frame is what one needs to begin: the rest of the furniture follows in `_furnish`.
+            yield Static(classes="hold -left")
+            with Vertical(id="middle", classes="-current"), Center(id="welcome"):
+                yield Static(WELCOME)
+            yield Static(classes="hold -right")
         yield Composer()
         yield KeyLine()
 
     async def on_mount(self) -> None:
         self.console.server_changed.subscribe(self, lambda _: self.show_server())
-        self.show_server()
         self._show_tabs()
         self.composer.question.focus()
-        # The newest conversation is where one left off; it is read after the first frame.
-        self.call_after_refresh(self._resume)
+        self.call_after_refresh(self._furnish)
 
-    async def _resume(self) -> None:
+    async def _furnish(self) -> None:
+        """After the first frame: the panes, and the newest conversation, where one left off."""
+        panes, middle = self.query_one("#panes"), self.query_one("#middle")
+        transcript = Transcript(drawing=self.console.drawing, id="transcript")
+        transcript.display = False
+        await panes.remove_children(".hold")
+        await panes.mount(Conversations(id="conversations"), before=middle)
+        await panes.mount(WhyPanel(id="why"), after=middle)
+        await middle.mount(transcript)
+        self.furnished = True
+        self.show_server()
+        self.refresh_bindings()
         self.store.purge()
         newest = self.store.chats()
         await self.open_chat(newest[0] if newest else None)
@@ -152,6 +162,8 @@ class ChatDesk(Screen[None]):
             bar.show("starting", "…", "")
             return
         bar.show(link.view.state, link.view.short, link.view.long)
+        if not self.furnished:
+            return
         self.query_one(WhyPanel).show_settings(link.settings)
         if link.view.state == "failed":
             self.composer.notice(link.view.note, "$error")
@@ -178,6 +190,8 @@ class ChatDesk(Screen[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Single-letter keys are off, and gone from the footer, while a text is being typed."""
         if action in _READING and self.typing:
+            return False
+        if not self.furnished and action in _OWN:
             return False
         return super().check_action(action, parameters)
 

@@ -103,3 +103,8 @@ def reading_actions(screen: str) -> frozenset[str]:
     return frozenset(
         key.action.partition("(")[0] for key in KEYS if key.place == "reading" and key.screen in ("", screen)
     )
+
+
+def own_actions(screen: str) -> frozenset[str]:
+    """Names of the actions that one screen handles itself."""
+    return frozenset(key.action.partition("(")[0] for key in KEYS if key.screen == screen)

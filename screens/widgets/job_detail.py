@@ -10,10 +10,10 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Static
 from vlmconsole.screens.widgets.figures import bar, figure, size, sparkline
 from vlmconsole.screens.widgets.job_rows import devices, job_name, state_sign
 from vlmconsole.screens.widgets.lines import LineView
+from vlmconsole.screens.widgets.said import Said
 
 from vlmconsole.queue.desk import Particulars, Row, duration
 from vlmconsole.runs.logfile import LogPage, shown
@@ -75,8 +75,7 @@ class JobDetail(VerticalScroll):
         super().__init__(id=id)
         self.curves = Curves()
         names = ("job-head", "job-cause", "job-tail", "job-course", "job-more")
-        self._parts = {name: Static(id=name) for name in names}
-        self._drawn: dict[str, Content] = {}
+        self._parts = {name: Said(id=name) for name in names}
 
     def compose(self) -> ComposeResult:
         *before, last = self._parts.values()
@@ -102,12 +101,9 @@ class JobDetail(VerticalScroll):
         self._put("job-more", _more(row, more, told))
 
     def _put(self, name: str, text: Content) -> None:
-        if self._drawn.get(name) == text:
-            return
-        self._drawn[name] = text
         part = self._parts[name]
         part.set_class(bool(text), "-there")
-        part.update(text)
+        part.say(text)
 
 
 def _head(row: Row, told: Told, now: float) -> Content:

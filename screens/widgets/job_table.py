@@ -13,6 +13,7 @@ from textual.message import Message
 from textual.widgets import Input, Static
 from vlmconsole.screens.widgets.job_rows import Columns
 from vlmconsole.screens.widgets.lines import LineView
+from vlmconsole.screens.widgets.said import Said
 
 from vlmconsole.queue.desk import Board, Row
 
@@ -109,11 +110,10 @@ class JobTable(Vertical):
 
     def __init__(self, clock: Callable[[], float] = time.time, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._counts, self._columns = Static(id="job-counts"), Static(id="job-columns")
+        self._counts, self._columns = Said(id="job-counts"), Said(id="job-columns")
         self.field = Input(placeholder="number, name, kind or state", id="job-filter", compact=True)
         self.rows = JobRows(clock)
         self._empty = Static(EMPTY, id="job-empty")
-        self._header: Content | None = None
 
     def compose(self) -> ComposeResult:
         yield from (self._counts, self.field, self._columns, self.rows, self._empty)
@@ -129,17 +129,14 @@ class JobTable(Vertical):
             part.display = there
         self.rows.show(board.rows)
         named = not self.screen.has_class("-narrow")  # there the pane's tab says it
-        self._counts.update(_counts(board, words, named=named))
+        self._counts.say(_counts(board, words, named=named))
         self._draw_columns()
 
     def on_resize(self) -> None:
         self._draw_columns()
 
     def _draw_columns(self) -> None:
-        header = self.rows.columns.header()
-        if header != self._header:
-            self._header = header
-            self._columns.update(header)
+        self._columns.say(self.rows.columns.header())
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()

@@ -9,9 +9,10 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Input, Static
+from textual.widgets import Input
 from vlmconsole.screens.widgets.figures import size
 from vlmconsole.screens.widgets.lines import LineView
+from vlmconsole.screens.widgets.said import Said
 
 from vlmconsole.runs.logfile import LogPage, shown
 
@@ -76,7 +77,7 @@ class LogView(Vertical):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._title = Static(id="log-head")
+        self._title = Said(id="log-head")
         self.field = Input(placeholder="search the log: Enter older, ↓ newer, Esc back", id="log-search", compact=True)
         self.lines = LogLines()
         self.page: LogPage | None = None
@@ -157,7 +158,7 @@ class LogView(Vertical):
             pieces.append((f" · “{words}” {place}{', only these' if self.only else ''}", "$accent"))
         following = self.lines.follow
         pieces.append((" · following" if following else " · f follows the end", "$muted" if following else "$warning"))
-        self._title.update(Content.assemble(*pieces))
+        self._title.say(Content.assemble(*pieces))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()

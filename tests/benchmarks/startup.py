@@ -41,6 +41,7 @@ def started(argv: list[str], home: Path) -> tuple[int, int]:
     """Fork `argv` on a terminal of 120×40; gives (pid, terminal)."""
     pid, terminal = pty.fork()
     if pid == 0:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's second start finds compiled modules
         os.environ.update(TERM="xterm-256color", COLORTERM="truecolor", TMUX="benchmark", VLMCONSOLE_HOME=str(home))
         os.execv(argv[0], argv)
     ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
