@@ -171,7 +171,8 @@ class _Probe:
         from vlmconsole.measure.cache_facts import cached_counter
         from vlmconsole.measure.load import Cell, Target, run_cell
 
-        context, taken = self.context, []
+        context = self.context
+        taken: list[Any] = []
         context.check_stop()
         before = cached_counter(server)
         cell = Cell(
