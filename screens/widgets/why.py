@@ -98,7 +98,8 @@ def proofs(answer: Answer) -> list[dict[str, Any]]:
     if prompt is not None and seen and None not in seen:
         text = prompt - sum(int(count or 0) for count in seen)
         for sight in found:
-            sight["sum"] = f"({prompt} prompt − {text} text)"
+            together = f" over {len(found)} pictures" if len(found) > 1 else ""
+            sight["sum"] = f"({prompt} prompt − {text} text{together})"
     return found
 
 
