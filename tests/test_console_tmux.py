@@ -32,7 +32,7 @@ class Tmux:
         return subprocess.run([*self._base, *words], capture_output=True, text=True, timeout=20).stdout
 
     def open(self, home: Path, columns: int, rows: int) -> None:
-        command = f"{sys.executable} -m vlmconsole --home {home}; echo ended; stty -a | grep -c -- -echo; sleep 60"
+        command = f"{sys.executable} -m vlmconsole --home {home}; echo ended; stty -a | grep -c -- -icanon; sleep 60"
         self.run("new-session", "-d", "-x", str(columns), "-y", str(rows), command)
 
     def screen(self) -> str:
@@ -79,7 +79,9 @@ async def test_a_pasted_path_is_asked_about_in_tmux(tmp_path: Path, tmux: Tmux, 
         tmux.keys("Escape")
         await tmux.shows("i write")
         tmux.keys("q")
-        assert "0" in await tmux.shows("ended")
+        await tmux.shows("ended")
+        await asyncio.sleep(0.5)
+        assert tmux.screen().split()[:2] == ["ended", "0"]  # the terminal's own line editing is back
 
 
 async def test_a_closed_terminal_ends_the_console_and_keeps_the_answer(tmp_path: Path, tmux: Tmux) -> None:
