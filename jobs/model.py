@@ -24,10 +24,8 @@ class ModelSpec(Spec):
     warm_up: int = Field(30, ge=0, description="steps of rising learning rate, each phase")
     eyes_share: float = Field(0.5, ge=0, description="weight of the naming loss in the language phase")
     refresh: int = Field(8, ge=0, description="eyes scenes seen beside each language batch")
-    question_steps: int = Field(500, ge=1, description="steps of the short-questions phase")
-    question_rate: float = Field(1.5e-3, gt=0, description="AdamW learning rate of that phase")
-    binding_steps: int = Field(500, ge=1, description="steps of the phase after it, several kinds a picture")
-    binding_rate: float = Field(1.5e-3, gt=0, description="AdamW learning rate of that phase")
+    question_steps: int = Field(500, ge=1, description="steps of each of the three stages of short questions")
+    question_rate: float = Field(1.5e-3, gt=0, description="AdamW learning rate of those stages")
     question_batch: int = Field(20, ge=2, le=256, description="pictures a step of that phase")
     question_counts: int = Field(5, ge=0, description="counting pictures among them")
     question_turns: int = Field(8, ge=1, description="questions about one picture")
@@ -40,11 +38,7 @@ class ModelSpec(Spec):
 def _estimate(spec: ModelSpec) -> Estimate:
     # Seconds a step of 24 (of 20 with 12 beside) as measured, and of the measuring at the end.
     steps = 0.85 * spec.eyes_steps + 1.6 * spec.language_steps
-    seconds = (
-        spec.batch / 24 * steps
-        + spec.question_batch / 20 * 1.6 * (spec.question_steps + spec.binding_steps)
-        + 0.25 * spec.measure
-    )
+    seconds = spec.batch / 24 * steps + spec.question_batch / 20 * 1.6 * 3 * spec.question_steps + 0.25 * spec.measure
     return Estimate(
         seconds=seconds * 2 / min(2, spec.threads),
         memory_bytes=1_200_000_000,
@@ -66,8 +60,10 @@ def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
         shutil.copyfile(context.earlier.file(CHECKPOINT), checkpoint)
         context.events.note(f"taking up the checkpoint of {context.earlier.name}")
     before = {"eyes": 0, "language": recipe.eyes_steps, "questions": recipe.eyes_steps + recipe.language_steps}
-    before["binding"] = before["questions"] + recipe.question_steps
-    total = before["binding"] + recipe.binding_steps
+    total = before["questions"]
+    for stage in pretrain.STAGES:
+        before[stage.name] = total
+        total += recipe.question_steps
 
     def report(point: pretrain.Point) -> None:
         done = before[point.phase] + point.step

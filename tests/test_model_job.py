@@ -17,7 +17,6 @@ from vlmconsole.runs.places import Places
 SETS = ["seed=3", "threads=1", "batch=3", "eyes_steps=6", "language_steps=6", "count_share=1", "warm_up=2"]
 SETS += [
     "question_steps=2",
-    "binding_steps=2",
     "question_batch=3",
     "question_counts=1",
     "question_turns=2",

@@ -16,6 +16,7 @@ from vlmconsole.training.bundle import begin
 from vlmconsole.training.lora import inject
 from vlmconsole.training.model import Turn, encode, load
 from vlmconsole.training.pretrain import (
+    STAGES,
     Point,
     Recipe,
     eyes_scene,
@@ -31,7 +32,6 @@ LAST = {
     "question_batch": 3,
     "question_counts": 1,
     "question_turns": 2,
-    "binding_steps": 2,
     "question_refresh": 2,
 }
 SHORT = Recipe(seed=3, threads=1, batch=3, eyes_steps=3, language_steps=3, count_share=1, warm_up=2, **LAST)
@@ -56,7 +56,9 @@ def train(folder: Path, recipe: Recipe, stop_after: int | None = None) -> tuple[
 
 def test_stopped_or_killed_runs_end_in_the_same_weights(tmp_path: Path) -> None:
     whole, points = train(tmp_path / "whole", SHORT)
-    assert [p.phase for p in points] == ["eyes"] * 3 + ["language"] * 3 + ["questions"] * 2 + ["binding"] * 2
+    assert [p.phase for p in points] == ["eyes"] * 3 + ["language"] * 3 + ["questions"] * 2 + ["binding"] * 2 + [
+        "detail"
+    ] * 2
     assert all(p.loss > 0 and p.seconds_per_step > 0 for p in points)
 
     parts = tmp_path / "parts"
@@ -92,7 +94,7 @@ def test_lessons_never_count_past_the_limit() -> None:
     counted = [json.loads(one.chat[0].answer or "") for one in lessons if one.chat[0].text == COUNT_PROMPT]
     assert len(counted) == 3 * recipe.count_share
     assert max(max(answer.values()) for answer in counted) <= recipe.most_counted
-    later = [question_lesson(recipe, 0, index) for index in range(recipe.question_batch)]
+    later = [question_lesson(recipe, STAGES[0], 0, index) for index in range(recipe.question_batch)]
     assert sum(one.chat[0].text == COUNT_PROMPT for one in later) == recipe.question_counts
     assert max(len(one.chat) for one in later) > 5
     assert any(one.scene is None for one in lessons) and any(len(one.chat) > 1 for one in lessons)

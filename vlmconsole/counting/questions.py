@@ -7,12 +7,12 @@ are short and always true; where several would be true, the question is not aske
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vlmconsole.counting.layout import OPEN, SCATTERED
 from vlmconsole.counting.look import COLOURS, PLAIN, random_look
-from vlmconsole.counting.scene import KINDS, SHAPES, Scene, Thing, Wanted, compose
+from vlmconsole.counting.scene import KINDS, SHAPES, Scene, Thing, Wanted, compose, label_json
 
 COUNT_PROMPT = (
     "Count the red circles and the blue squares. "
@@ -132,7 +132,7 @@ ASKERS: dict[str, Ask] = {
     "describe": _describe,
     "outside": _outside,
 }
-_SHARES = {"colour": 5, "shape": 5, "larger": 4, "yes_no": 5, "how_many": 3, "describe": 2, "outside": 1}
+SHARES = {"colour": 5, "shape": 5, "larger": 4, "yes_no": 5, "how_many": 3, "describe": 2, "outside": 1}
 
 
 def few_things(seed: str, counts: Sequence[int] = (1, 2, 2, 3, 3, 4)) -> Scene:
@@ -154,11 +154,15 @@ def few_things(seed: str, counts: Sequence[int] = (1, 2, 2, 3, 3, 4)) -> Scene:
 
 
 def question_set(
-    seed: str, turns: int = 4, kind: str | None = None, counts: Sequence[int] = (1, 2, 2, 3, 3, 4)
+    seed: str,
+    turns: int = 4,
+    kind: str | None = None,
+    counts: Sequence[int] = (1, 2, 2, 3, 3, 4),
+    shares: Mapping[str, int] = SHARES,
 ) -> QuestionSet:
     """A few-things picture with up to `turns` questions; of one `kind` only, if given (see ASKERS).
 
-    `counts` are the numbers of things to choose from.
+    `counts` are the numbers of things to choose from, `shares` how often each kind is asked.
     """
     rng = random.Random(f"ask:{seed}")
     attempt = 0
@@ -167,7 +171,7 @@ def question_set(
         pairs: list[tuple[str, str]] = []
         kinds: list[str] = []
         for _ in range(turns):
-            name = kind or rng.choices(list(_SHARES), list(_SHARES.values()))[0]
+            name = kind or rng.choices(list(shares), list(shares.values()))[0]
             pair = ASKERS[name](rng, scene.things)
             if pair is not None and pair not in pairs:
                 pairs.append(pair)
@@ -178,12 +182,17 @@ def question_set(
 
 
 def crowd_set(
-    seed: str, turns: int = 8, kinds_of: Sequence[int] = (1, 1, 1, 2, 2, 3), each: tuple[int, int] = (3, 10)
+    seed: str,
+    turns: int = 8,
+    kinds_of: Sequence[int] = (1, 1, 1, 2, 2, 3),
+    each: tuple[int, int] = (3, 10),
+    asks: Sequence[str] = ("colour", "colour", "shape", "shape", "yes_no"),
 ) -> QuestionSet:
     """Many things of few kinds, and up to `turns` questions about what the kinds are; never about how many.
 
     A kind that is there several times is seen by a model that does not yet know where to look. `kinds_of` are
-    the numbers of kinds to choose from, `each` how often a kind comes, lowest and highest.
+    the numbers of kinds to choose from, `each` how often a kind comes (lowest, highest), `asks` the kinds of
+    question.
     """
     rng = random.Random(f"crowd:{seed}")
     kinds = rng.sample(KINDS, rng.choice(kinds_of))
@@ -194,7 +203,7 @@ def crowd_set(
     pairs: list[tuple[str, str]] = []
     names: list[str] = []
     for _ in range(turns):
-        name = rng.choice(("colour", "colour", "shape", "shape", "yes_no"))
+        name = rng.choice(asks)
         colour, shape = rng.choice(kinds)
         pair: tuple[str, str] | None = None
         if name == "yes_no":
@@ -210,6 +219,20 @@ def crowd_set(
     if not pairs:
         return question_set(seed, turns)
     return QuestionSet(scene, tuple(pairs), tuple(names))
+
+
+def echo_chat(seed: str, turns: int = 6) -> QuestionSet:
+    """Numbers to be said after, 0 to 12, without a picture: the digits are learnt as words, not counted."""
+    rng = random.Random(f"echo:{seed}")
+    pairs = []
+    for _ in range(turns):
+        red, blue = rng.randint(0, 12), rng.randint(0, 12)
+        if rng.random() < 0.4:
+            pairs.append((f"Say {red}.", str(red)))
+        else:
+            text = f"Write {red} red circles and {blue} blue squares as a JSON object."
+            pairs.append((text, label_json({"red_circles": red, "blue_squares": blue})))
+    return QuestionSet(None, tuple(pairs), ("echo",) * turns)
 
 
 def outside_chat(seed: str) -> QuestionSet:

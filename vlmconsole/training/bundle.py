@@ -84,7 +84,6 @@ across in the 448-pixel picture.
 
 {settings}
 
-Eyes first (the vision tower with a throw-away head naming each visual token), then counting, then questions about
-lone things, then about one among others. One
+Eyes first (the vision tower with a throw-away head naming each visual token), then counting, then short questions. One
 seed; another seed or number of threads gives another model.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,8 @@ def encode(
     out["input_ids"] = block([ids for ids, _ in rows], pad)
     out["attention_mask"] = block([[1] * len(ids) for ids, _ in rows], 0)
     out["labels"] = block([labels for _, labels in rows], -100)
-    out["mm_token_type_ids"] = (out["input_ids"] == tokenizer.convert_tokens_to_ids(IMAGE)).int()
+    if "mm_token_type_ids" in signature(loaded.model.forward).parameters:  # transformers 5 tells pictures by it
+        out["mm_token_type_ids"] = (out["input_ids"] == tokenizer.convert_tokens_to_ids(IMAGE)).int()
     return out
 
 
@@ -138,6 +140,11 @@ def generate(loaded: Loaded, chats: Sequence[Chat], *, max_new_tokens: int = 64,
     return answers
 
 
+def merged_tokens(out: Any) -> Any:
+    """The vision tower's output as (visual tokens of all pictures, hidden): bare before transformers 5."""
+    return out.pooler_output if hasattr(out, "pooler_output") else out
+
+
 def features(loaded: Loaded, pictures: Sequence[Image.Image]) -> Any:
     """What the vision tower hands to the language half: (pictures, visual tokens, hidden); equal sizes only."""
     import torch
@@ -145,5 +152,5 @@ def features(loaded: Loaded, pictures: Sequence[Image.Image]) -> Any:
     seen = loaded.images(images=list(pictures), return_tensors="pt")
     with torch.inference_mode():
         out = loaded.model.model.visual(seen["pixel_values"], grid_thw=seen["image_grid_thw"])
-    merged = out.pooler_output if hasattr(out, "pooler_output") else out
+    merged = merged_tokens(out)
     return merged.reshape(len(pictures), -1, merged.shape[-1])

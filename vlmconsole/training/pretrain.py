@@ -1,12 +1,12 @@
-"""Teaching the bundled model from nothing, in four phases: eyes, counting, questions, binding.
+"""Teaching the bundled model from nothing, in phases: eyes, counting, questions.
 
 *Eyes*: the vision tower with a throw-away head that says, for each visual token, the shape and colour of
 the object whose centre it holds (or nothing). All renderings, layouts, hollow and small objects are in
 here, for later training leaves the vision alone. *Language*: mostly the counting question, which only ever
 shows up to three of each, so that counting further is left to be taught. The naming loss goes on beside it,
-so that the eyes stay sharp. *Questions*: mostly short questions, many about one picture, which are slow to
-learn before counting is; the eyes see their hardest scenes again, small things on any ground. *Binding*: the
-same with several kinds in every picture, so that the shape asked about decides whose colour is told.
+so that the eyes stay sharp. *Questions*, in three stages: mostly short questions, many about one picture, which
+are slow to learn before counting is: what a thing is, then one among others, then the hard ones. The eyes see
+their hardest scenes again, small things on any ground.
 
 Every batch follows from (seed, phase, step) alone and dropout is not used, so a run stopped anywhere and
 taken up again from its last checkpoint ends in the same weights.
@@ -25,9 +25,18 @@ from typing import Any
 
 from vlmconsole.counting.layout import DENSE, OPEN, PITCH, PLACES, REGULAR, SCATTERED, SMALLEST
 from vlmconsole.counting.look import PLAIN, random_look
-from vlmconsole.counting.questions import COUNT_PROMPT, QuestionSet, crowd_set, few_things, outside_chat, question_set
+from vlmconsole.counting.questions import (
+    COUNT_PROMPT,
+    SHARES,
+    QuestionSet,
+    crowd_set,
+    echo_chat,
+    few_things,
+    outside_chat,
+    question_set,
+)
 from vlmconsole.counting.scene import GROUPS, KINDS, Scene, Wanted, compose, label_json, make_scene
-from vlmconsole.training.model import Loaded, Turn, encode
+from vlmconsole.training.model import Loaded, Turn, encode, merged_tokens
 
 SYSTEM = "You are a helpful assistant."
 
@@ -48,14 +57,12 @@ class Recipe:
     warm_up: int = 30
     eyes_share: float = 0.5  # weight of the naming loss, kept up in the language phase
     refresh: int = 8  # eyes scenes seen beside each language batch
-    question_steps: int = 500
+    question_steps: int = 500  # of each of the three stages of questions
     question_rate: float = 1.5e-3
     question_batch: int = 20  # the first `question_counts` of them count, one is small talk
     question_counts: int = 5
     question_turns: int = 8  # questions about one picture
     question_refresh: int = 12  # eyes scenes seen beside each question batch, half of them small things
-    binding_steps: int = 500
-    binding_rate: float = 1.5e-3
 
 
 @dataclass(frozen=True)
@@ -130,33 +137,63 @@ def lesson(recipe: Recipe, step: int, index: int) -> Lesson:
     return _asked_lesson(asked, system)
 
 
-def question_lesson(recipe: Recipe, step: int, index: int) -> Lesson:
-    """The same for the questions phase: many questions about a picture, crowds first, then single things."""
-    key = f"{recipe.seed}:questions:{step}:{index}"
+@dataclass(frozen=True)
+class Stage:
+    """A phase of short questions: what pictures, and which questions. Crowds give way to few things.
+
+    The share of crowds is `crowds` at the first step and falls straight, `fall` times over the whole phase, to
+    `fewest`. `crowd_kinds` and `crowd_each` are numbers of kinds and of things of a kind in a crowd, `things` in
+    the other pictures; `asks` are the crowds' questions, `shares` the others'. `echoes` are chats in which
+    numbers are only said after: without them the digits past the largest count fade until no adapter on the
+    language half can bring them back, as it leaves the words themselves alone.
+    """
+
+    name: str
+    crowds: float
+    fall: float
+    fewest: float
+    crowd_kinds: tuple[int, ...]
+    crowd_each: tuple[int, int]
+    things: tuple[int, ...]
+    asks: tuple[str, ...] = ("colour", "colour", "shape", "shape", "yes_no")
+    shares: tuple[tuple[str, int], ...] = tuple(SHARES.items())
+    echoes: int = 0
+
+
+STAGES = (
+    Stage("questions", 0.9, 1.3, 0.15, (1, 1, 1, 2, 2, 3), (3, 10), (1, 1, 2, 2, 3, 4)),
+    Stage("binding", 0.8, 1.0, 0.2, (2, 2, 3, 3, 4), (1, 6), (1, 2, 2, 3, 3, 4)),
+    # By now a colour tells its shape, but a shape not yet its colour: that, sizes and yes or no.
+    Stage(
+        "detail",
+        0.7,
+        1.0,
+        0.2,
+        (2, 2, 3, 3, 3),
+        (1, 5),
+        (2, 2, 3, 3, 3, 4),
+        ("colour", "colour", "colour", "yes_no"),
+        (("colour", 8), ("larger", 6), ("yes_no", 6), ("shape", 2), ("how_many", 2), ("describe", 2), ("outside", 1)),
+        echoes=3,
+    ),
+)
+
+
+def question_lesson(recipe: Recipe, stage: Stage, step: int, index: int) -> Lesson:
+    """The lesson at a place in a stage's batch: some counting, then question sets, small talk last."""
+    key = f"{recipe.seed}:{stage.name}:{step}:{index}"
     rng = random.Random(key)
     system = SYSTEM if rng.random() < 0.1 else None
     if index < recipe.question_counts:
         return _counting_lesson(recipe, key, rng, system)
     if index == recipe.question_batch - 1:
         return _asked_lesson(outside_chat(key), system)
-    # Crowds first, then ever fewer of them: what a thing is comes before which of several is meant.
-    if rng.random() < max(0.15, 0.9 * (1 - 1.3 * step / recipe.question_steps)):
-        return _asked_lesson(crowd_set(key, recipe.question_turns), system)
-    return _asked_lesson(question_set(key, recipe.question_turns, counts=(1, 1, 2, 2, 3, 4)), system)
-
-
-def binding_lesson(recipe: Recipe, step: int, index: int) -> Lesson:
-    """The same again for the binding phase: two to four kinds in a picture, many of each, then few."""
-    key = f"{recipe.seed}:binding:{step}:{index}"
-    rng = random.Random(key)
-    system = SYSTEM if rng.random() < 0.1 else None
-    if index < recipe.question_counts:
-        return _counting_lesson(recipe, key, rng, system)
-    if index == recipe.question_batch - 1:
-        return _asked_lesson(outside_chat(key), system)
-    if rng.random() < max(0.2, 0.8 * (1 - step / recipe.binding_steps)):
-        return _asked_lesson(crowd_set(key, recipe.question_turns, (2, 2, 3, 3, 4), (1, 6)), system)
-    return _asked_lesson(question_set(key, recipe.question_turns, counts=(1, 2, 2, 3, 3, 4)), system)
+    if index >= recipe.question_batch - 1 - stage.echoes:
+        return _asked_lesson(echo_chat(key), system)
+    turns, done = recipe.question_turns, step / recipe.question_steps
+    if rng.random() < max(stage.fewest, stage.crowds * (1 - stage.fall * done)):
+        return _asked_lesson(crowd_set(key, turns, stage.crowd_kinds, stage.crowd_each, stage.asks), system)
+    return _asked_lesson(question_set(key, turns, counts=stage.things, shares=dict(stage.shares)), system)
 
 
 def _counting_lesson(recipe: Recipe, key: str, rng: random.Random, system: str | None) -> Lesson:
@@ -200,7 +237,7 @@ def eyes_loss(loaded: Loaded, head: Any, recipe: Recipe, step: int) -> tuple[Any
 def _look(loaded: Loaded, head: Any, scenes: Sequence[Scene]) -> tuple[Any, float]:
     seen = loaded.images(images=[scene.draw() for scene in scenes], return_tensors="pt")
     out = loaded.model.model.visual(seen["pixel_values"], grid_thw=seen["image_grid_thw"])
-    return _naming_loss(head, out.pooler_output, scenes)
+    return _naming_loss(head, merged_tokens(out), scenes)
 
 
 def language_lessons(recipe: Recipe, step: int) -> tuple[list[Lesson], list[Scene]]:
@@ -209,21 +246,13 @@ def language_lessons(recipe: Recipe, step: int) -> tuple[list[Lesson], list[Scen
     return [lesson(recipe, step, index) for index in range(recipe.batch)], more
 
 
-def question_lessons(recipe: Recipe, step: int) -> tuple[list[Lesson], list[Scene]]:
-    """One questions step's lessons, and the eyes scenes beside them."""
-    more = _looked_at_again(recipe, f"{recipe.seed}:again:{step}")
-    return [question_lesson(recipe, step, index) for index in range(recipe.question_batch)], more
-
-
-def binding_lessons(recipe: Recipe, step: int) -> tuple[list[Lesson], list[Scene]]:
-    """One binding step's lessons, and the eyes scenes beside them."""
-    more = _looked_at_again(recipe, f"{recipe.seed}:bind:{step}")
-    return [binding_lesson(recipe, step, index) for index in range(recipe.question_batch)], more
-
-
-def _looked_at_again(recipe: Recipe, key: str) -> list[Scene]:
-    keys = [f"{key}:{i}" for i in range(recipe.question_refresh)]
-    return [small_scene(key) if i % 2 else eyes_scene(key) for i, key in enumerate(keys)]
+def question_lessons(recipe: Recipe, stage: Stage, step: int) -> tuple[list[Lesson], list[Scene]]:
+    """One step's lessons of a stage of questions, and the eyes scenes beside them, half of them small things."""
+    # The second word of the key is each stage's own; the first two keep those that the shipped weights saw.
+    word = {"questions": "again", "binding": "bind"}.get(stage.name, stage.name)
+    keys = [f"{recipe.seed}:{word}:{step}:{i}" for i in range(recipe.question_refresh)]
+    more = [small_scene(key) if i % 2 else eyes_scene(key) for i, key in enumerate(keys)]
+    return [question_lesson(recipe, stage, step, index) for index in range(recipe.question_batch)], more
 
 
 def language_loss(
@@ -235,7 +264,7 @@ def language_loss(
     inputs = encode(loaded, [one.chat for one in lessons], system=[one.system for one in lessons])
     labels = inputs.pop("labels")[:, 1:]
     seen: list[Any] = []
-    hook = loaded.model.model.visual.register_forward_hook(lambda _m, _i, out: seen.append(out.pooler_output))
+    hook = loaded.model.model.visual.register_forward_hook(lambda _m, _i, out: seen.append(merged_tokens(out)))
     try:
         scores = loaded.model(**inputs, use_cache=False).logits[:, :-1]
     finally:
@@ -332,19 +361,17 @@ def pretrain(
             [*model.parameters(), *head.parameters()],
             lambda step: language_loss(loaded, head, recipe, *language_lessons(recipe, step), digits),
         ),
-        Phase(
-            "questions",
-            recipe.question_steps,
-            recipe.question_rate,
-            [*model.parameters(), *head.parameters()],
-            lambda step: language_loss(loaded, head, recipe, *question_lessons(recipe, step), digits),
-        ),
-        Phase(
-            "binding",
-            recipe.binding_steps,
-            recipe.binding_rate,
-            [*model.parameters(), *head.parameters()],
-            lambda step: language_loss(loaded, head, recipe, *binding_lessons(recipe, step), digits),
+        *(
+            Phase(
+                stage.name,
+                recipe.question_steps,
+                recipe.question_rate,
+                [*model.parameters(), *head.parameters()],
+                lambda step, stage=stage: language_loss(
+                    loaded, head, recipe, *question_lessons(recipe, stage, step), digits
+                ),
+            )
+            for stage in STAGES
         ),
     )
     started, at_step, moments = 0, 0, None
