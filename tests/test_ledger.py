@@ -32,6 +32,7 @@ def test_a_sealed_run_is_intact_and_every_edit_names_its_file(tmp_path: Path, le
     assert ledger.verify(run).status == "intact"
     with run.log.open("a") as file:
         file.write("said at exit\n")  # a log may grow
+    run.write_json("stop.json", {"state": "cancelled"})  # an order that came too late
     assert ledger.verify(run).status == "intact"
     run.file("adapter/weights.bin").write_bytes(b"\0" * 99 + b"\1")
     verdict = ledger.verify(run)

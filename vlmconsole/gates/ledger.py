@@ -24,8 +24,9 @@ MANIFEST = "manifest.json"
 GENESIS = "0" * 64
 # Grown by the process even after its last words (at-exit messages): what stood there at sealing must stay.
 GROWING = frozenset({"log.txt"})
-# Locks and the like carry no evidence.
-LEFT_OUT = frozenset({MANIFEST, "worker.lock", "reserve"})
+# Locks carry no evidence, and an order to stop may still come in while the worker is sealing (what it led to stands
+# in state.json).
+LEFT_OUT = frozenset({MANIFEST, "worker.lock", "reserve", "stop.json"})
 
 
 @dataclass(frozen=True)
