@@ -238,7 +238,7 @@ class _Probe:
 def estimate(spec: CacheProbeSettings) -> Estimate:
     """How many requests; their time is the server's."""
     arms = 2 if spec.control else 1
-    return Estimate(note=f"{arms * (2 * spec.pairs + spec.warm_up)} requests one after the other, {arms} servers")
+    return Estimate(note=f"{arms * (2 * spec.pairs + spec.warm_up)} requests one after the other, servers: {arms}")
 
 
 def devices(spec: CacheProbeSettings, places: Places) -> list[str]:

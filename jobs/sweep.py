@@ -178,7 +178,9 @@ def estimate(spec: SweepSettings) -> Estimate:
     """Nothing is known of the server's speed; the number of requests and of starts is."""
     cells = spec.expand()
     starts = len(list(itertools.groupby(cells, key=lambda cell: cell.server)))
-    return Estimate(note=f"{sum(c.settings.requests for c in cells)} requests in {len(cells)} cells, {starts} servers")
+    return Estimate(
+        note=f"{sum(c.settings.requests for c in cells)} requests in {len(cells)} cells, servers started: {starts}"
+    )
 
 
 def devices(spec: SweepSettings, places: Places) -> list[str]:

@@ -71,7 +71,7 @@ def test_a_grid_crosses_c_and_b_with_one_server_for_each_b() -> None:
         (limit, concurrency) for limit in (1, 4) for concurrency in (1, 2, 4)
     ]
     assert [cell.name for cell in cells][:2] == ["c1-b1", "c2-b1"]
-    assert "2 servers" in sweep.estimate(preset("cb-grid")).note
+    assert "servers started: 2" in sweep.estimate(preset("cb-grid")).note
     assert [cell.settings.concurrency for cell in preset("mac-concurrency").expand()] == [1, 2, 4]
 
 
@@ -229,7 +229,7 @@ class Made:
         if warm and self.report:
             usage["prompt_tokens_details"] = {"cached_tokens": self.PREFIX - 1}
         pieces = sse(said(""), said("a"), said("b", "length"), {"choices": [], "usage": usage})
-        return Reply(pieces, pause=0.0 if warm else 0.15)
+        return Reply([pieces[0], b"".join(pieces[1:])], pause=0.0 if warm else 0.15)
 
 
 async def probed(tmp_path: Path, on: Made, off: Made, **more: Any) -> tuple[dict[str, Any], Context]:
