@@ -1,15 +1,14 @@
-"""The chat screen: conversations │ messages with their pictures │ why. Managing conversations lives here."""
+"""The chat screen: conversations │ messages with their pictures │ why. Managing conversations lives here.
+
+Dialogs are imported by the action that shows them: the first frame does not wait for what may never be opened.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from textual.widgets import OptionList
 from vlmconsole.screens.attach import open_outside
 from vlmconsole.screens.chat_ask import ChatAsk
-from vlmconsole.screens.evidence import checked_sampling, evidence
-from vlmconsole.screens.widgets.dialogs import Ask, Choose, Confirm, Form, Reader
-from vlmconsole.screens.widgets.zoom import Zoom
 
 from vlmconsole.runs.folder import write_atomic
 
@@ -28,6 +27,8 @@ class ChatScreen(ChatAsk):
         self.action_write()
 
     def action_rename(self) -> None:
+        from vlmconsole.screens.widgets.dialogs import Ask
+
         chat = self.chat
         if chat is None:
             return
@@ -41,6 +42,8 @@ class ChatScreen(ChatAsk):
         self.app.push_screen(Ask("Rename the conversation", chat.title), keep)
 
     def action_delete(self) -> None:
+        from vlmconsole.screens.widgets.dialogs import Confirm
+
         chat = self.chat
         if chat is None:
             return
@@ -75,8 +78,11 @@ class ChatScreen(ChatAsk):
 
     def action_details(self) -> None:
         """Enter: the raw request, usage and conditions of the chosen answer."""
-        if isinstance(self.focused, OptionList):
-            self.focused.action_select()
+        from vlmconsole.screens.evidence import evidence
+        from vlmconsole.screens.widgets.dialogs import Reader
+
+        if self.focused is self.listing:
+            self.listing.action_select()
             return
         message = self.chosen_answer()
         if message is None or message.answer is None:
@@ -86,6 +92,9 @@ class ChatScreen(ChatAsk):
 
     def action_sampling(self) -> None:
         """s: system prompt, temperature and longest answer of this conversation."""
+        from vlmconsole.screens.evidence import checked_sampling
+        from vlmconsole.screens.widgets.dialogs import Form
+
         fields = (
             ("system", "system prompt", self.system, "none"),
             ("temperature", "temperature", f"{self.temperature:g}", "0 is greedy"),
@@ -112,6 +121,8 @@ class ChatScreen(ChatAsk):
 
     def action_server(self) -> None:
         """S: another server answers from now on."""
+        from vlmconsole.screens.widgets.dialogs import Choose
+
         options = [(p.name, p.name, p.title or p.base_url) for p in self.console.profiles().values()]
 
         def chosen(name: str | None) -> None:
@@ -146,6 +157,8 @@ class ChatScreen(ChatAsk):
 
     def action_zoom_picture(self) -> None:
         """z: the chosen message's picture on the whole screen."""
+        from vlmconsole.screens.widgets.zoom import Zoom
+
         asked = self.chosen_question()
         if asked is not None and asked.pictures:
             self.app.push_screen(Zoom(asked.pictures[0], self.console.drawing))

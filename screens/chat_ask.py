@@ -11,15 +11,15 @@ from vlmconsole.screens.attach import await_in_inbox, open_all
 from vlmconsole.screens.chat_desk import ChatDesk
 from vlmconsole.screens.link import ServerLink
 from vlmconsole.screens.terminal import scp_line, under_ssh
-from vlmconsole.screens.turn import Turn
 from vlmconsole.screens.widgets.composer import Chip, Composer, Question
-from vlmconsole.screens.widgets.dialogs import Choose
 
 from vlmconsole.chats.records import StoredMessage
 from vlmconsole.errors import LabError
 from vlmconsole.runs.plain import one_line
 
 if TYPE_CHECKING:
+    from vlmconsole.screens.turn import Turn
+
     from vlmconsole.engines.sight import Budget
     from vlmconsole.vision.images import Picture
 
@@ -257,6 +257,8 @@ class ChatAsk(ChatDesk):
     async def _answer(self, link: ServerLink, message: StoredMessage) -> None:
         assert self.chat is not None
 
+        from vlmconsole.screens.turn import Turn
+
         def show(text: str) -> None:
             if view := self.transcript.view_of(message.id):
                 view.grow(text)
@@ -310,6 +312,8 @@ class ChatAsk(ChatDesk):
 
     def action_both(self) -> None:
         """b: have the last question answered by a second server as well; both answers stay, one of them goes on."""
+        from vlmconsole.screens.widgets.dialogs import Choose
+
         if self.chat is None or self.chosen_question() is None:
             return
         own = self.console.link.profile.name if self.console.link else ""

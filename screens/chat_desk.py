@@ -12,20 +12,22 @@ from textual.containers import Center, Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Input, OptionList, Static, TextArea
+from textual.widgets import Static, TextArea
 from vlmconsole.screens.keys import bindings, own_actions, reading_actions
 from vlmconsole.screens.table import SCREENS
 from vlmconsole.screens.widgets.composer import Composer, Question
-from vlmconsole.screens.widgets.conversations import Conversations
 from vlmconsole.screens.widgets.keyline import KeyLine
-from vlmconsole.screens.widgets.panewhy import WhyPanel
 from vlmconsole.screens.widgets.topbar import TopBar
-from vlmconsole.screens.widgets.transcript import Transcript
 
 from vlmconsole.chats.records import Chat, StoredMessage
 from vlmconsole.chats.store import ChatStore
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what the first frame does not need is imported after it
+    from textual.widgets import OptionList
+    from vlmconsole.screens.widgets.conversations import Conversations
+    from vlmconsole.screens.widgets.panewhy import WhyPanel
+    from vlmconsole.screens.widgets.transcript import Transcript
+
     from vlmconsole.app import ConsoleApp
 
 _READING = reading_actions("chat")
@@ -90,6 +92,10 @@ class ChatDesk(Screen[None]):
 
     async def _furnish(self) -> None:
         """After the first frame: the panes, and the newest conversation, where one left off."""
+        from vlmconsole.screens.widgets.conversations import Conversations
+        from vlmconsole.screens.widgets.panewhy import WhyPanel
+        from vlmconsole.screens.widgets.transcript import Transcript
+
         panes, middle = self.query_one("#panes"), self.query_one("#middle")
         transcript = Transcript(drawing=self.console.drawing, id="transcript")
         transcript.display = False
@@ -108,7 +114,25 @@ class ChatDesk(Screen[None]):
 
     @property
     def transcript(self) -> Transcript:
-        return self.query_one(Transcript)
+        from vlmconsole.screens.widgets.transcript import Transcript
+
+        return self.query_one("#transcript", Transcript)
+
+    @property
+    def why(self) -> WhyPanel:
+        from vlmconsole.screens.widgets.panewhy import WhyPanel
+
+        return self.query_one("#why", WhyPanel)
+
+    @property
+    def conversations(self) -> Conversations:
+        from vlmconsole.screens.widgets.conversations import Conversations
+
+        return self.query_one("#conversations", Conversations)
+
+    @property
+    def listing(self) -> OptionList:
+        return self.conversations.listing
 
     @property
     def composer(self) -> Composer:
@@ -117,7 +141,11 @@ class ChatDesk(Screen[None]):
     @property
     def typing(self) -> bool:
         """Is a text being typed? Then single letters are letters."""
-        return isinstance(self.focused, (Input, TextArea))
+        if isinstance(self.focused, TextArea):
+            return True
+        from textual.widgets import Input
+
+        return isinstance(self.focused, Input)
 
     def answers(self) -> list[StoredMessage]:
         return [message for message in self.transcript.messages if message.role == "assistant"]
@@ -150,7 +178,7 @@ class ChatDesk(Screen[None]):
 
     def show_list(self) -> None:
         chats = self.store.chats(self._search)
-        self.query_one(Conversations).show(
+        self.conversations.show(
             chats, self.chat.id if self.chat else None, self.console.clock(), searching=bool(self._search.strip())
         )
 
@@ -164,7 +192,7 @@ class ChatDesk(Screen[None]):
         bar.show(link.view.state, link.view.short, link.view.long)
         if not self.furnished:
             return
-        self.query_one(WhyPanel).show_settings(link.settings)
+        self.why.show_settings(link.settings)
         if link.view.state == "failed":
             self.composer.notice(link.view.note, "$error")
 
@@ -173,7 +201,7 @@ class ChatDesk(Screen[None]):
         answer = self.chosen_answer()
         answers = self.answers()
         number = next((i for i, item in enumerate(answers, 1) if answer is not None and item.id == answer.id), 0)
-        self.query_one(WhyPanel).show(answer, number, len(answers))
+        self.why.show(answer, number, len(answers))
 
     async def on_conversations_opened(self, event: Conversations.Opened) -> None:
         event.stop()
@@ -210,7 +238,7 @@ class ChatDesk(Screen[None]):
         for number, (_, name) in enumerate(PANES):
             self.query_one(f"#{name}").set_class(number == index, "-current")
         self._show_tabs()
-        targets: tuple[Widget, ...] = (self.query_one(OptionList), self.transcript, self.query_one(WhyPanel))
+        targets: tuple[Widget, ...] = (self.listing, self.transcript, self.why)
         if targets[index].display or index != 1:
             targets[index].focus()
         else:
@@ -224,11 +252,11 @@ class ChatDesk(Screen[None]):
 
     def action_filter(self) -> None:
         self.go_to_pane(0)
-        self.query_one("#filter", Input).focus()
+        self.query_one("#filter").focus()
 
     async def action_move(self, by: int) -> None:
-        if isinstance(self.focused, OptionList):
-            (self.focused.action_cursor_down if by > 0 else self.focused.action_cursor_up)()
+        if self.focused is self.listing:
+            (self.listing.action_cursor_down if by > 0 else self.listing.action_cursor_up)()
         else:
             await self.transcript.move(by)
 
@@ -237,4 +265,4 @@ class ChatDesk(Screen[None]):
         if isinstance(self.focused, Question) or not self.typing:
             self.go_to_pane(1)
         else:
-            self.query_one(OptionList).focus()
+            self.listing.focus()

@@ -338,6 +338,7 @@ class JobsDesk(Screen[None]):
         page = self.log_view.page
         if page is None or self.log_view.only:
             return
+        self.log_view.lines.follow = False
         if offset not in page.offsets:
             self.log_view.show(await asyncio.to_thread(logfile.around, page.path, offset), keep=False)
         self.log_view.stand_on(offset)

@@ -44,6 +44,10 @@ class Conversations(Vertical):
         yield OptionList(id="list", compact=True, markup=False)
         yield Static(id="empty")
 
+    @property
+    def listing(self) -> OptionList:
+        return self.query_one(OptionList)
+
     def on_mount(self) -> None:
         self.query_one(Input).cursor_blink = False
 

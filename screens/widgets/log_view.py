@@ -104,6 +104,8 @@ class LogView(Vertical):
         lines = self.lines
         moved = _moved(before, page) if keep else 0
         lines.raws = page.lines if page is not None else ()
+        if lines.cursor >= 0:
+            lines.cursor = lines.cursor + moved if keep else -1
         lines.sized(len(lines.raws))
         if lines.follow:
             lines.scroll_end(animate=False, force=True, immediate=True)
