@@ -41,11 +41,11 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV) || { echo "python3 could not make a virtual environment (on Debian: apt install python3-venv)"; exit 1; }
 
 $(VENV)/.run: pyproject.toml | $(VENV)/bin/python
-	@echo "installing vlmconsole with the console and the local engine (about 1.2 GB; once)"
+	@echo "installing vlmconsole with the console and the local engine (about 1.2 GB, a few minutes; once)"
 	@$(BIN)/python -m pip install -q $(PIP_ARGS) -e '.[tui,local]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
-	@echo "installing vlmconsole with everything the tests use (about 2.5 GB; once)"
+	@echo "installing vlmconsole with everything the tests use (about 2.5 GB, some minutes; once)"
 	@$(BIN)/python -m pip install -q $(PIP_ARGS) -e '.[test]'
 	@touch $@ $(VENV)/.run
