@@ -10,7 +10,7 @@ CHECKPOINT = "checkpoint.pt"
 
 
 class ModelSpec(Spec):
-    """The recipe (see `vlmconsole.training.pretrain.Recipe`) and how often to look up from it."""
+    """The recipe (see `vlmconsole.training.lessons.Recipe`) and how often to look up from it."""
 
     seed: int = Field(7, ge=0, description="weights and every scene follow from it")
     threads: int = Field(2, ge=1, le=64, description="CPU threads; another number gives other last digits")
@@ -50,18 +50,18 @@ def _estimate(spec: ModelSpec) -> Estimate:
 def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
     """Train, measure, and leave the model folder ``model/``. Takes up an earlier attempt's checkpoint."""
     try:
-        from vlmconsole.training import bundle, pretrain, skills
+        from vlmconsole.training import bundle, lessons, pretrain, skills
     except ImportError as error:
         raise JobError(f"training needs {error.name}: install it with `pip install 'vlmconsole[train]'`") from None
 
-    recipe = pretrain.Recipe(**spec.model_dump(exclude={"checkpoint_every", "measure", "measure_seed"}))
+    recipe = lessons.Recipe(**spec.model_dump(exclude={"checkpoint_every", "measure", "measure_seed"}))
     checkpoint = context.run.file(CHECKPOINT)
     if context.earlier is not None and not checkpoint.exists() and context.earlier.file(CHECKPOINT).exists():
         shutil.copyfile(context.earlier.file(CHECKPOINT), checkpoint)
         context.events.note(f"taking up the checkpoint of {context.earlier.name}")
     before = {"eyes": 0, "language": recipe.eyes_steps, "questions": recipe.eyes_steps + recipe.language_steps}
     total = before["questions"]
-    for stage in pretrain.STAGES:
+    for stage in lessons.STAGES:
         before[stage.name] = total
         total += recipe.question_steps
 

@@ -35,7 +35,7 @@ def weights(run: RunFolder) -> bytes:
 
 def test_preset_is_the_recipe() -> None:
     """The shipped preset says what the code's own recipe says, so neither can drift."""
-    from vlmconsole.training.pretrain import Recipe
+    from vlmconsole.training.lessons import Recipe
 
     spec = overlay(load_preset("model-tiny"), []).model_dump()
     assert {key: spec[key] for key in vars(Recipe())} == vars(Recipe())

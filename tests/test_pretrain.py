@@ -13,19 +13,10 @@ from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.scene import KINDS, check, make_scene
 from vlmconsole.training import tiny
 from vlmconsole.training.bundle import begin
+from vlmconsole.training.lessons import STAGES, Recipe, eyes_scene, lesson, question_lesson, small_scene, token_names
 from vlmconsole.training.lora import inject
 from vlmconsole.training.model import Turn, encode, load
-from vlmconsole.training.pretrain import (
-    STAGES,
-    Point,
-    Recipe,
-    eyes_scene,
-    lesson,
-    pretrain,
-    question_lesson,
-    small_scene,
-    token_names,
-)
+from vlmconsole.training.pretrain import Point, pretrain
 
 LAST = {
     "question_steps": 2,

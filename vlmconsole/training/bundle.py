@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.training import tiny
+from vlmconsole.training.lessons import Recipe
 from vlmconsole.training.model import Loaded, load, parameters
-from vlmconsole.training.pretrain import Recipe
 
 SIZE_LIMIT = 6_000_000  # bytes, the whole folder
 

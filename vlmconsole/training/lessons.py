@@ -1,0 +1,195 @@
+"""What the bundled model is shown, step by step: scenes for its eyes, chats for its tongue.
+
+Everything follows from the recipe's seed and the step, so a training can be taken up anywhere. The shipped
+weights were made from exactly these; another key or another order of draws gives another model.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from vlmconsole.counting.layout import DENSE, OPEN, PITCH, PLACES, REGULAR, SCATTERED, SMALLEST
+from vlmconsole.counting.look import PLAIN, random_look
+from vlmconsole.counting.questions import (
+    COUNT_PROMPT,
+    SHARES,
+    QuestionSet,
+    crowd_set,
+    echo_chat,
+    few_things,
+    outside_chat,
+    question_set,
+)
+from vlmconsole.counting.scene import GROUPS, KINDS, Scene, Wanted, compose, label_json, make_scene
+from vlmconsole.training.model import Turn
+
+SYSTEM = "You are a helpful assistant."
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides the weights, apart from the code: change one and another model results."""
+
+    seed: int = 7
+    threads: int = 2  # sums are added in another order with another number of threads
+    batch: int = 24
+    eyes_steps: int = 1200
+    eyes_rate: float = 1.5e-3
+    language_steps: int = 500
+    language_rate: float = 1.5e-3
+    most_counted: int = 3
+    count_share: int = 17  # of a batch; one is small talk, the others are question sets
+    warm_up: int = 30
+    eyes_share: float = 0.5  # weight of the naming loss, kept up in the language phase
+    refresh: int = 8  # eyes scenes seen beside each language batch
+    question_steps: int = 500  # of each of the three stages of questions
+    question_rate: float = 1.5e-3
+    question_batch: int = 20  # the first `question_counts` of them count, one is small talk
+    question_counts: int = 5
+    question_turns: int = 8  # questions about one picture
+    question_refresh: int = 12  # eyes scenes seen beside each question batch, half of them small things
+
+
+def eyes_scene(seed: str) -> Scene:
+    """A scene for looking at: any kinds, 1 to 30 things, filled and hollow, every layout and rendering."""
+    rng = random.Random(f"eyes:{seed}")
+    if rng.random() < 0.2:
+        return few_things(f"eyes:{seed}")
+    count = rng.randint(1, 30)
+    hollow = rng.choice((0.0, 0.0, 0.5, 1.0))
+    targets = rng.choice((0.0, 0.3, 0.7))
+    wanted = []
+    for _ in range(count):
+        kind = rng.choice((("red", "circle"), ("blue", "square"))) if rng.random() < targets else rng.choice(KINDS)
+        wanted.append(Wanted(*kind, hollow=rng.random() < hollow))
+    look = random_look(rng) if rng.random() < 0.6 else PLAIN
+    layout = rng.choice((REGULAR, SCATTERED, SCATTERED, DENSE, OPEN))
+    return compose(f"eyes:{seed}", wanted, group="eyes", layout=layout, look=look)
+
+
+def small_scene(seed: str) -> Scene:
+    """A scene of the smallest things, 4 to 24 of them, in any rendering: what the eyes find hardest."""
+    rng = random.Random(f"small:{seed}")
+    hollow = rng.choice((0.0, 0.5, 1.0))
+    wanted = [
+        Wanted(*rng.choice(KINDS), hollow=rng.random() < hollow, radius=rng.randint(SMALLEST, SMALLEST + 3))
+        for _ in range(rng.randint(4, 24))
+    ]
+    return compose(f"small:{seed}", wanted, group="eyes", layout=SCATTERED, look=random_look(rng))
+
+
+def token_names(scene: Scene) -> list[int]:
+    """For each of the 64 visual tokens, row by row: 0, or 1 + the place in KINDS of what is centred there."""
+    names = [0] * (PLACES * PLACES)
+    for thing in scene.things:
+        names[thing.y // PITCH * PLACES + thing.x // PITCH] = 1 + KINDS.index((thing.colour, thing.shape))
+    return names
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One chat of the language phase, the scene it shows (or none), and its system message (or none)."""
+
+    chat: list[Turn]
+    scene: Scene | None
+    system: str | None
+
+
+def lesson(recipe: Recipe, step: int, index: int) -> Lesson:
+    """The lesson at a place in a batch: counting first, then question sets, small talk last."""
+    key = f"{recipe.seed}:language:{step}:{index}"
+    rng = random.Random(key)
+    system = SYSTEM if rng.random() < 0.1 else None
+    if index < recipe.count_share:
+        return _counting_lesson(recipe, key, rng, system)
+    asked = outside_chat(key) if index == recipe.batch - 1 else question_set(key)
+    return _asked_lesson(asked, system)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A phase of short questions: what pictures, and which questions. Crowds give way to few things.
+
+    The share of crowds is `crowds` at the first step and falls straight, `fall` times over the whole phase, to
+    `fewest`. `crowd_kinds` and `crowd_each` are numbers of kinds and of things of a kind in a crowd, `things` in
+    the other pictures; `asks` are the crowds' questions, `shares` the others'. `echoes` are chats in which
+    numbers are only said after: without them the digits past the largest count fade until no adapter on the
+    language half can bring them back, as it leaves the words themselves alone.
+    """
+
+    name: str
+    crowds: float
+    fall: float
+    fewest: float
+    crowd_kinds: tuple[int, ...]
+    crowd_each: tuple[int, int]
+    things: tuple[int, ...]
+    asks: tuple[str, ...] = ("colour", "colour", "shape", "shape", "yes_no")
+    shares: tuple[tuple[str, int], ...] = tuple(SHARES.items())
+    echoes: int = 0
+
+
+STAGES = (
+    Stage("questions", 0.9, 1.3, 0.15, (1, 1, 1, 2, 2, 3), (3, 10), (1, 1, 2, 2, 3, 4)),
+    Stage("binding", 0.8, 1.0, 0.2, (2, 2, 3, 3, 4), (1, 6), (1, 2, 2, 3, 3, 4)),
+    # By now a colour tells its shape, but a shape not yet its colour: that, sizes and yes or no.
+    Stage(
+        "detail",
+        0.7,
+        1.0,
+        0.2,
+        (2, 2, 3, 3, 3),
+        (1, 5),
+        (2, 2, 3, 3, 3, 4),
+        ("colour", "colour", "colour", "yes_no"),
+        (("colour", 8), ("larger", 6), ("yes_no", 6), ("shape", 2), ("how_many", 2), ("describe", 2), ("outside", 1)),
+        echoes=3,
+    ),
+)
+
+
+def question_lesson(recipe: Recipe, stage: Stage, step: int, index: int) -> Lesson:
+    """The lesson at a place in a stage's batch: some counting, then question sets, small talk last."""
+    key = f"{recipe.seed}:{stage.name}:{step}:{index}"
+    rng = random.Random(key)
+    system = SYSTEM if rng.random() < 0.1 else None
+    if index < recipe.question_counts:
+        return _counting_lesson(recipe, key, rng, system)
+    if index == recipe.question_batch - 1:
+        return _asked_lesson(outside_chat(key), system)
+    if index >= recipe.question_batch - 1 - stage.echoes:
+        return _asked_lesson(echo_chat(key), system)
+    turns, done = recipe.question_turns, step / recipe.question_steps
+    if rng.random() < max(stage.fewest, stage.crowds * (1 - stage.fall * done)):
+        return _asked_lesson(crowd_set(key, turns, stage.crowd_kinds, stage.crowd_each, stage.asks), system)
+    return _asked_lesson(question_set(key, turns, counts=stage.things, shares=dict(stage.shares)), system)
+
+
+def _counting_lesson(recipe: Recipe, key: str, rng: random.Random, system: str | None) -> Lesson:
+    plain = rng.random() < 0.5
+    group = "regular" if plain else rng.choice([g for g in GROUPS if g != "high"])
+    varied = None if plain else rng.random() < 0.5
+    scene = make_scene(key, group, low=0, high=recipe.most_counted, varied=varied)
+    return Lesson([Turn(COUNT_PROMPT, label_json(scene.label), (scene.draw(),))], scene, system)
+
+
+def _asked_lesson(asked: QuestionSet, system: str | None) -> Lesson:
+    picture = (asked.scene.draw(),) if asked.scene is not None else ()
+    turns = [Turn(q, a, picture if turn == 0 else ()) for turn, (q, a) in enumerate(asked.pairs)]
+    return Lesson(turns, asked.scene, system)
+
+
+def language_lessons(recipe: Recipe, step: int) -> tuple[list[Lesson], list[Scene]]:
+    """One language step's lessons, and the eyes scenes beside them."""
+    more = [eyes_scene(f"{recipe.seed}:refresh:{step}:{i}") for i in range(recipe.refresh)]
+    return [lesson(recipe, step, index) for index in range(recipe.batch)], more
+
+
+def question_lessons(recipe: Recipe, stage: Stage, step: int) -> tuple[list[Lesson], list[Scene]]:
+    """One step's lessons of a stage of questions, and the eyes scenes beside them, half of them small things."""
+    # The second word of the key is each stage's own; the first two keep those that the shipped weights saw.
+    word = {"questions": "again", "binding": "bind"}.get(stage.name, stage.name)
+    keys = [f"{recipe.seed}:{word}:{step}:{i}" for i in range(recipe.question_refresh)]
+    more = [small_scene(key) if i % 2 else eyes_scene(key) for i, key in enumerate(keys)]
+    return [question_lesson(recipe, stage, step, index) for index in range(recipe.question_batch)], more
