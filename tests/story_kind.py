@@ -1,4 +1,4 @@
-"""A kind of job for the jobs screen's tests: it tells as much as a training does, in a second or two of doing nothing."""
+"""A kind of job for the jobs screen's tests: it tells as much as a training does, while doing nothing."""
 
 import math
 import sys
@@ -32,7 +32,9 @@ def story(context: Context, spec: StorySpec) -> dict[str, Any]:
         context.events.metric("grad norm", 0.3 + 0.2 * math.sin(step / 7), step)
         context.events.metric("step time", 0.32 + 0.01 * math.sin(step), step, "s")
         if spec.verbose:
-            context.log(f"\repoch {epoch} step {step} of {spec.steps}, loss {1.9 * math.exp(-3 * step / spec.steps):.4f}")
+            context.log(
+                f"\repoch {epoch} step {step} of {spec.steps}, loss {1.9 * math.exp(-3 * step / spec.steps):.4f}"
+            )
         sys.stdout.write(f"\rdevelopment {step} of {spec.steps}")
         if step == spec.steps // 2:
             context.events.note("the loss rose three times in a row", "warning")

@@ -1,0 +1,366 @@
+"""The jobs screen, driven by keys on a real queue and on the folders of jobs that really ran."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hostile import HOSTILE
+from job_queue import held, lab, run_all
+from textual.pilot import Pilot
+from textual.widgets import Input
+from vlmconsole.screens.jobs import JobsScreen
+from vlmconsole.screens.widgets.dialogs import Confirm, Reader
+from vlmconsole.screens.widgets.job_form import FormLine, JobForm
+from vlmconsole.screens.widgets.job_sheets import CurveSheet, PlanSheet, PresetList
+
+from vlmconsole.app import ConsoleApp
+from vlmconsole.lab import Lab
+from vlmconsole.queue import forms
+from vlmconsole.queue.adding import add
+from vlmconsole.queue.desk import Desk
+from vlmconsole.queue.model import NewJob
+from vlmconsole.queue.store import Store
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+
+
+@pytest.fixture(scope="session")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lab home in which one job was done and one failed, really."""
+    home = tmp_path_factory.mktemp("ran")
+    run_all(lab(home), [], ["mode=fails"])
+    return home
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return lab(tmp_path)
+
+
+@pytest.fixture
+def full(tmp_path: Path, ran: Path) -> Places:
+    """A copy of that home for one test."""
+    shutil.copytree(ran, tmp_path / "home")
+    places = Places(tmp_path / "home")
+    with Store(places.queue).change() as db:
+        db.execute("UPDATE jobs SET run=replace(run, ?, ?)", (str(ran), str(places.home)))
+    return places
+
+
+@asynccontextmanager
+async def jobs(places: Places, size: tuple[int, int] = (120, 40)) -> AsyncIterator[tuple[Pilot[None], JobsScreen]]:
+    with held(places):
+        app = ConsoleApp(Lab.open(places.home))
+        async with app.run_test(size=size, notifications=True) as pilot:
+            await pilot.press("f3")
+            screen = app.screen
+            assert isinstance(screen, JobsScreen)
+            await settled(pilot)
+            yield pilot, screen
+
+
+async def settled(pilot: Pilot[None]) -> None:
+    await pilot.pause()
+    # "new" is the one that waits for a person who fills in a form.
+    waited = [one for one in pilot.app.workers if one.group not in ("new", "judge")]
+    if waited:  # an empty list would mean all
+        await pilot.app.workers.wait_for_complete(waited)
+    await pilot.pause()
+
+
+async def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    for _ in range(int(seconds / 0.1)):
+        if true():
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("it did not become true")
+
+
+def seen(pilot: Pilot[None]) -> str:
+    """Everything on the screen, as text."""
+    width, height = pilot.app.size
+    lines = pilot.app.screen._compositor.render_strips()
+    assert len(lines) <= height
+    return "\n".join("".join(segment.text for segment in line)[:width] for line in lines)
+
+
+def queue(places: Places, number: int = 3, **spec: object) -> None:
+    store = Store(places.queue)
+    for _ in range(number):
+        add(store, forms.planned("story", [f"{key}={value}" for key, value in spec.items()], places))
+    store.close()
+
+
+async def test_what_really_ran_is_shown_with_cause_curves_log_and_files(full: Places) -> None:
+    async with jobs(full) as (pilot, screen):
+        assert [row.job.state for row in screen.board.rows] == ["failed", "done"]
+        text = seen(pilot)
+        assert "✗ failed" in text
+        assert "✗ the picture scene-0042.png is gone: put it back" in text
+        assert [curve.name for curve in screen.told.curves] == ["loss", "grad norm", "step time"]
+        await pilot.press("j")
+        await settled(pilot)
+        text = seen(pilot)
+        assert "✓ done" in text
+        assert "40 of 40 steps" in text
+        assert "the loss rose three times in a row" in text
+        assert "summary.json" in text
+        assert "epoch 6 step 40 of 40, loss 0.0946" in text
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(pilot.app.screen, Reader)
+        assert "vlmconsole jobs logs -f 1" in seen(pilot) or pilot.app.screen.query("Prose")
+
+
+async def test_on_a_narrow_screen_a_failure_shows_its_cause_and_the_logs_end_first(full: Places) -> None:
+    async with jobs(full, (80, 24)) as (pilot, screen):
+        await pilot.press("right_square_bracket")
+        await settled(pilot)
+        text = seen(pilot)
+        assert text.index("scene-0042.png is gone") < text.index("end of the log") < text.index("20 of 40 steps")
+        await pilot.press("right_square_bracket")
+        await settled(pilot)
+        assert "following" in seen(pilot)
+        assert screen.pane == 2
+
+
+async def test_the_footer_is_true_and_curves_open_large(full: Places) -> None:
+    async with jobs(full) as (pilot, screen):
+        assert screen.check_action("retry", ())
+        assert not screen.check_action("cancel", ())
+        await pilot.press("right_square_bracket", "j", "enter")
+        await settled(pilot)
+        assert isinstance(pilot.app.screen, CurveSheet)
+        assert "grad norm" in seen(pilot)
+        await pilot.press("tab")
+        await pilot.pause()
+        assert "step time" in seen(pilot)
+        await pilot.press("escape")
+        assert pilot.app.screen is screen
+
+
+async def test_keys_reorder_clone_drain_and_cancel_after_asking(places: Places) -> None:
+    queue(places)
+    async with jobs(places) as (pilot, screen):
+
+        def order() -> list[int]:
+            return [job.id for job in Store(places.queue).waiting()]
+
+        await pilot.press("j", "J")
+        await settled(pilot)
+        assert order() == [1, 3, 2]
+        assert screen.row is not None
+        assert screen.row.job.id == 2, "the cursor stays on its job"
+        await pilot.press("K", "K")
+        await settled(pilot)
+        assert order() == [2, 1, 3]
+        await pilot.press("C")
+        await settled(pilot)
+        await until(lambda: screen.row is not None and screen.row.job.id == 4)
+        await pilot.press("c")
+        await pilot.pause()
+        assert isinstance(pilot.app.screen, Confirm)
+        assert "nothing is lost" in seen(pilot)
+        await pilot.press("enter")
+        await settled(pilot)
+        assert 4 in order(), "Enter is no"
+        await pilot.press("c", "y")
+        await settled(pilot)
+        assert 4 not in order()
+        await pilot.press("d")
+        await settled(pilot)
+        assert Store(places.queue).meta("drained") is True
+        assert "drained" in seen(pilot)
+        await pilot.press("d")
+        await settled(pilot)
+        assert Store(places.queue).meta("drained") is False
+
+
+async def test_retry_makes_a_new_attempt(full: Places) -> None:
+    async with jobs(full) as (pilot, screen):
+        await pilot.press("t")
+        await settled(pilot)
+        await until(lambda: Store(full.queue).get(2).attempt == 2)
+        await until(lambda: "attempt 1: failed" in seen(pilot))
+        assert screen.row is not None
+        assert screen.row.job.state == "queued"
+
+
+async def test_a_new_job_from_preset_by_form_and_plan(places: Places) -> None:
+    async with jobs(places) as (pilot, screen):
+        assert "No jobs yet" in seen(pilot)
+        assert "vlmconsole jobs add model-tiny" in seen(pilot)
+        await pilot.press("n")
+        await until(lambda: isinstance(pilot.app.screen, PresetList))
+        await pilot.press(*"story")
+        await pilot.pause()
+        await pilot.press("enter")
+        await until(lambda: isinstance(pilot.app.screen, JobForm))
+        form = pilot.app.screen
+        await until(lambda: "about 0 s" in seen(pilot))
+        assert "optimizer steps" in seen(pilot)
+        await pilot.press(*["backspace"] * 3, "0")
+        await until(lambda: "greater than or equal to 1" in seen(pilot))
+        await pilot.press("enter")
+        await asyncio.sleep(0.5)
+        assert pilot.app.screen is form, "what is wrong cannot be queued"
+        await pilot.press(*["backspace"] * 3, "7", "tab", "tab", "tab", "right")
+        await pilot.press("enter")
+        await until(lambda: isinstance(pilot.app.screen, PlanSheet))
+        await pilot.pause()
+        assert "vlmconsole jobs add story --set steps=7 --set mode=fails" in seen(pilot)
+        await pilot.press("escape")
+        await until(lambda: isinstance(pilot.app.screen, JobForm))
+        await settled(pilot)
+        kept = {line.field.key: line.value for line in pilot.app.screen.query(FormLine)}
+        assert (kept["steps"], kept["mode"]) == ("7", "fails")
+        await pilot.press("enter")
+        await until(lambda: isinstance(pilot.app.screen, PlanSheet))
+        await pilot.press("enter")
+        await until(lambda: pilot.app.screen is screen)
+        await settled(pilot)
+        job = Store(places.queue).get(1)
+        assert (job.spec["steps"], job.spec["mode"], job.state) == (7, "fails", "queued")
+
+
+async def test_the_queue_is_filtered_while_one_types(places: Places) -> None:
+    store = Store(places.queue)
+    for name in ("sft-tiny", "grpo-tiny", "bench"):
+        store.add(NewJob(name, "story_kind:STORY", name, {}))
+    async with jobs(places) as (pilot, screen):
+        await pilot.press("slash", *"tiny")
+        await settled(pilot)
+        await until(lambda: [row.job.preset for row in screen.board.rows] == ["sft-tiny", "grpo-tiny"])
+        await pilot.press("escape")
+        await settled(pilot)
+        await until(lambda: len(screen.board.rows) == 3)
+
+
+async def test_the_log_is_followed_searched_and_filtered(full: Places) -> None:
+    run = RunFolder(Path(Store(full.queue).get(2).run or ""))
+    with run.log.open("a") as file:
+        file.writelines(f"line {number:06d}\n" for number in range(60_000))
+    async with jobs(full) as (pilot, screen):
+        view = screen.log_view
+        assert view.page is not None
+        assert view.page.start > 0, "only the end is read"
+        assert "line 059999" in seen(pilot)
+        await pilot.press("left_square_bracket", "slash", *"012345")
+        await until(lambda: len(view.found) == 1)
+        await settled(pilot)
+        assert "line 012345" in seen(pilot)
+        assert not view.lines.follow
+        await pilot.press("escape", "ampersand")
+        await until(lambda: view.only)
+        await pilot.pause()
+        assert len(view.lines.raws) == 1
+        await pilot.press("ampersand")
+        await until(lambda: not view.only)
+        await pilot.press("f")
+        await settled(pilot)
+        await until(lambda: "line 059999" in seen(pilot))
+        with run.log.open("a") as file:
+            file.write("the very last\n")
+        await until(lambda: "the very last" in seen(pilot))
+        await pilot.press("g")
+        await settled(pilot)
+        await until(lambda: "loading red weights of a model [bold]not" in seen(pilot))
+
+
+async def test_hostile_names_reasons_events_and_logs_are_text(places: Places) -> None:
+    store = Store(places.queue)
+    texts = [text.encode("utf-8", "replace").decode()[:20_000] for _, text in HOSTILE]
+    texts += texts[: -len(texts) % 4]
+    for name, reason, note, unit in zip(*[iter(texts)] * 4, strict=True):
+        run = RunFolder.create(places.runs, kind="x", preset="x", spec={}, title="x", home=places.home)
+        number = store.add(NewJob(name, "story_kind:STORY", unit, {name: reason}, note=note))
+        store.claim(number, ("cpu.0",), None, str(run.path))
+        store.finish(number, "failed", reason)
+        run.events.note(note, "error")
+        run.events.metric(name, 1.0, 1, unit)
+        run.events.progress(1, 3, unit, note)
+        run.log.write_bytes(b"\n".join(text.encode("utf-8", "surrogatepass") for _, text in HOSTILE))
+        run.file("x[red].txt").write_text("x")
+    async with jobs(places) as (pilot, screen):
+        for row in screen.board.rows:
+            await settled(pilot)
+            shown = seen(pilot)
+            assert "✗ failed" in shown
+            odd = [char for char in shown if (ord(char) < 32 and char != "\n") or 0x202A <= ord(char) <= 0x202E]
+            assert odd == [], row.job.id
+            await pilot.press("j")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(pilot.app.screen, Reader)
+
+
+async def test_nothing_is_asked_while_hidden_and_nothing_drawn_while_nothing_changes(
+    full: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    board = Desk.board
+
+    def counted(desk: Desk, words: str = "", window: int = 200) -> object:
+        nonlocal asked
+        asked += 1
+        return board(desk, words, window)
+
+    monkeypatch.setattr(Desk, "board", counted)
+    async with jobs(full) as (pilot, screen):
+        await until(lambda: asked >= 2)
+        drawn: list[int] = []
+        monkeypatch.setattr(type(screen.table.rows), "line", lambda *_: drawn.append(1))
+        before = asked
+        await until(lambda: asked >= before + 2)
+        assert drawn == []
+        monkeypatch.undo()
+        monkeypatch.setattr(Desk, "board", counted)
+        await pilot.press("f1")
+        await settled(pilot)
+        hidden = asked
+        await asyncio.sleep(1.6)
+        assert asked == hidden
+        await pilot.press("f3")
+        await until(lambda: asked > hidden)
+
+
+async def test_ten_thousand_jobs_are_a_window_that_grows(places: Places) -> None:
+    store = Store(places.queue)
+    with store.change():
+        for number in range(10_000):
+            store.add(NewJob(f"story-{number}", "story_kind:STORY", "t", {}))
+    async with jobs(places) as (pilot, screen):
+        assert (len(screen.board.rows), screen.board.more) == (200, 9800)
+        await pilot.press("G")
+        await until(lambda: len(screen.board.rows) == 400)
+        await settled(pilot)
+        assert screen.row is not None
+        assert screen.row.job.id == 200
+
+
+async def test_a_broken_queue_is_said_once_and_the_console_goes_on(places: Places) -> None:
+    places.queue.write_bytes(b"this is no database" * 100)
+    async with jobs(places) as (pilot, screen):
+        await until(lambda: "cannot be opened" in seen(pilot))
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert pilot.app.screen is not screen
+
+
+async def test_the_end_of_a_job_is_told_on_any_screen(places: Places) -> None:
+    queue(places, 1)
+    with held(places):
+        app = ConsoleApp(Lab.open(places.home))
+        async with app.run_test(size=(100, 30), notifications=True) as pilot:
+            await settled(pilot)
+            await asyncio.sleep(0.5)
+            store = Store(places.queue)
+            store.finish(1, "failed", "[bold]out of memory[/bold]")
+            await until(lambda: "✗ job 1 story: failed" in seen(pilot))
+            assert "[bold]out of memory[/bold]" in seen(pilot)
+            assert app.focused is None or not isinstance(app.focused, Input)
