@@ -6,6 +6,8 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from vlmconsole.screens.background import in_background
+
 from vlmconsole.errors import LabError
 from vlmconsole.runs.plain import one_line
 
@@ -34,7 +36,7 @@ class JobWatch:
         """Take down how things stand, then look every PERIOD."""
         self._app.set_interval(PERIOD, self._look)
         if any(self._seen):
-            self._app.run_worker(self._tell, group="job-watch", exit_on_error=False)
+            in_background(self._app, self._tell, "job-watch", may_fail=True)
         else:
             self._known = {}  # there is no queue yet, so whatever comes is news
 
@@ -52,7 +54,7 @@ class JobWatch:
         times = self._times()
         if times != self._seen and times and not self._busy:
             self._seen = times
-            self._app.run_worker(self._tell, group="job-watch", exit_on_error=False)
+            in_background(self._app, self._tell, "job-watch", may_fail=True)
 
     async def _tell(self) -> None:
         self._busy = True

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from vlmconsole.screens.attach import open_outside
+from vlmconsole.screens.background import in_background
 from vlmconsole.screens.jobs_desk import JobsDesk
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
 from vlmconsole.screens.widgets.figures import size
@@ -179,7 +181,7 @@ class JobsScreen(JobsDesk):
 
     def action_new(self) -> None:
         """n: choose a preset, fill in its form, see the plan, queue it."""
-        self.run_worker(self._new, group="new", exclusive=True)
+        in_background(self, self._new, "new", exclusive=True)
 
     async def _new(self) -> None:
         places = self.console.lab.places
@@ -272,7 +274,7 @@ class JobsScreen(JobsDesk):
 
     def on_log_view_searched(self, event: LogView.Searched) -> None:
         event.stop()
-        self.run_worker(self._search(event.words, only=self.log_view.only), group="search", exclusive=True)
+        in_background(self, partial(self._search, event.words, only=self.log_view.only), "search", exclusive=True)
 
     async def _search(self, words: str, *, only: bool) -> None:
         await asyncio.sleep(0.15)  # typing goes on: the last state is the one that counts
@@ -308,4 +310,4 @@ class JobsScreen(JobsDesk):
             self.action_filter()
             self.notify("type what the lines are to hold, Esc, then & again", markup=False)
             return
-        self.run_worker(self._search(words, only=not self.log_view.only), group="search", exclusive=True)
+        in_background(self, partial(self._search, words, only=not self.log_view.only), "search", exclusive=True)

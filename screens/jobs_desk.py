@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
@@ -16,11 +17,13 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Input, Static
+from vlmconsole.screens.background import in_background
 from vlmconsole.screens.keys import bindings, reading_actions
 from vlmconsole.screens.table import SCREENS
 from vlmconsole.screens.widgets.job_detail import Curves, JobDetail
 from vlmconsole.screens.widgets.job_table import JobRows, JobTable
+from vlmconsole.screens.widgets.keyline import KeyLine
 from vlmconsole.screens.widgets.log_view import LogLines, LogView
 from vlmconsole.screens.widgets.topbar import TopBar
 
@@ -39,8 +42,11 @@ _READING = reading_actions("jobs")
 PANES = (("Queue", "queue"), ("Job", "job"), ("Log", "log"))
 PERIOD = 1.0  # seconds between two looks
 STORIES = 8  # runs whose events are kept in mind, the chosen one last
-#: What can be done only in some states; elsewhere the key is off, and gone from the footer.
-_STATES = {
+#: What can be done with a job, and in which states; else the key is off, and gone from the footer.
+_OF_A_JOB = {
+    "open": frozenset({"queued", *ACTIVE, *FINAL}),
+    "clone": frozenset({"queued", *ACTIVE, *FINAL}),
+    "folder": frozenset({"queued", *ACTIVE, *FINAL}),
     "cancel": frozenset({"queued", *ACTIVE}),
     "retry": frozenset(FINAL),
     "shift": frozenset({"queued"}),
@@ -84,7 +90,7 @@ class JobsDesk(Screen[None]):
         self._timer: Timer | None = None
         self._looking = False
         self._trouble = ""
-        self._state = ""  # of the chosen job, as the footer knows it
+        self._state = "?"  # of the chosen job, as the footer knows it
 
     @property
     def console(self) -> ConsoleApp:
@@ -99,7 +105,7 @@ class JobsDesk(Screen[None]):
             with Vertical(id="job-side"):
                 yield self.detail
                 yield self.log_view
-        yield Footer(show_command_palette=False, compact=True)
+        yield KeyLine()
 
     def on_mount(self) -> None:
         self.console.server_changed.subscribe(self, lambda _: self.show_server())
@@ -141,7 +147,7 @@ class JobsDesk(Screen[None]):
         """Look now, in the background; a look that is under way is enough."""
         if not self._looking:
             self._looking = True
-            self.run_worker(self._look, group="look", exit_on_error=True)
+            in_background(self, self._look, "look")
 
     async def look_now(self) -> Told:
         """Look, and give the chosen job's story."""
@@ -188,6 +194,10 @@ class JobsDesk(Screen[None]):
         self.board = found.board
         self.table.show(found.board, self.words)
         row = self.row
+        state = row.job.state if row is not None else ""
+        if state != self._state:
+            self._state = state
+            self.refresh_bindings()
         if row is None or row.job.id != found.number:
             if row is not None:
                 self.look()  # the cursor went on meanwhile
@@ -195,10 +205,6 @@ class JobsDesk(Screen[None]):
                 self.detail.show(None, None, Told(), None, 0.0)
                 self.log_view.show(None)
             return
-        state = row.job.state
-        if state != self._state:
-            self._state = state
-            self.refresh_bindings()
         self.more, self.told = found.more, found.told
         self.detail.show(row, found.more, found.told, found.page, self.console.clock())
         if self.log_view.page is read_from:  # else someone turned the page meanwhile
@@ -258,8 +264,7 @@ class JobsDesk(Screen[None]):
         """Single-letter keys are off, and gone from the footer, while a text is being typed."""
         if action in _READING and self.typing:
             return False
-        row = self.row if self.is_mounted else None
-        if row is not None and action in _STATES and row.job.state not in _STATES[action]:
+        if action in _OF_A_JOB and (self.row is None or self.row.job.state not in _OF_A_JOB[action]):
             return False
         return super().check_action(action, parameters)
 
@@ -309,10 +314,10 @@ class JobsDesk(Screen[None]):
         if isinstance(self.focused, LogLines):
             if by > 0:
                 self.log_view.follow(True)
-                self.run_worker(self._turn_to_end, group="page", exclusive=True)
+                in_background(self, self._turn_to_end, "page", exclusive=True)
             else:
                 self.log_view.follow(False)
-                self.run_worker(self.turn_to(0), group="page", exclusive=True)
+                in_background(self, partial(self.turn_to, 0), "page", exclusive=True)
         else:
             self.action_move(by * 1_000_000)
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from textual.theme import Theme
+
+#: The style sheet of every window over a screen; each names it, so that it is read when the first one opens.
+DIALOGS = Path(__file__).parent / "dialogs.tcss"
 
 DARK = Theme(
     name="vlmconsole-dark",

@@ -49,7 +49,9 @@ class ConsoleApp(App[None]):
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
         self.register_theme(DARK)
         self.register_theme(LIGHT)
-        self.theme = f"vlmconsole-{lab.settings.theme}"
+        # Without the watcher: it would have every style sheet parsed once more before the first frame.
+        self.set_reactive(App.theme, f"vlmconsole-{lab.settings.theme}")
+        self.stylesheet.set_variables(self.get_css_variables())
         if lab.settings.slow_link:
             self.animation_level = "none"
         self.link: ServerLink | None = None

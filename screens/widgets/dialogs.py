@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 from vlmconsole.screens.keys import KEYS
+from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.prose import Prose
 
 CANCEL = Binding("escape", "cancel", "back", key_display="Esc")
@@ -21,6 +22,7 @@ CANCEL = Binding("escape", "cancel", "back", key_display="Esc")
 class Confirm(ModalScreen[bool]):
     """Yes or no, where no is what every careless key gives."""
 
+    CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
         CANCEL,
         Binding("y", "yes", "yes"),
@@ -50,6 +52,7 @@ class Confirm(ModalScreen[bool]):
 class Ask(ModalScreen[str | None]):
     """One line of text; None when left with Esc."""
 
+    CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [CANCEL]
 
     def __init__(self, title: str, value: str = "", hint: str = "") -> None:
@@ -75,6 +78,7 @@ class Ask(ModalScreen[str | None]):
 class Form(ModalScreen[dict[str, str] | None]):
     """A few named lines; `fields` are (key, label, value, hint). Enter goes on, and on the last line keeps all."""
 
+    CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [CANCEL]
 
     def __init__(self, title: str, fields: Sequence[tuple[str, str, str, str]]) -> None:
@@ -108,6 +112,7 @@ class Form(ModalScreen[dict[str, str] | None]):
 class Choose(ModalScreen[str | None]):
     """One of several; `options` are (id, label, note). None when left with Esc."""
 
+    CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [CANCEL]
 
     def __init__(self, title: str, options: Sequence[tuple[str, str, str]]) -> None:
@@ -137,6 +142,7 @@ class Choose(ModalScreen[str | None]):
 class Reader(ModalScreen[None]):
     """A long text over the whole screen: raw requests, usage, logs. Shown as it is, never as markup."""
 
+    CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
         CANCEL,
         Binding("q,enter", "cancel", "back", show=False),
@@ -169,6 +175,7 @@ class Reader(ModalScreen[None]):
 class KeyHelp(ModalScreen[None]):
     """All keys, from the table that dispatches them."""
 
+    CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [CANCEL, Binding("q,question_mark,enter", "cancel", "back", show=False)]
 
     TITLES = (("composer", "While writing"), ("anywhere", "Anywhere"), ("reading", "Outside the composer"))

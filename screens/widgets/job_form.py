@@ -15,6 +15,8 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input, Static
+from vlmconsole.screens.background import in_background
+from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.figures import about, size
 
 from vlmconsole.errors import LabError
@@ -108,6 +110,7 @@ class FormLine(Vertical):
 class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
     """Gives (changes as `--set` takes them, after, priority) when all is well and Enter was pressed; None for Esc."""
 
+    CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "back", key_display="Esc"),
         Binding("down,ctrl+n", "app.focus_next", "next", show=False),
@@ -167,7 +170,7 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
         self._check()
 
     def _check(self) -> None:
-        self.run_worker(self._judge, group="judge", exclusive=True)
+        in_background(self, self._judge, "judge", exclusive=True)
 
     async def _judge(self) -> None:
         await asyncio.sleep(0.1)  # typing goes on: the last state is the one that counts

@@ -12,6 +12,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
+from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.figures import figure
 from vlmconsole.screens.widgets.job_detail import all_curves
 from vlmconsole.screens.widgets.job_form import takes
@@ -27,6 +28,7 @@ BACK = Binding("escape", "cancel", "back", key_display="Esc")
 class PresetList(ModalScreen[str | None]):
     """Type to narrow, arrows to move, Enter to choose; what the chosen one is stands beside the list."""
 
+    CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
         BACK,
         Binding("down", "cursor(1)", "next", show=False, priority=True),
@@ -113,6 +115,7 @@ class PresetList(ModalScreen[str | None]):
 class PlanSheet(ModalScreen[bool]):
     """What would be queued: every setting, the devices, what it takes, and the command that does the same."""
 
+    CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
         BACK,
         Binding("enter", "queue", "queue it"),
@@ -172,6 +175,7 @@ class PlanSheet(ModalScreen[bool]):
 class CurveSheet(ModalScreen[None]):
     """One curve over the whole screen, growing while one looks; Tab and the brackets go to the others."""
 
+    CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
         BACK,
         Binding("q,enter,p", "cancel", "back", show=False),

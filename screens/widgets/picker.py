@@ -14,6 +14,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 from vlmconsole.screens.attach import open_all
 from vlmconsole.screens.terminal import Drawing
+from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.picture import picture_view
 
 from vlmconsole.runs.plain import one_line
@@ -45,6 +46,7 @@ def entries(folder: Path, words: str = "") -> list[Path]:
 class Picker(ModalScreen[Path | None]):
     """Type to narrow, arrows to move, Enter to choose or go in, Backspace on nothing to go up."""
 
+    CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "back", key_display="Esc"),
         Binding("down", "cursor(1)", "next", show=False, priority=True),

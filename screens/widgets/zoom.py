@@ -10,6 +10,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 from vlmconsole.screens.terminal import Drawing
+from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.picture import picture_view
 
 from vlmconsole.chats.records import StoredPicture
@@ -19,6 +20,7 @@ from vlmconsole.runs.plain import one_line
 class Zoom(ModalScreen[None]):
     """As large as the terminal allows; any of Esc, q, z, Enter goes back."""
 
+    CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,z,enter", "dismiss", "back", key_display="Esc")]
 
     def __init__(self, picture: StoredPicture, drawing: Drawing) -> None:
