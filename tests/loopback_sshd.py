@@ -46,7 +46,9 @@ SetEnv HOME={self.home} XDG_STATE_HOME={self.home}/state
         (folder / "known").write_text(f"[127.0.0.1]:{self.port} {' '.join(host_key)}\n")
         self.config = self.write_config()
 
-    def write_config(self, name: str = "config", known: str = "known", key: str = "user", port: int | None = None) -> Path:
+    def write_config(
+        self, name: str = "config", known: str = "known", key: str = "user", port: int | None = None
+    ) -> Path:
         """A client's ssh config whose ``alias`` leads here."""
         config = self.folder / name
         config.write_text(
