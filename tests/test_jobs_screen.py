@@ -74,10 +74,10 @@ async def settled(pilot: Pilot[None]) -> None:
 
 
 async def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    for _ in range(int(seconds / 0.1)):
+    for _ in range(int(seconds / 0.05)):
         if true():
             return
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.05)
     raise AssertionError("it did not become true")
 
 

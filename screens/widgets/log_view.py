@@ -48,6 +48,19 @@ class LogLines(LineView):
         elif new > old and new >= self.max_scroll_y:
             self.post_message(self.Reached("newer"))
 
+    def stay(self) -> None:
+        """Be at the end while the end is followed: now, and again once the new lines have their room."""
+        if self.follow:
+            self.scroll_end(animate=False, force=True, immediate=True)
+            self.call_after_refresh(self._stay)
+
+    def _stay(self) -> None:
+        if self.follow and self.scroll_offset.y < self.max_scroll_y:
+            self.scroll_end(animate=False, force=True, immediate=True)
+
+    def on_resize(self) -> None:
+        self.stay()
+
     def by(self, lines: int) -> None:
         """Scroll; upwards leaves the end of the log."""
         if lines < 0:
@@ -108,7 +121,7 @@ class LogView(Vertical):
             lines.cursor = lines.cursor + moved if keep else -1
         lines.sized(len(lines.raws))
         if lines.follow:
-            lines.scroll_end(animate=False, force=True, immediate=True)
+            lines.stay()
         elif moved:
             lines.scroll_to(y=lines.scroll_offset.y + moved, animate=False, force=True)
         self.draw_head()
@@ -124,8 +137,8 @@ class LogView(Vertical):
             lines.raws = self.page.lines
         lines.sized(len(lines.raws))
         lines.refresh()
-        if only and lines.follow:
-            lines.scroll_end(animate=False, force=True, immediate=True)
+        if only:
+            lines.stay()
         self.draw_head()
 
     def stand_on(self, offset: int) -> None:
@@ -142,8 +155,7 @@ class LogView(Vertical):
     def follow(self, on: bool) -> None:
         self.lines.follow = on
         self.lines.cursor = -1
-        if on:
-            self.lines.scroll_end(animate=False, force=True)
+        self.lines.stay()
         self.draw_head()
 
     def draw_head(self) -> None:

@@ -226,7 +226,7 @@ def losses(row: Row, waiters: Sequence[int], now: float) -> str:
     else:
         ran = f" for {duration(now - job.started)}" if job.started else ""
         share = row.progress.share if row.progress else None
-        done = f" and is {share:.0%} through" if share is not None else ""
+        done = f" and is {int(100 * share)} % through" if share is not None else ""
         grace = float(job.options.get("grace_s", 30.0))
         said.append(
             f"It has run{ran}{done}. It is asked to stop and save what it has, and killed after {grace:.0f} s."

@@ -4,7 +4,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
@@ -92,7 +92,7 @@ def _fields(model: type[BaseModel], spec: Mapping[str, Any], prefix: str) -> Ite
     for name, info in model.model_fields.items():
         inner = _model_of(info.annotation)
         value = spec.get(name)
-        if inner is not None and (value is None or isinstance(value, dict)) and info.annotation is inner:
+        if inner is not None and (value is None or isinstance(value, dict)):
             yield from _fields(inner, value or {}, f"{prefix}{name}.")
             continue
         schema = _plain(schemas["properties"].get(name, {}), schemas.get("$defs", {}))
@@ -114,10 +114,8 @@ def _fields(model: type[BaseModel], spec: Mapping[str, Any], prefix: str) -> Ite
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:
-    for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-    return None
+    """The model of a nested table; one that may be left out is edited as a whole."""
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
 def _plain(schema: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
