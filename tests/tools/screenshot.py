@@ -23,7 +23,6 @@ from vlmconsole.engines.servers import stop_server
 from vlmconsole.lab import Lab
 
 QUESTIONS = (
-    ("scene-few.png", "What colour is the largest shape?"),
     (
         "scene-regular.png",
         "Count the red circles and the blue squares. Answer with exactly one JSON object: "
