@@ -19,16 +19,11 @@ import vlmconsole.assets
 from vlmconsole.screens.chat import ChatScreen
 
 from vlmconsole.app import ConsoleApp
+from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.engines.servers import stop_server
 from vlmconsole.lab import Lab
 
-QUESTIONS = (
-    (
-        "scene-regular.png",
-        "Count the red circles and the blue squares. Answer with exactly one JSON object: "
-        '{"red_circles": N, "blue_squares": N}',
-    ),
-)
+QUESTIONS = (("scene-regular.png", COUNT_PROMPT),)
 
 
 async def shot(size: tuple[int, int], theme: str) -> str:
