@@ -20,7 +20,7 @@ from vlmconsole.screens.widgets.job_sheets import CurveSheet, PlanSheet, PresetL
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.lab import Lab
-from vlmconsole.queue import forms
+from vlmconsole.queue import forms, process
 from vlmconsole.queue.adding import add
 from vlmconsole.queue.desk import Desk
 from vlmconsole.queue.model import NewJob
@@ -364,3 +364,25 @@ async def test_the_end_of_a_job_is_told_on_any_screen(places: Places) -> None:
             await until(lambda: "✗ job 1 story: failed" in seen(pilot))
             assert "[bold]out of memory[/bold]" in seen(pilot)
             assert app.focused is None or not isinstance(app.focused, Input)
+
+
+@pytest.mark.slow
+async def test_a_job_queued_here_is_run_by_a_real_supervisor_to_its_end(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLMCONSOLE_DEVICE_LOCKS", str(places.home / "locks"))
+    monkeypatch.setenv("VLMCONSOLE_SUPERVISOR_IDLE", "1")
+    app = ConsoleApp(Lab.open(places.home))
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("f3")
+        screen = app.screen
+        assert isinstance(screen, JobsScreen)
+        await settled(pilot)
+        planned = forms.planned("story", ["steps=50", "pause=0.05"], places)
+        await screen.in_thread(lambda desk: desk.add(planned))
+        await until(lambda: screen.row is not None and screen.row.job.state == "running")
+        await until(lambda: screen.row is not None and screen.row.progress is not None)
+        await until(lambda: "✓ job 1 story: done" in seen(pilot))
+        await until(lambda: screen.row is not None and screen.row.job.state == "done")
+        assert screen.told.curves
+    await until(lambda: process.running(places) is None)
