@@ -71,6 +71,52 @@ def test_a_wrong_setting_names_its_source_and_what_is_allowed(tmp_path: Path) ->
     assert "not valid TOML" in run("doctor", home=tmp_path).stderr
 
 
+def test_doctor_names_a_damaged_database_and_every_broken_profile(tmp_path: Path) -> None:
+    (tmp_path / "queue.sqlite").write_bytes(b"no database at all" * 100)
+    (tmp_path / "servers").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "servers" / f"{name}.toml").write_text("engine = 3\n")
+    done = run("doctor", "--json", home=tmp_path)
+    wrong = [check for check in json.loads(done.stdout)["checks"] if check["state"] == "wrong"]
+    assert done.returncode == 1
+    assert sum(check["name"] == "server profile" for check in wrong) == 2
+    assert any(check["name"] == "queue" and "queue.sqlite" in check["found"] for check in wrong)
+    assert "extra [tui]" in run("doctor", home=tmp_path).stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+def test_a_full_disk_is_the_machines_word_not_our_fault(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "vlmconsole", "tokens", "448x336"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "VLMCONSOLE_HOME": str(tmp_path)},
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "No space left" in done.stderr and "fault" not in done.stderr
+
+
+def test_a_terminal_that_cannot_spell_a_sign_still_gets_its_answer(tmp_path: Path) -> None:
+    done = run("tokens", "448x336", home=tmp_path, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and "192 visual tokens" in done.stdout
+
+
+def test_a_question_that_is_no_text_is_said_so(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "vlmconsole", "chat", "-"],
+        input=b"\xff\xfe\x00bad",
+        capture_output=True,
+        env={**os.environ, "VLMCONSOLE_HOME": str(tmp_path)},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2 and b"not UTF-8" in done.stderr
+
+
 def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     from vlmconsole.lab import Lab
 

@@ -6,8 +6,10 @@ import importlib.metadata as metadata
 import os
 import platform
 import shutil
+import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Any, Literal
@@ -45,6 +47,7 @@ def examine(lab: Lab) -> list[Check]:
         *_python(),
         *_packages(),
         *_home(lab),
+        *_books(lab),
         *_bundled_model(),
         *_profiles(lab),
         *_devices(),
@@ -130,6 +133,23 @@ def _home(lab: Lab) -> Iterator[Check]:
     )
 
 
+def _books(lab: Lab) -> Iterator[Check]:
+    """The two databases: readable as SQLite, or damaged. Opened read-only, and never waited for."""
+    for name, path in (("conversations", lab.places.chats), ("queue", lab.places.queue)):
+        if not path.exists():
+            yield Check(name, "info", f"{path} (none yet)")
+            continue
+        try:
+            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1)) as database:
+                database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.Error as error:
+            yield Check(
+                name, "wrong", f"{path}: {error}", "move the file away to start afresh; keep it to recover from"
+            )
+        else:
+            yield Check(name, "ok", str(path))
+
+
 def _bundled_model() -> Iterator[Check]:
     folder = files("vlmconsole.assets") / "tiny-qwen2.5-vl"
     names = ("config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json")
@@ -143,11 +163,10 @@ def _bundled_model() -> Iterator[Check]:
 def _profiles(lab: Lab) -> Iterator[Check]:
     from vlmconsole.engines.profile import ProfileError, load_profiles
 
-    try:
-        profiles = load_profiles(lab.places.servers)
-    except ProfileError as error:
-        yield Check("server profiles", "wrong", str(error), f"edit the file in {lab.places.servers}")
-        return
+    problems: list[ProfileError] = []
+    profiles = load_profiles(lab.places.servers, problems=problems)
+    for problem in problems:
+        yield Check("server profile", "wrong", str(problem), f"edit the file in {lab.places.servers}")
     yield Check("server profiles", "ok", ", ".join(sorted(profiles)))
     if lab.settings.server not in profiles:
         yield Check(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from pathlib import Path
@@ -17,6 +19,10 @@ def main(argv: list[str] | None = None) -> None:
 
     Without a command it opens the console and imports nothing of the command line, to paint its first frame fast.
     """
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot spell a sign (LC_ALL=POSIX) gets a `?` for it, never an error instead of the answer.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     words = _take_globals(list(sys.argv[1:] if argv is None else argv))
     try:
         if words:
@@ -34,9 +40,23 @@ def main(argv: list[str] | None = None) -> None:
         # The reader (`| head`) went away: not our failure, and Python must not complain at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = FAILED
+    except OSError as error:
+        # The machine's own refusals (no permission, disk full, no such folder): nothing of ours to trace.
+        print_failure(_machine_said(error))
+        code = FAILED
     except Exception as error:
         code = _report_bug(error)
     sys.exit(code)
+
+
+def _machine_said(error: OSError) -> Failure:
+    where = f": {error.filename}" if error.filename else ""
+    hint = (
+        "The lab home must be writable; choose another with --home DIR."
+        if error.errno in (errno.EACCES, errno.EROFS)
+        else ""
+    )
+    return Failure(f"{error.strerror or error}{where}", hint)
 
 
 def _take_globals(words: list[str]) -> list[str]:

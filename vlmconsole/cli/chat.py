@@ -60,7 +60,10 @@ def chat(
 
 def _question(text: str) -> str:
     if text == "-" or (not text and not sys.stdin.isatty()):
-        return sys.stdin.read()
+        try:
+            return sys.stdin.buffer.read().decode("utf-8")
+        except UnicodeDecodeError as error:
+            fail(f"The question on standard input is not UTF-8 (byte {error.start}).", code=USAGE)
     return text
 
 
@@ -114,7 +117,7 @@ def _finish(answer: Answer) -> None:
     for line in _why(answer):
         say(line)
     if answer.result.ended == "cancelled":
-        fail("Cancelled; the answer up to there was kept.", code=INTERRUPTED, answer=answer.to_json())
+        fail("Cancelled; the answer up to there stands above.", code=INTERRUPTED, answer=answer.to_json())
     if not answer.ok:
         said = answer.result.error or "the answer did not come to its end"
         fail(said, code=FAILED, answer=answer.to_json() if answer.text or answer.result.reasoning else None)
@@ -124,8 +127,8 @@ def _finish(answer: Answer) -> None:
 
 def _why(answer: Answer) -> list[str]:
     """The measured figures and the proof of sight, for people."""
-    if answer.result.stamps.sent is None:
-        return []
+    if answer.result.stamps.first_any is None:
+        return []  # nothing came, so nothing was measured: the error says it all
     times, usage = answer.timing, answer.result.usage
     parts = [
         f"TTFT {_number(times.ttft_s, '.2f', ' s')}",

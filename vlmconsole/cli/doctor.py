@@ -25,7 +25,8 @@ def register(app: typer.Typer) -> None:
         def human(console: Console) -> None:
             width = max(len(check.name) for check in checks)
             for check in checks:
-                console.print(f"{MARKS[check.state]} {check.name:<{width}}  ", style=STYLES[check.state], end="")
+                name = f"{MARKS[check.state]} {check.name:<{width}}  "
+                console.print(name, style=STYLES[check.state], end="", markup=False)
                 console.print(check.found, markup=False, soft_wrap=True)
                 if check.hint and check.state in {"missing", "wrong"}:
                     console.print(f"{'':<{width + 4}}{check.hint}", style="dim", markup=False, soft_wrap=True)
