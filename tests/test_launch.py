@@ -79,6 +79,40 @@ async def test_start_use_and_stop_with_nothing_left_behind(places: Places) -> No
     assert await stop_server(profile(), places) == "was not running"
 
 
+@pytest.mark.parametrize("record", ["", "{ not json", '{"pid": 1}', None])
+async def test_a_server_is_found_again_when_its_record_is_lost(places: Places, record: str | None) -> None:
+    first = await ensure_server(profile(), places)
+    before = launch.recorded(places, "box")
+    assert before is not None
+    family = launch.members(before)
+    state = launch.folder(places) / "box.json"
+
+    def damage() -> None:
+        state.unlink() if record is None else state.write_text(record)
+
+    try:
+        damage()
+        again = await ensure_server(profile(), places)
+        assert (again.pid, again.base_url, again.started_here) == (first.pid, first.base_url, False)
+        mended = launch.recorded(places, "box")
+        assert mended is not None and (mended.pid, mended.started, mended.port) == (
+            before.pid, before.started, before.port,
+        )  # fmt: skip
+        damage()
+        if record is not None:
+            assert (await probe(profile(), places)).pid == first.pid
+        assert await stop_server(profile(), places) == "ended"
+        assert all(gone(pid) for pid in family) and not state.exists()
+    finally:
+        await launch.end(before)
+
+
+async def test_a_damaged_record_of_no_server_is_said_and_removed(places: Places) -> None:
+    (launch.folder(places) / "box.json").write_text("")
+    assert await stop_server(profile(), places) == "was not running; its state file was damaged and is removed"
+    assert await stop_server(profile(), places) == "was not running"
+
+
 async def test_several_consoles_at_once_share_one_server(places: Places) -> None:
     calls = [ensure_server(profile(delay=0.3), places) for _ in range(4)]
     # A console is a process of its own: one of the callers is.

@@ -32,6 +32,8 @@ from vlmconsole.runs.places import Places
 
 Progress = Callable[[str, float], None]
 """Called with a phase ("starting python", "loading the model", "ready") and the seconds since the start."""
+# Set in a server's environment to PORT:STATE-FILE, so that it is found again when that file is lost.
+SERVER_MARK = "VLMCONSOLE_SERVER"
 _TICK_S = 0.05
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Servers started by this process: they must be reaped when they end, or they stay as zombies."""
@@ -71,7 +73,64 @@ def folder(places: Places) -> Path:
 
 
 def recorded(places: Places, name: str) -> Running | None:
-    """The last recorded start of a server, whether it still lives or not; None when there is none (readable)."""
+    """The last recorded start of a server, whether it still lives or not; None when there is none.
+
+    Where the record is damaged, the server itself is looked for, so that it can still be used and stopped.
+    """
+    if damaged(places, name):
+        return orphan(places, name)
+    return _read(places, name)
+
+
+def damaged(places: Places, name: str) -> bool:
+    """Whether there is a record of that server which cannot be read."""
+    return (folder(places) / f"{name}.json").exists() and _read(places, name) is None
+
+
+def adopted(places: Places, name: str) -> Running | None:
+    """As `recorded`, but a lost or damaged record of a server that runs is written anew. Call with the lock held."""
+    found = _read(places, name)
+    if found is None and (found := orphan(places, name)) is not None:
+        write_atomic(folder(places) / f"{name}.json", to_json(asdict(found)))
+    return found
+
+
+def orphan(places: Places, name: str) -> Running | None:
+    """The server of that name by the mark in its processes' environment, without its record; None when none lives."""
+    own = _mark(places, name, 0).partition(":")[2]
+    marked: list[tuple[float, int, str]] = []
+    for process in psutil.process_iter():
+        try:
+            if process.uids().real == os.getuid():
+                port, _, whose = process.environ().get(SERVER_MARK, "").partition(":")
+                if whose == own and port.isdigit() and processes.started(process.pid) is not None:
+                    marked.append((process.create_time(), os.getsid(process.pid), port))
+        except (psutil.Error, OSError):
+            continue  # ended meanwhile, or not ours to see
+    if not marked:
+        return None
+    launched, leader, port = min(marked)
+    try:
+        argv = tuple(psutil.Process(leader).cmdline())
+    except psutil.Error:
+        argv = ()  # the leader has ended and helpers of its session go on: `end` ends those
+    return Running(
+        name=name,
+        pid=leader,
+        started=processes.started(leader) or "ended",
+        port=int(port),
+        base_url=f"http://127.0.0.1:{port}",
+        argv=argv,
+        log=str(folder(places) / f"{name}.log"),
+        launched=launched,
+    )
+
+
+def _mark(places: Places, name: str, port: int) -> str:
+    return f"{port}:{(folder(places) / f'{name}.json').resolve()}"
+
+
+def _read(places: Places, name: str) -> Running | None:
     try:
         value = json.loads((folder(places) / f"{name}.json").read_text())
         return Running(**{**value, "argv": tuple(value["argv"])})
@@ -124,7 +183,7 @@ def spawn(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=cwd or here,
-                env={**inherited, "PYTHONUNBUFFERED": "1", **env},
+                env={**inherited, "PYTHONUNBUFFERED": "1", **env, SERVER_MARK: _mark(places, name, port)},
                 start_new_session=True,
             )
         except OSError as error:

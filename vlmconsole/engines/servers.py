@@ -75,10 +75,11 @@ async def ensure_server(profile: ServerProfile, places: Places, on_progress: Pro
             on_progress("another console is starting it", time.monotonic() - begun)
 
     running = launch.recorded(places, profile.name)
-    if running is not None and running.alive and await _answers(profile.at(running.base_url)):
+    whole = not launch.damaged(places, profile.name)  # else it is mended below, with the lock held
+    if whole and running is not None and running.alive and await _answers(profile.at(running.base_url)):
         return await _ready(profile, running, started_here=False)
     async with launch.locked(places, profile.name, waiting):
-        running = launch.recorded(places, profile.name)
+        running = launch.adopted(places, profile.name)
         if running is not None and running.alive:
             await _until_ready(profile, running, on_progress)
             return await _ready(profile, running, started_here=False)
@@ -99,9 +100,11 @@ async def stop_server(profile: ServerProfile, places: Places) -> str:
         raise LaunchError(f"{profile.name} was not started here; stop it where it runs{where}")
     assert profile.launch is not None
     async with launch.locked(places, profile.name):
-        running = launch.recorded(places, profile.name)
+        broken = launch.damaged(places, profile.name)
+        running = launch.adopted(places, profile.name)
         if running is None:
-            return "was not running"
+            launch.forget(places, profile.name)
+            return "was not running" + ("; its state file was damaged and is removed" if broken else "")
         took = await launch.end(running, profile.launch.stop_grace_s)
         launch.forget(places, profile.name)
         return took
