@@ -261,7 +261,10 @@ class ChatAsk(ChatDesk):
 
         def show(text: str) -> None:
             if view := self.transcript.view_of(message.id):
-                view.grow(text)
+                view.grow(text, turn.ttft_s)
+            if turn.ttft_s is not None and message.id not in self.begun:
+                self.begun[message.id] = turn.ttft_s
+                self.show_why()
 
         turn = Turn(
             link,
@@ -277,6 +280,7 @@ class ChatAsk(ChatDesk):
             finished = await turn.run()
         finally:
             self.running.remove(turn)
+            self.begun.pop(message.id, None)
         self.transcript.replace(finished)
         self.show_list()
 

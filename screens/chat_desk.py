@@ -60,6 +60,8 @@ class ChatDesk(Screen[None]):
         self.pane = 1
         self.furnished = False
         self._search = ""
+        #: TTFT (seconds) of answers that are being given, by message id.
+        self.begun: dict[int, float] = {}
 
     @cached_property
     def store(self) -> ChatStore:
@@ -198,10 +200,15 @@ class ChatDesk(Screen[None]):
 
     def on_transcript_selected(self, event: Transcript.Selected) -> None:
         event.stop()
+        self.show_why()
+
+    def show_why(self) -> None:
+        """The numbers of the chosen answer; of one that is being given, those that stand already."""
         answer = self.chosen_answer()
         answers = self.answers()
         number = next((i for i, item in enumerate(answers, 1) if answer is not None and item.id == answer.id), 0)
-        self.why.show(answer, number, len(answers))
+        begun = self.begun.get(answer.id) if answer is not None else None
+        self.why.show(answer, number, len(answers), ttft_s=begun)
 
     async def on_conversations_opened(self, event: Conversations.Opened) -> None:
         event.stop()

@@ -143,10 +143,13 @@ class ServerLink:
         max_tokens: int,
         temperature: float,
         on_delta: Callable[[Delta], None],
+        on_sent: Callable[[float], None] | None = None,
     ) -> Answer:
         """One question; waits for a server that is starting. Cancelling the task closes the socket."""
         client = await self.ensure()
-        return await client.ask(messages, max_tokens=max_tokens, temperature=temperature, on_delta=on_delta)
+        return await client.ask(
+            messages, max_tokens=max_tokens, temperature=temperature, on_delta=on_delta, on_sent=on_sent
+        )
 
     async def budget(self, messages: Sequence[Message], max_tokens: int) -> Budget | None:
         """Tokens of a question before it is sent; None while there is no server to ask for its context."""

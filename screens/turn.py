@@ -54,6 +54,9 @@ class Turn:
         self._reasoning: list[str] = []
         self._asking: asyncio.Task[Answer] | None = None
         self._stopped = False
+        self._sent: float | None = None
+        #: Seconds from the request to the first piece of text, as the finished answer will have it; None before.
+        self.ttft_s: float | None = None
 
     @property
     def text(self) -> str:
@@ -78,6 +81,7 @@ class Turn:
                         max_tokens=self._max_tokens,
                         temperature=self._temperature,
                         on_delta=self._take,
+                        on_sent=self._note_sent,
                     )
                 )
                 if self._stopped:
@@ -105,7 +109,12 @@ class Turn:
             made.append(Message(item.role, item.text, tuple(picture.load() for picture in item.pictures)))
         return made
 
+    def _note_sent(self, at: float) -> None:
+        self._sent = at
+
     def _take(self, delta: Delta) -> None:
+        if delta.kind == "text" and not self._text and self._sent is not None:
+            self.ttft_s = delta.at - self._sent
         (self._text if delta.kind == "text" else self._reasoning).append(delta.text)
 
     async def _paint(self) -> None:

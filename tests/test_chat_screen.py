@@ -11,7 +11,9 @@ import pytest
 from chat_server import Say, chat_server, profile_file
 from PIL import Image
 from textual.pilot import Pilot
+from textual.widgets import Static
 from vlmconsole.screens.chat import ChatScreen
+from vlmconsole.screens.widgets.columns import RowsVisual
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.lab import Lab
@@ -102,6 +104,32 @@ async def test_escape_stops_the_answer_and_closes_the_socket(tmp_path: Path) -> 
             assert screen.answers()[0].state == "stopped"
             assert screen.answers()[0].text.startswith("word ")
             await until(lambda: server.closed_early == 1)
+
+
+async def test_the_ttft_stands_from_the_first_piece_on(tmp_path: Path) -> None:
+    def foot() -> str:
+        return str(list(screen.query(".foot"))[-1].render())  # type: ignore[attr-defined]
+
+    def rows() -> list[str]:
+        visual = screen.query_one("#why-rows", Static).visual
+        assert isinstance(visual, RowsVisual)
+        return [line.plain for line in visual.lines(40)]
+
+    async with chat_server(Say(["word "] * 400, gap=0.3)) as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await ask(pilot, screen, "Slowly")
+            await until(lambda: bool(screen.answers()) and "waiting for the first token" in foot())
+            assert not any("TTFT" in row for row in rows())
+            await until(lambda: "● answering · TTFT" in foot())
+            assert screen.answers()[-1].state == "streaming"
+            await until(lambda: any("TTFT" in row for row in rows()))
+            live = screen.running[0].ttft_s
+            await pilot.press("escape")
+            await until(lambda: answered(screen))
+            answer = screen.answers()[-1].answer
+            assert answer is not None and live == pytest.approx(answer["timing"]["ttft_s"])
+            assert screen.begun == {}
 
 
 @pytest.mark.parametrize("status, error", [(400, "too long [/INST] \x1b[31m"), (500, "broken")])

@@ -13,7 +13,7 @@ from textual.widgets import Static
 from vlmconsole.screens.terminal import Drawing
 from vlmconsole.screens.widgets.picture import picture_view
 from vlmconsole.screens.widgets.prose import Prose
-from vlmconsole.screens.widgets.why import sight_lines, summary
+from vlmconsole.screens.widgets.why import seconds, sight_lines, summary
 
 from vlmconsole.chats.records import StoredMessage, StoredPicture
 from vlmconsole.runs.plain import inert, one_line
@@ -55,6 +55,8 @@ class MessageView(Vertical):
         self._drawing = drawing
         self._cells = picture_cells
         self._proofs = proofs or []
+        self._begun = False
+        self._ttft_s: float | None = None
         self.prose = Prose(message.text, markdown=message.role == "assistant")
 
     def compose(self) -> ComposeResult:
@@ -75,9 +77,12 @@ class MessageView(Vertical):
     def on_click(self) -> None:
         self.post_message(self.Chosen(self))
 
-    def grow(self, text: str) -> None:
-        """Show the text so far of a running answer."""
+    def grow(self, text: str, ttft_s: float | None = None) -> None:
+        """Show the text so far of a running answer; with its first piece the foot stops saying that it waits."""
         self.prose.grow(text)
+        if text and not self._begun:
+            self._begun, self._ttft_s = True, ttft_s
+            self.query_one(".foot", Static).update(self._foot())
 
     def update_message(self, message: StoredMessage) -> None:
         """Show how the message ended; its text is parsed once more as a whole."""
@@ -111,7 +116,10 @@ class MessageView(Vertical):
         if message.role == "user":
             return Content("")
         if message.state == "streaming":
-            return Content("● answering" if message.text else "● waiting for the first token").stylize("$accent")
+            said = "● answering" if self._begun or message.text else "● waiting for the first token"
+            if self._ttft_s is not None:
+                said += f" · TTFT {seconds(self._ttft_s)}"
+            return Content(said).stylize("$accent")
         lines: list[Content] = []
         if message.state in ENDINGS:
             said = ENDINGS[message.state] + (f": {one_line(message.error, 400)}" if message.error else "")

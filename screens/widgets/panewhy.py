@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.visual import Visual
 from textual.widgets import Static
 from vlmconsole.screens.widgets.columns import Row, RowsVisual, Rule
-from vlmconsole.screens.widgets.why import client_rows, setting_rows, timing_rows, token_rows
+from vlmconsole.screens.widgets.why import client_rows, seconds, setting_rows, timing_rows, token_rows
 
 from vlmconsole.chats.records import StoredMessage
 
@@ -26,6 +26,7 @@ class WhyPanel(VerticalScroll):
         self._settings: Mapping[str, Any] = {}
         self._answer: StoredMessage | None = None
         self._place = (0, 0)
+        self._ttft_s: float | None = None
         self._heights: dict[str, int] = {}
 
     def compose(self) -> ComposeResult:
@@ -35,9 +36,9 @@ class WhyPanel(VerticalScroll):
     def on_mount(self) -> None:
         self._draw()
 
-    def show(self, answer: StoredMessage | None, number: int, total: int) -> None:
-        """`answer` is the `number`-th of `total` answers of the conversation."""
-        self._answer, self._place = answer, (number, total)
+    def show(self, answer: StoredMessage | None, number: int, total: int, *, ttft_s: float | None = None) -> None:
+        """`answer` is the `number`-th of `total` answers; `ttft_s` is known of one whose text has begun to come."""
+        self._answer, self._place, self._ttft_s = answer, (number, total), ttft_s
         self._draw()
 
     def show_settings(self, settings: Mapping[str, Any]) -> None:
@@ -58,7 +59,10 @@ class WhyPanel(VerticalScroll):
             number, total = self._place
             title = Content.assemble(title, (f"  answer {number} of {total}", "$muted"))
             if answer.state == "streaming":
-                rows = [Row("state", "answering", "$accent")]
+                begun = self._ttft_s is not None or bool(answer.text)
+                rows = [Row("state", "answering" if begun else "waiting for the first token", "$accent")]
+                if self._ttft_s is not None:
+                    rows.append(Row("TTFT", seconds(self._ttft_s), "bold"))
             elif answer.answer is None:
                 rows = [
                     Row("state", _STATES.get(answer.state, answer.state), "$warning"),

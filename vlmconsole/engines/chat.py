@@ -138,8 +138,10 @@ class ChatClient:
         adapter: str | None = None,
         extra: dict[str, Any] | None = None,
         on_delta: OnDelta | None = None,
+        on_sent: Callable[[float], None] | None = None,
     ) -> Answer:
-        """Sends the conversation and streams the answer; on_delta is called with each piece as it comes.
+        """Sends the conversation and streams the answer; on_delta is called with each piece as it comes, and
+        on_sent with the moment (clock of `Delta.at`) at which the request's own time begins.
 
         Failures of the server or the line are in the answer (`ended`, `error`), with the text up to there. When the
         task is cancelled, the socket is closed, which ends the work on the server, and the partial answer is
@@ -158,7 +160,7 @@ class ChatClient:
         body = self._body(max_tokens, temperature, adapter, extra or {})
         record = {**body, "messages": to_record(messages)}
         payload = json.dumps({**body, "messages": to_request(messages)}).encode()
-        result = await self._stream(payload, on_delta)
+        result = await self._stream(payload, on_delta, on_sent)
         text = NOT_COUNTED if result.ended == "cancelled" else await self._text_tokens(messages, result)
         return self._answer(messages, result, text, record)
 
@@ -203,7 +205,9 @@ class ChatClient:
         engine.select_adapter(body, self.model, adapter)
         return body
 
-    async def _stream(self, payload: bytes, on_delta: OnDelta | None) -> StreamResult:
+    async def _stream(
+        self, payload: bytes, on_delta: OnDelta | None, on_sent: Callable[[float], None] | None
+    ) -> StreamResult:
         http = self._client()
         timeout = httpx.Timeout(SILENCE_S, connect=10.0)
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
@@ -213,7 +217,9 @@ class ChatClient:
         response: httpx.Response | None = None
         try:
             await self._warm()
-            parser.result.stamps.sent = time.monotonic()
+            parser.result.stamps.sent = sent = time.monotonic()
+            if on_sent is not None:
+                on_sent(sent)
             response = await http.send(outgoing, stream=True)
             if response.status_code != 200:
                 status, page = response.status_code, await _some(response)
