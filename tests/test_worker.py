@@ -257,6 +257,8 @@ def test_ctrl_c_stops_cleanly_and_a_second_one_kills(lab: Path, mode: str) -> No
     process = subprocess.Popen(
         command(lab, "run", "count", "--set", "steps=900", "--set", "seconds=0.02", "--set", f"mode={mode}", "--json"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # Started in the background, these tests inherit an ignored SIGINT; a person's shell never hands one on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     deadline = time.monotonic() + 30
     while not (runs := list((lab / "runs").glob("*/samples.jsonl"))) and time.monotonic() < deadline:
