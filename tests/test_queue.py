@@ -39,6 +39,36 @@ def order(store: Store) -> list[int]:
     return [job.id for job in store.waiting()]
 
 
+def test_a_damaged_queue_says_so_and_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "queue.sqlite"
+    path.write_bytes(b"this is no database at all" * 200)
+    with pytest.raises(QueueError) as caught:
+        Store(path)
+    assert caught.value.message == f"The queue's file {path} is damaged (file is not a database)."
+    assert str(tmp_path / "runs") in caught.value.hint and f"Move {path} away" in caught.value.hint
+
+
+def test_a_queue_that_cannot_be_written_is_not_called_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "queue.sqlite"
+    Store(path).close()
+    real = sqlite3.connect  # root may write anything, so the file is opened for reading only
+    monkeypatch.setattr(sqlite3, "connect", lambda name, **more: real(f"file:{name}?mode=ro", uri=True, **more))
+    store = Store(path)
+    with pytest.raises(QueueError, match="cannot be written") as caught:
+        store.add(new())
+    assert "busy" not in str(caught.value) and "writable" in caught.value.hint
+    assert store.waiting() == []
+    store.close()
+
+
+def test_a_new_queue_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    begun = time.monotonic()
+    with pytest.raises(QueueError, match="cannot be written"):
+        Store(tmp_path / "file" / "queue.sqlite")
+    assert time.monotonic() - begun < 5
+
+
 def test_order_is_priority_then_age(store: Store) -> None:
     for priority in (0, 5, 0, 5):
         store.add(new(priority=priority))
@@ -182,12 +212,6 @@ def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(sqlite3.OperationalError):
         prepare(connection, ("CREATE TABLE a (x);\nINSERT INTO no_such VALUES (1);",))
     assert connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone() == (0,)
-
-
-def test_a_damaged_file_is_said_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "queue.sqlite").write_bytes(b"no database at all" * 100)
-    with pytest.raises(QueueError, match="cannot be opened"):
-        Store(tmp_path / "queue.sqlite")
 
 
 def test_every_waiting_job_has_a_sentence(store: Store, tmp_path: Path) -> None:

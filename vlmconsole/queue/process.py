@@ -20,6 +20,7 @@ from typing import Any
 
 from vlmconsole.queue.locks import SHARED, DeviceLocks
 from vlmconsole.queue.resources import Machine
+from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.supervisor import Supervisor
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import to_json, write_atomic
@@ -135,7 +136,7 @@ def _loop(supervisor: Supervisor, leave: threading.Event, lock: int, idle_after:
         try:
             supervisor.tick()
             quiet = supervisor.idle()
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, QueueError) as error:
             # A full disk, most likely. The jobs say so themselves; here it must only not be the end: what was kept
             # for this case is given back, so that the jobs that fail can be booked and the queue goes on.
             _say(f"{type(error).__name__}: {error}")

@@ -76,7 +76,8 @@ def prepare(connection: sqlite3.Connection, migrations: tuple[str, ...] = MIGRAT
         connection.execute(f"PRAGMA user_version={len(migrations)}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a fault of the disk may have ended it already
+            connection.execute("ROLLBACK")
         raise
 
 

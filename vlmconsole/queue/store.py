@@ -18,14 +18,51 @@ BUSY = 30.0  # seconds to wait for another writer before giving up
 ORDER = "priority DESC, position, id"
 
 
+class _Connection(sqlite3.Connection):
+    """Says what is wrong with the file itself as a QueueError; a busy queue stays SQLite's own error."""
+
+    path = Path()
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        try:
+            return super().execute(sql, parameters)
+        except sqlite3.DatabaseError as error:
+            told = fault(error, self.path)
+            if told is None:
+                raise
+            raise told from None
+
+
+def fault(error: sqlite3.DatabaseError, path: Path) -> QueueError | None:
+    """The error for people where the queue's file is damaged or cannot be written; None for any other."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return QueueError(
+            f"The queue's file {path} is damaged ({error}).",
+            f"Move {path} away to start afresh; the runs themselves are kept in {path.parent / 'runs'}.",
+        )
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return QueueError(
+            f"The queue's file {path} cannot be written ({error}).",
+            f"Make {path} and its folder writable for you, or use another lab home (--home).",
+        )
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        return QueueError(
+            f"The queue's file {path} cannot be written ({error}).",
+            f"Make room on the disk of {path.parent}, and see that it works.",
+        )
+    return None
+
+
 class Store:
     """One connection to the queue of a lab home. Not for several threads: each makes its own."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = path
         try:
-            self._db = sqlite3.connect(path, timeout=BUSY, isolation_level=None)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=BUSY, isolation_level=None, factory=_Connection)
+            self._db.path = path
             path.chmod(0o600)
             self._db.row_factory = sqlite3.Row
             # A queued job must survive a power cut: each commit reaches the disk.
@@ -33,8 +70,13 @@ class Store:
             self._db.execute("PRAGMA foreign_keys=ON")
             prepare(self._db)
         except sqlite3.DatabaseError as error:
+            raise fault(error, path) or QueueError(
+                f"The queue {path} cannot be opened ({error}).", "Try again; another process may hold it for long."
+            ) from None
+        except OSError as error:
             raise QueueError(
-                f"the queue {path} cannot be opened: {error}", "is the disk full, or the file damaged?"
+                f"The queue's file {path} cannot be written ({error.strerror}).",
+                f"Make {path} and its folder writable for you, or use another lab home (--home).",
             ) from None
 
     def close(self) -> None:
@@ -49,7 +91,7 @@ class Store:
         try:
             self._db.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
-            raise QueueError(f"the queue is busy: {error}", "another process holds it for long; try again") from None
+            raise QueueError(f"The queue is busy ({error}).", "Another process holds it for long; try again.") from None
         try:
             yield self._db
             self._db.execute("COMMIT")
