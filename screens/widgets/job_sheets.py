@@ -63,10 +63,7 @@ class PresetList(ModalScreen[str | None]):
         listing = self.query_one(OptionList)
         listing.clear_options()
         group, first = None, None
-        for index, entry in enumerate(self._entries):
-            text = f"{entry.name} {entry.title} {entry.kind} {entry.group}".lower()
-            if not all(word in text for word in words.lower().split()):
-                continue
+        for index, entry in self._found(words.lower().split()):
             if entry.group != group:
                 group = entry.group
                 listing.add_option(Option(Content(one_line(group, 60)).stylize("$faint"), disabled=True))
@@ -75,6 +72,17 @@ class PresetList(ModalScreen[str | None]):
         listing.highlighted = first
         if first is None:
             self.query_one("#preview", Static).update(Content("no preset holds these words").stylize("$muted"))
+
+    def _found(self, words: Sequence[str]) -> list[tuple[int, Entry]]:
+        """The entries that hold every word; names that begin with the first one first, then names that hold them."""
+        found = []
+        for index, entry in enumerate(self._entries):
+            name = entry.name.lower()
+            text = f"{name} {entry.title} {entry.kind} {entry.group}".lower()
+            if all(word in text for word in words):
+                rank = 0 if not words or name.startswith(words[0]) else 1 if all(word in name for word in words) else 2
+                found.append((rank, index, entry))
+        return [(index, entry) for _, index, entry in sorted(found, key=lambda one: one[:2])]
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         event.stop()
