@@ -161,9 +161,11 @@ class JobsDesk(Screen[None]):
         try:
             found = await self.in_thread(lambda desk: self._read(desk, number, page))
         except LabError as error:
-            if str(error) != self._trouble:  # said once, not every second
+            if str(error) != self._trouble:  # drawn once, not every second
                 self._trouble = str(error)
-                self.notify(f"{error.message} {error.hint}".strip(), severity="error", markup=False, timeout=10)
+                self.table.show_fault(error.message, error.hint)
+                self.detail.show(None, None, Told(), None, 0.0)
+                self.log_view.show(None)
             return
         finally:
             self._looking = False

@@ -12,7 +12,7 @@ import pytest
 from hostile import HOSTILE
 from job_queue import held, lab, run_all
 from textual.pilot import Pilot
-from textual.widgets import Input
+from textual.widgets import Input, OptionList
 from vlmconsole.screens.jobs import JobsScreen
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
 from vlmconsole.screens.widgets.job_form import FormLine, JobForm
@@ -94,6 +94,31 @@ def queue(places: Places, number: int = 3, **spec: object) -> None:
     for _ in range(number):
         add(store, forms.planned("story", [f"{key}={value}" for key, value in spec.items()], places))
     store.close()
+
+
+async def test_a_damaged_queue_is_told_in_the_tables_place_and_gone_when_mended(places: Places) -> None:
+    places.queue.write_bytes(b"no database" * 500)
+    async with jobs(places) as (pilot, screen):
+        text = " ".join(seen(pilot).split())
+        assert "Queue cannot be read" in text and "is damaged" in text and "start afresh" in text
+        assert "No jobs yet" not in text
+        places.queue.unlink()
+        screen.look()
+        await settled(pilot)
+        text = seen(pilot)
+        assert "No jobs yet" in text and "is damaged" not in text
+
+
+async def test_a_name_comes_before_a_title_when_a_preset_is_looked_for(places: Places) -> None:
+    async with jobs(places) as (pilot, _):
+        await pilot.press("n")
+        await until(lambda: isinstance(pilot.app.screen, PresetList))
+        await pilot.press(*"model")
+        await pilot.pause()
+        listing = pilot.app.screen.query_one(OptionList)
+        assert listing.highlighted is not None
+        assert str(listing.get_option_at_index(listing.highlighted).prompt).strip() == "model-tiny"
+        await pilot.press("escape")
 
 
 async def test_what_really_ran_is_shown_with_cause_curves_log_and_files(full: Places) -> None:
@@ -346,7 +371,7 @@ async def test_ten_thousand_jobs_are_a_window_that_grows(places: Places) -> None
 async def test_a_broken_queue_is_said_once_and_the_console_goes_on(places: Places) -> None:
     places.queue.write_bytes(b"this is no database" * 100)
     async with jobs(places) as (pilot, screen):
-        await until(lambda: "cannot be opened" in seen(pilot))
+        await until(lambda: "is damaged" in seen(pilot))
         await pilot.press("question_mark")
         await pilot.pause()
         assert pilot.app.screen is not screen

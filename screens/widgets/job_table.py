@@ -16,6 +16,7 @@ from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
 
 from vlmconsole.queue.desk import Board, Row
+from vlmconsole.runs.plain import inert
 
 EMPTY = Content.assemble(
     ("No jobs yet", "bold"),
@@ -129,8 +130,18 @@ class JobTable(Vertical):
             part.display = there
         self.rows.show(board.rows)
         named = not self.screen.has_class("-narrow")  # there the pane's tab says it
+        self._empty.update(EMPTY)
         self._counts.say(_counts(board, words, named=named))
         self._draw_columns()
+
+    def show_fault(self, message: str, hint: str) -> None:
+        """The queue cannot be read: that in the table's place, since an empty or old table would be untrue."""
+        for part, there in ((self._empty, True), (self._columns, False), (self.rows, False)):
+            part.display = there
+        self.rows.show(())
+        self._counts.say(Content(" Queue cannot be read").stylize("$error"))
+        text = Content.assemble((f"✗ {inert(message)}", "$error"), (f"\n\n{inert(hint)}" if hint else "", ""))
+        self._empty.update(text)
 
     def on_resize(self) -> None:
         self._draw_columns()
