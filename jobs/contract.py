@@ -84,7 +84,8 @@ class JobKind:
     module itself is imported by the console. ``timing_sensitive`` jobs take every CPU slot.
     ``devices(spec, places)`` names what the job must hold, e.g. ``["cpu"]``, ``["gpu"]``, ``["gpu1", "port:30000"]``.
     ``needs_server(spec, places)`` is the profile that must serve before it starts (None: it needs none that this lab
-    starts), ``serves(spec)`` the profile that the job itself serves.
+    starts), ``serves(spec)`` the profile that the job itself serves. ``needs`` are
+    the importable modules of the extra ``train`` that it cannot do without, so that the plan can say which are missing.
     """
 
     name: str
@@ -96,3 +97,4 @@ class JobKind:
     devices: Callable[[Any, Places], list[str]] | None = None
     needs_server: Callable[[Any, Places], str | None] | None = None
     serves: Callable[[Any], str | None] | None = None
+    needs: tuple[str, ...] = ()

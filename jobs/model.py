@@ -108,4 +108,4 @@ def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-KIND = JobKind("model", "Train the bundled model", ModelSpec, run, estimate=_estimate)
+KIND = JobKind("model", "Train the bundled model", ModelSpec, run, estimate=_estimate, needs=("torch", "transformers"))

@@ -3,12 +3,15 @@
 import multiprocessing
 import sqlite3
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vlmconsole.jobs.presets import Preset, PresetError
+from vlmconsole.jobs.presets import Preset, PresetError, load_preset
+from vlmconsole.screens.widgets.job_form import takes
 
+from vlmconsole.cli.jobs import _plan_lines
 from vlmconsole.queue import adding
 from vlmconsole.queue.flows import FlowError, fill, read_flow
 from vlmconsole.queue.model import NewJob, flow_state
@@ -247,6 +250,19 @@ def test_a_clock_that_jumps_makes_no_job_wait_for_a_day(store: Store, tmp_path: 
 
 def preset(spec: dict[str, Any] | None = None, queue: dict[str, Any] | None = None) -> Preset:
     return Preset("count", "job_kinds:COUNT", "Counts", spec or {}, queue=queue or {})
+
+
+def test_a_plan_warns_of_modules_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adding, "find_spec", lambda name: None if name == "torch" else object())
+    places = Places(tmp_path).ensure()
+    preset = load_preset("model-tiny", places)
+    (one,) = adding.plan(preset, [], places)
+    assert one.warning == "not installed here: torch (pip install 'vlmconsole[train]')"
+    assert one.to_json()["warning"] == one.warning and "  warning: " + one.warning in _plan_lines(one)
+    assert one.warning in str(takes([one]))
+    # A job in an environment of its own runs in another Python.
+    (other,) = adding.plan(replace(preset, queue={"environment": "mlx"}), [], places)
+    assert other.warning == ""
 
 
 def test_a_plan_says_what_would_be_queued(tmp_path: Path) -> None:

@@ -241,10 +241,12 @@ def takes(planned: Sequence[Planned]) -> Content:
     known = " · ".join(said) or "time, memory, disk: not known beforehand"
     held = sorted({device for one in jobs for device in one.job.devices})
     notes = "; ".join(dict.fromkeys(guess.note for guess in guesses if guess.note))
+    warnings = dict.fromkeys(one.warning for one in jobs if one.warning)
     return Content.assemble(
         (known, "bold" if said else "$muted"),
         (f" · on {one_line(' '.join(held) or 'no device', 60)}", "$muted"),
         (f" · {one_line(notes, 160)}" if notes else "", "$faint"),
+        *((f"\n⚠ {one_line(text, 200)}", "$warning") for text in warnings),
     )
 
 

@@ -76,6 +76,8 @@ def add(
     number = adding.add(
         store, planned, after=[_after(text) for text in after or []], priority=priority, hand_over=hand_over
     )
+    for warning in dict.fromkeys(one.warning for one in planned if one.warning):
+        say(f"warning: {warning}")
     process.ensure(places)
     _tell(store, number)
 
@@ -96,6 +98,8 @@ def _plan_lines(one: adding.Planned) -> Iterator[str]:
     yield f"  device: {', '.join(job.devices) or 'none'}{', guest of server ' + job.server if job.server else ''}"
     if job.options.get("environment"):
         yield f"  environment: {job.options['environment']}"
+    if one.warning:
+        yield f"  warning: {one.warning}"
     if guess is None:
         yield "  time, memory, disk: not known beforehand"
         return

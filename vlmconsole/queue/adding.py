@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -41,6 +42,14 @@ class Planned:
     job: NewJob
     estimate: Estimate | None = None
     after_steps: tuple[tuple[str, Mode], ...] = ()
+    missing: tuple[str, ...] = ()  # modules that it needs and the console's own Python has not
+
+    @property
+    def warning(self) -> str:
+        """What would make it fail at its start, and the remedy; "" for nothing."""
+        if not self.missing:
+            return ""
+        return f"not installed here: {', '.join(self.missing)} (pip install 'vlmconsole[train]')"
 
     def to_json(self) -> dict[str, Any]:
         guess = self.estimate
@@ -54,6 +63,7 @@ class Planned:
             "devices": list(self.job.devices),
             "environment": self.job.options.get("environment"),
             "server": self.job.server,
+            "warning": self.warning or None,
             "estimate": {
                 "seconds": guess.seconds,
                 "memory_bytes": guess.memory_bytes,
@@ -91,7 +101,7 @@ def _plan_step(step: Step, sets: Sequence[str], places: Places) -> Planned:
         if mode not in ("", "ok", "any"):
             raise PresetError(f"step {step.name}: after = “{text}”: write {name} or {name}:any")
         after[name] = "any" if mode == "any" else "ok"
-    return Planned(replace(one.job, step=step.name), one.estimate, tuple(after.items()))
+    return Planned(replace(one.job, step=step.name), one.estimate, tuple(after.items()), one.missing)
 
 
 def _plan_one(preset: Preset, sets: Sequence[str], places: Places) -> Planned:
@@ -121,7 +131,9 @@ def _plan_one(preset: Preset, sets: Sequence[str], places: Places) -> Planned:
         bool(serves) and options.keep,
         priority=options.priority,
     )
-    return Planned(job, kind.estimate(model) if kind.estimate and model else None)
+    # A job with an environment of its own runs in another Python, which is not looked into.
+    missing = () if options.environment else tuple(name for name in kind.needs if find_spec(name) is None)
+    return Planned(job, kind.estimate(model) if kind.estimate and model else None, missing=missing)
 
 
 def _check(kind: JobKind, spec: dict[str, Any], name: str) -> BaseModel | None:
