@@ -206,7 +206,7 @@ class ChatClient:
         return body
 
     async def _stream(
-        self, payload: bytes, on_delta: OnDelta | None, on_sent: Callable[[float], None] | None
+        self, payload: bytes, on_delta: OnDelta | None, on_sent: Callable[[float], None] | None = None
     ) -> StreamResult:
         http = self._client()
         timeout = httpx.Timeout(SILENCE_S, connect=10.0)
