@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -153,3 +156,40 @@ def test_two_consoles_write_at_once(tmp_path: Path) -> None:
         (one if number % 2 else two).add(chat.id, "user", str(number))
     assert [message.text for message in two.messages(chat.id)] == [str(number) for number in range(50)]
     assert time.monotonic() - begun < 10
+
+
+@pytest.fixture
+def locked() -> Iterator[Path]:
+    """A home with one conversation that this process may read and not write (root becomes nobody meanwhile)."""
+    home = Path(tempfile.mkdtemp())
+    held = store(home)
+    held.new_chat(title="kept")
+    held.close()
+    (home / "chats.sqlite").chmod(0o444)
+    home.chmod(0o555)
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    yield home
+    if root:
+        os.seteuid(0)
+    home.chmod(0o755)
+    shutil.rmtree(home)
+
+
+def test_a_read_only_database_is_said_to_be_one_and_can_be_read(locked: Path) -> None:
+    with pytest.raises(ChatStoreError, match="cannot be written: permission denied") as caught:
+        store(locked)
+    assert "move the file away" not in str(caught.value)
+    reading = ChatStore(locked / "chats.sqlite", locked / "pictures", read_only=True)
+    assert [chat.title for chat in reading.chats()] == ["kept"]
+    with pytest.raises(ChatStoreError, match="readonly"):
+        reading.new_chat()
+
+
+def test_the_console_says_in_one_line_that_the_conversations_are_damaged(tmp_path: Path) -> None:
+    from vlmconsole.app import run_console
+
+    (tmp_path / "chats.sqlite").write_bytes(b"no database at all, " * 400)
+    with pytest.raises(ChatStoreError, match="cannot be opened"):
+        run_console(tmp_path)

@@ -16,6 +16,7 @@ from textual.screen import Screen
 from textual.signal import Signal
 
 import vlmconsole.screens
+from vlmconsole.chats.store import ChatStore
 from vlmconsole.lab import Lab
 from vlmconsole.screens.table import SCREENS, load_screen
 from vlmconsole.screens.terminal import Drawing, drawing_for, heal_terminal
@@ -128,6 +129,8 @@ class ConsoleApp(App[None]):
 def run_console(home: Path | None = None) -> int:
     """Open the console on the lab of `home`; returns the exit code. Raises LabError before anything is drawn."""
     lab = Lab.open(home)
+    # Opened and closed again: what is wrong with the conversations is one line here, and a trace inside the app.
+    ChatStore(lab.places.chats, lab.places.home / "pictures").close()
     heal_terminal()
     app = ConsoleApp(lab, drawing=drawing_for(lab.settings.pictures))
     app.run()

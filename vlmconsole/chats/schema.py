@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -30,11 +31,42 @@ CREATE INDEX pictures_by_hash ON pictures(sha256);
 """
 
 
+def writable(database: Path) -> bool:
+    """May this process write the database, and the files that WAL mode keeps beside it?"""
+    return all(_may_write(path) for path in (database, database.parent) if path.exists())
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def connect_to_read(database: Path) -> sqlite3.Connection:
+    """Open a database that is there and cannot be written. Raises ChatStoreError like `connect`."""
+    wal = database.with_name(database.name + "-wal")
+    # Readers of a WAL database make files beside it; where they cannot, it must be said that nobody writes.
+    still = not _may_write(database.parent) and not (wal.exists() and wal.stat().st_size)
+    try:
+        name = f"{database.resolve().as_uri()}?mode=ro" + ("&immutable=1" if still else "")
+        connection = sqlite3.connect(name, uri=True, timeout=5.0, isolation_level=None)
+        connection.row_factory = sqlite3.Row
+        found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    except (sqlite3.Error, OSError) as error:
+        raise ChatStoreError(f"the conversations in {database} cannot be read ({error})") from error
+    if found != VERSION:
+        raise ChatStoreError(f"{database} has schema {found}; this vlmconsole reads {VERSION}")
+    return connection
+
+
 def connect(database: Path) -> sqlite3.Connection:
     """Open (or make) the database in WAL mode; several consoles may hold it at once.
 
-    Raises ChatStoreError when the file is not ours to read: damaged, or written by a newer vlmconsole.
+    Raises ChatStoreError when the file is not ours to use: damaged, written by a newer vlmconsole, or read-only.
     """
+    if not writable(database):
+        raise ChatStoreError(
+            f"the conversations in {database} cannot be written: permission denied",
+            "Make the file and its folder writable, or use another lab home with --home DIR.",
+        )
     try:
         database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         connection = sqlite3.connect(database, timeout=5.0, isolation_level=None)

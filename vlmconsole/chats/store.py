@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmconsole.chats.records import Chat, ChatStoreError, MessageState, Role, StoredMessage, StoredPicture
-from vlmconsole.chats.schema import connect
+from vlmconsole.chats.schema import connect, connect_to_read
 from vlmconsole.runs.folder import write_atomic
 
 if TYPE_CHECKING:
@@ -30,13 +30,16 @@ _EXTENSIONS = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp", "i
 class ChatStore:
     """Conversations of one lab home. Times are wall-clock seconds; all methods raise ChatStoreError on a fault."""
 
-    def __init__(self, database: Path, pictures: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, database: Path, pictures: Path, *, clock: Callable[[], float] = time.time, read_only: bool = False
+    ) -> None:
         self.database = database
         self.pictures = pictures
         self._clock = clock
-        self._db = connect(database)
+        self._db = connect_to_read(database) if read_only else connect(database)
         self._me: tuple[int, str | None] | None = None
-        self.mark_interrupted()
+        if not read_only:
+            self.mark_interrupted()
 
     def close(self) -> None:
         self._db.close()

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vlmconsole.chats.export import export_chat
+from vlmconsole.chats.schema import writable
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.cli.common import emit, state
 from vlmconsole.runs.plain import one_line
@@ -25,16 +26,18 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="chats")
 
 
-def _store() -> ChatStore:
+def _store(*, reading: bool = False) -> ChatStore:
+    """The conversations; for `reading`, a database that cannot be written will do."""
     places = state.lab.places
-    return ChatStore(places.chats, places.home / "pictures")
+    read_only = reading and places.chats.exists() and not writable(places.chats)
+    return ChatStore(places.chats, places.home / "pictures", read_only=read_only)
 
 
 def list_command(
     search: Annotated[str, typer.Option("--search", help="only those with these words in title or messages")] = "",
 ) -> None:
     """Conversations, newest first."""
-    chats = _store().chats(search)
+    chats = _store(reading=True).chats(search)
     value = {
         "chats": [
             {
@@ -70,7 +73,7 @@ def export(
     to: Annotated[Path | None, typer.Option("--to", help="folder for the export; default: the working folder")] = None,
 ) -> None:
     """Write a conversation as Markdown and JSON, with its pictures, into a new folder."""
-    made = export_chat(_store(), chat_id, to or Path.cwd())
+    made = export_chat(_store(reading=True), chat_id, to or Path.cwd())
     value = {"folder": made.folder, "markdown": made.markdown, "json": made.json, "pictures": list(made.pictures)}
     emit(value, f"exported to {made.folder}")
 
