@@ -221,6 +221,8 @@ class ChatAsk(ChatDesk):
         """Why nothing can be sent now, "" when it can."""
         if self.running:
             return "an answer is being given; Esc stops it"
+        if self.console.link is None and self.console.no_server:
+            return self.console.no_server
         if self.console.link is None or not self.furnished:
             return "still looking for the server; your question stays here"
         return ""

@@ -189,7 +189,13 @@ class ChatDesk(Screen[None]):
         link = self.console.link
         bar = self.query_one(TopBar)
         if link is None:
-            bar.show("starting", "…", "")
+            fault = self.console.no_server
+            if not fault:
+                bar.show("starting", "…", "")
+                return
+            bar.show("failed", f"{self.console.lab.settings.server} · failed", "")
+            if self.furnished:
+                self.composer.notice(fault, "$error")
             return
         bar.show(link.view.state, link.view.short, link.view.long)
         if not self.furnished:

@@ -148,3 +148,22 @@ async def test_a_dead_server_is_said_in_the_status_line(tmp_path: Path) -> None:
     async with console(tmp_path) as (_, screen):
         assert screen.console.link is not None
         assert screen.console.link.view.state == "failed"
+
+
+async def test_an_unknown_server_is_said_as_the_commands_say_it(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('server = "nope"\n')
+    app = ConsoleApp(Lab.open(tmp_path))
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = app.screen
+        assert isinstance(screen, ChatScreen)
+
+        def notice() -> str:
+            return str(screen.query_one("#notice").render())
+
+        await until(lambda: "There is no server profile called 'nope'. Known: " in notice())
+        assert "nope · failed" in str(screen.query_one("#status").render())
+        await ask(pilot, screen, "Hello")
+        await until(lambda: "There is no server profile called 'nope'" in notice())
+        await pilot.pause(0.1)
+        assert "There is no server profile called 'nope'" in notice()
+        assert screen.composer.question.text == "Hello"

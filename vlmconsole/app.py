@@ -56,6 +56,8 @@ class ConsoleApp(App[None]):
         if lab.settings.slow_link:
             self.animation_level = "none"
         self.link: ServerLink | None = None
+        #: Why there is no server to answer, "" while one is there or still looked for.
+        self.no_server = ""
         self._others: dict[str, ServerLink] = {}
         #: Published without data whenever the server's state or settings moved.
         self.server_changed: Signal[None] = Signal(self, "server_changed")
@@ -87,14 +89,19 @@ class ConsoleApp(App[None]):
 
     async def use_server(self, name: str) -> None:
         """Make the profile `name` the one that answers, starting it if need be. Faults become its state."""
+        from vlmconsole.engines.profile import no_such_profile
         from vlmconsole.screens.link import ServerLink
 
         profiles = await asyncio.to_thread(self.profiles)
         profile = profiles.get(name)
         if profile is None:
-            known = ", ".join(profiles) or "none"
-            self.notify(f"there is no server profile {name!r}; known: {known}", severity="error", markup=False)
+            missing = no_such_profile(name, profiles)
+            self.no_server = f"{missing.message} {missing.hint}"
+            if self.link is not None:  # the one before goes on answering
+                self.notify(self.no_server, severity="error", markup=False)
+            self.server_changed.publish(None)
             return
+        self.no_server = ""
         self.link = ServerLink(profile, self.lab.places, lambda: self.server_changed.publish(None))
         self.server_changed.publish(None)
         await self.link.start()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from vlmconsole.cli.common import USAGE, emit, fail, say, state
+from vlmconsole.cli.common import emit, fail, say, state
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 def find_profile(name: str) -> ServerProfile:
     """The profile of that name, or one clear failure that names the known ones."""
-    from vlmconsole.engines.profile import ProfileError, load_profiles
+    from vlmconsole.engines.profile import ProfileError, load_profiles, no_such_profile
 
     problems: list[ProfileError] = []
     profiles = load_profiles(state.lab.places.servers, problems=problems)
@@ -40,7 +40,7 @@ def find_profile(name: str) -> ServerProfile:
         if f"/{name}.toml" in str(problem):
             fail(f"{problem}.")
     if name not in profiles:
-        fail(f"There is no server profile called {name!r}.", f"Known: {', '.join(sorted(profiles))}", USAGE)
+        raise no_such_profile(name, profiles)
     return profiles[name]
 
 

@@ -10,6 +10,7 @@ import ipaddress
 import os
 import re
 import tomllib
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -222,6 +223,13 @@ def redact(text: str, *secrets: str | None) -> str:
         if secret and len(secret) >= 4:
             text = text.replace(secret, "•••")
     return re.sub(r"(?i)(bearer\s+)[^\s\"']+|\bsk-[A-Za-z0-9_*-]{6,}", lambda m: f"{m[1] or ''}•••", text)
+
+
+def no_such_profile(name: str, known: Iterable[str]) -> ProfileError:
+    """What the commands and the console say when a profile is named that is not there."""
+    error = ProfileError(f"There is no server profile called {name!r}.", f"Known: {', '.join(sorted(known))}")
+    error.code = 2
+    return error
 
 
 def load_profiles(
