@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from vlmconsole.screens.widgets.composer import Chip, Composer, Question
 
 from vlmconsole.chats.records import StoredMessage
 from vlmconsole.errors import LabError
-from vlmconsole.runs.plain import one_line
+from vlmconsole.runs.plain import inert, one_line
 
 if TYPE_CHECKING:
     from vlmconsole.screens.turn import Turn
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from vlmconsole.vision.images import Picture
 
 COMMAND = "/image"
+_SLASH = re.compile(r"/[a-z]+(?=\s|$)")
 #: The budget is counted this long (seconds) after the last key.
 BUDGET_PAUSE = 0.25
 
@@ -44,13 +46,13 @@ class ChatAsk(ChatDesk):
     # -- pictures ------------------------------------------------------------------------------------------
 
     async def on_question_pasted(self, event: Question.Pasted) -> None:
-        """A paste: picture paths become chips, everything else stays text."""
+        """A paste: picture paths become chips, everything else stays text, made inert."""
         event.stop()
         from vlmconsole.vision.paths import parse_paths
 
         pasted = await asyncio.to_thread(parse_paths, event.text)
         if pasted.text:
-            self.composer.question.insert(pasted.text.replace("\r\n", "\n").replace("\r", "\n"))
+            self.composer.question.insert(inert(pasted.text))
         if pasted.found:
             await self.attach(list(pasted.found))
         if pasted.missing:
@@ -168,6 +170,12 @@ class ChatAsk(ChatDesk):
             await self._image_command(text.removeprefix(COMMAND).strip())
             return
         if not text and not self.pending:
+            return
+        slash = _SLASH.match(text)
+        if slash is not None and not Path(slash[0]).exists():
+            self.composer.notice(
+                f"no such command: {one_line(slash[0], 40)}; there is {COMMAND} PATH or URL", "$warning"
+            )
             return
         if fault := self._fault():
             self.composer.notice(fault, "$warning")

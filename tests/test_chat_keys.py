@@ -143,6 +143,38 @@ async def test_a_laptops_path_over_ssh_waits_for_scp(tmp_path: Path, monkeypatch
             assert screen.pending[0].name == "my shot.png"
 
 
+@pytest.mark.parametrize("typed", ["/new", "/imge x.png"])
+async def test_a_command_that_is_not_there_is_said_and_not_sent(tmp_path: Path, typed: str) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await ask(pilot, screen, typed)
+            said = f"no such command: {typed.split()[0]}; there is /image PATH or URL"
+            await until(lambda: said in str(screen.query_one("#notice").render()))
+            assert screen.composer.question.text == typed
+            assert server.requests == []
+
+
+@pytest.mark.parametrize("typed", ["/ 2 = ?", "/home/x.png shows what?", "/tmp is what?", "1 /new"])
+async def test_a_slash_that_is_no_command_is_asked(tmp_path: Path, typed: str) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await ask(pilot, screen, typed)
+            await until(lambda: answered(screen))
+            assert server.requests[0]["messages"][0]["content"] == typed
+
+
+async def test_a_paste_with_colours_is_its_words_in_order(tmp_path: Path) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            screen.composer.question.post_message(Question.Pasted("one \x1b[31mtwo\x1b[0m three\r\nfour"))
+            await until(lambda: bool(screen.composer.question.text))
+            await pilot.pause()
+            assert screen.composer.question.text == "one two three\nfour"
+
+
 async def test_the_filter_narrows_the_list(tmp_path: Path) -> None:
     store = ChatStore(tmp_path / "chats.sqlite", tmp_path / "pictures")
     for title in ("Receipt", "Street sign"):
