@@ -18,6 +18,7 @@ from textual.signal import Signal
 import vlmconsole.screens
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.lab import Lab
+from vlmconsole.screens.pastes import tame_pastes
 from vlmconsole.screens.table import SCREENS, load_screen
 from vlmconsole.screens.terminal import Drawing, drawing_for, heal_terminal
 from vlmconsole.screens.theme import DARK, LIGHT
@@ -139,6 +140,7 @@ def run_console(home: Path | None = None) -> int:
     # Opened and closed again: what is wrong with the conversations is one line here, and a trace inside the app.
     ChatStore(lab.places.chats, lab.places.home / "pictures").close()
     heal_terminal()
+    tame_pastes()
     app = ConsoleApp(lab, drawing=drawing_for(lab.settings.pictures))
     app.run()
     return app.return_code or 0
