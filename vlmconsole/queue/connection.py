@@ -1,0 +1,43 @@
+"""The queue's connection to SQLite: it tells a damaged, unwritable or full file from a queue that is only busy."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.queue.schema import QueueError
+
+
+class Connection(sqlite3.Connection):
+    """Says what is wrong with the file itself as a QueueError; a busy queue stays SQLite's own error."""
+
+    path = Path()
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        try:
+            return super().execute(sql, parameters)
+        except sqlite3.DatabaseError as error:
+            told = fault(error, self.path)
+            if told is None:
+                raise
+            raise told from None
+
+
+def fault(error: sqlite3.DatabaseError, path: Path) -> QueueError | None:
+    """The error for people where the queue's file is damaged or cannot be written; None for any other."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return QueueError(
+            f"The queue's file {path} is damaged ({error}).",
+            f"Move {path} away to start afresh; the runs themselves are kept in {path.parent / 'runs'}.",
+        )
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return QueueError(
+            f"The queue's file {path} cannot be written ({error}).",
+            f"Make {path} and its folder writable for you, or use another lab home (--home).",
+        )
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        return QueueError(
+            f"The queue's file {path} cannot be written ({error}).",
+            f"Make room on the disk of {path.parent}, and see that it works.",
+        )
+    return None
