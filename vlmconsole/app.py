@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +19,6 @@ from textual.screen import Screen
 from textual.signal import Signal
 
 import vlmconsole.screens
-from vlmconsole.chats.store import ChatStore
 from vlmconsole.lab import Lab
 from vlmconsole.screens.pastes import tame_pastes
 from vlmconsole.screens.table import SCREENS, load_screen
@@ -134,11 +136,26 @@ class ConsoleApp(App[None]):
         return commands(self, screen)
 
 
+def _usable(chats: Path) -> bool:
+    """A look at the conversations' file that is cheap enough to come before the first frame; False: open it and see."""
+    if not os.access(chats if chats.exists() else chats.parent, os.W_OK):
+        return False
+    try:
+        with closing(sqlite3.connect(f"{chats.as_uri()}?mode=ro", uri=True)) as database:
+            database.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.Error:
+        return not chats.exists()  # none yet: the app makes it
+    return True
+
+
 def run_console(home: Path | None = None) -> int:
     """Open the console on the lab of `home`; returns the exit code. Raises LabError before anything is drawn."""
     lab = Lab.open(home)
-    # Opened and closed again: what is wrong with the conversations is one line here, and a trace inside the app.
-    ChatStore(lab.places.chats, lab.places.home / "pictures").close()
+    if not _usable(lab.places.chats):
+        # Opened and closed again: what is wrong with the conversations is one line here, and a trace inside the app.
+        from vlmconsole.chats.store import ChatStore
+
+        ChatStore(lab.places.chats, lab.places.home / "pictures").close()
     heal_terminal()
     tame_pastes()
     app = ConsoleApp(lab, drawing=drawing_for(lab.settings.pictures))
