@@ -1,0 +1,41 @@
+"""The shipped presets, and the one way to read one of them by its name or a file of the user's own by its path."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.errors import LabError
+
+
+def preset_names(group: str) -> list[str]:
+    """The names of the shipped TOML files of a group (a folder here, such as `data` or `gates`), sorted."""
+    folder = files("vlmconsole.presets") / group
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def read_preset(group: str, name: str, what: str, error_type: type[LabError]) -> dict[str, Any]:
+    """The table of the preset called `name`, or of the TOML file at that path; `name` is filled in where it lacks.
+
+    `what` is the kind of thing as people call it. Raises `error_type`: unreadable, unknown (with the nearest name), or
+    no TOML.
+    """
+    path = Path(name).expanduser()
+    if name.endswith(".toml"):
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise error_type(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    elif name in (names := preset_names(group)):
+        text = (files("vlmconsole.presets") / group / f"{name}.toml").read_text("utf-8")
+    else:
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(names)}."
+        raise error_type(f"No {what} is called {name!r}.", hint)
+    try:
+        return {"name": path.stem if name.endswith(".toml") else name, **tomllib.loads(text)}
+    except tomllib.TOMLDecodeError as error:
+        raise error_type(f"{name} is no valid TOML: {error}") from None

@@ -67,7 +67,7 @@ class ChatDesk(Screen[None]):
     def store(self) -> ChatStore:
         """The conversations, opened after the first frame."""
         places = self.console.lab.places
-        return ChatStore(places.chats, places.home / "pictures", clock=self.console.clock)
+        return ChatStore(places.chats, places.pictures, clock=self.console.clock)
 
     @property
     def console(self) -> ConsoleApp:

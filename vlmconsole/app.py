@@ -155,7 +155,7 @@ def run_console(home: Path | None = None) -> int:
         # Opened and closed again: what is wrong with the conversations is one line here, and a trace inside the app.
         from vlmconsole.chats.store import ChatStore
 
-        ChatStore(lab.places.chats, lab.places.home / "pictures").close()
+        ChatStore(lab.places.chats, lab.places.pictures).close()
     heal_terminal()
     tame_pastes()
     app = ConsoleApp(lab, drawing=drawing_for(lab.settings.pictures))

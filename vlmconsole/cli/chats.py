@@ -30,7 +30,7 @@ def _store(*, reading: bool = False) -> ChatStore:
     """The conversations; for `reading`, a database that cannot be written will do."""
     places = state.lab.places
     read_only = reading and places.chats.exists() and not writable(places.chats)
-    return ChatStore(places.chats, places.home / "pictures", read_only=read_only)
+    return ChatStore(places.chats, places.pictures, read_only=read_only)
 
 
 def list_command(

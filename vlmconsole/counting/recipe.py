@@ -7,11 +7,8 @@ or takes a user's own file. Recipes are TOML: shipped ones in `presets/data/`, a
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import random
-import tomllib
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from vlmconsole.counting.explore import EXPLORATORY
 from vlmconsole.counting.scene import GROUPS
 from vlmconsole.errors import LabError
+from vlmconsole.presets import preset_names, read_preset
 from vlmconsole.runs.conditions import canonical_json
 
 NAMING = "naming"
@@ -132,8 +130,7 @@ class Recipe(_Model):
 
 def recipe_names() -> list[str]:
     """The shipped recipes."""
-    folder = files("vlmconsole.presets") / "data"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    return preset_names("data")
 
 
 def load_recipe(name: str, *, seed: int | None = None, rename: str | None = None) -> Recipe:
@@ -141,22 +138,8 @@ def load_recipe(name: str, *, seed: int | None = None, rename: str | None = None
 
     Raises RecipeError naming the key, or the nearest name.
     """
+    table = read_preset("data", name, "dataset recipe", RecipeError)
     path = Path(name).expanduser()
-    if name.endswith(".toml"):
-        try:
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RecipeError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    elif name in recipe_names():
-        text = (files("vlmconsole.presets") / "data" / f"{name}.toml").read_text("utf-8")
-    else:
-        close = difflib.get_close_matches(name, recipe_names(), n=1)
-        hint = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(recipe_names())}."
-        raise RecipeError(f"No dataset recipe is called {name!r}.", hint)
-    try:
-        table = {"name": path.stem if name.endswith(".toml") else name, **tomllib.loads(text)}
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{name} is no valid TOML: {error}") from None
     for split in table.get("splits", []):
         for part in split.get("parts", []) if isinstance(split, dict) else []:
             if isinstance(part, dict) and isinstance(part.get("file"), str):

@@ -7,18 +7,15 @@ made dataset before the run: then it also names every picture, question and trut
 
 from __future__ import annotations
 
-import difflib
-import tomllib
 from decimal import Decimal
 from fractions import Fraction
-from importlib.resources import files
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from vlmconsole.errors import LabError
 from vlmconsole.gates.plan import digest
+from vlmconsole.presets import preset_names, read_preset
 from vlmconsole.scoring.intervals import CONFIDENCE, RESAMPLES
 from vlmconsole.scoring.scorers import SCORERS
 
@@ -213,28 +210,12 @@ class Plan(_Model):
 
 def plan_names() -> list[str]:
     """The shipped plans."""
-    folder = files("vlmconsole.presets") / "gates"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    return preset_names("gates")
 
 
 def load_plan(name: str) -> Plan:
     """The shipped plan called `name`, or the TOML file at that path. Raises PlanError naming key or nearest name."""
-    path = Path(name).expanduser()
-    if name.endswith(".toml"):
-        try:
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise PlanError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    elif name in plan_names():
-        text = (files("vlmconsole.presets") / "gates" / f"{name}.toml").read_text("utf-8")
-    else:
-        close = difflib.get_close_matches(name, plan_names(), n=1)
-        hint = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(plan_names())}."
-        raise PlanError(f"No gate plan is called {name!r}.", hint)
-    try:
-        table = {"name": path.stem if name.endswith(".toml") else name, **tomllib.loads(text)}
-    except tomllib.TOMLDecodeError as error:
-        raise PlanError(f"{name} is no valid TOML: {error}") from None
+    table = read_preset("gates", name, "gate plan", PlanError)
     return parse_plan(table, name)
 
 

@@ -26,6 +26,11 @@ class Places:
         return self.home / "chats.sqlite"
 
     @property
+    def pictures(self) -> Path:
+        """The pictures of conversations, named by their SHA-256."""
+        return self.home / "pictures"
+
+    @property
     def queue(self) -> Path:
         return self.home / "queue.sqlite"
 
