@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import string
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
-from vlmconsole.measure.views import Bar, Point, points, waterfalls
+from vlmconsole.measure.views import Bar, Cell, PairLine, Point, cells, overlap, pairs, points, waterfalls
 from vlmconsole.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ WAIT, DECODE = "░", "█"
 def show_plots(console: Console, run: RunFolder) -> None:
     """Everything there is to draw of a run; nothing for runs that measured no server."""
     width = min(console.width, 110)
-    cells = list(run.read_jsonl("cells.jsonl"))
-    if cells:
-        console.print(_cells(cells))
+    measured = cells(run)
+    if len(measured) > 1:
+        console.print(_cells(measured))
     found = points(run)
     if len(found) > 1:
         _print(console, scatter(found, width))
-    _pairs(console, run, width)
+    _print(console, _pairs(pairs(run), width))
     falls = waterfalls(run)
     for name in sorted(falls, key=lambda name: -overlap(falls[name]))[:MOST_FALLS]:
         _print(console, waterfall(name, falls[name], width))
@@ -75,48 +75,40 @@ def waterfall(name: str, bars: list[Bar], width: int) -> list[str]:
     return [*lines, f"       0 s{f'{span:.3g} s':>{room - 3}}"]
 
 
-def overlap(bars: list[Bar]) -> float:
-    """How many requests were in flight on the average."""
-    span = max(bar.end for bar in bars) - min(bar.sent for bar in bars)
-    return sum(bar.end - bar.sent for bar in bars) / span if span else 0.0
-
-
-def _cells(cells: list[dict[str, Any]]) -> Table:
+def _cells(found: list[Cell]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("cell", "C", "B", "TTFT p50", "p95", "tok/s", "n", "state", "work"):
         table.add_column(name, justify="left" if name in ("cell", "state", "work") else "right")
-    for cell in cells:
-        summary, conditions = cell.get("summary") or {}, cell.get("conditions") or {}
-        ttft, settings = summary.get("ttft_s") or {}, cell["settings"]
-        limit = conditions.get("running_limit")
+    for cell in found:
         row = [
-            cell["name"],
-            settings["concurrency"],
-            "not told" if limit is None else limit,
-            _figure(ttft.get("p50"), "s"),
-            _figure(ttft.get("p95"), "s"),
-            _figure(summary.get("throughput_tok_s")),
-            summary.get("n", 0),
-            cell["state"].upper() if cell["state"] != "valid" else cell["state"],
-            " · ".join(filter(None, [cell.get("work"), cell["why"]])),
+            cell.name,
+            cell.concurrency,
+            "not told" if cell.running_limit is None else cell.running_limit,
+            _figure(cell.share("ttft_s", "p50"), "s"),
+            _figure(cell.share("ttft_s", "p95"), "s"),
+            _figure(cell.throughput),
+            cell.n or 0,
+            cell.state.upper() if cell.state != "valid" else cell.state,
+            " · ".join(filter(None, [cell.work, cell.why])),
         ]
         table.add_row(*(Text(str(value)) for value in row))
     return table
 
 
-def _pairs(console: Console, run: RunFolder, width: int) -> None:
+def _pairs(found: list[PairLine], width: int) -> list[str]:
     """Cold and warm TTFT of each pair as bars, with the cached tokens beside the warm one."""
-    rows = [row for row in run.read_jsonl("pairs.jsonl") if row["cold"]["ttft_s"] and row["warm"]["ttft_s"]]
-    longest = max((max(row["cold"]["ttft_s"], row["warm"]["ttft_s"]) for row in rows), default=0.0)
-    lines = ["TTFT of cold and warm"] if rows else []
-    for row in rows:
-        for role in ("cold", "warm"):
-            one = row[role]
-            bar = DECODE * max(1, round(one["ttft_s"] / longest * (width - 52)))
-            cached = "?" if one["cached"]["tokens"] is None else one["cached"]["tokens"]
-            tail = f"{one['ttft_s']:.3f} s, {cached} of {one['prompt_tokens']} cached"
-            lines.append(f"{row['arm']:<9} {row['pair']:>2} {role} {bar} {tail}")
-    _print(console, lines)
+    timed = [
+        (pair, role, seconds) for pair in found for role, seconds in (("cold", pair.cold_s), ("warm", pair.warm_s))
+    ]
+    longest = max((seconds for _, _, seconds in timed if seconds), default=0.0)
+    lines = ["TTFT of cold and warm"] if longest else []
+    for pair, role, seconds in timed:
+        if not seconds:
+            continue
+        bar = DECODE * max(1, round(seconds / longest * (width - 52)))
+        cached = "" if role == "cold" else f", {'?' if pair.cached is None else pair.cached} of {pair.prompt} cached"
+        lines.append(f"{pair.arm:<9} {pair.pair:>2} {role} {bar} {seconds:.3f} s{cached}")
+    return lines
 
 
 def _print(console: Console, lines: list[str]) -> None:

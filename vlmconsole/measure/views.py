@@ -1,11 +1,16 @@
-"""What the views of measured runs show, worked out once for screens, plain terminals and reports."""
+"""What the views of measured runs show, worked out once for screens, plain terminals and reports.
+
+A run folder may be damaged or come from elsewhere: what has not the shape it should have is left out, never trusted.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.pace import number
 
 
 @dataclass(frozen=True)
@@ -34,33 +39,183 @@ class Point:
     state: str
 
 
+@dataclass(frozen=True)
+class Cell:
+    """One measured cell of any run. ``state`` is valid, invalid or failed, ``why`` what speaks against it, ``work``
+    whether it did equal work; ``summary``, ``conditions`` and ``settings`` are as the run's files have them.
+    """
+
+    name: str
+    state: str
+    why: str
+    work: str
+    settings: dict[str, Any]
+    summary: dict[str, Any]
+    conditions: dict[str, Any]
+
+    @property
+    def concurrency(self) -> int | None:
+        """C, from the conditions, else as it was asked for."""
+        return _whole(self.conditions.get("client_concurrency")) or _whole(self.settings.get("concurrency"))
+
+    @property
+    def running_limit(self) -> int | None:
+        """B as the server told it, never as it was asked for."""
+        return _whole(self.conditions.get("running_limit"))
+
+    @property
+    def n(self) -> int | None:
+        """Requests that count."""
+        return _whole(self.summary.get("n"))
+
+    def share(self, key: str, share: str) -> float | None:
+        """``p50`` and the like of a distribution of the summary, e.g. ``ttft_s``, in its unit."""
+        found = self.summary.get(key)
+        return number(found.get(share)) if isinstance(found, dict) else None
+
+    @property
+    def throughput(self) -> float | None:
+        """Output tokens a second."""
+        return number(self.summary.get("throughput_tok_s"))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells by C (columns) and B (rows); those that are not there are None."""
+
+    columns: tuple[int, ...]
+    rows: tuple[int, ...]
+    cells: dict[tuple[int, int], Cell]
+
+    def cell(self, column: int, row: int) -> Cell | None:
+        return self.cells.get((column, row))
+
+
+@dataclass(frozen=True)
+class PairLine:
+    """One cold/warm pair of one arm. TTFT in seconds; cached tokens of the warm request, None: not known."""
+
+    arm: str
+    pair: int
+    cold_s: float | None
+    warm_s: float | None
+    cached: int | None
+    prompt: int | None
+    raw: dict[str, Any]
+
+
 def waterfalls(run: RunFolder) -> dict[str, list[Bar]]:
     """The measured requests of each cell in the order of sending; "" is the cell of a run that has only one."""
     found: dict[str, list[Bar]] = {}
     for row in run.read_jsonl("requests.jsonl"):
-        if row.get("phase") != "measured" or row.get("sent") is None or "role" in row:
+        sent = number(row.get("sent"))
+        if row.get("phase") != "measured" or sent is None or "role" in row:
             continue
         failed = row.get("failure") is not None or not row.get("counted")
-        end = next((row[key] for key in ("done", "end") if row.get(key) is not None), row["sent"])
-        bar = Bar(row["index"], row["sent"], row.get("first_text"), end, failed, row.get("scheduled"))
+        end = next((value for key in ("done", "end") if (value := number(row.get(key))) is not None), sent)
+        index = number(row.get("index"))
+        first = number(row.get("first_text"))
+        bar = Bar(
+            int(index) if index is not None else -1, sent, first, max(sent, end), failed, number(row.get("scheduled"))
+        )
         found.setdefault(str(row.get("cell", "")), []).append(bar)
     for bars in found.values():
         bars.sort(key=lambda bar: bar.sent)
     return found
 
 
+def overlap(bars: Sequence[Bar]) -> float:
+    """How many requests were in flight on the average."""
+    span = max(bar.end for bar in bars) - min(bar.sent for bar in bars)
+    return sum(bar.end - bar.sent for bar in bars) / span if span else 0.0
+
+
+def shortest(bars: Sequence[Bar]) -> float | None:
+    """The shortest TTFT of a cell, seconds: what lies beyond it in another's TTFT was waiting, or a slower prefill."""
+    return min((bar.first - bar.sent for bar in bars if bar.first is not None and not bar.failed), default=None)
+
+
+def parts(bar: Bar, least: float | None) -> tuple[float, float, float]:
+    """(beyond the cell's shortest TTFT, that shortest, decode) of one request, seconds; without text all is waiting."""
+    if bar.first is None:
+        return bar.end - bar.sent, 0.0, 0.0
+    ttft = max(0.0, bar.first - bar.sent)
+    prefill = min(ttft, ttft if least is None else least)
+    return ttft - prefill, prefill, max(0.0, bar.end - bar.first)
+
+
+def cells(run: RunFolder) -> list[Cell]:
+    """Every cell of a sweep (also while it runs) or of a tuning; the one cell of a measurement; else nothing."""
+    rows = list(run.read_jsonl("cells.jsonl"))
+    if rows:
+        return [_cell(row) for row in rows]
+    summary, conditions = run.read_json("summary.json"), run.read_json("conditions.json")
+    if not isinstance(summary, dict) or "ttft_s" not in summary:
+        return []
+    state = "valid" if summary.get("valid") else "invalid"
+    row = {"name": "", "state": state, "why": summary.get("invalid_because"), "summary": summary}
+    return [_cell({**row, "conditions": conditions})]
+
+
 def points(run: RunFolder) -> list[Point]:
-    """Every cell of a sweep, also while it runs; the one cell of a measurement; nothing for other runs."""
-    cells = list(run.read_jsonl("cells.jsonl"))
-    if not cells:
-        summary = run.read_json("summary.json")
-        if not isinstance(summary, dict) or "ttft_s" not in summary:
-            return []
-        cells = [{"name": run.name, "state": "valid" if summary.get("valid") else "invalid", "summary": summary}]
-    return [_point(cell) for cell in cells]
+    """Every cell of a run as a point."""
+    return [
+        Point(cell.name or run.name, cell.share("ttft_s", "p50"), cell.throughput, cell.state) for cell in cells(run)
+    ]
 
 
-def _point(cell: dict[str, Any]) -> Point:
-    summary = cell.get("summary") or {}
-    ttft = summary.get("ttft_s") or {}
-    return Point(str(cell.get("name")), ttft.get("p50"), summary.get("throughput_tok_s"), str(cell.get("state")))
+def grid(found: Sequence[Cell]) -> Grid | None:
+    """The cells by C and B, when they are such a grid: two values of one of them at least, and no two cells alike."""
+    placed: dict[tuple[int, int], Cell] = {}
+    for cell in found:
+        if cell.concurrency is None or cell.running_limit is None:
+            continue
+        if (cell.concurrency, cell.running_limit) in placed:
+            return None  # they differ in something else as well
+        placed[cell.concurrency, cell.running_limit] = cell
+    columns, rows = sorted({c for c, _ in placed}), sorted({b for _, b in placed})
+    return Grid(tuple(columns), tuple(rows), placed) if len(columns) > 1 and len(rows) > 1 else None
+
+
+def pairs(run: RunFolder) -> list[PairLine]:
+    """The cold/warm pairs of a cache probe, in the order they were asked."""
+    found = []
+    for row in run.read_jsonl("pairs.jsonl"):
+        cold, warm = row.get("cold"), row.get("warm")
+        if not isinstance(cold, dict) or not isinstance(warm, dict):
+            continue
+        cached = warm.get("cached")
+        tokens = _whole(cached.get("tokens")) if isinstance(cached, dict) else None
+        found.append(
+            PairLine(
+                str(row.get("arm", "")),
+                _whole(row.get("pair")) or 0,
+                number(cold.get("ttft_s")),
+                number(warm.get("ttft_s")),
+                tokens,
+                _whole(warm.get("prompt_tokens")),
+                row,
+            )
+        )
+    return found
+
+
+def _cell(row: dict[str, Any]) -> Cell:
+    parts = {key: value if isinstance(value := row.get(key), dict) else {} for key in _DICTS}
+    return Cell(
+        str(row.get("name", "")),
+        str(row.get("state", "?")),
+        str(row.get("why") or ""),
+        str(row.get("work") or ""),
+        parts["settings"],
+        parts["summary"],
+        parts["conditions"],
+    )
+
+
+_DICTS = ("settings", "summary", "conditions")
+
+
+def _whole(value: object) -> int | None:
+    found = number(value)
+    return int(found) if found is not None and found == int(found) else None
