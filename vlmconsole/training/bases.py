@@ -1,0 +1,73 @@
+"""Which model folder a job's `base` means, and at which precision and on which device it is loaded."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from pathlib import Path
+
+from vlmconsole.errors import LabError
+
+BUNDLED = "tiny-qwen2.5-vl"
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+class BaseError(LabError):
+    """The base model is not on this machine, or cannot be loaded as asked."""
+
+
+def base_folder(name: str) -> Path:
+    """The folder of a base: "" (the bundled model), a path, or a Hugging Face name that was downloaded before.
+
+    Nothing is ever downloaded. Raises BaseError with the way to get it.
+    """
+    if name in ("", BUNDLED, f"asset:{BUNDLED}"):
+        return Path(str(resources.files("vlmconsole.assets") / BUNDLED))
+    folder = Path(name).expanduser()
+    if not folder.exists() and _HUB_NAME.fullmatch(name):
+        folder = _downloaded(name)
+    if not (folder / "config.json").is_file():
+        raise BaseError(f"{name} is no model folder: it has no config.json.", "Give the folder that holds the weights.")
+    return folder.absolute()
+
+
+def base_name(name: str) -> str:
+    """The base as provenance and conditions name it: its folder's own name, or its Hugging Face name."""
+    if name in ("", f"asset:{BUNDLED}"):
+        return BUNDLED
+    return name if _HUB_NAME.fullmatch(name) and not Path(name).exists() else Path(name).expanduser().absolute().name
+
+
+def device_for(wanted: str) -> str:
+    """The torch device for "auto", "cpu" or "cuda". Raises BaseError when CUDA is asked for and not there."""
+    import torch
+
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise BaseError(
+            f"device cuda was asked for, and this Python's torch ({torch.__version__}) sees no GPU.",
+            "`vlmconsole doctor` shows the cards; set device=cpu to train on the CPU.",
+        )
+    return wanted
+
+
+def precision_for(wanted: str, device: str) -> str:
+    """The base's precision for "auto": bfloat16 on a GPU, float32 on a CPU; anything else as asked."""
+    if wanted != "auto":
+        return wanted
+    return "bfloat16" if device.startswith("cuda") else "float32"
+
+
+def _downloaded(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    except ImportError:
+        raise BaseError(f"{name} is no folder, and huggingface_hub is not installed to look for it.") from None
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
+        raise BaseError(
+            f"{name} is not on this machine.", f"Download it first: hf download {name}; or give a folder."
+        ) from None
