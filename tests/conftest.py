@@ -1,6 +1,7 @@
 """Shared by the tests: helper modules that lie beside them, and one real server for all who need one."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,16 @@ sys.path.insert(0, str(Path(__file__).parent))  # `--import-mode=importlib` leav
 
 from vlmconsole.engines.profile import load_profiles
 from vlmconsole.engines.servers import Ready, ensure_server, stop_server
+from vlmconsole.queue.process import LOCKS_VARIABLE
 from vlmconsole.runs.places import Places
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_device_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Device locks of this test run alone: a job of the machine's user, or another run, must not make ours wait."""
+    os.environ[LOCKS_VARIABLE] = str(tmp_path_factory.mktemp("devices"))
+    yield
+    del os.environ[LOCKS_VARIABLE]
 
 
 @pytest.fixture(scope="session")

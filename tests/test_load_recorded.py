@@ -111,3 +111,10 @@ def test_no_bytes_whatever_break_the_reader_or_the_parser(pieces: list[bytes]) -
     one = understand(Raw(0, "measured", 0, 0, 0, 0, None, 0, 1, len(pieces) + 1, CLOSED, "", reads))
     assert one.failure is not None
     assert one.failure.detail
+
+
+def test_a_large_first_read_with_head_and_body_is_no_endless_head() -> None:
+    framing = Framing()
+    assert framing.feed(HEAD + b"11170\r\n" + b"x" * 0x11170 + b"\r\n0\r\n\r\n")
+    assert framing.keep_alive
+    assert Framing().feed(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000)

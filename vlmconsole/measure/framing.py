@@ -50,10 +50,11 @@ class Framing:
         return self.mode is Mode.UNTIL_CLOSE
 
     def _read_head(self) -> bool:
-        if not self._head.startswith(b"HTTP/1."[: len(self._head)]) or len(self._head) > MAX_HEAD:
+        head, found, rest = self._head.partition(b"\r\n\r\n")
+        # Only the head has a limit: a short head may come in one large read with its body.
+        if not self._head.startswith(b"HTTP/1."[: len(self._head)]) or len(head) > MAX_HEAD:
             self.mode, self.keep_alive = Mode.GARBAGE, False
             return True
-        head, found, rest = self._head.partition(b"\r\n\r\n")
         if not found:
             return False
         first, *lines = head.split(b"\r\n")
