@@ -1,67 +1,102 @@
-"""Checkpoints for exact resume: whole or not at all on disk, and never believed without their hash."""
+"""Checkpoints from which a run goes on exactly: written whole or not at all, and checked before they are believed.
+
+`torch.load` does not notice a changed byte inside a tensor, so the file's SHA-256 stands beside it in
+`<name>.json`. That note is written before the new file takes the old one's place and names both, so a kill at any
+moment leaves a pair that fits.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import io
+import errno
+import json
 import os
+import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
-from vlmconsole.runs.folder import write_atomic
-
-MAGIC = b"VLMCKPT1"
-_HEAD = len(MAGIC) + hashlib.sha256().digest_size
+from vlmconsole.runs.folder import to_json, write_atomic
 
 
 class CheckpointError(LabError):
-    """A checkpoint that cannot be taken up; says why and what is still there."""
+    """A checkpoint that cannot be taken up: damaged, missing, or another run's. Says what to do."""
 
 
-def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write tensors and plain values: an 8-byte mark, the payload's SHA-256, then torch's own format.
+def save(path: Path, state: dict[str, Any], **about: Any) -> None:
+    """Write `state` (tensors and plain values) as `path`; `about` goes into the note beside it.
 
-    Readers see the old or the new checkpoint, never a part. Raises OSError (a full disk) with the old one kept.
+    Raises OSError (the disk is full, …) with the earlier checkpoint left as it was.
     """
     import torch
 
-    payload = io.BytesIO()
-    torch.save(state, payload)
-    data = payload.getvalue()
-    write_atomic(path, MAGIC + hashlib.sha256(data).digest() + data)
+    beside = path.with_suffix(".part")
+    try:
+        with beside.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new = _sha256(beside)
+        write_atomic(_note(path), to_json({"sha256": new, "before": _known(path)[:1], **about}))
+        beside.replace(path)
+    except RuntimeError as error:  # torch's writer hides a full disk behind a failed check of its own
+        if shutil.disk_usage(path.parent).free < _size(state):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(beside)) from error
+        raise
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """The state that was written, on the CPU. Raises CheckpointError when the file is damaged or foreign."""
+def read(path: Path) -> dict[str, Any]:
+    """The state of the checkpoint at `path`. Raises CheckpointError when it is missing or not what was written."""
     import torch
 
+    advice = "Start the preset anew, or continue an earlier attempt whose checkpoint is whole."
     try:
-        data = path.read_bytes()
+        found = _sha256(path)
+        if found not in _known(path):
+            raise CheckpointError(f"{path} is damaged: it is not the file that was written ({found[:12]}…).", advice)
+        state = torch.load(path, weights_only=True, map_location="cpu")
     except OSError as error:
-        raise CheckpointError(f"The checkpoint {path} cannot be read: {error.strerror or error}.", _HINT) from None
-    if data[: len(MAGIC)] != MAGIC:
-        raise CheckpointError(f"{path} is no checkpoint of this lab.", _HINT)
-    if hashlib.sha256(data[_HEAD:]).digest() != data[len(MAGIC) : _HEAD]:
-        raise CheckpointError(f"The checkpoint {path} is damaged: its content is not what was hashed.", _HINT)
-    state = torch.load(io.BytesIO(data[_HEAD:]), map_location="cpu", weights_only=True)
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.", advice) from None
+    except Exception as error:  # a torn pickle raises whatever its last bytes happen to mean
+        if isinstance(error, LabError):
+            raise
+        raise CheckpointError(f"{path} is damaged: {type(error).__name__}.", advice) from None
     if not isinstance(state, dict):
-        raise CheckpointError(f"{path} holds no training state.", _HINT)
+        raise CheckpointError(f"{path} is no checkpoint of this program.", advice)
     return state
 
 
-def copy_whole(source: Path, target: Path) -> None:
-    """Copy a file so that `target` appears whole or not at all."""
-    beside = target.with_name(f".{target.name}.copy")
-    beside.write_bytes(source.read_bytes())
-    descriptor = os.open(beside, os.O_RDONLY)
+def copy(source: Path, target: Path) -> None:
+    """Bring a checkpoint and its note into a new attempt's folder; the old one is only read."""
+    write_atomic(_note(target), _note(source).read_bytes() if _note(source).exists() else b"{}")
+    shutil.copyfile(source, target)
+
+
+def _note(path: Path) -> Path:
+    return path.with_suffix(".json")
+
+
+def _known(path: Path) -> list[str]:
+    """The hashes that `path` may have: the newest first, then the one before it."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    beside.replace(target)
+        note = json.loads(_note(path).read_text("utf-8"))
+        return [str(note["sha256"]), *map(str, note.get("before") or [])]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
 
 
-_HINT = (
-    "Nothing was changed; the adapters of its finished epochs are whole. Start again from the preset, not by a retry."
-)
+def _sha256(path: Path) -> str:
+    total = sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            total.update(block)
+    return total.hexdigest()
+
+
+def _size(value: Any) -> int:
+    """Bytes of the tensors in a nested state."""
+    if isinstance(value, dict):
+        return sum(_size(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return sum(_size(item) for item in value)
+    return int(value.nbytes) if hasattr(value, "nbytes") else 0
