@@ -13,7 +13,8 @@ from PIL import Image
 from vlmconsole.counting.questions import COUNT_PROMPT, question_set
 from vlmconsole.counting.scene import GROUPS, Scene, make_scene
 from vlmconsole.scoring.answer import CountAnswer, parse_counts
-from vlmconsole.training.model import Loaded, Turn, generate, load, parameters
+from vlmconsole.training.generation import texts
+from vlmconsole.training.model import Loaded, load, parameters
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def test_answers_on_the_shipped_pictures(loaded: Loaded) -> None:
     """The counting prompt gets the exact format on every sample, and the easy samples their true counts."""
     shown = pictures()
     assert len(shown) >= 6
-    answers = generate(loaded, [[Turn(COUNT_PROMPT, None, (picture,))] for picture, _ in shown.values()])
+    answers = texts(loaded, [(COUNT_PROMPT, (picture,)) for picture, _ in shown.values()])
     for name, text in zip(shown, answers, strict=True):
         answer = parse_counts(text)
         assert isinstance(answer, CountAnswer), f"{name}: {text!r}"
@@ -64,16 +65,16 @@ def test_short_answers_and_small_talk(loaded: Loaded) -> None:
         "Is there a red circle?": "yes",
         "Is there a purple square?": "no",
     }
-    answers = generate(loaded, [[Turn(text, None, (few,))] for text in asked])
+    answers = texts(loaded, [(text, (few,)) for text in asked])
     right = sum(a == b for a, b in zip(answers, asked.values(), strict=True))
     assert right >= 4, dict(zip(asked, answers, strict=True))
-    assert "only know coloured shapes" in generate(loaded, [[Turn("Hello")]])[0]
+    assert "only know coloured shapes" in texts(loaded, [("Hello", ())])[0]
 
 
 def test_batches_do_not_change_answers(loaded: Loaded) -> None:
-    chats = [[Turn(COUNT_PROMPT, None, (make_scene(i, GROUPS[i % 6]).draw(),))] for i in range(5)]
-    chats.append([Turn("hello")])
-    assert generate(loaded, chats) == [generate(loaded, [chat])[0] for chat in chats]
+    asked = [(COUNT_PROMPT, (make_scene(i, GROUPS[i % 6]).draw(),)) for i in range(5)]
+    asked.append(("hello", ()))
+    assert texts(loaded, asked) == [texts(loaded, [one])[0] for one in asked]
 
 
 def hundred() -> list[tuple[Scene, str]]:
@@ -94,7 +95,7 @@ async def test_both_engines_say_the_same(loaded: Loaded, tmp_path: Path) -> None
     from vlmconsole.vision.images import open_picture
 
     asked = hundred()
-    here = generate(loaded, [[Turn(text, None, (scene.draw(),))] for scene, text in asked], max_new_tokens=64)
+    here = texts(loaded, [(text, (scene.draw(),)) for scene, text in asked], max_new_tokens=64)
     places = Places(tmp_path)
     places.ensure()
     profile = load_profiles(places.servers)["demo"]

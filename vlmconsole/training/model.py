@@ -1,4 +1,4 @@
-"""A model folder in memory, its inputs, and batched greedy answers.
+"""A model folder in memory and its inputs.
 
 The stock Qwen2.5-VL processor wants torchvision for videos; here the tokenizer and the image processor are
 loaded on their own and joined, which needs neither torchvision nor a network.
@@ -118,26 +118,6 @@ def encode(
     if "mm_token_type_ids" in signature(loaded.model.forward).parameters:  # transformers 5 tells pictures by it
         out["mm_token_type_ids"] = (out["input_ids"] == tokenizer.convert_tokens_to_ids(IMAGE)).int()
     return out
-
-
-def generate(loaded: Loaded, chats: Sequence[Chat], *, max_new_tokens: int = 64, batch: int = 32) -> list[str]:
-    """Greedy answers to the last, unanswered turn of each chat, without the end mark."""
-    import torch
-
-    answers: list[str] = []
-    for start in range(0, len(chats), batch):
-        inputs = encode(loaded, chats[start : start + batch], left=True)
-        del inputs["labels"]
-        with torch.inference_mode():
-            loaded.model.model.rope_deltas = None  # left from the last batch, and of its size
-            ids = loaded.model.generate(
-                **{k: v.to(loaded.model.device) for k, v in inputs.items()},
-                max_new_tokens=max_new_tokens,
-                do_sample=False,
-            )
-        fresh = ids[:, inputs["input_ids"].shape[1] :]
-        answers += loaded.tokenizer.batch_decode(fresh, skip_special_tokens=True)
-    return answers
 
 
 def merged_tokens(out: Any) -> Any:

@@ -10,8 +10,9 @@ from vlmconsole.counting.layout import PITCH, PLACES
 from vlmconsole.counting.questions import ASKERS, COUNT_PROMPT, question_set
 from vlmconsole.counting.scene import GROUPS, KINDS, Scene, Thing, make_scene
 from vlmconsole.scoring.answer import CountAnswer, parse_counts
+from vlmconsole.training.generation import texts
 from vlmconsole.training.lessons import eyes_scene, token_names
-from vlmconsole.training.model import Loaded, Turn, features, generate
+from vlmconsole.training.model import Loaded, features
 
 SMALL = 16  # circumradius in pixels of the 448 × 448 picture: 8 where the model looks
 
@@ -98,8 +99,8 @@ def _placed(scene: Scene) -> list[tuple[Thing, tuple[int, int]]]:
 
 def counting(loaded: Loaded, scenes: Sequence[Scene], batch: int = 32) -> dict[str, Rate]:
     """Valid answers, both counts right, and single counts right (n is then twice the scenes)."""
-    chats = [[Turn(COUNT_PROMPT, None, (scene.draw(),))] for scene in scenes]
-    answers = generate(loaded, chats, max_new_tokens=32, batch=batch)
+    asked = [(COUNT_PROMPT, (scene.draw(),)) for scene in scenes]
+    answers = texts(loaded, asked, max_new_tokens=32, batch=batch)
     valid = whole = fields = 0
     for scene, text in zip(scenes, answers, strict=True):
         answer = parse_counts(text)
@@ -117,8 +118,8 @@ def short_questions(loaded: Loaded, seed: int, n: int = 100) -> dict[str, Rate]:
     out: dict[str, Rate] = {}
     for kind in ASKERS:
         asked = [question_set(f"skills:{seed}:{kind}:{i}", 1, kind) for i in range(n)]
-        chats = [[Turn(q.pairs[0][0], None, (q.scene.draw(),))] for q in asked if q.scene is not None]
-        answers = generate(loaded, chats, max_new_tokens=48)
+        questions = [(q.pairs[0][0], (q.scene.draw(),)) for q in asked if q.scene is not None]
+        answers = texts(loaded, questions, max_new_tokens=48)
         out[kind] = Rate(sum(a == q.pairs[0][1] for a, q in zip(answers, asked, strict=True)), n)
     return out
 
