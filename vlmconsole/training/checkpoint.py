@@ -37,7 +37,7 @@ def save(path: Path, state: dict[str, Any], **about: Any) -> None:
             file.flush()
             os.fsync(file.fileno())
         new = _sha256(beside)
-        write_atomic(_note(path), to_json({"sha256": new, "before": _known(path)[:1], **about}))
+        write_atomic(_note(path), to_json({"sha256": new, "before": _known(path)[:2], **about}))
         beside.replace(path)
     except RuntimeError as error:  # torch's writer hides a full disk behind a failed check of its own
         if shutil.disk_usage(path.parent).free < _size(state):

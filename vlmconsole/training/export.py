@@ -1,0 +1,94 @@
+"""A trained model as a folder, and the evidence of what training changed: tensor by tensor, vision apart."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.training.model import Loaded
+
+WEIGHTS_ONLY = "weights only: cannot resume exactly"
+_WEIGHTS = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "pytorch_model*",
+    "*.pt",
+    "*.gguf",
+    "README.md",
+    "*.lock",
+    ".*",
+)
+
+
+def export_model(loaded: Loaded, base: Path, folder: Path, card: str) -> None:
+    """Write the whole model to `folder`: the base's own configuration, tokenizer and template, the weights as they are.
+
+    `card` becomes its README. The folder appears whole or not at all. Raises OSError.
+    """
+    building = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(building, ignore_errors=True)
+    shutil.copytree(base, building, ignore=shutil.ignore_patterns(*_WEIGHTS))
+    scratch = building / "weights"
+    loaded.model.save_pretrained(scratch, safe_serialization=True)
+    for pattern in ("*.safetensors", "*.safetensors.index.json"):
+        for path in scratch.glob(pattern):
+            path.replace(building / path.name)
+    shutil.rmtree(scratch)
+    (building / "README.md").write_text(card, "utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    building.rename(folder)
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What became of each tensor: how many of its numbers changed, by how much at most, and both norms.
+
+    Compared in float32 after a comparison bit by bit; names missing on one side raise KeyError.
+    """
+    made = []
+    for name in sorted(set(before) | set(after)):
+        old, new = before[name].detach().cpu(), after[name].detach().cpu()
+        moved = int((old != new).sum())
+        difference = new.float() - old.float()
+        made.append(
+            {
+                "name": name,
+                "visual": "visual." in name,
+                "numbers": old.numel(),
+                "changed": moved,
+                "largest": float(difference.abs().max()) if moved else 0.0,
+                "change_norm": float(difference.norm()) if moved else 0.0,
+                "norm": float(old.float().norm()),
+            }
+        )
+    return made
+
+
+def told(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Sums over `changes`, the vision tower apart from the language half."""
+    out: dict[str, Any] = {}
+    for part, visual in (("language", False), ("visual", True)):
+        own = [row for row in rows if row["visual"] is visual]
+        out[part] = {
+            "tensors": len(own),
+            "tensors_changed": sum(row["changed"] > 0 for row in own),
+            "numbers": sum(row["numbers"] for row in own),
+            "numbers_changed": sum(row["changed"] for row in own),
+            "largest": max((row["largest"] for row in own), default=0.0),
+            "change_norm": sum(row["change_norm"] ** 2 for row in own) ** 0.5,
+        }
+    return out
+
+
+def eyes_sha256(model: Any) -> str:
+    """SHA-256 (hex) of the vision tower's tensors, names and bytes: equal before and after means bit-identical."""
+    import torch
+
+    total = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        if "visual." in name:
+            total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            total.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()

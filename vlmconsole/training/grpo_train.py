@@ -1,0 +1,164 @@
+"""GRPO in this process: sample, score, compare inside each group, step; and go on exactly where a run was killed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vlmconsole.counting.rows import Row
+from vlmconsole.scoring.scorers import Scored, score
+from vlmconsole.training.generation import Ask, Generated, end_ids
+from vlmconsole.training.generation import answers as greedy
+from vlmconsole.training.grpo import Step, advantages, freeze_eyes, update, zero_share
+from vlmconsole.training.model import Loaded, Turn
+from vlmconsole.training.rollout import look, sample
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the weights, beside base and data. Rates are AdamW's; `micro` is questions a forward pass."""
+
+    questions: int = 4
+    answers: int = 4
+    temperature: float = 1.0
+    max_new_tokens: int = 64
+    rate: float = 1e-6
+    weight_decay: float = 0.01
+    max_norm: float = 1.0
+    clip: float = 0.2
+    passes: int = 1
+    micro: int = 4
+    seed: int = 0
+    scorer: str = "counting"
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One sampled answer with everything it was judged by. `finish` is "stop" or "length"."""
+
+    row: Row
+    group: int
+    text: str
+    tokens: list[int]
+    finish: str
+    scored: Scored
+    advantage: float
+
+
+@dataclass(frozen=True)
+class Taken:
+    """One training step: its answers (groups in order) and what its last pass over them did."""
+
+    number: int  # from 1
+    rollouts: list[Rollout]
+    passes: list[Step]
+    zero_advantage: float
+
+    def groups(self) -> list[list[Rollout]]:
+        """The answers by question."""
+        size = len(self.rollouts) // (self.rollouts[-1].group + 1)
+        return [self.rollouts[i : i + size] for i in range(0, len(self.rollouts), size)]
+
+
+class Trainer:
+    """Holds the model, fresh AdamW and the generator that every draw comes from.
+
+    The questions come in the data's own order, four (say) a step, and begin again when they are used up.
+    """
+
+    def __init__(self, loaded: Loaded, rows: Sequence[Row], settings: Settings) -> None:
+        import torch
+
+        self.loaded, self.rows, self.settings = loaded, rows, settings
+        self.step = 0
+        taught = freeze_eyes(loaded.model)
+        # foreach would hold a second copy of every moment while it steps: that ran out of memory on the 3B.
+        self.optimizer = torch.optim.AdamW(taught, lr=settings.rate, weight_decay=settings.weight_decay, foreach=False)
+        self.generator = torch.Generator(device=loaded.model.device).manual_seed(settings.seed)
+        # No dropout in this architecture; evaluation mode says so, and sampling and training see the same model.
+        loaded.model.eval()
+
+    def take(self) -> Taken:
+        """One step. Raises FloatingPointError (weights unchanged) and ScoringError."""
+        import torch
+
+        asked, s = self._questions(), self.settings
+        prompts = look(self.loaded, [[Turn(row.question, None, (row.image(),))] for row in asked])
+        made = sample(
+            self.loaded,
+            prompts,
+            n=s.answers,
+            generator=self.generator,
+            max_new_tokens=s.max_new_tokens,
+            temperature=s.temperature,
+        )
+        tokens = [made.tokens(i) for i in range(len(asked) * s.answers)]
+        texts = [self.loaded.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens]
+        scored = [score(s.scorer, text, asked[i // s.answers].truth) for i, text in enumerate(texts)]
+        rewards = torch.tensor([one.reward for one in scored], dtype=torch.float32).view(-1, s.answers)
+        advantage = advantages(rewards).flatten()
+        passes = update(
+            self.loaded,
+            self.optimizer,
+            prompts,
+            made,
+            advantage.to(made.ids.device),
+            clip=s.clip,
+            max_norm=s.max_norm,
+            temperature=s.temperature,
+            passes=s.passes,
+            micro=s.micro,
+        )
+        self.step += 1
+        ends = end_ids(self.loaded)
+        rollouts = [
+            Rollout(
+                asked[i // s.answers],
+                i // s.answers,
+                text,
+                tokens[i],
+                "stop" if tokens[i][-1] in ends else "length",
+                scored[i],
+                float(advantage[i]),
+            )
+            for i, text in enumerate(texts)
+        ]
+        return Taken(self.step, rollouts, passes, zero_share(rewards.tolist()))
+
+    def _questions(self) -> list[Row]:
+        first = self.step * self.settings.questions
+        return [self.rows[(first + i) % len(self.rows)] for i in range(self.settings.questions)]
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next steps follow from: trained weights, AdamW's moments, the generators, the step."""
+        import torch
+
+        return {
+            "step": self.step,
+            "model": {name: p.detach() for name, p in self.loaded.model.named_parameters() if p.requires_grad},
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            "torch": torch.get_rng_state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a `state` that was kept. Raises KeyError or RuntimeError when it is not this model's."""
+        import torch
+
+        own = {name: p for name, p in self.loaded.model.named_parameters() if p.requires_grad}
+        if set(own) != set(state["model"]):
+            raise RuntimeError("the checkpoint is of another model")
+        with torch.no_grad():
+            for name, tensor in state["model"].items():
+                own[name].copy_(tensor)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"])
+        torch.set_rng_state(state["torch"])
+        self.step = int(state["step"])
+
+
+def greedy_answers(loaded: Loaded, rows: Sequence[Row], max_new_tokens: int, batch: int = 16) -> list[Generated]:
+    """Greedy answers to rows, for in-training validation and for the check after reloading."""
+    asks = [Ask(row.uid, row.question, (row.image(),)) for row in rows]
+    return list(greedy(loaded, asks, max_new_tokens=max_new_tokens, batch=batch))
