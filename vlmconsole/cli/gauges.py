@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from vlmconsole.cli.common import Failure, emit, state
+from vlmconsole.gauges.words import age_said, job_said, said, said_of, sparkline
 
 if TYPE_CHECKING:
-    from vlmconsole.gauges.board import Snapshot, Tile
+    from vlmconsole.gauges.board import Snapshot
     from vlmconsole.gauges.recording import Replay
     from vlmconsole.gauges.sources import Gauges
 
-BARS = "▁▂▃▄▅▆▇█"
 MARKS = {"ok": " ", "stale": "~", "none": "–", "missing": "✗"}
 STYLES = {"ok": "", "stale": "yellow", "none": "dim", "missing": "red"}
 UNITS = {"bytes": "GiB", "share": "%", "s": "-"}  # said once, beside now; seconds may be ms there and s here
@@ -121,10 +121,10 @@ def _table(snapshot: Snapshot, width: int) -> Group:
         cells = [
             Text(MARKS[tile.state]),
             Text(tile.title),
-            Text(_now(tile)),
+            Text(said_of(tile.value, tile.total, tile.unit)),
             *(Text(said(value, tile.unit).removesuffix(f" {UNITS.get(tile.unit, tile.unit)}")) for value in both),
             Text(sparkline(tile.points if wide else tile.points[-15:])),
-            Text(tile.source + _age(tile.age_s), style="dim"),
+            Text(" · ".join(filter(None, (tile.source, age_said(tile.age_s)))), style="dim"),
         ]
         if wide:  # why a whole source is silent stands once below, not in every row
             cells.append(Text(tile.why if answers else "", style="dim"))
@@ -135,47 +135,6 @@ def _table(snapshot: Snapshot, width: int) -> Group:
             hint = f". {source.hint}" if source.hint else ""
             lines.append(Text(f"✗ {name}: {source.why}{hint}", style="red" if source.state == "missing" else "dim"))
     if snapshot.job:
-        known = " · ".join(f"{key} {value}" for key, value in snapshot.job["conditions"].items() if key != "settings")
-        lines.append(Text(f"running: {snapshot.job['run']} · {known}"))
+        lines.append(Text(f"running: {job_said(snapshot.job)}"))
     lines += [Text(f"{time.strftime('%H:%M:%S', time.localtime(mark.at))} {mark.text}") for mark in snapshot.marks[-3:]]
     return Group(*lines)
-
-
-def _now(tile: Tile) -> str:
-    if tile.value is None:
-        return "–"
-    if tile.total is not None and tile.unit == "bytes":
-        return f"{said(tile.value, 'bytes').removesuffix(' GiB')} of {said(tile.total, 'bytes')}"
-    return said(tile.value, tile.unit) + (f" of {tile.total:g}" if tile.total is not None else "")
-
-
-def said(value: float | None, unit: str) -> str:
-    """A figure as people read it: ms below a second, GiB, percent; never more than three digits that count."""
-    if value is None:
-        return ""
-    if unit == "s":
-        return f"{value * 1000:.3g} ms" if value < 0.9995 else f"{value:.3g} s"
-    if unit == "bytes":
-        return f"{value / 1024**3:.1f} GiB"
-    if unit == "share":
-        return f"{value * 100:.0f} %"
-    text = f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return f"{text} {unit}".rstrip()
-
-
-def sparkline(points: tuple[float | None, ...]) -> str:
-    """Bars between the lowest and the highest point; a space where nothing came."""
-    real = [point for point in points if point is not None]
-    if not real:
-        return ""
-    low, high = min(real), max(real)
-    span = (high - low) or 1.0
-    return "".join(
-        " " if point is None else BARS[round((point - low) / span * (len(BARS) - 1))] for point in points
-    ).strip()
-
-
-def _age(age: float | None) -> str:
-    if age is None:
-        return ""
-    return f" · {age:.0f} s" if age < 120 else f" · {age / 60:.0f} min"

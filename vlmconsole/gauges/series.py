@@ -43,6 +43,10 @@ class _Ring:
     def __len__(self) -> int:
         return self._filled
 
+    @property
+    def full(self) -> bool:
+        return self._filled == self._rows
+
     def column(self, index: int) -> array[float]:
         """A copy of one column, oldest first."""
         whole = self._columns[index]
@@ -78,6 +82,11 @@ class Series:
         """(at, value) of the newest point."""
         points = self.points()
         return points[-1] if points else None
+
+    @property
+    def full(self) -> bool:
+        """Whether the oldest fine points have been pushed out, so that only minutes are known of the time before."""
+        return self._fine.full
 
     def _since(self, since: float) -> tuple[array[float], array[float]]:
         """Times and values of the fine points not older than ``since``; readings come in the order of their times."""

@@ -85,6 +85,7 @@ class _Poller(threading.Thread):
         self.source = source
         self._deliver, self._interval = deliver, interval
         self._stopping = threading.Event()
+        self._wake = threading.Event()  # set: look at the pace again, or end
 
     def run(self) -> None:
         failures, due = 0, time.monotonic()
@@ -97,7 +98,9 @@ class _Poller(threading.Thread):
                 pause = max(self._interval, BACK_OFF[min(failures, len(BACK_OFF)) - 1])
             # On a fixed beat, so that a slow answer does not shift the next; a beat that was missed is skipped.
             due = max(due + pause, time.monotonic())
-            self._stopping.wait(due - time.monotonic())
+            if self._wake.wait(due - time.monotonic()):
+                self._wake.clear()
+                due = time.monotonic()
         with contextlib.suppress(Exception):  # a source that cannot even close is gone as it is
             self.source.close()
 
@@ -110,8 +113,15 @@ class _Poller(threading.Thread):
             # A fault of ours in one source must neither end the others nor be hidden: it is said in its tiles.
             return Batch(self.source.name, time.time(), missing=f"this source has a fault: {error!r}"[:300])
 
+    def pace(self, interval: float) -> None:
+        """Read every ``interval`` seconds from now on; a faster pace begins with a reading at once."""
+        faster, self._interval = interval < self._interval, interval
+        if faster:
+            self._wake.set()
+
     def stop(self) -> None:
         self._stopping.set()
+        self._wake.set()
 
 
 class Gauges:
@@ -123,6 +133,7 @@ class Gauges:
         """``record`` gets every batch as it comes (see gauges.recording)."""
         self.board = Board()
         self._record = record
+        self._interval = interval
         self._pollers = [_Poller(source, self._take, interval) for source in sources]
         for source in sources:
             self.board.expect(source.name, source.keys, source.slow)
@@ -132,10 +143,24 @@ class Gauges:
             poller.start()
         return self
 
-    def stop(self) -> None:
-        """Stop asking. A source that hangs is left behind in its thread, which ends with the process."""
+    def pace(self, interval: float) -> None:
+        """Ask every ``interval`` seconds from now on: rarely while nobody looks."""
+        self._interval = interval
+        for poller in self._pollers:
+            poller.pace(interval)
+
+    def record(self, record: Callable[[Batch], None] | None) -> None:
+        """Give every batch to ``record`` from now on; None: to nobody."""
+        self._record = record
+
+    def leave(self) -> None:
+        """Stop asking, without waiting for it."""
         for poller in self._pollers:
             poller.stop()
+
+    def stop(self) -> None:
+        """Stop asking. A source that hangs is left behind in its thread, which ends with the process."""
+        self.leave()
         until = time.monotonic() + 1.0
         for poller in self._pollers:
             if poller.is_alive():
@@ -155,9 +180,11 @@ class Gauges:
         self._take(Batch(CONSOLE, time.time(), marks=(Mark(time.time(), text),)), None)
 
     def _take(self, batch: Batch, source: Source | None) -> None:
-        self.board.take(batch, source.slow if source is not None else 0.0)
-        if self._record is not None:
-            self._record(batch)
+        slow = max(source.slow, self._interval) if source is not None else 0.0
+        self.board.take(batch, slow if slow > 1.0 else 0.0)
+        record = self._record
+        if record is not None:
+            record(batch)
 
 
 def default_sources(

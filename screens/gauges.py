@@ -1,0 +1,391 @@
+"""The gauges screen: tiles of what client, server and machine do now, one of them as a large plot, the running job.
+
+Sources ask in threads of their own and begin when the screen is first shown. While it is hidden they ask rarely and
+nothing is drawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Static
+from vlmconsole.screens.background import in_background
+from vlmconsole.screens.keys import bindings
+from vlmconsole.screens.table import SCREENS
+from vlmconsole.screens.widgets.dialogs import Ask, Reader
+from vlmconsole.screens.widgets.gauge_cards import TWINS, GaugeCards
+from vlmconsole.screens.widgets.gauge_plot import GaugePlot, Plot
+from vlmconsole.screens.widgets.keyline import KeyLine
+from vlmconsole.screens.widgets.said import Said
+from vlmconsole.screens.widgets.topbar import TopBar
+
+from vlmconsole.errors import LabError
+from vlmconsole.gauges.board import Snapshot
+from vlmconsole.gauges.curves import curve
+from vlmconsole.gauges.figures import title_of
+from vlmconsole.gauges.recording import Recorder, Replay
+from vlmconsole.gauges.sources import Gauges, default_sources
+from vlmconsole.gauges.words import age_said, job_said, said, said_of
+from vlmconsole.measure.definitions import DEFINITIONS
+from vlmconsole.runs.folder import to_json
+from vlmconsole.runs.plain import inert, one_line
+
+if TYPE_CHECKING:
+    from vlmconsole.app import ConsoleApp
+
+PERIOD, SLOW_PERIOD = 1.0, 3.0  # seconds between two paints; on a thin line fewer
+HIDDEN = 5.0  # seconds between two readings while nobody looks
+WINDOWS = (60.0, 300.0, 600.0, 3600.0, 86400.0)  # seconds that the plot looks back
+PANES = (("Tiles", "gauge-cards"), ("Plot", "gauge-plot"), ("Job and sources", "gauge-facts"))
+_DEFINED = {"ttft": "ttft_s", "tpot": "tpot_s", "throughput": "throughput_tok_s", "in_flight": "in_flight"}
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look: everything as it is, and what the plot draws."""
+
+    snapshot: Snapshot
+    plot: Plot
+
+
+class GaugesScreen(Screen[None]):
+    """See keys.py for its keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings(("anywhere", "reading"), "gauges")
+    CSS_PATH = "gauges.tcss"
+    AUTO_FOCUS = "GaugeCards"
+
+    def __init__(self, gauges: Callable[[], Gauges | Replay] | None = None) -> None:
+        """`gauges` makes what is shown; None: the sources of this machine and of the server in use."""
+        super().__init__()
+        self._make = gauges
+        self.gauges: Gauges | Replay | None = None
+        self.cards = GaugeCards(id="gauge-cards")
+        self.plot = GaugePlot(id="gauge-plot")
+        self.facts = Said(id="gauge-facts")
+        self.look_found: Look | None = None
+        self.pinned: frozenset[str] = frozenset()
+        self.window = 2
+        self.logarithmic = False
+        self.paused = 0.0  # wall time at which it was paused, 0: it runs
+        self.pane = 0
+        self._server = ""
+        self._recorder: Recorder | None = None
+        self._timer: Timer | None = None
+        self._looking = False
+
+    @property
+    def console(self) -> ConsoleApp:
+        """The app, by its own type."""
+        return cast("ConsoleApp", self.app)
+
+    def compose(self) -> ComposeResult:
+        yield TopBar([(str(entry.number), entry.title) for entry in SCREENS], "Gauges")
+        yield Static(id="panetabs")
+        with Vertical(id="gauge-panes"):
+            yield self.cards
+            yield self.plot
+            yield self.facts
+        yield KeyLine()
+
+    def on_mount(self) -> None:
+        self.console.server_changed.subscribe(self, lambda _: self._server_changed())
+        self.show_server()
+        period = SLOW_PERIOD if self.console.lab.settings.slow_link else PERIOD
+        self._timer = self.set_interval(period, self.look)
+        self._mark_pane(0)
+        self.call_after_refresh(self._begin)
+
+    def on_unmount(self) -> None:
+        if self.gauges is not None:
+            _stop(self.gauges)
+
+    def on_screen_suspend(self) -> None:
+        if self._timer is not None:
+            self._timer.pause()
+        if isinstance(self.gauges, Gauges) and self._recorder is None:
+            self.gauges.pace(HIDDEN)
+
+    def on_screen_resume(self) -> None:
+        if isinstance(self.gauges, Gauges):
+            self.gauges.pace(PERIOD)
+        if self._timer is not None:
+            self._timer.resume()
+            self.look()
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        in_background(self, self._use_live, "sources", exclusive=True)
+
+    async def _use_live(self) -> None:
+        """Ask this machine and the server in use."""
+        link = self.console.link
+        self._server = link.profile.name if link is not None else self.console.lab.settings.server
+        try:
+            await self._use(await asyncio.to_thread(self._make or self._live))
+        except LabError as error:
+            self.notify(f"{error.message} {error.hint}".strip(), severity="error", markup=False)
+
+    def _live(self) -> Gauges:
+        # The profile as it is written, not as the chat found it: a server that starts anew gets another port.
+        profile = self.console.profiles().get(self._server)
+        return Gauges(default_sources(self.console.lab.places, profile))
+
+    async def _use(self, gauges: Gauges | Replay) -> None:
+        before, self.gauges = self.gauges, gauges
+        gauges.start()
+        if before is not None:
+            await asyncio.to_thread(before.stop)
+        self.paused = 0.0
+        self.look()
+
+    def _server_changed(self) -> None:
+        self.show_server()
+        link = self.console.link
+        if link is not None and self._server and link.profile.name != self._server and isinstance(self.gauges, Gauges):
+            self._begin()
+
+    def look(self) -> None:
+        """Look now, in the background; a look that is under way is enough, and a paused one stays."""
+        if not self._looking and self.gauges is not None and not self.paused:
+            self._looking = True
+            in_background(self, self._look, "look")
+
+    async def _look(self) -> None:
+        gauges = self.gauges
+        try:
+            if gauges is not None:
+                # In a thread: a replay reads its file, and the readings' lock may be held for a moment.
+                found = await asyncio.to_thread(self._read, gauges)
+                if gauges is self.gauges:
+                    self._show(found)
+        except LabError as error:
+            self.notify(f"{error.message} {error.hint}".strip(), severity="error", markup=False)
+        finally:
+            self._looking = False
+
+    def _read(self, gauges: Gauges | Replay) -> Look:
+        snapshot = gauges.snapshot()
+        return Look(snapshot, self._plotted(gauges, snapshot))
+
+    def _plotted(self, gauges: Gauges | Replay, snapshot: Snapshot) -> Plot:
+        """The chosen figure, the same one from the other side, and what is pinned of the same unit."""
+        seconds = WINDOWS[self.window]
+        key = self.cards.key
+        keys = dict.fromkeys((key, TWINS.get(key, key), *sorted(self.pinned)))
+        same = [one for one in keys if title_of(one)[1] == title_of(key)[1] and one in snapshot.tiles]
+        curves = tuple(curve(gauges.board, one, snapshot.t - seconds) for one in same[:4])
+        answered = tuple(one for one in curves if one.pieces or one.key == key)
+        return Plot(answered, snapshot.marks, snapshot.t, seconds, self.logarithmic)
+
+    def _show(self, found: Look) -> None:
+        self.look_found = found
+        self.cards.pin(self.pinned)
+        self.cards.show(found.snapshot)
+        if self.plot.display:
+            self.plot.show(found.plot, self._state())
+        self.facts.say(self._facts(found.snapshot))
+
+    def _state(self) -> str:
+        parts = []
+        if isinstance(self.gauges, Replay):
+            ended = ", at its end" if self.gauges.finished else ""
+            parts.append(f"recording {one_line(self.gauges.path.name, 40)}{ended}; o: live again")
+        if self._recorder is not None:
+            parts.append(self._recorder.why or "recording")
+        if self.paused:
+            parts.append(f"paused at {time.strftime('%H:%M:%S', time.localtime(self.paused))}")
+        return " · ".join(parts)
+
+    def _facts(self, snapshot: Snapshot) -> Content:
+        """The running job with its conditions, the two queues, and every source that does not answer, with the why."""
+        lines: list[Content] = []
+        job = snapshot.job
+        if job is not None:
+            lines.append(Content.assemble((" running  ", "$accent"), one_line(job_said(job), 400)))
+        else:
+            lines.append(Content(" no job runs").stylize("$muted"))
+        tiles = snapshot.tiles
+        queued, flight = tiles.get("server.queued"), tiles.get("own.in_flight")
+        if queued is not None and flight is not None and queued.value is not None and flight.value is not None:
+            running = tiles["server.running"].value if "server.running" in tiles else None
+            inside = queued.value + (running or 0)
+            text = f" own in flight {flight.value:g} · server running {said(running, '') or '?'} · queued {queued.value:g}"
+            lines.append(Content(text).stylize("$muted"))
+            if flight.value > inside:
+                more = f"   {flight.value - inside:g} not in its scheduler: preprocessing, or on the way"
+                lines[-1] = lines[-1] + Content(more).stylize("$warning")
+        for name, source in snapshot.sources.items():
+            if source.state != "ok":
+                sign, style = ("✗", "$error") if source.state == "missing" else ("◌", "$muted")
+                text = f" {name}: {one_line(source.why, 200)}" + (f". {one_line(source.hint, 160)}" if source.hint else "")
+                lines.append(Content.assemble((f" {sign}", style), (text, "$muted")))
+        return Content("\n").join(lines)
+
+    def show_server(self) -> None:
+        """The status line."""
+        link = self.console.link
+        bar = self.query_one(TopBar)
+        if link is None:
+            bar.show("starting", "…", "")
+        else:
+            bar.show(link.view.state, link.view.short, link.view.long)
+
+    # -- moving about --------------------------------------------------------------------------------------
+
+    def action_move(self, across: int, down: int) -> None:
+        self.cards.move(across, down)
+
+    def action_series(self, by: int) -> None:
+        """Tab: the next figure's curve."""
+        self.cards.next(by)
+
+    def on_gauge_cards_chosen(self, event: GaugeCards.Chosen) -> None:
+        event.stop()
+        self._again()
+
+    def on_gauge_cards_opened(self, event: GaugeCards.Opened) -> None:
+        event.stop()
+        self.action_open()
+
+    def _again(self) -> None:
+        """Draw the plot anew, also of what is paused."""
+        if self.gauges is not None and self.look_found is not None:
+            snapshot = self.look_found.snapshot
+            self._show(Look(snapshot, self._plotted(self.gauges, snapshot)))
+
+    def action_pane(self, by: int) -> None:
+        self._mark_pane((self.pane + by) % len(PANES))
+        self._again()
+
+    def _mark_pane(self, index: int) -> None:
+        self.pane = index
+        for number, (_, name) in enumerate(PANES):
+            self.query_one(f"#{name}").set_class(number == index, "-current")
+        pieces: list[Any] = []
+        for number, (title, _) in enumerate(PANES):
+            pieces += [(title, "bold" if number == self.pane else "$faint"), "   "]
+        self.query_one("#panetabs", Static).update(Content.assemble(*pieces, ("[ ] panes", "$faint")))
+
+    # -- doing ---------------------------------------------------------------------------------------------
+
+    def action_zoom(self) -> None:
+        """z: a longer stretch, and from the longest to the shortest."""
+        self.window = (self.window + 1) % len(WINDOWS)
+        self._again()
+
+    def action_log(self) -> None:
+        """l: a logarithmic value axis, and back."""
+        self.logarithmic = not self.logarithmic
+        self._again()
+
+    def action_pause(self) -> None:
+        """p: hold what is shown; the sources go on, and nothing is lost."""
+        found = self.look_found
+        if self.paused:
+            self.paused = 0.0
+            self.look()
+        elif found is not None:
+            self.paused = found.snapshot.t
+            self._again()
+
+    def action_pin(self) -> None:
+        """Space: keep the chosen figure's curve in the plot beside others of its unit."""
+        self.pinned = self.pinned ^ {self.cards.key}
+        self._again()
+
+    async def action_mark(self) -> None:
+        """m: a mark of one's own on every curve."""
+
+        def marked(text: str | None) -> None:
+            if text and self.gauges is not None:
+                self.gauges.mark(text[:200])
+                self.look()
+
+        self.app.push_screen(Ask("A mark on every curve, now", hint="Enter sets it · Esc sets none"), marked)
+
+    def action_record(self) -> None:
+        """w: write every reading to a file, and stop."""
+        if not isinstance(self.gauges, Gauges):
+            self.notify("a recording is shown; o goes back to live", markup=False)
+            return
+        if self._recorder is not None:
+            self.notify(f"recorded in {self._recorder.path}", markup=False)
+            self._recorder = None
+            self.gauges.record(None)
+        else:
+            folder = self.console.lab.places.home / "recordings"
+            folder.mkdir(mode=0o700, exist_ok=True)
+            self._recorder = Recorder(folder / time.strftime("%Y%m%d-%H%M%S.jsonl"))
+            self.gauges.record(self._recorder)
+            self.notify(f"every reading is written to {self._recorder.path}; w ends it", markup=False)
+        self._again()
+
+    def action_replay(self) -> None:
+        """o: a recording as if it were live; again: back to live."""
+        if isinstance(self.gauges, Replay):
+            self._begin()
+            return
+        folder = self.console.lab.places.home / "recordings"
+        newest = max(folder.glob("*.jsonl"), default=None) if folder.is_dir() else None
+
+        def chosen(text: str | None) -> None:
+            if text:
+                in_background(self, lambda: self._replay(Path(text).expanduser()), "sources", exclusive=True)
+
+        hint = "a file of w, or of vlmconsole gauges --record FILE · Enter plays it · Esc back"
+        self.app.push_screen(Ask("Which recording?", str(newest or ""), hint), chosen)
+
+    async def _replay(self, path: Path) -> None:
+        try:
+            await self._use(await asyncio.to_thread(Replay, path))
+        except LabError as error:
+            self.notify(f"{error.message} {error.hint}".strip(), severity="error", markup=False)
+
+    def action_open(self) -> None:
+        """Enter: what the figure is, where it comes from, and under which conditions."""
+        card, found = self.cards.chosen, self.look_found
+        if card is None or found is None:
+            return
+        tile = card.tile
+        parts = [("now", f"{said_of(tile.value, tile.total, tile.unit)}   {tile.state}  {tile.why}".rstrip())]
+        if tile.p50 is not None:
+            parts.append(("last ten minutes", f"p50 {said(tile.p50, tile.unit)}   p95 {said(tile.p95, tile.unit)}"))
+        source = found.snapshot.sources.get(tile.source)
+        readings = f", {source.readings} readings" if source is not None else ""
+        parts.append(("source", f"{tile.source}, {age_said(tile.age_s) or 'no reading yet'} old{readings}"))
+        if source is not None and source.why:
+            parts.append(("why it is silent", f"{source.why} {source.hint}".strip()))
+        defined = DEFINITIONS.get(_DEFINED.get(tile.key.partition(".")[2], ""), "")
+        if defined:
+            own = tile.key.startswith("own.")
+            note = "" if own else "\nThe server's own figure: it leaves out the way there and what comes before its clock."
+            parts.append(("what it is", defined + note))
+        if found.snapshot.job is not None:
+            parts.append(("conditions of the running job", to_json(found.snapshot.job)))
+        marks = found.snapshot.marks[-20:]
+        if marks:
+            lines = (f"{time.strftime('%H:%M:%S', time.localtime(mark.at))}  {mark.text}" for mark in marks)
+            parts.append(("marks", "\n".join(lines)))
+        parts.append(("from a shell", "vlmconsole gauges --once --json"))
+        self.app.push_screen(Reader(tile.title, [(heading, inert(text)) for heading, text in parts]))
+
+
+def _stop(gauges: Gauges | Replay) -> None:
+    """Ask no more; without waiting, as the screen is going."""
+    if isinstance(gauges, Gauges):
+        gauges.leave()
+    else:
+        gauges.stop()

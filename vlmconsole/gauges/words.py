@@ -1,0 +1,86 @@
+"""Figures of the gauges as people read them, the same on the command line and on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def said(value: float | None, unit: str) -> str:
+    """A figure as people read it: ms below a second, GiB, percent; never more than three digits that count."""
+    if value is None:
+        return ""
+    if unit == "s":
+        return f"{value * 1000:.3g} ms" if value < 0.9995 else f"{value:.3g} s"
+    if unit == "bytes":
+        return f"{value / 1024**3:.1f} GiB"
+    if unit == "share":
+        return f"{value * 100:.0f} %"
+    text = f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{text} {unit}".rstrip()
+
+
+def said_of(value: float | None, total: float | None, unit: str) -> str:
+    """``21.3 of 31.9 GiB``, ``4 of 8``; ``–`` for no value."""
+    if value is None:
+        return "–"
+    if total is None:
+        return said(value, unit)
+    if unit == "bytes":
+        return f"{said(value, unit).removesuffix(' GiB')} of {said(total, unit)}"
+    return f"{said(value, unit)} of {total:g}"
+
+
+def age_said(age: float | None) -> str:
+    """How old a figure is: ``0 s``, ``119 s``, ``2 min``; "" where there never was one."""
+    if age is None:
+        return ""
+    return f"{age:.0f} s" if age < 120 else f"{age / 60:.0f} min"
+
+
+def job_said(job: Mapping[str, Any]) -> str:
+    """The running job in one line: title, progress, and the conditions that its figures hold under."""
+    parts = [str(job.get("title") or job.get("run") or "a job")]
+    progress = job.get("progress") or {}
+    if progress.get("done") is not None:
+        total = f" of {progress['total']:g}" if progress.get("total") is not None else ""
+        parts.append(f"{progress['done']:g}{total} {progress.get('unit') or ''}".rstrip())
+    if progress.get("note"):
+        parts.append(str(progress["note"]))
+    return " · ".join([*parts, *conditions_said(job.get("conditions") or {})])
+
+
+def conditions_said(conditions: Mapping[str, Any]) -> list[str]:
+    """The main conditions as short pieces. A sweep keeps one set a cell: the last one is the newest."""
+    cells = [value for value in conditions.values() if isinstance(value, Mapping)]
+    if cells and len(cells) == len(conditions):
+        conditions = cells[-1]
+    said = []
+    ins, outs = conditions.get("input_tokens"), conditions.get("output_tokens")
+    if ins is not None or outs is not None:
+        said.append(f"{'?' if ins is None else ins} in / {'?' if outs is None else outs} out")
+    limits = [
+        f"{letter}{conditions[key]}"
+        for letter, key in (("C", "client_concurrency"), ("B", "running_limit"))
+        if conditions.get(key) is not None
+    ]
+    if limits:
+        said.append(" ".join(limits))
+    said += [str(conditions[key]) for key in ("model", "precision", "image", "route") if conditions.get(key)]
+    if conditions.get("cache"):
+        said.append(f"prefix cache {conditions['cache']}")
+    return said
+
+
+def sparkline(points: tuple[float | None, ...]) -> str:
+    """Bars between the lowest and the highest point; a space where nothing came."""
+    real = [point for point in points if point is not None]
+    if not real:
+        return ""
+    low, high = min(real), max(real)
+    span = (high - low) or 1.0
+    return "".join(
+        " " if point is None else BARS[round((point - low) / span * (len(BARS) - 1))] for point in points
+    ).strip()
