@@ -14,6 +14,7 @@ from vlmconsole.gates.rules import Bound, Plan, PlanError
 from vlmconsole.gates.samples import prompt_hash, truth_hash
 from vlmconsole.gates.verdict import Verdict
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.scoring.scorers import read_truth
 
 
 def bind(plan: Plan, datasets: list[Path], *, before_adapter: str | None = None) -> Plan:
@@ -47,7 +48,7 @@ def bind(plan: Plan, datasets: list[Path], *, before_adapter: str | None = None)
                 picture_sha256=row.sha256,
                 pixel_sha256=row.pixel_sha256,
                 prompt_sha=prompt_hash(row.question),
-                truth_sha=truth_hash(row.truth),
+                truth_sha=truth_hash(read_truth(group.scorer, row.truth)),
             )
             for row in read_rows(path)
         )

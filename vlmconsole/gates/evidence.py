@@ -91,6 +91,19 @@ def check_conditions(run: RunFolder, plan: Plan) -> list[str]:
     if not isinstance(value, dict) or not all(isinstance(value.get(side), dict) for side in ("before", "after")):
         return [f"{CONDITIONS} does not say under which conditions before and after were measured"]
     before, after = value["before"], value["after"]
+    wrong = unlike(before, after)
+    for key, wanted in plan.conditions.items():
+        for side, conditions in (("before", before), ("after", after)):
+            found = conditions.get(key, (conditions.get("settings") or {}).get(key))
+            if found != wanted:
+                wrong.append(f"off condition: the plan wants {key} = {wanted!r}, {side} had {found!r}")
+    if plan.before_adapter is not None and before.get("adapter") != plan.before_adapter:
+        wrong.append(f"before is {before.get('adapter')!r}, the plan compares with {plan.before_adapter!r}")
+    return wrong
+
+
+def unlike(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Every condition that differs and is neither model nor adapter, nor follows from the answers; a sentence each."""
     wrong = []
     for key in sorted((set(before) | set(after)) - MAY_DIFFER - {"settings"}):
         if before.get(key) != after.get(key):
@@ -99,13 +112,6 @@ def check_conditions(run: RunFolder, plan: Plan) -> list[str]:
     for key in sorted((set(first) | set(second)) - MAY_DIFFER_IN_SETTINGS):
         if first.get(key) != second.get(key):
             wrong.append(f"off condition: the setting {key} is {first.get(key)!r} before and {second.get(key)!r} after")
-    for key, wanted in plan.conditions.items():
-        for side, conditions in (("before", before), ("after", after)):
-            found = conditions.get(key, (conditions.get("settings") or {}).get(key))
-            if found != wanted:
-                wrong.append(f"off condition: the plan wants {key} = {wanted!r}, {side} had {found!r}")
-    if plan.before_adapter is not None and before.get("adapter") != plan.before_adapter:
-        wrong.append(f"before is {before.get('adapter')!r}, the plan compares with {plan.before_adapter!r}")
     return wrong
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from vlmconsole.gates.rules import Gate, Plan
 from vlmconsole.gates.samples import Sample
-from vlmconsole.scoring.intervals import Interval, McNemar, mcnemar, paired_interval
+from vlmconsole.scoring.intervals import CONFIDENCE, RESAMPLES, Interval, McNemar, mcnemar, paired_interval
 
 _NOISE = 1e-9
 _FINEST = 1000  # every scorer's values are multiples of 1/30 or coarser; binary rounding is far below
@@ -88,6 +88,18 @@ def margin(gate: Gate, value: Fraction) -> Fraction:
 
 
 def measure(plan: Plan, before: list[Sample], after: list[Sample]) -> Measures:
+    """Figures of one group under a plan's own seed, resamples and confidence."""
+    return paired(before, after, seed=plan.seeds.bootstrap, resamples=plan.resamples, confidence=plan.confidence)
+
+
+def paired(
+    before: list[Sample],
+    after: list[Sample],
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
+) -> Measures:
     """Figures of one group; both lists hold the same pictures in the same order. Raises ValueError for under two."""
     n = len(before)
 
@@ -103,9 +115,9 @@ def measure(plan: Plan, before: list[Sample], after: list[Sample]) -> Measures:
         interval=paired_interval(
             [float(x) for x in first],
             [float(x) for x in second],
-            seed=plan.seeds.bootstrap,
-            resamples=plan.resamples,
-            confidence=plan.confidence,
+            seed=seed,
+            resamples=resamples,
+            confidence=confidence,
         ),
         flips=mcnemar([s.all_correct for s in before], [s.all_correct for s in after]),
         valid=(sum(s.valid for s in before), sum(s.valid for s in after)),

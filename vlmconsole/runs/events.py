@@ -31,13 +31,13 @@ def finite(value: Any) -> Any:
     return value
 
 
-def append_line(path: Path, value: Any) -> None:
-    """Append one JSON line in a single write, after closing a line that a crash left torn."""
+def append_line(path: Path, *values: Any) -> None:
+    """Append JSON lines, all of them in a single write, after closing a line that a crash left torn."""
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         size = os.fstat(descriptor).st_size
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        data = (b"\n" if torn else b"") + json_line(value)
+        data = (b"\n" if torn else b"") + b"".join(json_line(value) for value in values)
         # A short write happens when the disk fills: write the rest, which then raises ENOSPC.
         while data:
             data = data[os.write(descriptor, data) :]

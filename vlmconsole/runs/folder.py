@@ -133,9 +133,9 @@ class RunFolder:
         except (OSError, ValueError, RecursionError):
             return default
 
-    def append_jsonl(self, name: str, value: Any) -> None:
-        """Append one line to ``name`` (a torn last line is closed first)."""
-        append_line(self.file(name), value)
+    def append_jsonl(self, name: str, *values: Any) -> None:
+        """Append lines to ``name``, all in one write (a torn last line is closed first)."""
+        append_line(self.file(name), *values)
 
     def read_jsonl(self, name: str) -> Iterator[dict[str, Any]]:
         """The objects of ``name``, torn or bad lines left out; nothing when it is missing."""

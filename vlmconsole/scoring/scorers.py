@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -59,6 +60,22 @@ SCORERS: dict[str, tuple[str, Callable[[object, str | Sequence[str]], Scored]]] 
     "naming": (NAMING, _naming),
     "textvqa": (textvqa.SCORER, _textvqa),
 }
+
+
+def read_truth(scorer: str, text: str) -> str | tuple[str, ...]:
+    """The truth as its scorer takes it, from the text in a dataset's row: for TextVQA a JSON list of human answers.
+
+    Raises ScoringError when it is no such list.
+    """
+    if scorer != "textvqa":
+        return text
+    try:
+        answers = json.loads(text)
+    except ValueError:
+        answers = None
+    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        raise ScoringError("the truth of a TextVQA question is a JSON list of the human answers")
+    return tuple(answers)
 
 
 def score(scorer: str, answer: object, truth: str | Sequence[str]) -> Scored:

@@ -1,0 +1,189 @@
+"""The kind ``evaluate``: before and after over the same pictures, judged by a plan frozen before the first answer."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped
+
+from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.gauges import nvidia
+from vlmconsole.runs.places import Places
+
+if TYPE_CHECKING:
+    from vlmconsole.evaluation.answerer import Answerer
+    from vlmconsole.gates.rules import Plan
+
+# Seconds an answer as measured on the bundled model (batches of 32, two CPU cores; a server of its own, C = 1).
+SECONDS = {"in-process": 0.03, "server": 0.5}
+
+
+def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
+    """Freeze the plan, answer both sides, judge. What was answered stays, whatever happens."""
+    from vlmconsole.evaluation import items as asked
+    from vlmconsole.evaluation.evaluate import Evaluation, Stopping
+    from vlmconsole.evaluation.taking import Earlier
+    from vlmconsole.evaluation.textvqa_data import make_textvqa
+
+    datasets = context.places.datasets
+    if spec.textvqa:
+        make_textvqa(Path(spec.textvqa).expanduser(), datasets, say=context.events.note)
+    folders = asked.ready_datasets(spec.data, datasets, context.events.note)
+    plan = _freeze(context, spec, folders) if spec.plan else None
+    items = asked.choose(spec, folders, plan)
+    evaluation = Evaluation(
+        run=context.run,
+        settings=spec,
+        items=items,
+        opener=_opener(context, spec),
+        diagnostic=asked.diagnostic_items(spec, datasets, plan),
+        earlier=Earlier(context.earlier, items) if context.earlier is not None else None,
+        stopping=context.stopping,
+        say=context.events.note,
+        on_progress=lambda done, total, note: context.events.progress(done, total, "answers", note),
+    )
+    context.log(f"{evaluation.total} answers: {len(items)} pictures × {len(spec.sides)} sides")
+    try:
+        summary = evaluation.answer()
+    except ImportError as error:
+        raise JobError(f"this needs {error.name}: install it with `pip install 'vlmconsole[train]'`") from None
+    except Stopping:
+        raise Stopped({"note": "stopped; a retry goes on from the answers that there are"}) from None
+    for name, group in summary["groups"].items():
+        context.log(f"{name}: {_told(group)}")
+    summary["verdict"] = None
+    if plan is not None:
+        summary |= _judged(context, spec, plan)
+    return summary
+
+
+def _freeze(context: Context, spec: EvaluateSettings, folders: list[Path]) -> Plan:
+    """The plan bound to these pictures and to what before is, frozen for this run."""
+    from vlmconsole.gates.bind import bind, freeze_for_run
+    from vlmconsole.gates.ledger import Ledger
+    from vlmconsole.gates.rules import load_plan
+
+    identity = None
+    if spec.before_adapter and spec.backend == "in-process":
+        from vlmconsole.evaluation.local import adapter_identity
+
+        identity = adapter_identity(spec.before_adapter, context.places)
+    plan = bind(load_plan(spec.plan), folders, before_adapter=identity)
+    frozen = freeze_for_run(plan, context.run, context.places.home, Ledger(context.places.ledger))
+    context.events.note(f"plan {plan.name} frozen before the first answer, sha {frozen.sha256[:12]}…")
+    return plan
+
+
+def _opener(context: Context, spec: EvaluateSettings) -> Any:
+    def opened(side: str) -> AbstractContextManager[Answerer]:
+        if spec.backend == "in-process":
+            from vlmconsole.evaluation.local import in_process
+
+            return in_process(spec, side, context.places)
+        raise JobError("no server yet")
+
+    return opened
+
+
+def _judged(context: Context, spec: EvaluateSettings, plan: Plan) -> dict[str, Any]:
+    """Judge by the frozen plan, chain the verdict, and take the development samples along that the plan counts."""
+    from vlmconsole.gates.bind import record
+    from vlmconsole.gates.ledger import Ledger
+    from vlmconsole.gates.verdict import judge
+
+    _take_development(context, spec, plan)
+    ledger = Ledger(context.places.ledger)
+    verdict = judge(context.run, ledger)
+    record(verdict, context.run, ledger)
+    context.run.write_json("verdict.json", verdict.to_json())
+    for gate in verdict.gates:
+        context.log(f"{gate.verdict}  {gate.gate.name} {gate.limit_text}  measured {gate.measured}  {gate.why}")
+    counts = verdict.counts
+    text = ", ".join(f"{n} {word}" for word, n in counts.items())
+    context.events.note(f"verdict {verdict.verdict}: {text}")
+    return {
+        "verdict": verdict.verdict,
+        "plan": plan.name,
+        "plan_sha256": verdict.frozen.sha256 if verdict.frozen else None,
+        "gates": counts,
+        "problems": [problem.text for problem in verdict.problems],
+    }
+
+
+def _take_development(context: Context, spec: EvaluateSettings, plan: Plan) -> None:
+    """Copies of the development samples of the training that made the tested adapter, where this lab still has it."""
+    if spec.backend != "in-process" or not spec.after_adapter or not plan.generations.development:
+        return
+    from vlmconsole.training.adapters import find_adapter
+
+    origin = find_adapter(context.places, spec.after_adapter).provenance
+    folder = context.places.runs / origin.run if origin is not None and origin.run else None
+    for path in sorted(folder.glob("dev-epoch*.jsonl")) if folder is not None else ():
+        shutil.copyfile(path, context.run.file(path.name))
+
+
+def _told(group: dict[str, Any]) -> str:
+    parts = []
+    for side in ("before", "after"):
+        if side in group and group[side]["answered"]:
+            figures = group[side]
+            failed = f", {figures['http_failures']} requests failed" if figures["http_failures"] else ""
+            parts.append(f"{side} {100 * figures['all_correct']:.1f} % all-correct of {figures['answered']}{failed}")
+    if "paired" in group:
+        low, high = group["paired"]["interval"]
+        parts.append(f"partial {group['paired']['difference']:+.4f} [{low:+.4f}, {high:+.4f}]")
+    return "; ".join(parts) or "no answer"
+
+
+def estimate(spec: EvaluateSettings) -> Estimate:
+    """Rough: the pictures are only known once the datasets are made."""
+    known = _pictures(spec)
+    if known is None:
+        return Estimate(note="as many answers as the datasets hold pictures, for each side")
+    answers = known * len(spec.sides)
+    bundled = spec.backend == "server" or spec.base in ("", "tiny-qwen2.5-vl", "asset:tiny-qwen2.5-vl")
+    return Estimate(
+        seconds=answers * SECONDS[spec.backend] + 15 if bundled else None,
+        note=f"{answers} answers" + (", seconds as measured on the bundled model" if bundled else ""),
+    )
+
+
+def _pictures(spec: EvaluateSettings) -> int | None:
+    """Pictures a side, from plan or recipes; None where a dataset is not a recipe."""
+    from vlmconsole.counting.recipe import load_recipe, recipe_names
+    from vlmconsole.gates.rules import load_plan
+
+    if spec.plan:
+        return sum(group.n for group in load_plan(spec.plan).groups)
+    total = 0
+    for name in spec.data:
+        if name not in recipe_names():
+            return None
+        splits = load_recipe(name).splits
+        role = "test" if any(split.role == "test" for split in splits) else "exploratory"
+        for split in splits:
+            chosen = {split.name, split.name.removeprefix("test-")} & set(spec.groups)
+            if chosen if spec.groups else split.role == role:
+                n = sum(part.size or 0 for part in split.parts)
+                total += min(n, spec.limit or n)
+    return total
+
+
+def devices(spec: EvaluateSettings, places: Places) -> list[str]:
+    """The GPU where there is one, else the processor; a server holds its own device."""
+    if spec.backend == "in-process":
+        return ["gpu"] if nvidia.read().cards else ["cpu"]
+    return ["cpu"]
+
+
+KIND = JobKind(
+    name="evaluate",
+    title="Evaluate before and after over the same pictures",
+    spec=EvaluateSettings,
+    run=run,
+    estimate=estimate,
+    devices=devices,
+)

@@ -1,0 +1,225 @@
+"""The evaluation itself: plan frozen first, each side asked, every answer kept, nothing asked twice."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from PIL import Image
+
+from vlmconsole.errors import LabError
+from vlmconsole.evaluation.answerer import Answerer, Opener, Said, condition_hash
+from vlmconsole.evaluation.figures import group_figures, side_figures
+from vlmconsole.evaluation.items import Item, batches, items_digest
+from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.evaluation.taking import ATTEMPT, Changed, Earlier
+from vlmconsole.gates.evidence import CONDITIONS, unlike
+from vlmconsole.gates.samples import prompt_hash, read_side
+from vlmconsole.runs.conditions import Conditions
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.scoring.scorers import SCORERS, score
+
+GIVE_UP = 5  # requests that fail one after another before the server counts as gone
+DIAGNOSTIC = "diagnostic"
+
+
+class EvaluationError(LabError):
+    """The evaluation cannot go on; what was answered is kept, and a retry goes on from there."""
+
+
+class Stopping(Exception):
+    """It was asked to stop; what was answered is kept."""
+
+
+@dataclass
+class Evaluation:
+    """One attempt. `opener` gives the model of a side; `earlier` is the attempt that this one may go on from."""
+
+    run: RunFolder
+    settings: EvaluateSettings
+    items: list[Item]
+    opener: Opener
+    diagnostic: list[Item] = field(default_factory=list)
+    earlier: Earlier | None = None
+    stopping: Callable[[], bool] = lambda: False
+    say: Callable[[str], None] = lambda _: None
+    on_progress: Callable[[int, int, str], None] = lambda done, total, note: None
+    _done: int = 0
+    _taken: int = 0
+    _conditions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _who: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _hashes: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """Answers in all."""
+        return len(self.settings.sides) * len(self.items) + len(self.diagnostic)
+
+    def answer(self) -> dict[str, Any]:
+        """Ask everything, and return the summary. Raises Stopping, EvaluationError, and what the opener raises."""
+        try:
+            self._sides()
+        except Changed as changed:
+            # Answers of two conditions must never stand in one file: from zero, both sides.
+            self.say(f"{changed}: this attempt measures everything anew")
+            self._set_aside()
+            self.earlier, self._done, self._taken = None, 0, 0
+            self._sides()
+        return self._summary()
+
+    def _sides(self) -> None:
+        for side in self.settings.sides:
+            with self.opener(side) as model:
+                self._who[side] = model.who.to_json()
+                self._side(side, model, self.items)
+                if self.diagnostic and side == self.settings.sides[-1]:
+                    self._side(DIAGNOSTIC, model, self.diagnostic)
+
+    def _side(self, side: str, model: Answerer, items: list[Item]) -> None:
+        name = f"{side}.jsonl"
+        if side == "after":
+            wrong = unlike(
+                self._conditions["before"], model.conditions().model_dump(mode="json") | self._lengths("before")
+            )
+            if wrong:
+                raise EvaluationError(
+                    f"Before and after are not alike: {'; '.join(wrong[:3])}.",
+                    "Only the model or the adapter may differ; the answers of before are kept.",
+                )
+        sha = condition_hash(model.facts, items_digest(items))
+        done: set[str] = set()
+        if self.earlier is not None:
+            taken = self.earlier.samples(side, sha, model.facts)
+            if taken:
+                self.run.append_jsonl(name, *taken)
+                done = {sample["id"] for sample in taken}
+                self.say(f"{side}: {len(taken)} answers taken over from {self.earlier.name(side)}, same conditions")
+        self._hashes[side] = {"sha256": sha, "facts": model.facts, "taken_over": len(done)}
+        self.run.write_json(ATTEMPT, self._hashes)
+        self._taken += len(done)
+        self._done += len(done)
+        self._ask(side, model, items, done)
+        if side != DIAGNOSTIC:
+            # Again after the last answer: what a server says of itself must not have changed on the way.
+            kept = {**model.conditions().model_dump(mode="json"), **self._told(name)}
+            self._conditions[side] = Conditions.model_validate(kept).model_dump(mode="json")
+            self.run.write_json(CONDITIONS, self._conditions)
+
+    def _ask(self, side: str, model: Answerer, items: list[Item], done: set[str]) -> None:
+        failed = 0
+        for batch, members in batches(items, self.settings.batch):
+            missing = [item for item in members if item.id not in done]
+            if not missing:
+                continue
+            if self.stopping():
+                raise Stopping
+            # A batch whose writing was cut off is generated whole again, so that its members are the same.
+            said = dict(zip((i.id for i in members), model.ask(members), strict=True)) if _whole(model) else {}
+            said = said or dict(zip((i.id for i in missing), model.ask(missing), strict=True))
+            lines = [self._line(item, said[item.id], batch) for item in missing]
+            self.run.append_jsonl(f"{side}.jsonl", *lines)
+            self._done += len(lines)
+            right = sum(line["all_correct"] for line in lines)
+            self.on_progress(self._done, self.total, f"{side} {batch}: {right} of {len(lines)} right")
+            for item in missing:
+                failed = 0 if said[item.id].http_ok else failed + 1
+                if failed >= GIVE_UP:
+                    raise EvaluationError(
+                        f"{failed} requests failed one after another: {said[item.id].error}",
+                        "Answers and failures are kept; a retry goes on from there.",
+                    )
+
+    def _line(self, item: Item, said: Said, batch: str) -> dict[str, Any]:
+        scored = score(item.scorer, said.answer, item.truth)
+        return {
+            "id": item.id,
+            "group": item.group,
+            "picture_sha256": item.picture_sha256,
+            "pixel_sha256": item.pixel_sha256,
+            "tensor_sha256": said.tensor_sha256,
+            "prompt": item.question,
+            "prompt_sha": prompt_hash(item.question),
+            "answer": said.answer,
+            "token_ids": said.token_ids,
+            "truth": item.truth,
+            "valid": scored.valid,
+            "all_correct": scored.all_correct,
+            "partial": scored.partial,
+            "reward": scored.reward,
+            "reason": scored.reason,
+            "scorer": SCORERS[item.scorer][0],
+            "http_ok": said.http_ok,
+            "error": said.error,
+            "finish": said.finish,
+            "prompt_tokens": said.prompt_tokens,
+            "output_tokens": said.output_tokens,
+            "seconds": said.seconds,
+            "batch": batch,
+            "dataset": item.dataset,
+            "split": item.split,
+            "t": round(time.time(), 3),
+        }
+
+    def _lengths(self, side: str) -> dict[str, Any]:
+        """The counted fields of a side, which the other cannot have before it has answered."""
+        return {key: self._conditions[side][key] for key in ("input_tokens", "output_tokens", "n", "image")}
+
+    def _told(self, name: str) -> dict[str, Any]:
+        """The conditions that only the answers can tell: their number and lengths in tokens, and the picture sizes."""
+        lines = [line for line in self.run.read_jsonl(name) if line.get("http_ok")]
+        return {
+            "n": len(self.items),
+            "image": _sizes(self.items),
+            "input_tokens": _span([line["prompt_tokens"] for line in lines]),
+            "output_tokens": _span([line["output_tokens"] for line in lines]),
+        }
+
+    def _set_aside(self) -> None:
+        for side in (*self.settings.sides, DIAGNOSTIC):
+            path = self.run.file(f"{side}.jsonl")
+            if path.exists():
+                path.rename(self.run.file(f"set-aside-{side}.jsonl"))
+
+    def _summary(self) -> dict[str, Any]:
+        sides = {side: read_side(self.run.file(f"{side}.jsonl")) for side in self.settings.sides}
+        groups = list(dict.fromkeys(item.group for item in self.items))
+        after = sides["after"].samples if "after" in sides else None
+        every = [sample for side in sides.values() for sample in side.samples.values()]
+        summary: dict[str, Any] = {
+            "n": len(every),
+            "http_failures": sum(not sample.http_ok for sample in every),
+            "taken_over": self._taken,
+            "scorers": sorted({SCORERS[item.scorer][0] for item in self.items}),
+            "groups": group_figures(sides["before"].samples, after, groups),
+            **self._who,
+        }
+        if self.diagnostic:
+            found = read_side(self.run.file(f"{DIAGNOSTIC}.jsonl")).samples
+            summary[DIAGNOSTIC] = {**side_figures(found.values()), "note": "training pictures: no measure of skill"}
+        return summary
+
+
+def _whole(model: Answerer) -> bool:
+    """Whether a batch's members decide its answers: in-process they are padded together."""
+    return model.facts.get("backend") == "in-process"
+
+
+def _span(values: Sequence[int | None]) -> int | str | None:
+    """One number when all agree, "120–128" otherwise, None when one is not known."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) != len(values):
+        return None
+    low, high = min(known), max(known)
+    return low if low == high else f"{low}–{high}"
+
+
+def _sizes(items: Sequence[Item]) -> str:
+    """The pictures' size in pixels, or how many different sizes there are."""
+    sizes = {Image.open(io.BytesIO(item.picture)).size for item in items}
+    if len(sizes) == 1:
+        width, height = sizes.pop()
+        return f"{width}x{height}"
+    return f"{len(sizes)} sizes"

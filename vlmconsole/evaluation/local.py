@@ -1,0 +1,151 @@
+"""The model under test in this process: loaded when it is first asked, greedy, in fixed batches."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from vlmconsole import __version__
+from vlmconsole.evaluation.answerer import Said, Who
+from vlmconsole.evaluation.items import Item
+from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.measure.machine import hardware
+from vlmconsole.runs.conditions import Conditions
+from vlmconsole.runs.places import Places
+from vlmconsole.vision.images import open_picture
+
+PACKAGES = ("vlmconsole", "torch", "transformers", "peft", "tokenizers", "pillow", "numpy")
+
+
+class InProcess:
+    """An answerer that generates with torch here. Raises LabError for a model or adapter that cannot be used."""
+
+    def __init__(self, settings: EvaluateSettings, side: str, places: Places) -> None:
+        from vlmconsole.training import adapters, bases
+
+        self.settings = settings
+        self._loaded: Any = None
+        name = settings.model(side) or settings.base
+        self.folder: Path = bases.base_folder(name)
+        self.device = bases.device_for("auto")
+        self.precision = bases.precision_for(settings.precision, self.device)
+        self.adapter = adapters.find_adapter(places, settings.adapter(side)) if settings.adapter(side) else None
+        label = ""
+        if self.adapter is not None:
+            label = adapters.check_fits(self.adapter, self.folder, self.precision, override=settings.override)
+        self.who = Who(
+            model=bases.base_name(name),
+            model_sha256=adapters.base_sha256(self.folder),
+            adapter=self.adapter.name if self.adapter else None,
+            adapter_sha256=self.adapter.sha256 if self.adapter else None,
+            label=label,
+        )
+        self.facts: dict[str, Any] = {
+            "backend": "in-process",
+            "host": platform.node(),
+            "hardware": hardware(),
+            "device": self.device,
+            "versions": {"python": platform.python_version(), **_versions()},
+            "weights": [self.who.model_sha256, self.who.adapter_sha256],
+            "precision": self.precision,
+            "threads": settings.threads,
+            "batch": settings.batch,
+            "max_new_tokens": settings.max_new_tokens,
+            "seed": settings.seed,
+        }
+
+    def ask(self, items: Sequence[Item]) -> list[Said]:
+        """One batch, generated together; `seconds` is the batch's time shared out evenly."""
+        from vlmconsole.training.generation import Ask, answers
+
+        loaded = self._load()
+        asks = [Ask(i.id, i.question, (open_picture(i.picture, name=i.id).image(),)) for i in items]
+        begun = time.monotonic()
+        made = list(answers(loaded, asks, max_new_tokens=self.settings.max_new_tokens, batch=len(asks)))
+        each = round((time.monotonic() - begun) / len(asks), 4)
+        return [
+            Said(
+                answer=one.text,
+                token_ids=one.token_ids,
+                tensor_sha256=one.tensor_sha256,
+                finish=one.finish,
+                prompt_tokens=one.prompt_tokens,
+                output_tokens=len(one.token_ids),
+                seconds=each,
+            )
+            for one in made
+        ]
+
+    def conditions(self) -> Conditions:
+        """Device, versions and settings; a prefix cache does not exist here, so it is off."""
+        versions = self.facts["versions"]
+        return Conditions(
+            hardware=self.facts["hardware"],
+            engine="in-process",
+            engine_version=f"transformers {versions.get('transformers')}, torch {versions.get('torch')}",
+            model=self.who.model,
+            model_sha256=self.who.model_sha256,
+            precision=self.precision,
+            adapter=self.who.identity,
+            cache="off",
+            warm_up="none: nothing is timed",
+            temperature=0.0,
+            seed=self.settings.seed,
+            max_tokens=self.settings.max_new_tokens,
+            client=f"vlmconsole {__version__} in-process",
+            settings={
+                "device": self.device,
+                "batch": self.settings.batch,
+                "threads": self.settings.threads,
+                "decoding": "greedy",
+                "versions": versions,
+            },
+            notes=(self.who.label,) if self.who.label else (),
+        )
+
+    def _load(self) -> Any:
+        if self._loaded is None:
+            import torch
+
+            from vlmconsole.training import adapters, model
+
+            torch.set_num_threads(self.settings.threads)
+            torch.manual_seed(self.settings.seed)
+            loaded = model.load(self.folder, dtype=self.precision, device=self.device)
+            if self.adapter is not None:
+                adapters.load_peft(loaded, self.adapter.path)  # from now on the model answers with it
+            self._loaded = loaded
+        return self._loaded
+
+
+def adapter_identity(name: str, places: Places) -> str | None:
+    """The adapter as conditions name it, without loading anything. Raises LabError when there is none of that name."""
+    from vlmconsole.training.adapters import find_adapter
+
+    adapter = find_adapter(places, name)
+    return Who("", adapter=adapter.name, adapter_sha256=adapter.sha256).identity
+
+
+@contextmanager
+def in_process(settings: EvaluateSettings, side: str, places: Places) -> Iterator[InProcess]:
+    """The side's model for the block's time; its memory is given back with the block."""
+    model = InProcess(settings, side, places)
+    try:
+        yield model
+    finally:
+        model._loaded = None
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found

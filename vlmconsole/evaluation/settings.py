@@ -1,0 +1,76 @@
+"""The settings of an evaluation. Light: forms and the command line import it without the model stacks."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from vlmconsole.scoring.scorers import SCORERS
+
+SideName = Literal["before", "after"]
+
+
+class EvaluateSettings(BaseModel):
+    """Before and after over the same pictures. What may differ between them is the model or the adapter, no more."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    backend: Literal["in-process", "server"] = Field("in-process", description="who answers: this process or a server")
+    base: str = Field("", description="in-process: model folder, or asset:NAME; empty: the bundled model")
+    before_adapter: str = Field("", description="adapter that the comparison starts from; empty: the base itself")
+    after_adapter: str = Field("", description="adapter under test; empty: none")
+    before_model: str = Field("", description="whole model folder for before, in place of the base")
+    after_model: str = Field("", description="whole model folder under test, in place of the base")
+    paired: bool = Field(True, description="false: only before, e.g. the base on its own")
+    data: list[str] = Field(min_length=1, description="datasets (made when they are recipes), first the plan's own")
+    groups: list[str] = Field([], description="groups or splits; empty: every test split, else every exploratory one")
+    plan: str = Field("", description="gate plan, bound to the pictures and frozen before the first answer")
+    diagnostic: str = Field("", description="DATASET:SPLIT whose training pictures the tested model answers besides")
+    scorer: str = Field("", description="counting, naming or textvqa; empty: as each picture's data says")
+    batch: int = Field(32, ge=1, le=1024, description="pictures answered together, in-process")
+    max_new_tokens: int = Field(64, ge=1, le=4096, description="ceiling of an answer, tokens")
+    seed: int = Field(42, ge=0, description="of the generation, which is greedy")
+    limit: int | None = Field(None, ge=1, description="first so many pictures of each group; never under a plan")
+    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: float32 on CPU, else bfloat16")
+    threads: int = Field(2, ge=1, le=256, description="CPU threads, in-process")
+    server: str = Field("", description="server profile; with two models it is started anew for each of them")
+    after_server: str = Field("", description="server profile of after, where it is another one")
+    concurrency: int = Field(1, ge=1, le=256, description="C, requests kept in flight at a server")
+    textvqa: str = Field("", description="folder or file of TextVQA Parquet shards, from which textvqa64 is made")
+    override: bool = Field(False, description="also use an adapter on a base that is not its own, and say so")
+
+    @model_validator(mode="after")
+    def _fits(self) -> EvaluateSettings:
+        if self.scorer and self.scorer not in SCORERS:
+            raise ValueError(f"unknown scorer {self.scorer!r}: one of {', '.join(SCORERS)}")
+        if self.plan and self.limit is not None:
+            raise ValueError("limit leaves pictures out that the plan names: give one of the two")
+        if self.plan and (self.groups or self.scorer):
+            raise ValueError("the plan itself names the groups and their scorers")
+        if self.plan and not self.paired:
+            raise ValueError("a plan compares before with after: paired must be true")
+        if self.backend == "server" and not self.server:
+            raise ValueError("a server profile is needed (server)")
+        if self.diagnostic and self.diagnostic.count(":") != 1:
+            raise ValueError("diagnostic is written DATASET:SPLIT")
+        if not self.paired and (self.after_adapter or self.after_model or self.after_server):
+            raise ValueError("with paired = false there is no after: name the model as before")
+        return self
+
+    @property
+    def sides(self) -> tuple[SideName, ...]:
+        """The sides to be answered, in order."""
+        return ("before", "after") if self.paired else ("before",)
+
+    def adapter(self, side: str) -> str:
+        """The adapter of a side, as named; "" for none."""
+        return self.before_adapter if side == "before" else self.after_adapter
+
+    def model(self, side: str) -> str:
+        """The whole model of a side that stands in the base's place; "" for the base."""
+        return self.before_model if side == "before" else self.after_model
+
+    def server_of(self, side: str) -> str:
+        """The server profile of a side."""
+        return (self.after_server or self.server) if side == "after" else self.server

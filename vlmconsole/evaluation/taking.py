@@ -1,0 +1,76 @@
+"""Going on from an earlier attempt: its answers count only when everything that they depend on is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.evaluation.items import Item
+from vlmconsole.gates.samples import prompt_hash
+from vlmconsole.runs.folder import RunFolder
+
+ATTEMPT = "attempt.json"  # per side: the hash of its conditions, and the facts inside it
+
+
+class Changed(Exception):
+    """The conditions are not those of the earlier attempt; the message names what differs, for people."""
+
+
+def attempts(run: RunFolder | None) -> Iterator[RunFolder]:
+    """An attempt and those before it, newest first. One that was ended before its first answer has nothing to give."""
+    seen: set[Path] = set()
+    while run is not None and run.path not in seen:
+        seen.add(run.path)
+        yield run
+        earlier = run.job().get("earlier")
+        run = RunFolder(Path(earlier)) if earlier else None
+
+
+class Earlier:
+    """The answers that earlier attempts of the same evaluation have made, newest attempt first."""
+
+    def __init__(self, run: RunFolder, items: list[Item]) -> None:
+        self._attempts = list(attempts(run))
+        self._items = {item.id: item for item in items}
+        self._facts: dict[str, Any] = {}
+
+    def _found(self, side: str) -> RunFolder | None:
+        for run in self._attempts:
+            if side in run.read_json(ATTEMPT, {}) and any(True for _ in run.read_jsonl(f"{side}.jsonl")):
+                return run
+        return None
+
+    def name(self, side: str) -> str:
+        """The attempt whose answers of that side count."""
+        run = self._found(side)
+        return run.name if run else ""
+
+    def samples(self, side: str, sha256: str, facts: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+        """The whole answers of one side, each id once; failed requests are left to be asked again.
+
+        Raises Changed when they were made under another condition hash.
+        """
+        run = self._found(side)
+        if run is None:
+            return []
+        known = run.read_json(ATTEMPT, {}).get(side)
+        if not isinstance(known, dict) or known.get("sha256") != sha256:
+            what = differing(known.get("facts") if isinstance(known, dict) else None, facts)
+            raise Changed(f"{run.name} answered {side} under other conditions ({what})")
+        kept: dict[str, dict[str, Any]] = {}
+        for line in run.read_jsonl(f"{side}.jsonl"):
+            item = self._items.get(str(line.get("id")))
+            same = item is not None and line.get("picture_sha256") == item.picture_sha256
+            if item is not None and same and line.get("prompt_sha") == prompt_hash(item.question):
+                if line.get("http_ok") and item.id not in kept:
+                    kept[item.id] = line
+        return list(kept.values())
+
+
+def differing(before: Any, after: dict[str, Any] | None) -> str:
+    """The facts that are not the same, by name."""
+    if not isinstance(before, dict) or after is None:
+        return "which ones was not recorded"
+    names = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    return ", ".join(names) if names else "what is asked"

@@ -1,0 +1,185 @@
+"""TextVQA from its public Parquet shards: the 64 pictures of the paired evaluation, chosen before any answer.
+
+The rule is frozen with the data: different pictures by ascending SHA-256 of their file bytes, of each the question with
+the lowest `question_id`. Only picture and question reach the prompt; the ten human answers are truth.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.counting.dataset import MANIFEST, read_manifest
+from vlmconsole.counting.rows import DataError, Row, write_rows
+from vlmconsole.counting.splits import Known, PictureIndex
+from vlmconsole.gates.plan import digest
+from vlmconsole.runs.folder import to_json, write_atomic
+from vlmconsole.scoring.textvqa import ANNOTATORS
+from vlmconsole.vision.images import PictureError, open_picture
+
+NAME = "textvqa64"
+PICTURES = 64
+RULE = "different pictures by ascending SHA-256 of the file bytes; of each the question with the lowest question_id"
+SOURCE = "textvqa/textvqa"
+_COLUMNS = ("image", "image_id", "question_id", "question", "answers")
+
+
+@dataclass(frozen=True)
+class Question:
+    """One row of a shard. `question_id` as a whole number; `answers` are the human ones, in their order."""
+
+    picture: bytes
+    image_id: str
+    question_id: int
+    question: str
+    answers: tuple[str, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Hash (hex) of the picture's file bytes."""
+        return hashlib.sha256(self.picture).hexdigest()
+
+
+def shards(place: Path) -> list[Path]:
+    """The Parquet files meant by a file or a folder, by name. Raises DataError when there are none."""
+    found = [place] if place.is_file() else sorted(place.glob("*.parquet"))
+    if not found:
+        raise DataError(f"{place} holds no Parquet shard.", "Give the folder of the TextVQA validation shards.")
+    return found
+
+
+def read_shard(path: Path) -> Iterator[Question]:
+    """The rows of one shard. Raises DataError naming the row and what it lacks."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            missing = [name for name in _COLUMNS if name not in file.schema_arrow.names]
+            if missing:
+                raise DataError(f"{path.name} is no TextVQA shard: it has no column {', '.join(missing)}.")
+            for batch in file.iter_batches(batch_size=32, columns=list(_COLUMNS)):
+                for value in batch.to_pylist():
+                    number += 1
+                    yield _question(value, f"{path.name} row {number}")
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path} cannot be read as Parquet after row {number}: {error}") from None
+
+
+def _question(value: dict[str, Any], where: str) -> Question:
+    image, answers = value["image"], value["answers"]
+    picture = image.get("bytes") if isinstance(image, dict) else None
+    if not isinstance(picture, bytes) or not picture:
+        raise DataError(f"{where}: the picture has no bytes (only a path?)", "Shards must carry the pictures.")
+    if not isinstance(answers, list) or len(answers) != ANNOTATORS or not all(isinstance(a, str) for a in answers):
+        raise DataError(f"{where}: the official score needs {ANNOTATORS} human answers, as texts.")
+    text, number = value["question"], value["question_id"]
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(f"{where} has no question.")
+    if isinstance(number, bool) or not str(number).isdigit():
+        raise DataError(f"{where}: question_id is {number!r}, not a whole number.")
+    return Question(picture, str(value["image_id"]), int(number), text, tuple(answers))
+
+
+def choose(questions: Iterator[Question], n: int = PICTURES) -> list[Question]:
+    """The `n` questions of the rule, in its order. Only the `n` best pictures are kept in memory.
+
+    Raises DataError when there are fewer pictures.
+    """
+    best: dict[str, Question] = {}
+    for question in questions:
+        sha = question.sha256
+        known = best.get(sha)
+        if known is not None:
+            if question.question_id < known.question_id:
+                best[sha] = question
+            continue
+        best[sha] = question
+        if len(best) > n:
+            del best[max(best)]
+    if len(best) < n:
+        raise DataError(f"The shards hold {len(best)} different pictures; {n} are needed.")
+    return [best[sha] for sha in sorted(best)]
+
+
+def make_textvqa(
+    place: Path, datasets: Path, *, n: int = PICTURES, say: Callable[[str], None] = lambda _: None
+) -> Path:
+    """Make the dataset `textvqa64` (one test split of that name) from shards, and return its folder.
+
+    The same shards again change nothing; other shards under the same name are refused (DataError). Raises LeakError
+    when one of its pictures belongs to another dataset of the lab.
+    """
+    files = shards(place)
+    say(f"reading {len(files)} shards of {place}")
+    chosen = choose((question for path in files for question in read_shard(path)), n)
+    rows = [_row(question, index) for index, question in enumerate(chosen)]
+    recipe = {
+        "name": NAME,
+        "title": f"TextVQA: {n} pictures, one question each",
+        "rule": RULE,
+        "n": n,
+        "chosen": [[question.sha256, question.question_id] for question in chosen],
+    }
+    folder, sha = datasets / NAME, digest(recipe)
+    if folder.exists():
+        if read_manifest(folder).get("recipe_sha256") == sha:
+            return folder
+        raise DataError(f"{folder} was made from other shards.", "Made datasets are never overwritten: move it away.")
+    pixels = [row.pixel_sha256 for row in rows]
+    known = [
+        Known(row.sha256, pixel, NAME, sha, NAME, "test", row.uid) for row, pixel in zip(rows, pixels, strict=True)
+    ]
+    building = datasets / f".{NAME}.{secrets.token_hex(4)}.tmp"
+    building.mkdir(mode=0o700, parents=True)
+    try:
+        names = (f"{NAME}.parquet", f"{NAME}.objects.jsonl")
+        write_rows(building / names[0], rows)
+        facts = (
+            {"uid": row.uid, "group": NAME, "image_id": question.image_id, "question_id": question.question_id}
+            for row, question in zip(rows, chosen, strict=True)
+        )
+        write_atomic(building / names[1], "".join(json.dumps(fact) + "\n" for fact in facts))
+        pictures = [[row.uid, row.sha256, pixel, None] for row, pixel in zip(rows, pixels, strict=True)]
+        manifest = {
+            "name": NAME,
+            "recipe": recipe,
+            "recipe_sha256": sha,
+            "seed": None,
+            "made": round(time.time(), 3),
+            "redrawn": 0,
+            "sources": {},
+            "shards": [path.name for path in files],
+            "files": {name: _file(building / name) for name in names},
+            "splits": {NAME: {"role": "test", "n": len(rows), "replayed": 0, "pictures": pictures}},
+        }
+        with PictureIndex(datasets).adding(known):
+            write_atomic(building / MANIFEST, to_json(manifest))
+            building.rename(folder)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    return folder
+
+
+def _row(question: Question, index: int) -> Row:
+    uid = f"{NAME}-{index:02d}-{question.question_id}"
+    try:
+        open_picture(question.picture, name=uid)
+    except PictureError as error:
+        raise DataError(f"{uid}: {error}") from None
+    truth = json.dumps(list(question.answers), ensure_ascii=False)
+    return Row(uid, question.picture, question.question, truth, SOURCE, "textvqa", NAME, index)
+
+
+def _file(path: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
