@@ -1,0 +1,232 @@
+"""Whether a training fits a device, before it is launched: weights, gradients, optimizer, activations, KV and vision.
+
+What autograd keeps was read off real runs with `saved_tensors_hooks` and is exact for Qwen2.5-VL in transformers 5 with
+PEFT (a test repeats it); working space and the process itself are estimates, so a plan is compared afterwards with the
+measured peak (`Plan.against`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vlmconsole.training.bases import BaseError, base_folder
+from vlmconsole.training.shape import QWEN2_5_VL_3B, Shape, shape_of
+from vlmconsole.vision.tokens import QWEN2_5_VL, ProcessorSettings, visual_tokens
+
+GIB = 1 << 30
+WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
+ADAM = 2  # moments a trained number has
+TIGHT = 0.85
+"""Above this share of the device a plan is "tight": allocators split memory, and a formula misses short peaks."""
+PROCESS = {"cpu": int(0.45 * GIB), "gpu": int(0.6 * GIB)}
+"""Python with torch, transformers and peft (0.4 GiB resident, measured); on a GPU its CUDA context (an assumption)."""
+
+Verdict = Literal["fits", "tight", "does not fit", "not known"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained on what. `rows` are the sequences that go forward and backward at once.
+
+    `base` is a job's `base` ("" for the bundled model); the 3B's sizes are known without its files. `trained` is the
+    LoRA of `rank` or the whole language half. `rollouts` are sequences answered at once (0: none). `offload`: weights'
+    optimizer state is on the CPU except in the optimizer's own step. `foreach` is AdamW's switch. `scored` is how many
+    of a row's tokens get logits in training (None: all). `logits_copies` is what of the vocabulary is held at once.
+    """
+
+    base: str = ""
+    precision: str = "float32"
+    trained: Literal["adapter", "language"] = "adapter"
+    rank: int = 8
+    rows: int = 4
+    picture: tuple[int, int] = (448, 448)
+    text_tokens: int = 48
+    answer_tokens: int = 24
+    scored: int | None = None
+    rollouts: int = 0
+    checkpointing: bool = False
+    offload: bool = False
+    foreach: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """One line of a plan, in bytes; `phase` "" is there all the time, others are not there at once. `how` explains."""
+
+    name: str
+    bytes: int
+    phase: str = ""
+    how: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan's lines and its verdict. `peak` is what is always there and the largest phase, named `peak_phase`."""
+
+    device: str
+    available: int | None
+    parts: tuple[Part, ...]
+    peak: int
+    peak_phase: str
+    verdict: Verdict
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.why}"
+
+    def against(self, measured: int) -> str:
+        """The plan beside the measured peak, one sentence."""
+        off = 100 * (measured - self.peak) / self.peak
+        return f"measured peak {size(measured)}, planned {size(self.peak)} ({off:+.0f} %)"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, bytes."""
+        return {
+            "device": self.device,
+            "available": self.available,
+            "peak": self.peak,
+            "peak_phase": self.peak_phase,
+            "verdict": self.verdict,
+            "why": self.why,
+            "parts": [
+                {"name": p.name, "bytes": p.bytes, "phase": p.phase or "always", "how": p.how} for p in self.parts
+            ],
+        }
+
+
+def size(count: int) -> str:
+    """Bytes for people: MiB below one GiB, else GiB."""
+    return f"{count / GIB:.2f} GiB" if count >= GIB else f"{count / (1 << 20):.0f} MiB"
+
+
+def plan(work: Work, device: str = "cpu", available: int | None = None) -> Plan:
+    """The plan for `work` on a device with `available` bytes (None: not known; for "cpu" the machine's memory is read).
+
+    Raises ShapeError or BaseError for a base whose sizes cannot be known.
+    """
+    if available is None and device.startswith("cpu"):
+        available = host_memory()
+    shape, settings = _base(work.base)
+    parts = tuple(p for p in _parts(work, shape, settings, "cpu" if device.startswith("cpu") else "gpu") if p.bytes)
+    always = sum(p.bytes for p in parts if not p.phase)
+    phases: dict[str, int] = {}
+    for part in parts:
+        if part.phase:
+            phases[part.phase] = phases.get(part.phase, 0) + part.bytes
+    phase = max(phases, key=lambda name: phases[name])
+    peak = always + phases[phase]
+    verdict, why = _verdict(peak, phase, device, available)
+    return Plan(device, available, parts, peak, phase, verdict, why)
+
+
+def host_memory() -> int:
+    """This machine's memory in bytes."""
+    import psutil
+
+    return int(psutil.virtual_memory().total)
+
+
+def measured_peak(device: str = "cpu") -> int:
+    """This process's peak so far, in bytes: torch's own on a GPU, resident memory on a CPU."""
+    if not device.startswith("cpu"):
+        import torch
+
+        return int(torch.cuda.max_memory_allocated())
+    import resource
+    import sys
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def _base(name: str) -> tuple[Shape, ProcessorSettings]:
+    try:
+        folder = base_folder(name)
+    except BaseError:
+        if "qwen2.5-vl-3b" not in Path(name).name.lower():
+            raise
+        return QWEN2_5_VL_3B, QWEN2_5_VL
+    return shape_of(folder), ProcessorSettings.from_model_dir(folder)
+
+
+def _verdict(peak: int, phase: str, device: str, available: int | None) -> tuple[Verdict, str]:
+    where = f"about {size(peak)} at its peak ({phase})"
+    if available is None:
+        return "not known", f"{where}; the memory of {device} is not known"
+    of = f"{where}, {device} has {size(available)}"
+    if peak > available:
+        return "does not fit", of
+    return ("tight", of) if peak > TIGHT * available else ("fits", of)
+
+
+def _parts(work: Work, shape: Shape, settings: ProcessorSettings, kind: Literal["cpu", "gpu"]) -> list[Part]:
+    width = WIDTH[work.precision]
+    visual = visual_tokens(*work.picture, settings).visual_tokens
+    tokens = visual + work.text_tokens + work.answer_tokens
+    adapter = work.trained == "adapter"
+    trained = shape.adapter(work.rank) if adapter else shape.language
+    own = 4 if adapter else width  # the adapter is float32 whatever its base is
+    where = "on the CPU except in its step" if work.offload else ""
+    step = "optimizer step" if work.offload else ""
+    parts = [
+        Part("process", PROCESS[kind], how="measured on a CPU" if kind == "cpu" else "CUDA context, assumed"),
+        Part("weights", shape.parameters * width, how=f"{shape.parameters:,} × {width} bytes"),
+        Part("adapter", trained * own if adapter else 0, how=f"rank {work.rank}, {trained:,} × 4 bytes"),
+        Part("gradients", trained * own, how=f"{trained:,} × {own} bytes"),
+        Part("optimizer", ADAM * trained * own, step, f"two moments of {trained:,}{', ' + where if where else ''}"),
+        Part(
+            "optimizer's work", _step(work, shape, trained) * own, "optimizer step", "foreach" if work.foreach else ""
+        ),
+    ]
+    saved = work.rows * tokens * per_token(shape, width, work.rank if adapter else None, work.checkpointing)
+    scored = work.rows * (tokens if work.scored is None else work.scored)
+    learning = "forward and backward"
+    parts += [
+        Part("activations", saved, learning, f"{work.rows} × {tokens} tokens"),
+        Part("logits", scored * shape.vocabulary * (width + 12), learning, f"{scored} × {shape.vocabulary:,}"),
+    ]
+    looks = {learning: work.rows, "answering": work.rollouts}
+    for phase, rows in looks.items():
+        patches = rows * visual * settings.merge_size**2
+        wide = 5 * shape.vision_hidden + 3 * shape.vision_inner
+        pixels = 4 * 3 * shape.temporal * shape.patch**2
+        parts.append(Part("vision", patches * (wide * width + pixels), phase, f"{patches} patches, no gradient"))
+    if work.rollouts:
+        parts.append(
+            Part("KV cache", shape.kv(tokens, work.rollouts, width), "answering", f"{work.rollouts} × {tokens}")
+        )
+        # Every row's own logits, and the float32 copy that sampling works on.
+        parts.append(Part("logits", work.rollouts * shape.vocabulary * (width + 8), "answering"))
+    return parts
+
+
+def _step(work: Work, shape: Shape, trained: int) -> int:
+    """Numbers that AdamW holds besides in its step: a copy of everything with `foreach`, else of the largest tensor."""
+    if work.foreach:
+        return trained
+    if work.trained == "adapter":
+        return work.rank * max(shape.inner, shape.hidden)
+    return max(shape.vocabulary, shape.inner) * shape.hidden
+
+
+def per_token(shape: Shape, width: int, rank: int | None, checkpointing: bool = False) -> int:
+    """Bytes that autograd keeps per token, without the log-probabilities; `rank` None: the whole language half learns.
+
+    Where a LoRA's base is not float32, PEFT casts the input of every adapted layer to float32 and keeps that.
+    """
+    h, i, q, k = shape.hidden, shape.inner, shape.query, shape.keys
+    values = width * (3 * i + 2 * q + 2 * k)  # gate, its silu, up; queries and attention's result; keys and values
+    small = 4 * (shape.heads + 2)  # attention's normalisers and those of two norms
+    if rank is None:
+        layer = values + small + 2 * h * 4 + width * (2 * h + 2 * h + i)
+        once = 4 * h + 2 * width * h
+    else:
+        inputs = 4 * (2 * h + i) if width == 4 else 4 * (5 * h + q + i)
+        layer = values + small + 2 * h * 4 + inputs + 4 * 7 * rank
+        once = 0
+    once += 2 * width * shape.head_dim
+    if checkpointing:  # only each layer's input, and one layer at a time again in the backward pass
+        return shape.layers * h * width + layer + once
+    return shape.layers * layer + once
