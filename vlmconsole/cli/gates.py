@@ -13,12 +13,11 @@ from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, emit, fail, say, sta
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vlmconsole.gates.verdict import Judged, Verdict
+    from vlmconsole.gates.verdict import Verdict
     from vlmconsole.runs.folder import RunFolder
 
 CODES = {"PASS": OK, "FAIL": FAILED, "CANNOT JUDGE": CANNOT_JUDGE}
 STYLES = {"PASS": "green", "FAIL": "bold red", "CANNOT JUDGE": "yellow"}
-MARKS = {"PASS": "✓", "FAIL": "✗", "CANNOT JUDGE": "?"}
 
 
 def register(app: typer.Typer) -> None:
@@ -146,6 +145,8 @@ def _print_verdict(console: Console, verdict: Verdict) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from vlmconsole.gates.figures import MARKS, figures
+
     counts = verdict.counts
     console.print(verdict.verdict, style=STYLES[verdict.verdict], end="")
     console.print(
@@ -161,14 +162,14 @@ def _print_verdict(console: Console, verdict: Verdict) -> None:
     if len(verdict.problems) > 12:
         console.print(f"! and {len(verdict.problems) - 12} more (--json shows all)", style="yellow")
     wide = console.width >= 100  # else before, after and the interval stay in --json
-    figures = ["before", "after", "measured", "margin"] if wide else ["measured", "margin"]
+    columns = ["before", "after", "measured", "margin"] if wide else ["measured", "margin"]
     table = Table(box=None, pad_edge=False)
-    for name in ("", "gate", "limit", *figures, *(["gain, 95 % interval"] if wide else []), "verdict"):
-        table.add_column(name, justify="right" if name in figures else "left", no_wrap=name != "gate")
+    for name in ("", "gate", "limit", *columns, *(["gain, 95 % interval"] if wide else []), "verdict"):
+        table.add_column(name, justify="right" if name in columns else "left", no_wrap=name != "gate")
     for judged in verdict.gates:
         style = STYLES[judged.verdict]
-        row = _figures(judged)
-        shown = [*[row[name] for name in figures], *([row["interval"]] if wide else [])]
+        row = figures(judged)
+        shown = [*[row[name] for name in columns], *([row["interval"]] if wide else [])]
         mark, word = Text(MARKS[judged.verdict], style=style), Text(judged.verdict, style=style)
         table.add_row(mark, judged.gate.name, judged.limit_text, *shown, word)
     if verdict.gates:
@@ -179,28 +180,6 @@ def _print_verdict(console: Console, verdict: Verdict) -> None:
             console.print(f"· {judged.gate.name}: {note}", style="dim", markup=False, soft_wrap=True)
     for remark in verdict.remarks:
         console.print(f"· {remark}", style="dim", markup=False, soft_wrap=True)
-
-
-def _figures(judged: Judged) -> dict[str, str]:
-    """Before, after, measured, margin and interval as people read them; dashes when there is nothing to say."""
-    if judged.measured is None or judged.before is None or judged.after is None or judged.margin is None:
-        return dict.fromkeys(("before", "after", "measured", "margin", "interval"), "–")
-    percent = judged.gate.metric == "all_correct"
-
-    def share(value: float) -> str:
-        return f"{value * 100:.1f} %" if percent else f"{value:.4f}"
-
-    points = judged.gate.unit == "points"
-    low, high = judged.interval or (0.0, 0.0)
-    left = judged.margin * 100 if percent else judged.margin
-    return {
-        "before": share(judged.before),
-        "after": share(judged.after),
-        "measured": f"{judged.measured:.2f}" if points else share(judged.measured),
-        "margin": f"{left:+.2f}" if points else f"{left:+.{1 if percent else 4}f}",
-        # The interval is of the partial reward: beside an all-correct figure it would be misread.
-        "interval": "" if percent else f"{low:+.4f} … {high:+.4f}",
-    }
 
 
 def _print_all(console: Console, verdict: Verdict, earlier: list[dict[str, Any]]) -> None:

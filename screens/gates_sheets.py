@@ -1,0 +1,91 @@
+"""A condition and a picture's two answers in full, as headed parts of text."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from vlmconsole.gates.desk import Case, Opened
+from vlmconsole.gates.figures import figures
+from vlmconsole.gates.rules import Gate
+from vlmconsole.gates.samples import Sample
+from vlmconsole.gates.verdict import Judged
+
+Parts = list[tuple[str, str]]
+
+
+def _when(t: float | None) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t)) if t is not None else "unknown"
+
+
+def gate_parts(opened: Opened, item: Judged | Gate | None) -> Parts:
+    """The condition with all its figures, its group's flips, the plan, the conditions, faults and past verdicts."""
+    parts: Parts = []
+    if isinstance(item, Judged):
+        said = figures(item)
+        lines = [f"{item.gate.name} {item.limit_text}: {item.verdict}"]
+        lines += [f"{key:<9} {said[key]}" for key in ("before", "after", "measured", "margin")]
+        if item.interval is not None and opened.plan is not None:
+            low, high = item.interval
+            lines.append(
+                f"interval  {low:+.4f} … {high:+.4f}, {opened.plan.confidence:.0%}, of the partial reward's difference;"
+                f" paired bootstrap over pictures, {opened.plan.resamples} times, seed {opened.plan.seeds.bootstrap}"
+            )
+        lines += [text for text in (item.why, *item.remarks) if text]
+        parts.append(("Condition", "\n".join(lines)))
+    gate = item.gate if isinstance(item, Judged) else item
+    measures = (opened.verdict.measures or {}) if opened.verdict else {}
+    if gate is not None and gate.group in measures:
+        parts.append((f"Group {gate.group}", json.dumps(measures[gate.group].to_json(), indent=1, ensure_ascii=False)))
+    if opened.verdict is not None and opened.verdict.problems:
+        parts.append(
+            ("What the evidence lacks", "\n".join(f"{p.group or 'the run'}: {p.text}" for p in opened.verdict.problems))
+        )
+    plan = opened.plan
+    if plan is not None:
+        limits = opened.verdict.frozen.limits if opened.verdict and opened.verdict.frozen else None
+        facts = [
+            plan.title, f"whose list: {plan.whose}", f"before: {plan.before}",
+            f"frozen {_when(opened.frozen)}, sha256 {opened.sha256}",
+            f"its limits first frozen {_when(limits)}" if limits else "",
+            f"recipes {', '.join(plan.data.recipes)}; {sum(map(len, plan.data.pictures.values()))} pictures by hash",
+            f"conditions: {json.dumps(plan.conditions)}",
+        ]  # fmt: skip
+        parts.append(("Plan", "\n".join(fact for fact in facts if fact)))
+    if opened.seal is not None:
+        parts.append(("Seal", f"{opened.seal.status}: {opened.seal.why}"))
+    if opened.earlier:
+        parts.append(
+            (
+                "Verdicts in the ledger",
+                "\n".join(f"{_when(e['t'])}  {e['verdict']}  ({e.get('gates', '')})" for e in opened.earlier),
+            )
+        )
+    return parts
+
+
+def case_parts(case: Case) -> Parts:
+    """Both samples as they stand in the run."""
+    truth = case.after.truth if isinstance(case.after.truth, str) else "\n".join(case.after.truth)
+    return [
+        ("Truth", truth),
+        ("Before", _sample(case.before)),
+        ("After", _sample(case.after)),
+        ("Hashes", _hashes(case.after)),
+    ]
+
+
+def _sample(sample: Sample) -> str:
+    ids = " ".join(map(str, sample.token_ids)) if sample.token_ids is not None else "not told by the server"
+    return (
+        f"{sample.answer if sample.answer is not None else 'no answer'}\n\n"
+        f"all correct {'yes' if sample.all_correct else 'no'} · partial {sample.partial:g} · reward {sample.reward:g}"
+        f" · valid {'yes' if sample.valid else 'no'} · batch {sample.batch} · {_when(sample.t)}\ntoken ids {ids}"
+    )
+
+
+def _hashes(sample: Sample) -> str:
+    return (
+        f"picture file  {sample.picture_sha256}\npixels        {sample.pixel_sha256}\n"
+        f"input tensor  {sample.tensor_sha256 or 'kept by the server'}\nquestion      {sample.prompt_sha}"
+    )

@@ -1,0 +1,238 @@
+"""Lines of the Gates screen: runs and plans, a plan's conditions with margins and intervals, deciding pictures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from textual import events
+from textual.content import Content
+from textual.message import Message
+from vlmconsole.screens.widgets.lines import LineView
+
+from vlmconsole.gates.desk import Case, Entry
+from vlmconsole.gates.figures import MARKS, figures
+from vlmconsole.gates.rules import LABELS, Gate
+from vlmconsole.gates.verdict import Judged
+from vlmconsole.runs.plain import one_line
+
+T = TypeVar("T")
+STYLES = {"PASS": "$accent", "FAIL": "$error", "CANNOT JUDGE": "$warning"}
+OUTCOME_SIGNS = {"lost": ("▼", "$error"), "wrong": ("✗", "$error"), "won": ("▲", "$accent"), "right": ("✓", "$muted")}
+SHORT = {"partial_drop": "partial drop", "partial_gain_ci_low": "gain, low end"}
+
+
+class Picked(LineView, Generic[T]):
+    """Lines of which one is chosen; posts `Chosen` when it is another one. `key` tells items apart over reads."""
+
+    class Chosen(Message):
+        """The cursor stands on another line."""
+
+        def __init__(self, view: Picked[T]) -> None:
+            super().__init__()
+            self.view = view
+
+    class Opened(Message):
+        """A line was clicked that was chosen already."""
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self.items: tuple[T, ...] = ()
+        self._chosen: object = None
+
+    def key(self, item: T) -> object:
+        raise NotImplementedError
+
+    @property
+    def chosen(self) -> T | None:
+        return self.items[self.cursor] if 0 <= self.cursor < len(self.items) else None
+
+    def show(self, items: Sequence[T], *, first: bool = False) -> None:
+        """Put these lines there; the cursor stays on its item, or goes to the first (`first`: always)."""
+        if tuple(items) == self.items and not first:
+            return
+        self.items = tuple(items)
+        keys = [self.key(item) for item in items]
+        at = keys.index(self._chosen) if self._chosen in keys and not first else min(max(self.cursor, 0), len(keys) - 1)
+        self.cursor = 0 if first and keys else at
+        if first:
+            self.scroll_to(0, 0, animate=False)
+        self.sized(len(keys))
+        self._tell(always=first)
+
+    def choose(self, index: int) -> None:
+        super().choose(index)
+        self._tell()
+
+    def _tell(self, *, always: bool = False) -> None:
+        chosen = self.chosen
+        key = self.key(chosen) if chosen is not None else None
+        if key != self._chosen or always:
+            self._chosen = key
+            self.post_message(self.Chosen(self))
+
+    def on_click(self, event: events.Click) -> None:
+        index = event.y + self.scroll_offset.y
+        if 0 <= index < self.count:
+            if index == self.cursor:
+                self.post_message(self.Opened())
+            self.choose(index)
+
+    def on_focus(self) -> None:
+        self.refresh()
+
+    def on_blur(self) -> None:
+        self.refresh()
+
+
+class EntryRows(Picked[Entry]):
+    """Judged runs and frozen plans."""
+
+    def key(self, item: Entry) -> object:
+        return (item.kind, item.name)
+
+    def line(self, y: int, width: int) -> Content:
+        entry = self.items[y]
+        if entry.kind == "plan":
+            when = time.strftime("%m-%d", time.localtime(entry.t)) if entry.t else "never"
+            sign, style, text = "§", "$muted", f"{when} {entry.plan}"
+        else:
+            sign, style = (MARKS[entry.verdict], STYLES[entry.verdict]) if entry.verdict in MARKS else ("·", "$muted")
+            if entry.state in ("queued", "starting", "running"):
+                sign, style = "●", "$accent"
+            text = run_label(entry.name)
+        body = Content(one_line(text, 120)).truncate(max(4, width - 4), ellipsis=True)
+        return Content.assemble(" ", (sign, style), " ", body if entry.kind == "run" else body.stylize("$muted"))
+
+
+def run_label(name: str) -> str:
+    """A run's name as `11-29 sft-7`: its day and preset, without the parts that only tell names apart."""
+    parts = name.split("-")
+    if len(parts) >= 4 and len(parts[0]) == 8 and len(parts[1]) == 6 and (parts[0] + parts[1]).isdigit():
+        return f"{parts[0][4:6]}-{parts[0][6:]} {'-'.join(parts[2:-1])}"
+    return name
+
+
+class GateRows(Picked[Judged | Gate]):
+    """Conditions: judged ones with figures, a mere plan's with its limits."""
+
+    span = 0.05  # half width of every interval bar, as a difference of partial reward
+
+    def key(self, item: Judged | Gate) -> object:
+        return gate_of(item).name
+
+    def show(self, items: Sequence[Judged | Gate], *, first: bool = False) -> None:
+        ends = [abs(end) for one in items if isinstance(one, Judged) and one.interval for end in one.interval]
+        self.span = max([0.02, *ends])
+        super().show(items, first=first)
+
+    def header(self, width: int) -> Content:
+        wide = width >= WIDE
+        text = f"   {'group':<9} {'measure':<14} {'limit':>8}"
+        text += f" {'before':>7} {'after':>7} {'margin':>8}" if wide else f" {'measured':>9} {'margin':>8}"
+        bar = _bar_width(width)
+        text += f"  {'gain, 95 %':<{bar}}" if wide and bar else ""
+        return Content((text + "  verdict")[:width]).stylize("$faint")
+
+    def line(self, y: int, width: int) -> Content:
+        item = self.items[y]
+        gate = gate_of(item)
+        measure = SHORT.get(gate.metric, LABELS[gate.metric])
+        judged = item if isinstance(item, Judged) else Judged(gate, "CANNOT JUDGE")
+        known = isinstance(item, Judged)
+        sign, style = (MARKS[judged.verdict], STYLES[judged.verdict]) if known else ("·", "$muted")
+        pieces: list[Content | str | tuple[str, str]] = [
+            " ", (sign, style), " ", f"{one_line(gate.group, 9):<9} ", (f"{measure:<14} ", "$muted"),
+            f"{judged.limit_text.replace(' points', ' pts'):>8}",
+        ]  # fmt: skip
+        if not known:
+            return Content.assemble(*pieces)
+        if judged.measured is None:
+            return Content.assemble(*pieces, ("  cannot judge  ", "$warning"), (one_line(judged.why, 200), "$muted"))
+        said = figures(judged)
+        margin = (f" {said['margin']:>8}", style if judged.verdict != "PASS" else "")
+        if width < WIDE:
+            pieces += [f" {said['measured']:>9}", margin]
+        else:
+            pieces += [f" {said['before']:>7} {said['after']:>7}", margin]
+            bar = _bar_width(width)
+            if bar:
+                shown = said["interval"] and judged.interval
+                pieces += [
+                    "  ",
+                    (
+                        interval_bar(judged.interval, self.span, bar) if shown and judged.interval else " " * bar,
+                        "$muted",
+                    ),
+                ]
+        word = "pass" if judged.verdict == "PASS" else judged.verdict
+        remark = "one picture" if any("one picture" in remark for remark in judged.remarks) else ""
+        return Content.assemble(*pieces, "  ", (word, style), ("  " + remark if remark else "", "$warning"))
+
+
+WIDE = 80  # cells from which on before and after are shown
+
+
+def _bar_width(width: int) -> int:
+    """Cells left for the interval's bar."""
+    left = width - 85
+    return 0 if left < 9 else min(24, left)
+
+
+def gate_of(item: Judged | Gate) -> Gate:
+    return item.gate if isinstance(item, Judged) else item
+
+
+def interval_bar(interval: tuple[float, float], span: float, width: int) -> str:
+    """`├──○──┤` on a line from −span to +span; ┊ marks no difference where the interval leaves it free."""
+    low, high = (max(-span, min(span, end)) for end in interval)
+
+    def place(value: float) -> int:
+        return round((value + span) / (2 * span) * (width - 1))
+
+    cells = [" "] * width
+    cells[place(0.0)] = "┊"
+    first, last = place(low), place(high)
+    for at in range(first, last + 1):
+        cells[at] = "─"
+    cells[first], cells[last] = "├", "┤"
+    cells[place((low + high) / 2)] = "○"
+    return "".join(cells)
+
+
+class CaseRows(Picked[Case]):
+    """Pictures of one group: what the truth is, and both answers."""
+
+    def key(self, item: Case) -> object:
+        return item.after.id
+
+    def line(self, y: int, width: int) -> Content:
+        case = self.items[y]
+        sign, style = OUTCOME_SIGNS[case.outcome]
+        truth, before, after = (
+            short_answer(text) for text in (case.after.truth, case.before.answer, case.after.answer)
+        )
+        room = max(5, (width - 12) // 3)
+        cells = [Content(text).truncate(room, ellipsis=True, pad=True) for text in (truth, before, after)]
+        return Content.assemble(
+            " ", (sign, style), f" {case.outcome:<6} ", cells[0].stylize("bold"), " ", cells[1].stylize("$muted"), " ",
+            cells[2].stylize("" if case.after.all_correct else "$error"),
+        )  # fmt: skip
+
+
+def short_answer(text: str | tuple[str, ...] | None) -> str:
+    """A counting answer as `3/2`, a list of human answers by its first, anything else as one line."""
+    import json
+
+    if text is None:
+        return "no answer"
+    if not isinstance(text, str):
+        return one_line(text[0] if text else "", 60)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return one_line(text, 60)
+    if isinstance(value, dict) and set(value) == {"red_circles", "blue_squares"}:
+        return one_line(f"{value['red_circles']}/{value['blue_squares']}", 20)
+    return one_line(text, 60)

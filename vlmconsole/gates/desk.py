@@ -1,0 +1,246 @@
+"""What there is to see of gates in one lab: judged runs, frozen plans, one of them opened, and its pictures.
+
+Screens and reports read through here; it writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vlmconsole.counting.rows import DataError, read_rows
+from vlmconsole.counting.splits import PictureIndex
+from vlmconsole.gates.evidence import PLAN, PLANS
+from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
+from vlmconsole.gates.ledger import Verdict as Seal
+from vlmconsole.gates.rules import Metric, Plan, PlanError, parse_plan
+from vlmconsole.gates.samples import Sample, read_side
+from vlmconsole.gates.verdict import Verdict, judge
+from vlmconsole.runs.folder import RunFolder, list_runs
+from vlmconsole.runs.places import Places
+from vlmconsole.vision.images import Picture, PictureError, open_picture
+
+EVIDENCE = (PLAN, "before.jsonl", "after.jsonl", "conditions.json", "state.json", "manifest.json")
+AUDITS = "audits"  # folder of the lab home: one audit a run, as the run itself may be sealed
+#: both sides' outcome → (order, word): what was lost is looked at first
+OUTCOMES = {
+    (True, False): (0, "lost"),
+    (False, False): (1, "wrong"),
+    (False, True): (2, "won"),
+    (True, True): (3, "right"),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the list: a run with a plan or samples, or a plan frozen for the lab. `t` is wall seconds.
+
+    `verdict` is the newest in the ledger, "" while none was recorded; `state` is the run's.
+    """
+
+    kind: Literal["run", "plan"]
+    name: str
+    plan: str
+    path: Path
+    t: float | None
+    verdict: str = ""
+    state: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One picture's two answers."""
+
+    before: Sample
+    after: Sample
+
+    @property
+    def outcome(self) -> str:
+        """`lost`, `won`, `wrong` or `right` (both times), by all-correct."""
+        return OUTCOMES[self.before.all_correct, self.after.all_correct][1]
+
+    @property
+    def gain(self) -> float:
+        """Difference of the partial reward."""
+        return self.after.partial - self.before.partial
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run or plan with everything the screen shows of it. `fault` says why a plan cannot be read."""
+
+    entry: Entry
+    plan: Plan | None = None
+    verdict: Verdict | None = None
+    frozen: float | None = None
+    sha256: str = ""
+    chain: str = ""  # what breaks the ledger; "" while it is intact
+    seal: Seal | None = None
+    cases: tuple[Case, ...] = ()
+    earlier: tuple[dict[str, Any], ...] = ()
+    audit: dict[str, Any] | None = None
+    fault: str = ""
+
+    def deciding(self, group: str, metric: Metric) -> tuple[Case, ...]:
+        """The group's pictures, those that decide about this measure first."""
+        return order((case for case in self.cases if case.after.group == group), metric)
+
+
+def order(cases: Iterable[Case], metric: Metric) -> tuple[Case, ...]:
+    """All-correct and partial: lost, wrong, won, right. Differences: the largest losses, then gains, then the rest."""
+
+    def key(case: Case) -> tuple[float, float, str]:
+        rank = OUTCOMES[case.before.all_correct, case.after.all_correct][0]
+        if metric in ("partial_drop", "partial_gain_ci_low"):
+            return (0 if case.gain < 0 else 1 if case.gain > 0 else 2, -abs(case.gain), case.after.id)
+        return (rank, case.after.partial, case.after.id)
+
+    return tuple(sorted(cases, key=key))
+
+
+class GateDesk:
+    """Reads one lab home. Keeps what it read until a file changed; use it from one thread at a time."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.ledger = Ledger(places.ledger)
+        self._chain: tuple[Any, Chain] | None = None
+        self._names: dict[Path, tuple[Any, str]] = {}
+        self._opened: tuple[Any, Opened] | None = None
+        self._pictures: dict[str, Picture] = {}
+
+    def chain(self) -> Chain:
+        """The ledger, read again when it grew."""
+        stamp = _stamp(self.places.ledger)
+        if self._chain is None or self._chain[0] != stamp:
+            self._chain = (stamp, self.ledger.read())
+        return self._chain[1]
+
+    def listing(self) -> list[Entry]:
+        """Runs that hold a plan or paired samples, newest first; then the plans frozen for the lab, newest first."""
+        chain, found = self.chain(), []
+        for run in list_runs(self.places.runs):
+            if run.file(PLAN).exists() or run.file("before.jsonl").exists():
+                plan = self._plan_name(run.file(PLAN))
+                entry = chain.last("verdict", run.name)
+                frozen = _frozen(chain, run.name, PLAN)
+                state = str(run.state().get("state", ""))
+                word = str(entry["verdict"]) if entry else ""
+                found.append(Entry("run", run.name, plan, run.path, frozen, word, state))
+        plans = []
+        for path in (self.places.home / PLANS).glob("*.json"):
+            plans.append(Entry("plan", path.name, self._plan_name(path), path, _frozen(chain, PLANS, path.name)))
+        return found + sorted(plans, key=lambda one: (-(one.t or 0.0), one.name))
+
+    def open(self, entry: Entry) -> Opened:
+        """Judge a run, or read a plan. Never raises for what is wrong with it."""
+        if entry.kind == "plan":
+            return self._open_plan(entry)
+        run = RunFolder(entry.path)
+        stamp = (
+            entry,
+            _stamp(self.places.ledger),
+            _stamp(self.places.home / AUDITS / f"{run.name}.json"),
+            *(_stamp(run.file(name)) for name in EVIDENCE),
+            *((path.name, _stamp(path)) for path in sorted(run.path.glob("d*.jsonl"))),
+        )
+        if self._opened is None or self._opened[0] != stamp:
+            self._opened = (stamp, self._open_run(entry, run))
+        return self._opened[1]
+
+    def _open_run(self, entry: Entry, run: RunFolder) -> Opened:
+        chain = self.chain()
+        verdict = judge(run, self.ledger)
+        first, second = (read_side(run.file(f"{side}.jsonl")).samples for side in ("before", "after"))
+        cases = tuple(Case(first[i], second[i]) for i in sorted(first.keys() & second.keys()))
+        path = run.file(PLAN)
+        return Opened(
+            entry,
+            verdict.plan,
+            verdict,
+            verdict.frozen.t if verdict.frozen else entry.t,
+            sha256_file(path) if path.exists() else "",
+            chain.broken or "",
+            self.ledger.verify(run, chain),
+            cases,
+            tuple(e for e in chain.entries if e.get("kind") == "verdict" and e.get("run") == run.name),
+            read_audit(self.places, run.name),
+        )
+
+    def _open_plan(self, entry: Entry) -> Opened:
+        chain = self.chain()
+        try:
+            sha = sha256_file(entry.path)
+            plan = parse_plan(json.loads(entry.path.read_bytes()), entry.name)
+        except (OSError, ValueError, PlanError) as error:
+            return Opened(entry, chain=chain.broken or "", fault=f"{entry.path} cannot be read: {error}")
+        known = [e for e in chain.entries if e.get("kind") == "frozen" and e.get("file") == entry.name]
+        fault = "" if known else "it was never frozen"
+        if known and known[0]["sha256"] != sha:
+            fault = f"it was changed after freezing (frozen {known[0]['sha256'][:12]}…, now {sha[:12]}…)"
+        return Opened(entry, plan, None, entry.t, sha, chain.broken or "", fault=fault)
+
+    def picture(self, sample: Sample, run: Path) -> Picture:
+        """The picture of a sample, found by its hash in the lab's datasets or in the run itself, and checked.
+
+        Raises PictureError, one line, when it is in neither.
+        """
+        wanted = sample.picture_sha256
+        if wanted in self._pictures:
+            return self._pictures[wanted]
+        data = self._picture_bytes(wanted, run)
+        if data is None:
+            raise PictureError(f"the picture {wanted[:12]}… is in no dataset of this lab")
+        picture = open_picture(data, name=f"{sample.id}.png")
+        self._pictures = {**dict(list(self._pictures.items())[-31:]), wanted: picture}
+        return picture
+
+    def _picture_bytes(self, wanted: str, run: Path) -> bytes | None:
+        stored = RunFolder(run).file(f"pictures/{wanted[:16]}.png")
+        if stored.is_file() and sha256_file(stored) == wanted:
+            return stored.read_bytes()
+        for known in PictureIndex(self.places.datasets).find([wanted]):
+            path = self.places.datasets / known.dataset / f"{known.split}.parquet"
+            try:
+                found = next((row.picture for row in read_rows(path) if row.sha256 == wanted), None)
+            except DataError:
+                continue  # deleted or damaged: another dataset may hold the same picture
+            if found is not None:
+                return found
+        return None
+
+    def _plan_name(self, path: Path) -> str:
+        stamp = _stamp(path)
+        if path not in self._names or self._names[path][0] != stamp:
+            try:
+                value = json.loads(path.read_bytes())
+                name = str(value["name"])
+            except (OSError, ValueError, KeyError, TypeError):
+                name = "no plan" if stamp is None else "a plan that cannot be read"
+            self._names[path] = (stamp, name)
+        return self._names[path][1]
+
+
+def read_audit(places: Places, run: str) -> dict[str, Any] | None:
+    """The newest audit of a run (`audit.json` of gates/audit.py); None when it was never audited."""
+    value = RunFolder(places.home / AUDITS).read_json(f"{run}.json")
+    return value if isinstance(value, dict) else None
+
+
+def _frozen(chain: Chain, run: str, file: str) -> float | None:
+    for entry in chain.entries:
+        if entry.get("kind") == "frozen" and entry.get("run") == run and entry.get("file") == file:
+            return float(entry["t"])
+    return None
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What changes when a file does; None for none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return (stat.st_mtime_ns, stat.st_size)
