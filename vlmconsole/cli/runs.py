@@ -1,4 +1,4 @@
-"""``vlmconsole runs list | show RUN | compare A B``: what was run, with which settings, and how it ended."""
+"""``vlmconsole runs list | show RUN | compare A B | export RUN…``: what was run, and how it ended."""
 
 import time
 from typing import Annotated, Any
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from vlmconsole.cli.common import emit, state
 from vlmconsole.cli.compare import compare
+from vlmconsole.cli.export import export
 from vlmconsole.cli.run import ending
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
 
@@ -19,6 +20,7 @@ def register(app: typer.Typer) -> None:
     group.command("list")(list_command)
     group.command("show")(show)
     group.command("compare")(compare)
+    group.command("export")(export)
     app.add_typer(group, name="runs")
 
 

@@ -1,0 +1,39 @@
+"""``vlmconsole runs export RUN…``: a report of one run or of several as HTML, their figures as CSV or JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vlmconsole.cli.common import USAGE, emit, fail, state
+
+
+def export(
+    runs: Annotated[list[str], typer.Argument(help="runs: names, parts of them, paths, or `last`")],
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="a report, one page without scripts")
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="a line for each cell, pair or step")
+    ] = None,
+) -> None:
+    """Save runs as a report (--html) or as a table (--csv); with --json everything as one value on stdout."""
+    from vlmconsole.reports import save
+    from vlmconsole.reports.flat import as_json
+    from vlmconsole.runs.folder import find_run
+
+    places = state.lab.places
+    if html is None and csv is None and not state.json:
+        fail("say what to make", "--html FILE, --csv FILE or --json", USAGE)
+    found = [find_run(places.runs, name) for name in runs]
+    written = [
+        save.save(found, places, form, path.expanduser().absolute())
+        for form, path in (("html", html), ("csv", csv))
+        if path is not None
+    ]
+    if written:
+        emit({"files": [str(path) for path in written]}, "\n".join(str(path) for path in written))
+    else:
+        emit(as_json(found, places))

@@ -1,0 +1,160 @@
+"""One report of one run or of several: a single HTML file without scripts and without anything from the network."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from vlmconsole import __version__
+from vlmconsole.errors import LabError
+from vlmconsole.gates.ledger import MANIFEST, Ledger
+from vlmconsole.reports import judged, learned, measured
+from vlmconsole.reports.parts import UNKNOWN, Facts, Part, Prose, Section, flat, shown
+from vlmconsole.runs import logfile
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+from vlmconsole.runs.plain import inert, one_line
+from vlmconsole.runs.story import RunStory
+
+MOST_FILES = 200
+LOG_LINES = 40
+SEALS = {
+    "intact": "Sealed and intact",
+    "changed": "CHANGED since it was sealed",
+    "missing": "INCOMPLETE",
+    "not sealed": "Not sealed",
+    "ledger broken": "The ledger is broken",
+}
+
+
+@dataclass(frozen=True)
+class File:
+    """One raw file: bytes, its hash as sealed, and a link relative to the report ("" when the report has no place)."""
+
+    name: str
+    size: int
+    sha: str
+    link: str
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One run in the report."""
+
+    name: str
+    title: str
+    state: str
+    reason: str
+    good: bool
+    intact: bool
+    seal: str
+    verdict: str
+    sections: Sequence[Section]
+    files: Sequence[File]
+    more_files: int
+
+
+def html(runs: Sequence[RunFolder], places: Places, *, beside: Path | None = None, now: float | None = None) -> str:
+    """The report on ``runs`` as one page.
+
+    beside: the file it will be written to, so that its links reach the raw files. now: wall time, seconds. Raises
+    LabError when the extra for reports is not installed.
+    """
+    try:
+        from jinja2 import Environment, StrictUndefined
+        from markupsafe import Markup
+    except ImportError:
+        raise LabError(
+            "A report needs Jinja2, which is not installed.", "pip install 'vlmconsole[report]', or --csv and --json."
+        ) from None
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["drawn"] = Markup  # only Plot.svg, whose texts reports.svg has escaped
+    template = environment.from_string((files("vlmconsole.reports") / "page.html").read_text("utf-8"))
+    chapters = [chapter(run, places, beside) for run in runs]
+    title = chapters[0].title if len(chapters) == 1 else f"{len(chapters)} runs"
+    made = time.strftime("%-d %B %Y, %H:%M %Z", time.localtime(now))
+    page = template.render(title=title, made=made, version=__version__, runs=chapters)
+    # A lone surrogate of a file name is no UTF-8.
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def chapter(run: RunFolder, places: Places, beside: Path | None = None) -> Chapter:
+    """Everything of one run. A damaged file costs its own section, with the damage said, never the report."""
+    job, state, ledger = run.job(), run.state(), Ledger(places.ledger)
+    seal = ledger.verify(run)
+    sections: list[Section] = [*_guarded("verdict", run, lambda: judged.sections(run, ledger))]
+    sections += _guarded("measurement", run, lambda: measured.sections(run))
+    sections += _guarded("training", run, lambda: learned.sections(run))
+    sections += _guarded("settings", run, lambda: _settings(run, job, sections))
+    listed, more = _files(run, beside)
+    good = state.get("state") in ("done", "running", "queued", "starting")
+    verdict = next((one.title for one in sections if one.title.startswith("Verdict")), "")
+    return Chapter(
+        run.name,
+        one_line(job.get("title") or job.get("preset") or run.name),
+        one_line(state.get("state") or "state unknown", 40),
+        inert(str(state.get("reason") or "")),
+        good,
+        seal.status == "intact",
+        f"{SEALS[seal.status]}: {seal.why}.",
+        verdict.lower(),
+        sections,
+        listed,
+        more,
+    )
+
+
+def _guarded(what: str, run: RunFolder, read: Any) -> list[Section]:
+    """The sections, or one that says what is wrong with the files they are made of."""
+    try:
+        found: list[Section] = read()
+    except (LabError, OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        said = f"The {what} files of this run are damaged: {type(error).__name__}: {one_line(error, 300)}."
+        return [Section("Damaged", [Prose("", [said, f"They lie in {run.path}."], "bad")])]
+    return found
+
+
+def _settings(run: RunFolder, job: dict[str, Any], before: Sequence[Section]) -> list[Section]:
+    summary, conditions = run.read_json("summary.json"), run.read_json("conditions.json")
+    parts: list[Part] = [Facts("As queued", [("kind", shown(job.get("kind"))), *_set(job.get("spec"))])]
+    if summary is not None and not any(one.title == "What was measured" for one in before):
+        parts.append(Facts("Summary", flat(summary)))
+    if conditions is not None and not any(one.title in ("Conditions", "Cold and warm pairs") for one in before):
+        parts.append(Facts("Conditions", flat(conditions)))
+    made = [Section("Settings and summary" if len(parts) > 1 else "Settings", parts)]
+    told = RunStory(run).read()
+    notes = [f"{note.level}: {inert(note.text)}" if note.level != "info" else inert(note.text) for note in told.notes]
+    parts = [Prose("Notes", notes)] if notes else []
+    if told.bad:
+        parts.append(Prose("", [f"{told.bad} lines of events.jsonl could not be read."], "warn"))
+    if run.state().get("state") in ("failed", "lost", "cancelled"):
+        page = logfile.tail(logfile.newest(run.log))
+        lines = [logfile.shown(line) for line in page.lines[-LOG_LINES:]]
+        parts += [Prose("End of the log", lines, "log")] if lines else []
+    return [*made, Section("What it told", parts)] if parts else made
+
+
+def _set(spec: Any) -> list[tuple[str, str]]:
+    """The settings that have a value."""
+    return [row for row in flat(spec) if row[1] != UNKNOWN] if isinstance(spec, dict) else []
+
+
+def _files(run: RunFolder, beside: Path | None) -> tuple[list[File], int]:
+    sealed = run.read_json(MANIFEST, {})
+    known = sealed.get("files", {}) if isinstance(sealed, dict) else {}
+    found = []
+    for path in sorted(run.path.rglob("*")):
+        if path.is_symlink() or not path.is_file():
+            continue
+        name = path.relative_to(run.path).as_posix()
+        entry = known.get(name) if isinstance(known, dict) else None
+        sha = str(entry.get("sha256", "")) if isinstance(entry, dict) else ""
+        link = quote(os.path.relpath(path, beside.parent)) if beside is not None else ""
+        found.append(File(inert(name), path.stat().st_size, inert(sha), link))
+    return found[:MOST_FILES], max(0, len(found) - MOST_FILES)

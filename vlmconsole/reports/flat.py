@@ -1,0 +1,91 @@
+"""The figures of runs as CSV (one line a cell, pair or sample) and everything of them as one JSON value."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from vlmconsole.gates.ledger import Ledger
+from vlmconsole.gates.verdict import judge
+from vlmconsole.measure.compare import COMPARED, FIGURES
+from vlmconsole.measure.views import cells, pairs
+from vlmconsole.reports.judged import is_planned
+from vlmconsole.runs.events import finite
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+
+SHARES = ("n", "mean", "min", "p50", "p90", "p95", "p99", "max")
+#: first characters that a spreadsheet takes for a formula
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+LISTED = ("cells.jsonl", "pairs.jsonl", "training.jsonl")  # small tables that belong into the JSON form
+
+
+def as_json(runs: Sequence[RunFolder], places: Places) -> dict[str, Any]:
+    """Settings, state, conditions, summary, seal and verdict of each run, with the rows of its small tables."""
+    ledger = Ledger(places.ledger)
+    found = []
+    for run in runs:
+        value = {
+            "run": run.name,
+            "path": str(run.path),
+            "job": run.job(),
+            "state": run.state(),
+            "conditions": run.read_json("conditions.json"),
+            "summary": run.read_json("summary.json"),
+            "seal": ledger.verify(run).to_json(),
+            "verdict": judge(run, ledger).to_json() if is_planned(run) else None,
+        }
+        for name in LISTED:
+            rows = list(run.read_jsonl(name))
+            if rows:
+                value[name.removesuffix(".jsonl")] = rows
+        found.append(finite(value))
+    return {"runs": found}
+
+
+def as_csv(runs: Sequence[RunFolder]) -> str:
+    """One line for each cell, pair, training step or sample of the runs, with its conditions; the union of all columns.
+
+    Failed and invalid ones are lines like the others, with their state. A text that a spreadsheet would run as a
+    formula gets an apostrophe before it.
+    """
+    rows = [row for run in runs for row in _rows(run)]
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({key: _tame(value) for key, value in row.items()})
+    return out.getvalue()
+
+
+def _rows(run: RunFolder) -> Iterator[dict[str, Any]]:
+    head = {"run": run.name, "kind": run.job().get("kind"), "run_state": run.state().get("state")}
+    some = False
+    for cell in cells(run):
+        some = True
+        row = {**head, "row": "cell", "name": cell.name, "state": cell.state, "why": cell.why, "work": cell.work}
+        for key in FIGURES:
+            found = cell.summary.get(key)
+            if isinstance(found, dict):
+                row |= {f"{key}.{share}": found.get(share) for share in SHARES}
+            else:
+                row[key] = found
+        row |= {key: cell.summary.get(key) for key in ("n", "failures")}
+        yield row | {f"condition.{key}": cell.conditions.get(key) for key in COMPARED}
+    for pair in pairs(run):
+        some = True
+        row = {**head, "row": "pair", "name": pair.arm, "pair": pair.pair, "cold_s": pair.cold_s}
+        yield row | {"warm_s": pair.warm_s, "cached_tokens": pair.cached, "prompt_tokens": pair.prompt}
+    for name, kind in (("training.jsonl", "step"), ("before.jsonl", "before"), ("after.jsonl", "after")):
+        for value in run.read_jsonl(name):
+            some = True
+            yield {**head, "row": kind, **{k: v for k, v in value.items() if not isinstance(v, dict | list)}}
+    if not some:
+        yield {**head, "row": "run", "why": run.state().get("reason")}
+
+
+def _tame(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

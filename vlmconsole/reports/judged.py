@@ -1,0 +1,185 @@
+"""Sections of runs that were evaluated, judged or audited: groups, gates, claims, flips, findings."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from vlmconsole.gates.ledger import Ledger
+from vlmconsole.gates.metrics import Measures
+from vlmconsole.gates.samples import Sample, Side, read_side
+from vlmconsole.gates.verdict import Judged, Verdict, judge
+from vlmconsole.reports import svg
+from vlmconsole.reports.parts import UNKNOWN, Column, Facts, Part, Plot, Prose, Section, Table, figure, flat, percent
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.scoring.intervals import paired_interval
+
+MOST_CHANGED = 60  # answers that are set side by side
+
+
+def sections(run: RunFolder, ledger: Ledger) -> list[Section]:
+    """What of these there is of a run; a verdict only where a plan with gates lies in the folder."""
+    before, after = run.file("before.jsonl"), run.file("after.jsonl")
+    made: list[Section] = []
+    if before.exists() or after.exists():
+        sides = read_side(before), read_side(after)
+        if is_planned(run):
+            made += _verdict(judge(run, ledger))
+        else:
+            made.append(Section("Before and after", _groups(*sides)))
+        changed = _changed(*sides)
+        if changed:
+            made.append(Section("Answers that changed", changed))
+    audit = run.read_json("audit.json")
+    if isinstance(audit, dict):
+        made.append(Section("Audit", _audit(audit)))
+    return made
+
+
+def is_planned(run: RunFolder) -> bool:
+    """Whether the run was made under a gate plan (a sweep's plan.json is another thing)."""
+    plan = run.read_json("plan.json")
+    return isinstance(plan, dict) and "gates" in plan
+
+
+def _verdict(found: Verdict) -> list[Section]:
+    counts = found.counts
+    said = f"{counts['PASS']} pass, {counts['FAIL']} fail, {counts['CANNOT JUDGE']} cannot be judged"
+    facts = [("verdict", found.verdict), ("gates", said)]
+    if found.plan is not None:
+        facts += [("plan", found.plan.name), ("before", found.plan.before)]
+    if found.frozen is not None:
+        facts.append(("SHA-256 of the frozen plan", found.frozen.sha256))
+    parts: list[Part] = [Facts("", facts)]
+    if found.problems:
+        lines = [f"{problem.group or 'the whole run'}: {problem.text}" for problem in found.problems]
+        parts.append(Prose("What the evidence lacks", lines, "bad"))
+    if found.remarks:
+        parts.append(Prose("Remarks", found.remarks, "warn"))
+    if found.gates:
+        parts.append(_gates(found.gates))
+    made = [Section(f"Verdict: {found.verdict}", parts)]
+    claims = found.claims
+    made.append(
+        Section(
+            "What may be claimed",
+            [Prose("May be claimed", claims.may or ["nothing"]), Prose("May not be claimed", claims.may_not, "warn")],
+        )
+    )
+    if found.measures:
+        made.append(Section("Groups", _measures(found.measures)))
+    return made
+
+
+def _gates(gates: Sequence[Judged]) -> Table:
+    columns = [Column("gate", False), Column("limit"), Column("before"), Column("after"), Column("measured")]
+    columns += [Column("margin"), Column("verdict", False), Column("why", False)]
+    rows = []
+    for one in gates:
+        points = one.gate.unit == "points"
+        unit = " points" if points else ""
+        rows.append(
+            [
+                one.gate.name,
+                one.limit_text,
+                percent(one.before) + (" %" if one.before is not None else ""),
+                percent(one.after) + (" %" if one.after is not None else ""),
+                UNKNOWN if one.measured is None else f"{figure(one.measured)}{unit}",
+                UNKNOWN if one.margin is None else f"{one.margin:+.3g}{unit}",
+                one.verdict,
+                "; ".join([one.why, *one.remarks] if one.why else one.remarks),
+            ]
+        )
+    marks = ["" if one.verdict == "PASS" else "bad" for one in gates]
+    return Table("Gates, failing ones first", columns, rows, marks, "Limits are on point estimates, inclusive.")
+
+
+def _measures(measures: dict[str, Measures]) -> list[Part]:
+    heads = ("n", "all correct before, %", "after, %", "partial before", "after", "better", "worse", "McNemar p")
+    columns = [Column("group", False), *(Column(head) for head in heads)]
+    rows, lines = [], []
+    for name, found in measures.items():
+        interval = found.interval
+        rows.append(
+            [name, str(found.n), percent(float(found.all_correct[0])), percent(float(found.all_correct[1])),
+             figure(float(found.partial[0]), 4), figure(float(found.partial[1]), 4),
+             str(found.flips.wins), str(found.flips.losses), figure(found.flips.p)]
+        )  # fmt: skip
+        lines.append(_range(name, interval.low, interval.difference, interval.high))
+    title = "Difference of partial reward, 95 % interval"
+    drawn = Plot(title, svg.ranges(title, lines, "after − before"), "Paired bootstrap over pictures, not trainings.")
+    return [Table("Groups", columns, rows), drawn]
+
+
+def _range(name: str, low: float, middle: float, high: float) -> svg.Range:
+    return svg.Range(name, low, middle, high, f"{middle:+.4f} ({low:+.4f} to {high:+.4f})")
+
+
+def _groups(before: Side, after: Side) -> list[Part]:
+    """Without a plan: the figures of each group, and no verdict."""
+    by: dict[str, list[tuple[Sample, Sample]]] = defaultdict(list)
+    for name, sample in before.samples.items():
+        other = after.samples.get(name)
+        if other is not None:
+            by[sample.group].append((sample, other))
+    problems = [*before.problems, *after.problems]
+    made: list[Part] = [Prose("No verdict", ["The run was not made under a gate plan."], "warn")]
+    if problems:
+        made.append(Prose("What the evidence lacks", problems, "bad"))
+    rows, lines = [], []
+    for group, some in sorted(by.items()):
+        n = len(some)
+        partial = [[s[side].partial for s in some] for side in (0, 1)]
+        rows.append(
+            [group, str(n), *(percent(sum(s[side].all_correct for s in some) / n) for side in (0, 1)),
+             *(figure(sum(values) / n, 4) for values in partial)]
+        )  # fmt: skip
+        if n > 1:
+            interval = paired_interval(*partial)
+            lines.append(_range(group, interval.low, interval.difference, interval.high))
+    if rows:
+        heads = ("n", "all correct before, %", "after, %", "partial before", "after")
+        made.append(Table("Groups", [Column("group", False), *(Column(head) for head in heads)], rows))
+    if lines:
+        title = "Difference of partial reward, 95 % interval"
+        made.append(Plot(title, svg.ranges(title, lines, "after − before")))
+    return made
+
+
+def _changed(before: Side, after: Side) -> list[Part]:
+    moved = [
+        (one, after.samples[name])
+        for name, one in before.samples.items()
+        if name in after.samples and after.samples[name].partial != one.partial
+    ]
+    if not moved:
+        return []
+    moved.sort(key=lambda pair: pair[1].partial - pair[0].partial)
+    columns = [Column(head, False) for head in ("picture", "group", "truth", "before", "after")]
+    columns += [Column("reward before"), Column("after")]
+    rows = [
+        [one.id, one.group, str(one.truth), one.answer or "no answer", other.answer or "no answer",
+         figure(one.reward), figure(other.reward)]
+        for one, other in moved[:MOST_CHANGED]
+    ]  # fmt: skip
+    marks = ["bad" if other.partial < one.partial else "" for one, other in moved[:MOST_CHANGED]]
+    worse = sum(other.partial < one.partial for one, other in moved)
+    note = f"{worse} worse, {len(moved) - worse} better, worse ones first."
+    if len(moved) > MOST_CHANGED:
+        note += f" {len(moved) - MOST_CHANGED} more in before.jsonl and after.jsonl."
+    return [Table("", columns, rows, marks, note)]
+
+
+def _audit(audit: dict[str, Any]) -> list[Part]:
+    """Findings as a table, whatever else the file holds as facts."""
+    listed = next((v for key in ("findings", "checks") if isinstance(v := audit.get(key), list)), [])
+    found = [one for one in listed if isinstance(one, dict)]
+    made: list[Part] = []
+    if found:
+        rows = [[str(one.get("name", "")), str(one.get("state", "")), str(one.get("text", ""))] for one in found]
+        marks = ["" if one.get("state") == "ok" else "bad" for one in found]
+        columns = [Column("check", False), Column("state", False), Column("what was found", False)]
+        made.append(Table("Checks", columns, rows, marks))
+    rest = {key: value for key, value in audit.items() if key not in ("findings", "checks")}
+    return [*made, Facts("", flat(rest))] if rest else made

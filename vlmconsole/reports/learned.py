@@ -1,0 +1,218 @@
+"""Sections of runs that trained: curves, development choice, what the answers looked like, which weights moved."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.reports import svg
+from vlmconsole.reports.parts import (
+    Column,
+    Facts,
+    Part,
+    Picture,
+    Pictures,
+    Plot,
+    Prose,
+    Section,
+    Table,
+    figure,
+    flat,
+    percent,
+    shown,
+)
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.pace import number
+from vlmconsole.runs.story import Curve, RunStory
+
+MOST_POINTS = 800  # of one drawn curve
+MOST_CURVES = 24
+MOST_PICTURES = 24
+MOST_TENSORS = 60
+PICTURE_BYTES = 512 * 1024  # of one picture taken into the page
+DEV = re.compile(r"dev-epoch(\d+)\.jsonl")
+NAMES = {
+    "grad_norm": "gradient norm",
+    "lr": "learning rate",
+    "reward_mean": "mean reward",
+    "reward_std": "spread of rewards",
+    "clip_fraction": "clipped share",
+    "zero_advantage": "groups without advantage",
+    "seconds": "seconds a step",
+}
+
+
+def sections(run: RunFolder) -> list[Section]:
+    """What of these there is of a run."""
+    made = []
+    for title, parts in (
+        ("Training" if run.file("training.jsonl").exists() else "While it ran", _curves(run)),
+        ("Development: which epoch is kept", _development(run)),
+        ("Answers during the training", _rollouts(run)),
+        ("Weights and mask", _weights(run)),
+    ):
+        if parts:
+            made.append(Section(title, parts))
+    return made
+
+
+def _curves(run: RunFolder) -> list[Part]:
+    """Every number of training.jsonl over its steps; without that file, the curves that the run's events tell."""
+    rows = [row for row in run.read_jsonl("training.jsonl") if number(row.get("step")) is not None]
+    if rows:
+        names = dict.fromkeys(key for row in rows for key, value in row.items() if number(value) is not None)
+        made: list[Part] = []
+        for name in [name for name in names if name not in ("step", "epoch", "t")][:MOST_CURVES]:
+            points = [(row["step"], y) for row in rows if (y := number(row.get(name))) is not None]
+            if len(points) > 1:
+                made.append(_plot(NAMES.get(name, name), points, "step"))
+        first, last = rows[0], rows[-1]
+        facts = [("rows", str(len(rows)))]
+        facts += [(NAMES.get(n, n), f"{figure(first.get(n))} → {figure(last.get(n))}") for n in names if n != "step"]
+        return [*made, Facts("First and last row of training.jsonl", facts)]
+    return [
+        _plot(f"{curve.name}, {curve.unit}" if curve.unit else curve.name, curve.points, "step" if curve.steps else "s")
+        for curve in told_curves(run)
+        if len(curve.points) > 1
+    ][:MOST_CURVES]
+
+
+def told_curves(run: RunFolder) -> tuple[Curve, ...]:
+    """The metrics that a run's events tell, read to their end."""
+    story = RunStory(run)
+    told = story.read()
+    while (more := story.read()) is not told:
+        told = more
+    return told.curves
+
+
+def _plot(name: str, points: Sequence[tuple[float, float]], x: str) -> Plot:
+    every = max(1, -(-len(points) // MOST_POINTS))
+    thin = [*points[::every], *([points[-1]] if (len(points) - 1) % every else [])]
+    note = f"{len(points)} points" + (f", one of {every} drawn." if every > 1 else ".")
+    values = [y for _, y in points]
+    note += f" First {figure(values[0])}, last {figure(values[-1])}."
+    return Plot(name, svg.curves(name, [svg.Line(name, thin)], "seconds" if x == "s" else x, name), note)
+
+
+def _development(run: RunFolder) -> list[Part]:
+    found = []
+    for path in _names(run):
+        match = DEV.fullmatch(path)
+        if match:
+            rows = list(run.read_jsonl(path))
+            if rows:
+                found.append((int(match[1]), rows))
+    if not found:
+        return []
+    found.sort(key=lambda one: one[0])
+    summary = run.read_json("summary.json")
+    kept = summary.get("epoch") if isinstance(summary, dict) else None
+    rows_of, marks = [], []
+    for epoch, rows in found:
+        rewards, right = [number(row.get("reward")) or 0.0 for row in rows], [row.get("all_correct") for row in rows]
+        rows_of.append(
+            [str(epoch), str(len(rows)), percent(sum(bool(x) for x in right) / len(rows)),
+             figure(sum(rewards) / len(rows), 4), "kept" if epoch == kept else ""]
+        )  # fmt: skip
+        marks.append("")
+    columns = [Column("epoch"), Column("n"), Column("all correct, %"), Column("mean reward"), Column("", False)]
+    made: list[Part] = [Table("Development pictures", columns, rows_of, marks)]
+    if len(found) > 1:
+        line = svg.Line("mean reward", [(epoch, float(row[3])) for (epoch, _), row in zip(found, rows_of, strict=True)])
+        made.append(Plot("Mean reward on development", svg.curves("mean reward", [line], "epoch", "mean reward")))
+    rule = run.read_json("selection.json")
+    if isinstance(rule, dict):
+        made.append(Facts("The rule, frozen before the first step", flat(rule)))
+    return made
+
+
+def _rollouts(run: RunFolder) -> list[Part]:
+    groups: dict[tuple[Any, Any], list[dict[str, Any]]] = defaultdict(list)
+    for row in run.read_jsonl("rollouts.jsonl"):
+        groups[str(row.get("step")), str(row.get("uid"))].append(row)
+    if not groups:
+        return []
+    told = list(groups.values())
+    rewards = [[number(row.get("reward")) or 0.0 for row in rows] for rows in told]
+    even = sum(max(some) == min(some) for some in rewards)
+    facts = [
+        ("answers", str(sum(map(len, told)))),
+        ("questions (groups)", str(len(told))),
+        ("groups whose rewards are all equal, so without advantage", str(even)),
+        ("mean reward", figure(sum(map(sum, rewards)) / sum(map(len, rewards)), 4)),
+    ]
+    made: list[Part] = [Facts("All answers", facts)]
+    chosen = told if len(told) <= 6 else [*told[:3], *told[-3:]]
+    columns = [Column("step"), Column("question", False), Column("truth", False), Column("answer", False)]
+    columns += [Column("reward"), Column("advantage")]
+    rows = [
+        [shown(row.get(key)) for key in ("step", "uid", "truth", "answer")]
+        + [figure(row.get("reward")), figure(row.get("advantage"))]
+        for some in chosen
+        for row in some[:16]
+    ]
+    made.append(Table("The first three groups and the last three", columns, rows, note="All are in rollouts.jsonl."))
+    pictures = []
+    for some in chosen:
+        source = _picture(run, some[0])
+        if source:
+            said = f"step {shown(some[0].get('step'))}, truth {shown(some[0].get('truth'))}; " + "; ".join(
+                f"{shown(row.get('answer'))} → {figure(row.get('reward'))}" for row in some[:4]
+            )
+            pictures.append(Picture(source, said))
+    return [*made, Pictures("Their pictures", pictures[:MOST_PICTURES])] if pictures else made
+
+
+def _picture(run: RunFolder, row: dict[str, Any]) -> str:
+    """The row's picture out of the run's own folder as a data URL; "" when there is none that may be shown."""
+    sha = str(row.get("picture_sha256") or "")
+    named = [str(row.get("picture") or ""), f"pictures/{sha[:16]}.png", f"pictures/{sha}.png"]
+    for name in named:
+        if re.fullmatch(r"pictures/[A-Za-z0-9_-]{1,80}\.png", name):
+            found = data_url(run.file(name))
+            if found:
+                return found
+    return ""
+
+
+def data_url(path: Path) -> str:
+    """A PNG file as a data URL; "" for anything that is none, or that is too large."""
+    try:
+        if path.is_symlink() or path.stat().st_size > PICTURE_BYTES:
+            return ""
+        data = path.read_bytes()
+    except OSError:
+        return ""
+    return f"data:image/png;base64,{base64.b64encode(data).decode()}" if data.startswith(b"\x89PNG\r\n\x1a\n") else ""
+
+
+def _weights(run: RunFolder) -> list[Part]:
+    made: list[Part] = []
+    for name, title in (("mask.json", "Which tokens are learned from"), ("weights.json", "Which weights changed")):
+        value = run.read_json(name)
+        if not isinstance(value, dict):
+            continue
+        tensors = value.get("tensors")
+        rest = {key: item for key, item in value.items() if key != "tensors"}
+        made.append(Facts(title, flat(rest)))
+        if isinstance(tensors, dict) and tensors:
+            rows = [[str(key), shown(item)] for key, item in list(tensors.items())[:MOST_TENSORS]]
+            note = f"{len(tensors) - MOST_TENSORS} more in {name}." if len(tensors) > MOST_TENSORS else ""
+            made.append(Table("Tensors", [Column("tensor", False), Column("change")], rows, note=note))
+    if made and run.file("selection.json").exists() and not _names(run, DEV):
+        made.append(Prose("", ["The run has a selection rule but no development answers."], "warn"))
+    return made
+
+
+def _names(run: RunFolder, pattern: re.Pattern[str] | None = None) -> list[str]:
+    """Files that lie in the run folder itself."""
+    try:
+        found = sorted(path.name for path in run.path.iterdir() if path.is_file())
+    except OSError:
+        return []
+    return [name for name in found if pattern is None or pattern.fullmatch(name)]

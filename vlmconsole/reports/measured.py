@@ -1,0 +1,262 @@
+"""Sections of runs that measured a server: cells, percentiles, TTFT against throughput, C × B, pairs, waterfalls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vlmconsole.measure.compare import COMPARED, shown
+from vlmconsole.measure.definitions import DEFINITIONS, SMALL_N
+from vlmconsole.measure.sweep import differing
+from vlmconsole.measure.views import Bar, Cell, PairLine, cells, grid, pairs, parts, shortest, waterfalls
+from vlmconsole.reports import svg
+from vlmconsole.reports.parts import UNKNOWN, Column, Facts, Part, Plot, Prose, Section, Table, figure
+from vlmconsole.runs.conditions import Conditions
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.pace import number
+
+MOST_BARS = 48  # requests of one waterfall
+SHARES = ("n", "min", "p50", "p90", "p95", "p99", "max")
+TIMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E"}
+NOT_SHOWN = ("notes", "settings")
+
+
+def sections(run: RunFolder) -> list[Section]:
+    """What of these there is of a run; nothing for one that measured no server."""
+    found, lines = cells(run), pairs(run)
+    made: list[Section] = []
+    if found:
+        made.append(Section("What was measured", _overview(run, found)))
+        made.append(Section("Percentiles", [_percentiles(cell) for cell in found if cell.summary]))
+    if lines:
+        made.append(Section("Cold and warm pairs", _pairs(run, lines)))
+    falls = waterfalls(run)
+    if falls:
+        made.append(Section("Each request", [*_waterfalls(falls), Prose("", [_HOW_READ])]))
+    if found:
+        made.append(Section("Conditions", conditions(found)))
+    return made
+
+
+_HOW_READ = (
+    "Light: time to first token beyond the shortest of the cell, so waiting (or a slower prefill; a client cannot tell "
+    "which). Middle: the shortest TTFT of the cell. Dark: decode. Hatched outline: not counted."
+)
+
+
+def _overview(run: RunFolder, found: Sequence[Cell]) -> list[Part]:
+    heads = ("C", "B", "TTFT p50, s", "p95, s", "TPOT p50, ms", "tok/s", "n", "failed", "set aside")
+    rows, marks = [], []
+    for cell in found:
+        tpot = cell.share("tpot_s", "p50")
+        aside = cell.summary.get("set_aside")
+        rows.append(
+            [
+                cell.name or run.name,
+                _known(cell.concurrency),
+                _known(cell.running_limit),
+                figure(cell.share("ttft_s", "p50")),
+                figure(cell.share("ttft_s", "p95")),
+                figure(tpot * 1000 if tpot is not None else None),
+                figure(cell.throughput),
+                _known(cell.n),
+                figure(cell.summary.get("failures")),
+                figure(sum(number(v) or 0 for v in aside.values())) if isinstance(aside, dict) else UNKNOWN,
+                " · ".join(filter(None, [cell.state if cell.state == "valid" else cell.state.upper(), cell.work])),
+            ]
+        )
+        marks.append("" if cell.state == "valid" else "bad")
+    small = [n for cell in found if (n := cell.n) is not None and n < SMALL_N]
+    few = str(min(small)) if small and min(small) == max(small) else f"{min(small)} to {max(small)}" if small else ""
+    note = f"p95 rests on few requests where n < {SMALL_N} (here {few})." if small else ""
+    columns = [Column("cell", False), *(Column(head) for head in heads), Column("state", False)]
+    made: list[Part] = [Table("Cells", columns, rows, marks, note)]
+    said = [f"{cell.name or run.name} ({cell.state}): {cell.why}" for cell in found if cell.why]
+    said += [line for cell in found for line in _failures(cell)]
+    if said:
+        made.append(Prose("Set aside and failed", said, "bad"))
+    return [*made, *_scatter(found), *_heat(found)]
+
+
+def _failures(cell: Cell) -> list[str]:
+    first = cell.summary.get("first_failures")
+    return [f"{cell.name}: {line}" for line in first] if isinstance(first, list) else []
+
+
+def _scatter(found: Sequence[Cell]) -> list[Part]:
+    marks = []
+    for cell in found:
+        ttft, speed = cell.share("ttft_s", "p50"), cell.throughput
+        if ttft is not None and speed is not None:
+            said = f"{cell.name}: TTFT p50 {figure(ttft)} s, {figure(speed)} tok/s, n = {_known(cell.n)}"
+            good = cell.state == "valid"
+            marks.append(svg.Mark(cell.name if good else f"{cell.name} (set aside)", ttft, speed, good, said))
+    if len(marks) < 2:
+        return []
+    alike = differing([_as_conditions(cell.conditions) for cell in found])
+    names = [COMPARED.get(key, key) for key in alike if key not in ("client_concurrency", "running_limit")]
+    note = f"The cells differ in more than C and B: {', '.join(names)}." if names else ""
+    title = "TTFT against throughput"
+    return [Plot(title, svg.scatter(title, marks, "TTFT p50, s", "throughput, tok/s"), note)]
+
+
+def _heat(found: Sequence[Cell]) -> list[Part]:
+    table = grid(found)
+    if table is None:
+        return []
+    made: list[Part] = []
+    for title, unit, value in (
+        ("Throughput by C and B", "tok/s", lambda cell: cell.throughput),
+        ("TTFT p50 by C and B", "s", lambda cell: cell.share("ttft_s", "p50")),
+    ):
+        fields = {}
+        for c, column in enumerate(table.columns):
+            for r, row in enumerate(table.rows):
+                cell = table.cell(column, row)
+                figured = value(cell) if cell is not None else None
+                if cell is not None and figured is not None:
+                    second = f"{unit} · n = {_known(cell.n)}" if cell.state == "valid" else cell.state.upper()
+                    fields[c, r] = (figured, second, cell.state == "valid")
+        drawn = svg.heat(
+            title,
+            [f"C = {c}" for c in table.columns],
+            [f"B = {b}" for b in table.rows],
+            fields,
+            "columns: client concurrency C",
+            "server's running limit B",
+        )
+        made.append(Plot(title, drawn))
+    return made
+
+
+def _percentiles(cell: Cell) -> Table:
+    rows = []
+    for key, name in TIMES.items():
+        found = cell.summary.get(key)
+        if isinstance(found, dict):
+            per = f" per {cell.summary['itl_per']}" if key == "itl_s" and cell.summary.get("itl_per") else ""
+            rows.append([f"{name}{per}", *(figure(found.get(share), 4) for share in SHARES)])
+    lag = cell.summary.get("lag")
+    probe = lag.get("probe") if isinstance(lag, dict) else None
+    if isinstance(probe, dict):
+        values = [probe.get("n"), *(_thousand(probe.get(share)) for share in SHARES[1:])]
+        rows.append(["client's own lag, ms", *map(figure, values)])
+    columns = [Column("s", False), *(Column(share) for share in SHARES)]
+    notes = [f"{name}: {DEFINITIONS[key].split('. ')[0]}." for key, name in TIMES.items() if key in DEFINITIONS]
+    return Table(cell.name or "Requests", columns, rows, note=" ".join(notes) if not cell.name else "")
+
+
+def _thousand(seconds: object) -> float | None:
+    found = number(seconds)
+    return None if found is None else round(found * 1000, 3)
+
+
+def _pairs(run: RunFolder, lines: Sequence[PairLine]) -> list[Part]:
+    summary = run.read_json("summary.json")
+    made: list[Part] = []
+    if isinstance(summary, dict) and summary.get("verdict"):
+        reasons = summary.get("reasons")
+        said = [str(reason) for reason in reasons] if isinstance(reasons, list) else []
+        kind = "" if summary["verdict"] == "hit proven" else "warn"
+        made.append(Prose(f"Verdict: {summary['verdict']}", said, kind))
+    bars = []
+    for line in lines:
+        for role, seconds in (("cold", line.cold_s), ("warm", line.warm_s)):
+            if seconds is None:
+                continue
+            cached = "?" if line.cached is None else line.cached
+            tail = f"{seconds:.3f} s" + (f", {cached} of {_known(line.prompt)} cached" if role == "warm" else "")
+            name = f"{line.arm} {line.pair} {role}"
+            bars.append(svg.Span(name, 0.0, [("wait" if role == "cold" else "decode", seconds)], tail=tail))
+    if bars:
+        title = "TTFT of each pair"
+        made.append(Plot(title, svg.spans(title, bars, "TTFT, s", 140)))
+    rows = [
+        [
+            line.arm,
+            str(line.pair),
+            figure(line.cold_s),
+            figure(line.warm_s),
+            figure(None if line.cold_s is None or line.warm_s is None else line.cold_s - line.warm_s),
+            "not reported" if line.cached is None else str(line.cached),
+            _known(line.prompt),
+            str(line.raw.get("flush_said") or UNKNOWN),
+        ]
+        for line in lines
+    ]
+    heads = ("pair", "cold, s", "warm, s", "fall, s", "cached tokens, warm", "prompt tokens")
+    columns = [Column("arm", False), *(Column(head) for head in heads), Column("flush", False)]
+    made.append(Table("Pairs", columns, rows, note="Not reported is unknown, not zero."))
+    found = run.read_json("conditions.json")
+    if isinstance(found, dict):
+        arms = [Cell(str(k), "valid", "", "", {}, {}, v) for k, v in found.items() if isinstance(v, dict)]
+        made += conditions(arms)
+    return made
+
+
+def _waterfalls(falls: dict[str, list[Bar]]) -> list[Part]:
+    made: list[Part] = []
+    for name, bars in falls.items():
+        least, begin = shortest(bars), min(bar.sent for bar in bars)
+        lines = []
+        for bar in bars[:MOST_BARS]:
+            wait, prefill, decode = parts(bar, least)
+            kinds = ("lost", "lost", "lost") if bar.failed else ("wait", "prefill", "decode")
+            said = f"sent {bar.sent - begin:.3f} s, TTFT {wait + prefill:.3f} s, decode {decode:.3f} s"
+            label = f"{bar.index} ×" if bar.failed else str(bar.index)
+            lines.append(
+                svg.Span(label, bar.sent - begin, list(zip(kinds, (wait, prefill, decode), strict=True)), said)
+            )
+        title = f"Requests of {name}" if name else "Requests"
+        more = f"{len(bars) - MOST_BARS} more in requests.jsonl. " if len(bars) > MOST_BARS else ""
+        note = more + (f"Shortest TTFT {least:.3f} s." if least is not None else "No request gave text.")
+        made.append(Plot(title, svg.spans(title, lines, "seconds since the first was sent", 60), note))
+    return made
+
+
+def conditions(found: Sequence[Cell]) -> list[Part]:
+    """What all cells share, what they differ in, and the server's settings as read back."""
+    known = [(cell.name, _as_conditions(cell.conditions)) for cell in found if cell.conditions]
+    if not known:
+        return [Prose("", ["No conditions are recorded: these figures may not be compared with any other."], "warn")]
+    varied = differing([one for _, one in known])
+    first = known[0][1].model_dump(mode="json")
+    same = [
+        (COMPARED.get(key, key), shown(key, value))
+        for key, value in first.items()
+        if key not in varied and key not in NOT_SHOWN and value is not None
+    ]
+    made: list[Part] = [Facts("The same for all" if len(known) > 1 else "Conditions", same)]
+    if varied:
+        rows = [
+            [name, *(shown(key, one.model_dump(mode="json")[key]) for key in varied), _known(one.n)]
+            for name, one in known
+        ]
+        heads = [*(COMPARED.get(key, key) for key in varied), "n"]
+        made.append(Table("What differs", [Column("", False), *(Column(head, False) for head in heads)], rows))
+    settings = known[0][1].settings or {}
+    if settings:
+        rows_of = [(str(key), str(value)) for key, value in settings.items()]
+        made.append(Facts("The server's settings, as read back", rows_of))
+    notes = list(dict.fromkeys(note for _, one in known for note in one.notes))
+    if notes:
+        made.append(Prose("Notes", notes))
+    return made
+
+
+def _as_conditions(value: dict[str, Any]) -> Conditions:
+    """The conditions of a file, with whatever does not fit left unknown."""
+    kept = {}
+    for key in Conditions.model_fields:
+        try:
+            Conditions.model_validate({key: value.get(key)})
+        except ValueError:
+            continue
+        kept[key] = value.get(key)
+    if not isinstance(kept.get("notes"), list | tuple):
+        kept.pop("notes", None)
+    return Conditions.model_validate(kept)
+
+
+def _known(value: int | None) -> str:
+    return UNKNOWN if value is None else str(value)

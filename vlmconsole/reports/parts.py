@@ -1,0 +1,145 @@
+"""What a report is made of: sections of tables, plots, facts, sentences, pictures. Text only; the page escapes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from vlmconsole.runs.pace import number
+from vlmconsole.runs.plain import inert, one_line
+
+UNKNOWN = "–"
+LONGEST = 600  # characters of one value; the raw file holds the rest
+MOST_FACTS = 80
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's head, with its unit; figures stand to the right."""
+
+    name: str
+    figures: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """``marks`` names a row's kind: "" or "bad" (set aside, failing), in words too somewhere in the row."""
+
+    form: ClassVar[str] = "table"
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[str]]
+    marks: Sequence[str] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Finished SVG markup, whose texts are escaped already."""
+
+    form: ClassVar[str] = "plot"
+    title: str
+    svg: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and values."""
+
+    form: ClassVar[str] = "facts"
+    title: str
+    rows: Sequence[tuple[str, str]]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Prose:
+    """Sentences; ``kind`` is "", "bad", "warn" or "log" (as it is, in a fixed width)."""
+
+    form: ClassVar[str] = "prose"
+    title: str
+    lines: Sequence[str]
+    kind: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as a data URL, with what is said below it."""
+
+    source: str
+    said: str
+    good: bool | None = None
+
+
+@dataclass(frozen=True)
+class Pictures:
+    form: ClassVar[str] = "pictures"
+    title: str
+    pictures: Sequence[Picture]
+    note: str = ""
+
+
+Part = Table | Plot | Facts | Prose | Pictures
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    parts: Sequence[Part] = field(default=())
+
+
+def figure(value: object, digits: int = 3) -> str:
+    """A number with ``digits`` significant digits, whole ones as they are; unknown is a dash, never zero."""
+    found = number(value)
+    if found is None:
+        return UNKNOWN if value is None or isinstance(value, float) else shown(value)
+    if found == int(found) and abs(found) < 1e9:
+        return str(int(found))
+    # A plain decimal number wherever one is readable: 3280.1 is no 3.28e+03.
+    if 10**digits <= abs(found) < 1e9:
+        return f"{found:.0f}"
+    return f"{found:#.{digits}g}".rstrip(".")
+
+
+def percent(value: object) -> str:
+    """A share from 0 to 1 in per cent, without the sign."""
+    found = number(value)
+    return UNKNOWN if found is None else f"{100 * found:.1f}"
+
+
+def shown(value: object) -> str:
+    """Any value of a file as one text."""
+    if value is None or value == "":
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return figure(value, 6)
+    if isinstance(value, list | tuple) and all(not isinstance(item, dict | list) for item in value):
+        text = ", ".join(shown(item) for item in value) or "none"
+    else:
+        text = str(value)
+    text = inert(text)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def flat(value: Any, most: int = MOST_FACTS) -> list[tuple[str, str]]:
+    """The leaves of nested objects as (path, value), at most ``most``; lists of objects count as one leaf."""
+    rows: list[tuple[str, str]] = []
+
+    def take(name: str, item: Any, depth: int) -> None:
+        if isinstance(item, dict) and depth < 4:
+            for key, inner in item.items():
+                take(f"{name} · {key}" if name else str(key), inner, depth + 1)
+        elif isinstance(item, list) and any(isinstance(one, dict) for one in item):
+            rows.append((one_line(name, 100), f"{len(item)} entries, in the raw file"))
+        else:
+            rows.append((one_line(name, 100), shown(item)))
+
+    take("", value, 0)
+    if len(rows) > most:
+        rows = [*rows[:most], ("…", f"{len(rows) - most} more in the raw file")]
+    return rows
