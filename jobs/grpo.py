@@ -1,0 +1,102 @@
+"""GRPO on pictures: in this process on any device, or through verl on a GPU box, from the same preset."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
+
+from vlmconsole.gauges import nvidia
+from vlmconsole.runs.places import Places
+
+BUNDLED_STEP = 0.35  # seconds a step of 16 answers of the bundled model, one busy core
+
+
+class VerlSpec(Spec):
+    """What only verl needs to know. Everything else comes from the settings that both engines share."""
+
+    gpu_memory_utilization: float = Field(0.4, gt=0, lt=1, description="share of the card for SGLang's rollouts")
+    offload: bool = Field(True, description="parameters and optimizer wait in the host's memory between uses")
+    max_prompt_length: int = Field(2048, ge=64, description="tokens; longer questions are left out by verl")
+    gpus: int = Field(1, ge=1, description="cards of this machine")
+    overrides: list[str] = Field([], description="further key=value for verl, checked like the others")
+
+
+class GrpoSpec(Spec):
+    """Settings of a GRPO run. The defaults are the lab's; rates fit the 3B."""
+
+    engine: Literal["in-process", "verl"] = Field("in-process", description="who trains")
+    base: str = Field("", description="model folder or downloaded name; empty: the bundled model")
+    data: str = Field("grpo-tiny", description="dataset or recipe")
+    train_split: str = Field("train", description="split that is trained on, in its own order")
+    validation_split: str = Field("heldout", description="split of the in-training validation and the reload check")
+    steps: int = Field(3, ge=1, description="optimizer steps' batches")
+    questions: int = Field(4, ge=1, description="different questions a step")
+    answers: int = Field(4, ge=2, description="answers sampled for each question: a group")
+    temperature: float = Field(1.0, gt=0, description="of sampling; top-k and top-p stay off")
+    max_new_tokens: int = Field(64, ge=1, description="tokens, ceiling of an answer")
+    lr: float = Field(1e-6, gt=0, description="AdamW learning rate, constant")
+    weight_decay: float = Field(0.01, ge=0, description="of AdamW")
+    clip: float = Field(0.2, gt=0, lt=1, description="how far the ratio may leave 1")
+    max_norm: float = Field(1.0, gt=0, description="gradient norm above which it is scaled down")
+    passes: int = Field(1, ge=1, description="optimizer steps on each batch of answers")
+    micro: int = Field(4, ge=1, description="questions a forward pass; less needs less memory")
+    seed: int = Field(0, ge=0, description="every draw of an answer follows from it")
+    scorer: Literal["counting", "naming"] = Field("counting", description="what rewards an answer")
+    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="of the in-process engine")
+    threads: int = Field(1, ge=1, le=64, description="CPU threads; another number gives other last digits")
+    checkpoint_every: int = Field(5, ge=1, description="steps between checkpoints")
+    validate_every: int = Field(0, ge=0, description="steps between in-training validations, 0: none")
+    validation: int = Field(32, ge=1, description="pictures of an in-training validation")
+    reload_check: int = Field(8, ge=1, description="questions that the reloaded model must answer the same")
+    verl: VerlSpec = Field(default_factory=VerlSpec, description="settings for verl alone")
+
+
+def devices(spec: GrpoSpec, places: Places) -> list[str]:
+    """A GPU for verl and for CUDA; the CPU otherwise."""
+    if spec.engine == "verl" or spec.device == "cuda":
+        return ["gpu"]
+    return ["gpu"] if spec.device == "auto" and nvidia.read().cards else ["cpu"]
+
+
+def estimate(spec: GrpoSpec) -> Estimate:
+    """Seconds for the bundled model only: of others nothing was measured."""
+    if spec.engine == "verl":
+        return Estimate(note="verl's trainer has not been run by this project: no honest time or memory to give")
+    if spec.base:
+        return Estimate(note="measured for the bundled model only")
+    work = spec.steps * spec.questions * spec.answers / 16 * (1 + 0.5 * (spec.passes - 1))
+    return Estimate(
+        seconds=15 + work * BUNDLED_STEP,
+        memory_bytes=700_000_000,
+        disk_bytes=30_000_000 + spec.steps * 40_000,
+        note="from runs of the bundled model on one busy core of an AMD EPYC",
+    )
+
+
+def run(context: Context, spec: GrpoSpec) -> dict[str, Any]:
+    """Train with the engine that the preset names; leaves ``model/`` and the evidence."""
+    if spec.engine == "verl":
+        from vlmconsole.jobs.grpo_verl import train
+
+        return train(context, spec)
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise JobError(f"training needs {error.name}: install it with `pip install 'vlmconsole[train]'`") from None
+    from vlmconsole.jobs.grpo_local import train as train_here
+
+    context.log(f"torch {torch.__version__}, transformers {transformers.__version__}")
+    return train_here(context, spec)
+
+
+KIND = JobKind(
+    "grpo",
+    "Reinforcement learning (GRPO)",
+    GrpoSpec,
+    run,
+    estimate=estimate,
+    devices=devices,
+    needs=("torch", "transformers"),
+)

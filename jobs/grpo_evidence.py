@@ -1,0 +1,130 @@
+"""What a GRPO run leaves as evidence, by either engine: a line a step, a group and an answer; and as events."""
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from vlmconsole.counting.rows import Row
+from vlmconsole.runs.folder import RunFolder, write_atomic
+
+TRAINING, ROLLOUTS, GROUPS, PICTURES = "training.jsonl", "rollouts.jsonl", "groups.jsonl", "pictures"
+#: key of a training line → name of its curve, unit
+CURVES = {
+    "loss": ("loss", None),
+    "reward_mean": ("reward mean", None),
+    "reward_std": ("reward spread", None),
+    "grad_norm": ("grad norm", None),
+    "lr": ("learning rate", None),
+    "entropy": ("entropy", "nat/token"),
+    "clip_fraction": ("clip fraction", None),
+    "zero_advantage": ("zero advantage", None),
+    "length_mean": ("answer length", "token"),
+    "seconds": ("seconds per step", "s"),
+}
+
+
+@dataclass(frozen=True)
+class Said:
+    """One sampled answer as it is kept. `row` is None where it is not known which picture it belongs to."""
+
+    row: Row | None
+    group: int
+    answer: str
+    tokens: list[int] | None
+    finish: str | None
+    truth: str
+    reward: float
+    advantage: float
+    valid: bool | None
+    reason: str = ""
+
+
+class Evidence:
+    """Writes a run's steps. A step is written before its checkpoint, so a resumed run can be cut back to it."""
+
+    def __init__(self, run: RunFolder, total: int) -> None:
+        self.run, self.total = run, total
+        run.file(PICTURES).mkdir(mode=0o700, exist_ok=True)
+
+    def step(self, line: dict[str, Any], said: Iterable[Said]) -> None:
+        """One training step: `line` holds `step` and the figures, `said` its answers, group after group."""
+        groups: dict[int, list[Said]] = {}
+        for one in said:
+            groups.setdefault(one.group, []).append(one)
+            self._answer(line["step"], one)
+        for number, members in groups.items():
+            rewards = [one.reward for one in members]
+            self.run.append_jsonl(
+                GROUPS,
+                {
+                    "step": line["step"],
+                    "group": number,
+                    "uid": members[0].row.uid if members[0].row else None,
+                    "rewards": rewards,
+                    "advantages": [one.advantage for one in members],
+                    "zero_advantage": len(set(rewards)) == 1,
+                },
+            )
+        self.run.append_jsonl(TRAINING, line)
+        self.show(line)
+
+    def show(self, line: dict[str, Any]) -> None:
+        """A training line as progress and points of its curves."""
+        for key, (name, unit) in CURVES.items():
+            if isinstance(line.get(key), int | float):
+                self.run.events.metric(name, line[key], step=line["step"], unit=unit)
+        note = f"reward {line['reward_mean']:.3f}" if isinstance(line.get("reward_mean"), float) else None
+        self.run.events.progress(line["step"], self.total, note=note)
+
+    def _answer(self, step: int, one: Said) -> None:
+        row = one.row
+        picture = self.picture(row) if row is not None else None
+        shared = {
+            "step": step,
+            "uid": row.uid if row else None,
+            "group": one.group,
+            "picture": picture,
+            "truth": one.truth,
+            "answer": one.answer,
+            "reward": one.reward,
+            "advantage": one.advantage,
+        }
+        more = {
+            "picture_sha256": row.sha256 if row else None,
+            "prompt": row.question if row else None,
+            "token_ids": one.tokens,
+            "finish": one.finish,
+            "valid": one.valid,
+            "reason": one.reason,
+        }
+        self.run.append_jsonl(ROLLOUTS, {**shared, **more})
+        self.run.events.emit("rollout", **shared)
+
+    def picture(self, row: Row) -> str:
+        """The picture's file inside the run, written once, as bytes unchanged; the path is relative to the run."""
+        ending = (
+            "png" if row.picture.startswith(b"\x89PNG") else "jpg" if row.picture.startswith(b"\xff\xd8") else "img"
+        )
+        name = f"{PICTURES}/{row.sha256[:16]}.{ending}"
+        if not self.run.file(name).exists():
+            write_atomic(self.run.file(name), row.picture)
+        return name
+
+    def take_over(self, earlier: RunFolder, step: int) -> None:
+        """Bring an earlier attempt's steps up to `step` into this run, so that it is whole by itself."""
+        for name in (TRAINING, ROLLOUTS, GROUPS, "validation.jsonl"):
+            for line in earlier.read_jsonl(name):
+                if isinstance(line.get("step"), int) and line["step"] <= step:
+                    self.run.append_jsonl(name, line)
+                    if name == TRAINING:
+                        self.show(line)
+        if earlier.file(PICTURES).is_dir():
+            for path in sorted(earlier.file(PICTURES).iterdir()):
+                shutil.copyfile(path, self.run.file(f"{PICTURES}/{path.name}"))
+
+
+def first_and_last(run: RunFolder, key: str) -> tuple[float | None, float | None, float | None]:
+    """First, last and mean of one figure over a run's training lines; Nones where there are none."""
+    values = [line[key] for line in run.read_jsonl(TRAINING) if isinstance(line.get(key), int | float)]
+    return (values[0], values[-1], sum(values) / len(values)) if values else (None, None, None)

@@ -1,0 +1,307 @@
+"""GRPO in the worker's own process: the loop, its checkpoints, and the proof that the export is what trained."""
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vlmconsole.jobs.contract import Context, JobError, Stopped
+from vlmconsole.jobs.grpo import GrpoSpec
+from vlmconsole.jobs.grpo_evidence import Evidence, Said, first_and_last
+
+from vlmconsole.counting.dataset import manifest_digest, read_manifest
+from vlmconsole.counting.rows import Row, read_rows
+from vlmconsole.counting.splits import LeakError, PictureIndex
+from vlmconsole.evaluation.items import ready_datasets
+from vlmconsole.measure.machine import hardware
+from vlmconsole.runs.conditions import Conditions
+from vlmconsole.scoring.scorers import score
+
+if TYPE_CHECKING:
+    from vlmconsole.training.grpo_train import Taken, Trainer
+    from vlmconsole.training.model import Loaded
+
+CHECKPOINT = "checkpoint.pt"
+NOT_A_BASELINE = "not a baseline: another backend and other settings than a paired evaluation"
+
+
+def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
+    """Train and export. Takes up an earlier attempt's checkpoint; raises JobError with the reason, or Stopped."""
+    import torch
+
+    from vlmconsole.training import bases, checkpoint, export
+    from vlmconsole.training.grpo_train import Settings, Trainer
+    from vlmconsole.training.model import load
+    from vlmconsole.training.provenance import weights_sha256
+
+    torch.set_num_threads(spec.threads)
+    folder = bases.base_folder(spec.base)
+    device = bases.device_for(spec.device)
+    precision = bases.precision_for(spec.precision, device)
+    dataset = ready_datasets([spec.data], context.places.datasets, context.log)[0]
+    digest = manifest_digest(read_manifest(dataset))
+    rows, heldout = split(dataset, spec.train_split), split(dataset, spec.validation_split)
+    refuse_leaks(rows, context)
+    loaded = load(folder, dtype=precision, device=device)
+    eyes = export.eyes_sha256(loaded.model)
+    settings = Settings(
+        questions=spec.questions,
+        answers=spec.answers,
+        temperature=spec.temperature,
+        max_new_tokens=spec.max_new_tokens,
+        rate=spec.lr,
+        weight_decay=spec.weight_decay,
+        max_norm=spec.max_norm,
+        clip=spec.clip,
+        passes=spec.passes,
+        micro=spec.micro,
+        seed=spec.seed,
+        scorer=spec.scorer,
+    )
+    identity = {
+        "settings": asdict(settings),
+        "base_sha256": weights_sha256(folder),
+        "data": {spec.data: digest},
+        "split": spec.train_split,
+        "precision": precision,
+        "threads": spec.threads,
+    }
+    context.run.write_json("conditions.json", _conditions(spec, bases.base_name(spec.base), identity, device))
+    trainer = Trainer(loaded, rows, settings)
+    evidence = Evidence(context.run, spec.steps)
+    _take_up(context, trainer, evidence, identity)
+
+    def keep() -> None:
+        checkpoint.save(
+            context.run.file(CHECKPOINT),
+            {"identity": identity, **trainer.state()},
+            step=trainer.step,
+            holds=["weights", "AdamW moments", "random generators", "step"],
+            resumable=True,
+        )
+
+    while trainer.step < spec.steps:
+        if context.stopping():
+            keep()
+            raise Stopped({"steps": trainer.step, "note": "stopped; the checkpoint can be taken up by a retry"})
+        started = time.monotonic()
+        try:
+            taken = trainer.take()
+        except FloatingPointError as error:
+            kept = "the last checkpoint is whole" if context.run.file(CHECKPOINT).exists() else "no step was kept yet"
+            raise JobError(
+                f"step {trainer.step + 1}: {error}; the step was not applied, {kept}.",
+                "Lower lr, or start from another seed.",
+            ) from None
+        evidence.step(_line(taken, spec, time.monotonic() - started), [_said(one) for one in taken.rollouts])
+        if spec.validate_every and taken.number % spec.validate_every == 0:
+            _validate(context, loaded, heldout[: spec.validation], spec, taken.number)
+        if taken.number % spec.checkpoint_every == 0 or taken.number == spec.steps:
+            keep()
+    return _finish(context, spec, trainer, folder, heldout, eyes, identity)
+
+
+def split(dataset: Path, name: str) -> list[Row]:
+    """The rows of one split. Raises JobError naming the splits there are."""
+    path = dataset / f"{name}.parquet"
+    if not path.exists():
+        there = ", ".join(sorted(one.stem for one in dataset.glob("*.parquet")))
+        raise JobError(f"{dataset.name} has no split “{name}” (there are: {there})")
+    return list(read_rows(path))
+
+
+def refuse_leaks(rows: list[Row], context: Context) -> None:
+    """Raises LeakError when a picture to be trained on stands in a test split of any dataset of this lab."""
+    hashes = [value for row in rows for value in (row.sha256, row.pixel_sha256)]
+    for known in PictureIndex(context.places.datasets).find(hashes):
+        if known.role == "test":
+            raise LeakError(
+                f"A picture to be trained on is the test picture {known.place}.",
+                "Take it out of the training split: what was trained on cannot test.",
+            )
+
+
+def _take_up(context: Context, trainer: "Trainer", evidence: Evidence, identity: dict[str, Any]) -> None:
+    from vlmconsole.training import checkpoint
+
+    earlier = context.earlier
+    if earlier is None:
+        return
+    if not earlier.file(CHECKPOINT).exists():
+        context.events.note(f"{earlier.name} kept no checkpoint yet: starting anew", "warning")
+        return
+    state = checkpoint.read(earlier.file(CHECKPOINT))
+    if state.get("identity") != identity:
+        differing = [key for key, value in identity.items() if (state.get("identity") or {}).get(key) != value]
+        raise checkpoint.CheckpointError(
+            f"The checkpoint of {earlier.name} was made under other conditions ({', '.join(differing)}).",
+            "Start the preset anew: going on would mix two runs.",
+        )
+    try:
+        trainer.restore(state)
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise checkpoint.CheckpointError(
+            f"The checkpoint of {earlier.name} does not fit this model: {error}."
+        ) from None
+    checkpoint.copy(earlier.file(CHECKPOINT), context.run.file(CHECKPOINT))
+    evidence.take_over(earlier, trainer.step)
+    context.events.note(f"going on after step {trainer.step} of {earlier.name}, exactly (weights, AdamW, generators)")
+
+
+def _line(taken: "Taken", spec: GrpoSpec, seconds: float) -> dict[str, Any]:
+    import statistics
+
+    rewards = [one.scored.reward for one in taken.rollouts]
+    lengths = [len(one.tokens) for one in taken.rollouts]
+    last = taken.passes[-1]
+    return {
+        "step": taken.number,
+        "reward_mean": sum(rewards) / len(rewards),
+        "reward_std": statistics.stdev(rewards),
+        "loss": last.loss,
+        "grad_norm": last.grad_norm,
+        "entropy": last.entropy,
+        "clip_fraction": last.clip_fraction,
+        "zero_advantage": taken.zero_advantage,
+        "valid": sum(one.scored.valid for one in taken.rollouts) / len(rewards),
+        "all_correct": sum(one.scored.all_correct for one in taken.rollouts) / len(rewards),
+        "length_mean": sum(lengths) / len(lengths),
+        "lengths": lengths,
+        "cut_off": sum(one.finish == "length" for one in taken.rollouts),
+        "lr": spec.lr,
+        "seconds": round(seconds, 4),
+    }
+
+
+def _said(one: Any) -> Said:
+    return Said(
+        one.row,
+        one.group,
+        one.text,
+        one.tokens,
+        one.finish,
+        one.row.truth,
+        one.scored.reward,
+        one.advantage,
+        one.scored.valid,
+        one.scored.reason,
+    )
+
+
+def _validate(context: Context, loaded: "Loaded", rows: list[Row], spec: GrpoSpec, step: int) -> None:
+    from vlmconsole.training.grpo_train import greedy_answers
+
+    made = greedy_answers(loaded, rows, spec.max_new_tokens)
+    scored = [score(spec.scorer, one.text, row.truth) for one, row in zip(made, rows, strict=True)]
+    mean = sum(one.reward for one in scored) / len(scored)
+    right = sum(one.all_correct for one in scored)
+    line = {"step": step, "n": len(rows), "reward_mean": mean, "all_correct": right, "label": NOT_A_BASELINE}
+    context.run.append_jsonl("validation.jsonl", line)
+    context.events.metric("validation reward (not a baseline)", mean, step=step)
+    context.log(f"validation after step {step}, not a baseline: {right} of {len(rows)} all right, reward {mean:.3f}")
+
+
+def _conditions(spec: GrpoSpec, base: str, identity: dict[str, Any], device: str) -> dict[str, Any]:
+    import torch
+    import transformers
+
+    return Conditions(
+        hardware=hardware(),
+        engine="in-process GRPO",
+        engine_version=f"torch {torch.__version__}, transformers {transformers.__version__}",
+        model=base,
+        model_sha256=identity["base_sha256"],
+        precision=identity["precision"],
+        temperature=spec.temperature,
+        seed=spec.seed,
+        max_tokens=spec.max_new_tokens,
+        n=spec.steps * spec.questions * spec.answers,
+        settings={**identity["settings"], "data": identity["data"], "device": device, "threads": spec.threads},
+    ).known()
+
+
+def _finish(
+    context: Context,
+    spec: GrpoSpec,
+    trainer: "Trainer",
+    folder: Path,
+    heldout: list[Row],
+    eyes: str,
+    identity: dict[str, Any],
+) -> dict[str, Any]:
+    """Export, then load what was exported and ask it the same questions: it must be the model that trained."""
+    from vlmconsole.training import bases, export
+    from vlmconsole.training.grpo_train import greedy_answers
+    from vlmconsole.training.model import load
+    from vlmconsole.training.provenance import Provenance, weights_sha256, write_provenance
+
+    loaded, target = trainer.loaded, context.run.file("model")
+    base = bases.base_name(spec.base)
+    export.export_model(loaded, folder, target, _card(context, spec, base))
+    precision, device = identity["precision"], str(loaded.model.device)
+    write_provenance(
+        target,
+        Provenance(
+            kind="grpo",
+            base=base,
+            base_sha256=identity["base_sha256"],
+            precision=precision,
+            rank=0,
+            alpha=0,
+            data=identity["data"],
+            run=context.run.name,
+            step=trainer.step,
+            seed=spec.seed,
+            resumable=False,
+        ),
+    )
+    again = load(target, dtype=precision, device=device)
+    asked = heldout[: spec.reload_check]
+    said = [[one.token_ids for one in greedy_answers(one, asked, spec.max_new_tokens)] for one in (loaded, again)]
+    same = [a == b for a, b in zip(*said, strict=True)]
+    stored = export.told(export.changes(loaded.model.state_dict(), again.model.state_dict()))
+    del again
+    first = load(folder, dtype=precision, device=device)
+    rows = export.changes(first.model.state_dict(), loaded.model.state_dict())
+    moved = export.told(rows)
+    eyes_same = export.eyes_sha256(loaded.model) == eyes and moved["visual"]["numbers_changed"] == 0
+    context.run.write_json("weights.json", {"against": "the base", **moved, "tensors": rows})
+    if not eyes_same:
+        raise JobError("the vision tower changed although it was frozen: the run is not what it says, see weights.json")
+    if not all(same) or stored["language"]["numbers_changed"] or stored["visual"]["numbers_changed"]:
+        raise JobError(f"the exported model is not the trained one: {same.count(False)} of {len(same)} answers differ")
+    if moved["language"]["numbers_changed"] == 0:
+        context.events.note("no weight changed: the learning rate is below this precision's resolution", "warning")
+    reward, gradient = first_and_last(context.run, "reward_mean"), first_and_last(context.run, "grad_norm")
+    return {
+        "model": str(target),
+        "model_sha256": weights_sha256(target),
+        "resume": export.WEIGHTS_ONLY,
+        "base": base,
+        "base_sha256": identity["base_sha256"],
+        "precision": precision,
+        "data": identity["data"],
+        "steps": trainer.step,
+        "answers": trainer.step * spec.questions * spec.answers,
+        "reward_first": reward[0],
+        "reward_last": reward[1],
+        "reward_mean": reward[2],
+        "zero_advantage": first_and_last(context.run, "zero_advantage")[2],
+        "grad_norm_first": gradient[0],
+        "grad_norm_last": gradient[1],
+        "language_tensors_changed": f"{moved['language']['tensors_changed']} of {moved['language']['tensors']}",
+        "language_change_norm": moved["language"]["change_norm"],
+        "vision_bit_identical": eyes_same,
+        "reload_same_answers": f"{same.count(True)} of {len(same)}",
+    }
+
+
+def _card(context: Context, spec: GrpoSpec, base: str) -> str:
+    return (
+        f"# {base} after {spec.steps} GRPO steps\n\n"
+        f"Language weights trained by the run `{context.run.name}`, vision tower unchanged. `provenance.json` names "
+        "the base, the data and the seed.\n\n"
+        "**Weights only: cannot resume exactly.** Training can be continued exactly only from the run's own "
+        f"`{CHECKPOINT}`, which holds AdamW's moments and the random generators as well.\n\n"
+        "Whether it is better than its base was not measured here: that needs a paired evaluation.\n"
+    )
