@@ -1,4 +1,4 @@
-"""A training job's memory plan on the device that it will get: for `--plan`, and beside the measured peak afterwards."""
+"""A training job's memory plan on the device that it will get: for `--plan`, and beside the peak measured then."""
 
 from __future__ import annotations
 
