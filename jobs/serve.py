@@ -9,6 +9,7 @@ from pydantic import Field
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped
 
 from vlmconsole.engines.profile import ServerProfile, load_profiles
+from vlmconsole.gauges import nvidia
 from vlmconsole.runs import processes
 from vlmconsole.runs.places import Places
 
@@ -19,7 +20,9 @@ class ServeSpec(Spec):
     """Which server, and what it holds."""
 
     profile: str = Field(description="the server profile (vlmconsole servers list)")
-    devices: list[str] = Field([], description="what it holds; empty: cpu for mlx-vlm on Linux, else one GPU")
+    devices: list[str] = Field(
+        [], description="what it holds; empty: one GPU; cpu for mlx-vlm on Linux and where there is no card"
+    )
 
 
 def profile_of(name: str, places: Places) -> ServerProfile:
@@ -41,7 +44,9 @@ def _devices(spec: ServeSpec, places: Places) -> list[str]:
     if spec.devices:
         return spec.devices
     profile = profile_of(spec.profile, places)
-    own = ["cpu"] if profile.engine == "mlx" and sys.platform == "linux" else ["gpu"]
+    # Where there is no card, any engine can only be on the CPU (SGLang and vLLM have CPU builds).
+    on_cpu = sys.platform == "linux" and (profile.engine == "mlx" or not nvidia.read().cards)
+    own = ["cpu"] if on_cpu else ["gpu"]
     return [*own, f"port:{port}"] if (port := urlsplit(profile.base_url).port) else own
 
 

@@ -104,14 +104,15 @@ class ServerLink:
 
     async def _start(self) -> None:
         from vlmconsole.engines.chat import ChatClient
-        from vlmconsole.engines.servers import NAMES, ensure_server
+        from vlmconsole.engines.servers import NAMES
+        from vlmconsole.queue.served import ensure_served
 
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
         self._move(state="starting", note="")
         try:
-            ready = await ensure_server(self.profile, self.places, self._progress)
+            ready = await ensure_served(self.profile, self.places, self._progress)
             self.profile = ready.profile
             client = ChatClient(self.profile)
             await client.prepare()

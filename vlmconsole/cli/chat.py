@@ -88,11 +88,12 @@ def _profile(server: str, base_url: str, model: str) -> ServerProfile:
 
 async def _asked(profile: ServerProfile, message: Message, tokens: int, heat: float, adapter: str | None) -> Answer:
     from vlmconsole.engines.chat import ChatClient
-    from vlmconsole.engines.servers import ensure_server, launched_here
+    from vlmconsole.engines.servers import launched_here
+    from vlmconsole.queue.served import ensure_served
 
     at = profile
     if launched_here(profile):
-        at = (await ensure_server(profile, state.lab.places, progress(profile.name))).profile
+        at = (await ensure_served(profile, state.lab.places, progress(profile.name))).profile
     async with ChatClient(at) as client:
         await client.prepare()
         budget = await client.budget([message], tokens)

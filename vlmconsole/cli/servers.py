@@ -76,9 +76,9 @@ def show(name: str = typer.Argument(..., help="A profile's name.")) -> None:
 
 def start(name: str = typer.Argument(..., help="A profile's name.")) -> None:
     """Start the server, or find it running, and wait until it answers. It goes on when this command ends."""
-    from vlmconsole.engines.servers import ensure_server
+    from vlmconsole.queue.served import ensure_served
 
-    ready = asyncio.run(ensure_server(find_profile(name), state.lab.places, progress(name)))
+    ready = asyncio.run(ensure_served(find_profile(name), state.lab.places, progress(name)))
     how = "started" if ready.started_here else "was running"
     emit(
         {
@@ -95,14 +95,14 @@ def start(name: str = typer.Argument(..., help="A profile's name.")) -> None:
 
 def stop(name: str = typer.Argument(..., help="A profile's name.")) -> None:
     """Stop a server that was started here: politely, then by force; nothing of it stays."""
-    from vlmconsole.engines.servers import stop_server
+    from vlmconsole.queue.served import stop_served
 
-    how = asyncio.run(stop_server(find_profile(name), state.lab.places))
+    how = asyncio.run(stop_served(find_profile(name), state.lab.places))
     emit({"name": name, "how": how}, f"{name} {how}")
 
 
 def progress(name: str) -> Any:
-    """A callback for `ensure_server` that says each phase once, on stderr."""
+    """A callback for `ensure_served` that says each phase once, on stderr."""
 
     def told(phase: str, seconds: float) -> None:
         say(f"{name}: {phase} ({seconds:.1f} s)")

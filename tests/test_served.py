@@ -1,0 +1,91 @@
+"""Servers as jobs: asked for by consoles and commands, queued, shared, stopped; on a small real server process."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import tomlkit
+from small_server import profile as small
+
+from vlmconsole.engines import launch
+from vlmconsole.engines.launch import LaunchError
+from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.queue import process
+from vlmconsole.queue.model import NewJob
+from vlmconsole.queue.served import ensure_served, serving, stop_served
+from vlmconsole.queue.store import Store
+from vlmconsole.runs.places import Places
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+    monkeypatch.setenv(process.LOCKS_VARIABLE, str(tmp_path / "devices"))
+    monkeypatch.setenv(process.SLOTS_VARIABLE, "1")
+    monkeypatch.setenv(process.IDLE_VARIABLE, "0.5")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    return Places(tmp_path / "lab").ensure()
+
+
+def saved(places: Places, **how: object) -> ServerProfile:
+    """The small server as a profile of that lab, where its job finds it."""
+    made = small(**how)  # type: ignore[arg-type]
+    assert made.launch is not None
+    table = {
+        "engine": made.engine,
+        "launch": {"argv": list(made.launch.argv), "start_timeout_s": 20.0, "stop_grace_s": 5.0},
+    }
+    places.servers.mkdir(parents=True, exist_ok=True)
+    (places.servers / "box.toml").write_text(tomlkit.dumps(table))
+    return made
+
+
+async def test_a_server_asked_for_twice_is_one_job_that_stays_until_stopped(places: Places) -> None:
+    box, phases = saved(places), list[str]()
+    one, two = await asyncio.gather(
+        ensure_served(box, places, lambda phase, _: phases.append(phase)), ensure_served(box, places)
+    )
+    assert one.pid == two.pid and one.started_here != two.started_here
+    store = Store(places.queue)
+    job = serving(store, "box")
+    assert job is not None and job.keep and job.state == "running" and "cpu.0" in job.granted
+    assert len(store.listing(True)) == 1
+    again = await ensure_served(box, places)
+    assert again.pid == one.pid and not again.started_here
+
+    os.kill(one.pid or 0, signal.SIGKILL)
+    fresh = await ensure_served(box, places)
+    assert fresh.pid != one.pid and fresh.started_here
+    assert store.get(job.id).state == "failed" and "ended by itself" in (store.get(job.id).reason or "")
+    assert await stop_served(box, places) == "ended"
+    assert launch.recorded(places, "box") is None and serving(store, "box") is None
+    assert await stop_served(box, places) == "was not running"
+
+
+async def test_it_says_why_it_waits_and_why_it_failed(places: Places) -> None:
+    store = Store(places.queue)
+    busy = store.add(NewJob("count", "job_kinds:COUNT", "C", {"steps": 9000, "seconds": 0.02}))
+    process.ensure(places)
+    while store.get(busy).state != "running":
+        await asyncio.sleep(0.05)
+    phases: list[str] = []
+    asked = asyncio.create_task(ensure_served(saved(places, how="dies"), places, lambda phase, _: phases.append(phase)))
+    while not phases:
+        await asyncio.sleep(0.05)
+    assert phases[0].startswith("job 2 waits: waiting for cpu")
+    store.cancel(busy)
+    with pytest.raises(LaunchError, match=r"(?s)job 2 failed: .*no such weights"):
+        await asked
+
+
+async def test_a_server_that_still_waits_is_stopped_by_taking_its_job_back(places: Places) -> None:
+    store = Store(places.queue)
+    store.set_meta("drained", True)
+    box = saved(places)
+    asked = asyncio.create_task(ensure_served(box, places))
+    while serving(store, "box") is None:
+        await asyncio.sleep(0.02)
+    assert await stop_served(box, places) == "was still waiting; its job is cancelled"
+    with pytest.raises(LaunchError, match="cancelled"):
+        await asked

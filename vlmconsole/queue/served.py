@@ -1,0 +1,148 @@
+"""Servers as jobs: a server that somebody asks for is queued as a job of kind ``serve`` and waited for.
+
+So it holds its device in the one ledger of this machine, has a log and a line on the Jobs screen, and outlives whoever
+asked. Several consoles asking at once join the same job.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from vlmconsole.engines import launch, servers
+from vlmconsole.engines.launch import LaunchError, Progress
+from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.servers import Ready
+from vlmconsole.errors import LabError
+from vlmconsole.queue import process
+from vlmconsole.queue.model import FINAL, Job
+from vlmconsole.queue.serving import server_job
+from vlmconsole.queue.store import Store
+from vlmconsole.queue.view import views
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+
+TICK = 0.1  # seconds between two looks at the job
+TELL = 1.0  # seconds between two looks why it waits
+DYING = 5.0  # seconds in which the job of a server that just died says so
+AHEAD = 200  # queued jobs looked into to say why ours waits
+
+
+def serving(store: Store, name: str) -> Job | None:
+    """The job that serves that profile, or will: one that runs before one that waits."""
+    active = [job for job in store.active() if job.serves == name]
+    waiting = [line.id for line in store.lines() if line.serves == name]
+    return active[0] if active else store.get(waiting[0]) if waiting else None
+
+
+async def ensure_served(profile: ServerProfile, places: Places, on_progress: Progress | None = None) -> Ready:
+    """A server that answers: found running, or queued as a job that stays, and waited for.
+
+    ``on_progress(phase, seconds)`` also says why the job still waits. Raises LaunchError (with the job's reason),
+    EngineError or ProfileError, each one line for people. A cancelled caller leaves the job to others.
+    """
+    if not servers.launched_here(profile):
+        return await servers.ensure_server(profile, places, on_progress)
+    if await _answers(profile, places):
+        return await servers.ensure_server(profile, places, on_progress)
+    begun = time.monotonic()
+
+    def told(phase: str) -> None:
+        if on_progress is not None:
+            on_progress(phase, time.monotonic() - begun)
+
+    store = Store(places.queue)
+    try:
+        number, new = await _joined(store, profile.name, places)
+        await _until_up(store, number, profile, places, told)
+    finally:
+        store.close()
+    return replace(await servers.ensure_server(profile, places), started_here=new)
+
+
+async def _answers(profile: ServerProfile, places: Places) -> bool:
+    return (await servers.probe(profile, places)).state == "ready"
+
+
+async def _joined(store: Store, name: str, places: Places) -> tuple[int, bool]:
+    """The number of a job that will bring the server, one that is there or a new one; and whether it is new."""
+    deadline = time.monotonic() + DYING
+    while True:
+        job = serving(store, name)
+        if job is None:
+            with store.change():  # looked at again inside, so that two consoles do not queue it twice
+                job = serving(store, name)
+                new = job is None
+                number = job.id if job is not None else store.add(server_job(name, places, keep=True))
+            process.ensure(places)
+            return number, new
+        running = launch.recorded(places, name)
+        died = bool(job.run and RunFolder(Path(job.run)).file("ready.json").exists())
+        died = died and not (running is not None and running.alive)
+        if not died or time.monotonic() > deadline:
+            if job.state == "queued":
+                process.ensure(places)
+            if not job.keep:
+                with contextlib.suppress(LabError):  # it may have ended just now; then the wait says so
+                    store.set(job.id, keep=True)
+            return job.id, False
+        await asyncio.sleep(TICK)  # its job is about to notice that the server is gone
+
+
+async def _until_up(
+    store: Store, number: int, profile: ServerProfile, places: Places, told: Callable[[str], None]
+) -> None:
+    """Wait until the job's server process is there and answers. Raises LaunchError with the reason when it ends."""
+    looked, phase = -TELL, ""
+    while True:
+        job = store.get(number)
+        if job.state in FINAL:
+            reason = job.reason or "no reason given"
+            log = f" (log: {RunFolder(Path(job.run)).log})" if job.run and "log" not in reason else ""
+            raise LaunchError(f"{profile.name}: its job {number} {job.state}: {reason}{log}")
+        running = launch.recorded(places, profile.name)
+        if job.state == "running" and running is not None and running.alive:
+            now = launch.phase_of(running.log, servers.ENGINES[profile.engine].PHASES)
+            if now != phase:
+                told(now)
+                phase = now
+            if job.run and RunFolder(Path(job.run)).file("ready.json").exists():
+                return
+        elif job.state == "queued" and time.monotonic() - looked >= TELL:
+            looked = time.monotonic()
+            supervised = process.running(places) is not None
+            if not supervised:
+                process.ensure(places)
+            why = views(store, places, [job], True, AHEAD)[0].why
+            now = "starting" if why == "starts now" else f"job {number} waits: {why}"
+            if now != phase:
+                told(now)
+                phase = now
+        await asyncio.sleep(TICK)
+
+
+async def stop_served(profile: ServerProfile, places: Places) -> str:
+    """End the server that this lab started, through its job where it has one; returns what happened in words.
+
+    Raises LaunchError when it is not ours to stop or survives.
+    """
+    if not servers.launched_here(profile):
+        return await servers.stop_server(profile, places)
+    store = Store(places.queue)
+    try:
+        job = serving(store, profile.name)
+        if job is None:
+            return await servers.stop_server(profile, places)
+        store.cancel(job.id, "stopped on request")
+        process.ensure(places)
+        assert profile.launch is not None
+        deadline = time.monotonic() + profile.launch.stop_grace_s + float(job.options.get("grace_s", 30.0)) + 10.0
+        while store.get(job.id).state not in FINAL:
+            if time.monotonic() > deadline:
+                raise LaunchError(f"{profile.name}: its job {job.id} does not end; see `vlmconsole jobs show {job.id}`")
+            await asyncio.sleep(TICK)
+        return "ended" if job.state != "queued" else "was still waiting; its job is cancelled"
+    finally:
+        store.close()
