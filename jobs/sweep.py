@@ -7,36 +7,39 @@ import itertools
 import sys
 from typing import Any
 
+from vlmconsole.jobs.cells import Cells
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped
 from vlmconsole.jobs.serve import profile_of
 
 from vlmconsole.errors import LabError
+from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.measure.sweep import SweepCell, SweepSettings
 from vlmconsole.runs.places import Places
 
-CELLS = "cells.jsonl"
-
 
 def run(context: Context, spec: SweepSettings) -> dict[str, Any]:
-    """Measure every cell; each is written as it ends, so that a stopped sweep keeps what it has."""
+    """Measure every cell; each is written as it ends, so that a stopped sweep keeps what it has.
+
+    An attempt that continues another measures only the cells that the other did not finish.
+    """
     cells = spec.expand()
-    total = sum(cell.settings.requests for cell in cells)
-    context.run.write_json("plan.json", {"cells": [{"name": c.name, **c.varied()} for c in cells], "requests": total})
-    done: list[dict[str, Any]] = []
+    book = Cells(context, {cell.name: cell.settings.requests for cell in cells})
+    plan = [{"name": cell.name, **cell.varied()} for cell in cells]
+    context.run.write_json("plan.json", {"cells": plan, "requests": book.total})
+    if context.earlier is not None:
+        book.take_over(context.earlier)
     with contextlib.suppress(Stopped):
         for _, group in itertools.groupby(cells, key=lambda cell: cell.server):
-            _with_server(context, spec, list(group), done, total)
-    summary = _summary(spec, cells, done)
+            _with_server(context, spec, [cell for cell in group if cell.name not in book.names], book)
+    summary = _summary(spec, cells, book.done)
     if context.stopping():
         raise Stopped(summary)
-    if all(cell["state"] == "failed" for cell in done):
-        raise JobError(f"no cell could be measured: {done[0]['why']}")
+    if all(cell["state"] == "failed" for cell in book.done):
+        raise JobError(f"no cell could be measured: {book.done[0]['why']}")
     return summary
 
 
-def _with_server(
-    context: Context, spec: SweepSettings, group: list[SweepCell], done: list[dict[str, Any]], total: int
-) -> None:
+def _with_server(context: Context, spec: SweepSettings, group: list[SweepCell], book: Cells) -> None:
     """Measure the cells that share one server; a server that died under a cell is started anew for the next."""
     from vlmconsole.jobs import owned
 
@@ -46,30 +49,30 @@ def _with_server(
                 server, mine = _server(context, spec, group[0], stack)
             except LabError as error:
                 for cell in group:
-                    _keep(context, cell, done, why=f"{error.message} {error.hint}".strip())
+                    book.failed(cell.name, cell.varied(), error)
                 return
-            _say_how_held(context, group[0], server)
+            say_how_held(context, group[0].settings, server)
             while group:
                 context.check_stop()
                 cell = group.pop(0)
-                _measure(context, cell, server, done, total)
+                book.measure(cell.name, cell.settings, server, cell.varied())
                 if mine and not owned.alive(context, server):
                     context.events.note(f"the server ended under {cell.name}; its log is in the run folder", "warning")
                     break
 
 
-def _say_how_held(context: Context, cell: SweepCell, server: Any) -> None:
+def say_how_held(context: Context, settings: BenchSettings, server: Any) -> None:
     """How answers are held to their length, as equal work depends on it."""
     from vlmconsole.engines.servers import NAMES
     from vlmconsole.measure.bench import request_fields
 
-    fields, name = request_fields(cell.settings, server), NAMES[server.profile.engine]
+    fields, name = request_fields(settings, server), NAMES[server.profile.engine]
     if "min_tokens" in fields:
         return
     held = f"{name} has no min_tokens"
     if "logit_bias" in fields:
         held += ": answers are kept from ending by a bias of −100 on the model's end tokens"
-    aside = "those that end early all the same are set aside, not counted" if cell.settings.equal_work else ""
+    aside = "those that end early all the same are set aside, not counted" if settings.equal_work else ""
     context.events.note("; ".join(filter(None, [held, aside])))
 
 
@@ -95,64 +98,6 @@ def _server(context: Context, spec: SweepSettings, cell: SweepCell, stack: conte
     if cell.running_limit is not None and server.settings.running_limit is None:
         context.events.note(f"{server.profile.name} does not tell its running limit: B is not known", "warning")
     return server, False
-
-
-def _measure(context: Context, cell: SweepCell, server: Any, done: list[dict[str, Any]], total: int) -> None:
-    from vlmconsole.measure.bench import measure
-
-    before = sum(one["settings"]["requests"] for one in done)
-    context.events.emit("mark", text=f"cell {len(done) + 1}: {cell.name}")
-
-    def on_progress(now: dict[str, Any]) -> None:
-        if now["phase"] != "measured":
-            return
-        context.events.progress(before + now["done"], total, "requests", cell.name)
-        context.events.metric("in_flight", now["in_flight"])
-        context.events.metric("client_lag_s", now["lag_p99_ms"] / 1000, unit="s")
-
-    try:
-        summary, conditions = measure(
-            cell.settings,
-            server,
-            context.run,
-            name=cell.name,
-            calibration=context.places.home / "calibration.json",
-            on_progress=on_progress,
-            stopping=context.stopping,
-            extra={"cell": cell.name},
-        )
-    except LabError as error:
-        _keep(context, cell, done, why=f"{error.message} {error.hint}".strip())
-        return
-    _keep(context, cell, done, summary.to_json(), conditions.model_dump(mode="json"))
-
-
-def _keep(
-    context: Context,
-    cell: SweepCell,
-    done: list[dict[str, Any]],
-    summary: dict[str, Any] | None = None,
-    conditions: dict[str, Any] | None = None,
-    why: str | None = None,
-) -> None:
-    """Write the cell down, measured or not, and tell who follows."""
-    from vlmconsole.measure.sweep import work_done
-
-    entry: dict[str, Any] = {"name": cell.name, "settings": cell.varied(), "state": "failed", "why": why}
-    if summary is not None:
-        equal, said = work_done(cell.settings.output_tokens, cell.settings.requests, summary)
-        entry |= {"state": "valid" if summary["valid"] else "invalid", "why": summary["invalid_because"]}
-        entry |= {"equal_work": equal, "work": said, "summary": summary, "conditions": conditions}
-    done.append(entry)
-    context.run.append_jsonl(CELLS, entry)
-    context.run.write_json("conditions.json", {one["name"]: one["conditions"] for one in done if "conditions" in one})
-    context.events.emit("cell", name=cell.name, state=entry["state"], why=entry["why"])
-    ttft = (summary or {}).get("ttft_s")
-    figures = f"TTFT p50 {ttft['p50']:.3f} s" if ttft else ""
-    speed = (summary or {}).get("throughput_tok_s")
-    parts = [figures, f"{speed:.1f} tok/s" if speed is not None else "", entry.get("work") or "", entry["why"] or ""]
-    level = "info" if entry["state"] == "valid" else "warning"
-    context.events.note(f"{cell.name}: {entry['state']} · {' · '.join(filter(None, parts))}", level)
 
 
 def _summary(spec: SweepSettings, cells: list[SweepCell], done: list[dict[str, Any]]) -> dict[str, Any]:

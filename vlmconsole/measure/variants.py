@@ -1,4 +1,4 @@
-"""The same server with one launch setting changed: its running limit B, or its prefix cache."""
+"""The same server with one launch setting changed: its running limit B, its prefix cache, or any flag."""
 
 from __future__ import annotations
 
@@ -34,6 +34,18 @@ def with_prefix_cache(profile: ServerProfile, on: bool) -> ServerProfile:
     flag = CACHE_ON.get(profile.engine, "") if on else CACHE_OFF[profile.engine]
     argv = (*argv, flag) if flag else argv
     return changed.model_copy(update={"launch": launch.model_copy(update={"argv": argv})})
+
+
+def with_flag(profile: ServerProfile, flag: str, value: bool | int | float | str) -> ServerProfile:
+    """The profile with one launch flag set: true is the flag alone, false leaves it out. Raises ProfileError."""
+    launch = _launch(profile, f"{flag} {value}")
+    where = "extra" if profile.engine == "mlx" else "argv"
+    words: tuple[str, ...] = getattr(launch, where)
+    if isinstance(value, bool):
+        words = (*(word for word in words if word != flag), *((flag,) if value else ()))
+    else:
+        words = set_flag(words, flag, f"{value:g}" if isinstance(value, float) else str(value))
+    return profile.model_copy(update={"launch": launch.model_copy(update={where: words})})
 
 
 def set_flag(argv: Sequence[str], flag: str, value: str) -> tuple[str, ...]:

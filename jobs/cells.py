@@ -1,0 +1,179 @@
+"""The cells of a measuring job: each measured, written down as it ends, and taken over when a killed job goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vlmconsole.jobs.contract import Context
+
+from vlmconsole.errors import LabError
+from vlmconsole.measure.settings import BenchSettings
+from vlmconsole.runs import processes
+from vlmconsole.runs.folder import RunFolder
+
+CELLS = "cells.jsonl"
+
+
+class Cells:
+    """The books of one job: what is done, what that leaves to do, and how long it may take.
+
+    planned: measured requests of each cell by name, in their order.
+    """
+
+    def __init__(self, context: Context, planned: dict[str, int]) -> None:
+        self.context, self.planned = context, planned
+        self.done: list[dict[str, Any]] = []
+        self._begun = time.monotonic()
+        self._fresh = 0  # requests that this attempt was through with
+
+    @property
+    def names(self) -> set[str]:
+        return {entry["name"] for entry in self.done}
+
+    @property
+    def total(self) -> int:
+        return sum(self.planned.values())
+
+    def before(self) -> int:
+        """Requests of the cells that are done."""
+        return sum(self.planned.get(name, 0) for name in self.names)
+
+    def take_over(self, earlier: RunFolder) -> None:
+        """Copy the cells that the attempt before finished, failed ones too, with the raw requests of each.
+
+        Not when the settings differ, nor when every cell failed: then it is measured anew.
+        """
+        # Whoever killed that attempt may have left its server, which holds the device and perhaps the port.
+        processes.kill_family(None, earlier.path)
+        context = self.context
+        if earlier.job().get("spec") != context.run.job().get("spec"):
+            context.events.note(f"{earlier.name} had other settings: every cell is measured anew", "warning")
+            return
+        found = [one for one in earlier.read_jsonl(CELLS) if one["state"] != "stopped" and one["name"] in self.planned]
+        if all(one["state"] == "failed" for one in found):
+            return
+        names = {one["name"] for one in found}
+        for row in earlier.read_jsonl("requests.jsonl"):
+            if row.get("cell") in names:
+                context.run.append_jsonl("requests.jsonl", row)
+        for one in found:
+            self._write({"from": earlier.name, **one})
+        context.events.note(f"taken over from {earlier.name}: {', '.join(one['name'] for one in found)}")
+
+    def measure(
+        self,
+        name: str,
+        settings: BenchSettings,
+        server: Any,
+        varied: dict[str, Any],
+        more: Callable[[], dict[str, Any]] = dict,
+    ) -> dict[str, Any]:
+        """Measure one cell on a server that answers and write it down; ``more``, asked after it, goes into its line."""
+        from vlmconsole.measure.bench import measure
+        from vlmconsole.measure.sweep import work_done
+
+        context, before = self.context, self.before()
+        context.events.emit("mark", text=f"cell {len(self.done) + 1}: {name}")
+
+        def on_progress(now: dict[str, Any]) -> None:
+            if now["phase"] != "measured":
+                return
+            context.events.progress(before + now["done"], self.total, "requests", name)
+            context.events.metric("in_flight", now["in_flight"])
+            context.events.metric("client_lag_s", now["lag_p99_ms"] / 1000, unit="s")
+
+        try:
+            summary, conditions = measure(
+                settings,
+                server,
+                context.run,
+                name=name,
+                calibration=context.places.home / "calibration.json",
+                on_progress=on_progress,
+                stopping=context.stopping,
+                extra={"cell": name},
+            )
+        except LabError as error:
+            return self.failed(name, varied, error, more())
+        said = summary.to_json()
+        equal, work = work_done(settings.output_tokens, settings.requests, said)
+        # Asked to stop under it: what it has is kept, and an attempt that goes on measures it again.
+        state = "valid" if summary.valid else "invalid"
+        ended = summary.n + sum(summary.set_aside.values())
+        if context.stopping() and ended < settings.requests:
+            state = "stopped"
+        return self._keep(
+            {
+                "name": name,
+                "settings": varied,
+                "state": state,
+                "why": "stopped on request" if state == "stopped" else summary.invalid_because,
+                **more(),
+                "equal_work": equal,
+                "work": work,
+                "summary": said,
+                "conditions": conditions.model_dump(mode="json"),
+            }
+        )
+
+    def failed(
+        self, name: str, varied: dict[str, Any], error: LabError, more: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Keep a cell that could not be measured, with the reason."""
+        why = f"{error.message} {error.hint}".strip()
+        return self._keep({"name": name, "settings": varied, "state": "failed", "why": why, **(more or {})})
+
+    def _keep(self, entry: dict[str, Any]) -> dict[str, Any]:
+        self._fresh += self.planned.get(entry["name"], 0)
+        self._write(entry)
+        context, left = self.context, self.left_s()
+        context.events.progress(self.before(), self.total, "requests", entry["name"])
+        context.events.emit(
+            "cell",
+            name=entry["name"],
+            state=entry["state"],
+            why=entry["why"],
+            done=len(self.done),
+            total=len(self.planned),
+            left_s=left,
+        )
+        eta = f"cell {len(self.done)} of {len(self.planned)}" + (f", about {left:.0f} s left" if left else "")
+        level = "info" if entry["state"] == "valid" else "warning"
+        context.events.note(f"{entry['name']}: {entry['state']} · {line(entry)} · {eta}", level)
+        return entry
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        self.done.append(entry)
+        context = self.context
+        context.run.append_jsonl(CELLS, entry)
+        context.run.write_json(
+            "conditions.json", {one["name"]: one["conditions"] for one in self.done if "conditions" in one}
+        )
+
+    def left_s(self) -> float | None:
+        """Seconds still to go at this attempt's speed, server starts included; None before its first cell ended."""
+        if not self._fresh:
+            return None
+        return round((time.monotonic() - self._begun) / self._fresh * (self.total - self.before()), 1)
+
+
+def line(entry: dict[str, Any]) -> str:
+    """A cell's figures in words."""
+    summary: dict[str, Any] = entry.get("summary") or {}
+    ttft, speed = summary.get("ttft_s"), summary.get("throughput_tok_s")
+    parts: Sequence[str] = (
+        f"TTFT p50 {ttft['p50']:.3f} p95 {ttft['p95']:.3f} s" if ttft else "",
+        f"{speed:.1f} tok/s" if speed is not None else "",
+        memory_text(entry),
+        entry.get("work") or "",
+        entry.get("why") or "",
+    )
+    return " · ".join(filter(None, parts))
+
+
+def memory_text(entry: dict[str, Any]) -> str:
+    """A cell's memory peak in words, "" where none was sampled."""
+    peak: dict[str, Any] = entry.get("memory") or {}
+    return f"{peak['kind']} peak {peak['peak_bytes'] / 2**20:.0f} MiB" if peak.get("peak_bytes") else ""

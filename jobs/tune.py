@@ -1,0 +1,263 @@
+"""The kind ``tune``: a grid of launch parameters, a rule frozen before the first cell, and a confirmed winner.
+
+Run folder: rule.json (frozen), cells.jsonl, requests.jsonl, conditions.json, server-CELL.log, chosen.toml (the
+profile), summary.json with the rule's reasoning step by step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import tomlkit
+from vlmconsole.jobs.cells import Cells
+from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped
+from vlmconsole.jobs.serve import profile_of
+from vlmconsole.jobs.sweep import held, say_how_held
+
+from vlmconsole.engines.profile import ServerProfile, save_profile
+from vlmconsole.errors import LabError
+from vlmconsole.measure.tune import TuneCell, TuneSettings, Value, with_parameters
+from vlmconsole.runs.places import Places
+
+RULE = "rule.json"
+CONFIRM = "confirm-"
+
+
+def run(context: Context, spec: TuneSettings) -> dict[str, Any]:
+    """Freeze the rule, measure every cell, apply the rule, measure winner and baseline again, save the profile."""
+    from vlmconsole.measure import tune_rule
+
+    profile = _launched(spec, context.places)
+    cells, base = spec.expand(), spec.baseline()
+    for cell in cells:
+        spec.profile(cell, profile)  # a parameter that cannot be set is said before anything runs
+    frozen = _freeze(context, spec)
+    names = [cell.name for cell in cells] + [f"{CONFIRM}chosen", f"{CONFIRM}baseline"]
+    book = Cells(context, {name: spec.requests for name in names})
+    if context.earlier is not None:
+        _same_rule(context, frozen)
+        book.take_over(context.earlier)
+
+    result: dict[str, Any] = {"choice": None, "confirmation": None}
+    with contextlib.suppress(Stopped):
+        for cell in cells:
+            _cell(context, spec, profile, cell, book, cell.name)
+        measured = [tune_rule.Measured.of(entry) for entry in book.done if not entry["name"].startswith(CONFIRM)]
+        if all(cell.state == "failed" for cell in measured):
+            raise JobError(f"no cell could be measured: {measured[0].why}")
+        choice = tune_rule.choose(measured, spec.rule, base.name)
+        result["choice"] = choice.to_json()
+        for step in (*choice.steps, f"chosen: {choice.chosen or 'none'}, as {choice.why}"):
+            context.events.note(step)
+        winner = next((cell for cell in cells if cell.name == choice.chosen), None)
+        if winner is not None:
+            result["confirmation"] = _confirm(context, spec, profile, winner, base, book)
+            result |= _save(context, spec, profile, winner, result["confirmation"])
+    summary = _summary(spec, book, frozen, result)
+    if context.stopping():
+        raise Stopped(summary)
+    return summary
+
+
+def _launched(spec: TuneSettings, places: Places) -> ServerProfile:
+    from vlmconsole.engines.servers import launched_here
+
+    profile = profile_of(spec.server, places)
+    if not launched_here(profile):
+        raise JobError(
+            f"{spec.server} is not started by this lab, so it cannot be restarted with other launch parameters",
+            "run this on the server's own machine with a profile that has a [launch] table",
+        )
+    return profile
+
+
+def _freeze(context: Context, spec: TuneSettings) -> dict[str, Any]:
+    """Write the rule down with its hash in the ledger, before anything is measured."""
+    from vlmconsole.gates.ledger import Ledger
+    from vlmconsole.gates.plan import freeze
+    from vlmconsole.measure.tune_rule import CONFIRMED, STEPS
+
+    plan = spec.plan() | {"steps": list(STEPS), "confirmed": CONFIRMED}
+    frozen = freeze(context.run, RULE, plan, Ledger(context.places.ledger))
+    context.events.note(f"rule frozen before the first cell: sha256 {frozen.sha256[:16]}… ({RULE})")
+    return {"file": RULE, "sha256": frozen.sha256, "t": frozen.t}
+
+
+def _same_rule(context: Context, frozen: dict[str, Any]) -> None:
+    """Cells are only taken over under the very rule that was frozen before them. Raises LabError otherwise."""
+    from vlmconsole.gates.ledger import Ledger
+    from vlmconsole.gates.plan import read_frozen
+
+    assert context.earlier is not None
+    if not context.earlier.file("cells.jsonl").exists():
+        return  # it came to no cell
+    before = read_frozen(context.earlier, RULE, Ledger(context.places.ledger))
+    if before.sha256 != frozen["sha256"]:
+        raise JobError(
+            f"{context.earlier.name} was measured under another rule ({before.sha256[:12]}…)",
+            "a rule is never changed after the first cell: start a new run",
+        )
+    frozen["first_frozen"] = before.t
+
+
+def _cell(
+    context: Context, spec: TuneSettings, profile: ServerProfile, cell: TuneCell, book: Cells, name: str
+) -> dict[str, Any]:
+    """One cell on a server started for it alone; kept with the reason when that server does not come up."""
+    from vlmconsole.jobs import owned
+
+    from vlmconsole.engines import launch
+    from vlmconsole.measure.tune_memory import sampled
+
+    known = next((entry for entry in book.done if entry["name"] == name), None)
+    if known is not None:
+        return known
+    context.check_stop()
+    mine, settings = spec.profile(cell, profile), spec.bench()
+    varied = {"concurrency": spec.concurrency, "requests": spec.requests, "running_limit": mine.running_limit}
+    more: dict[str, Any] = {"parameters": cell.values, "memory": None}
+    try:
+        with owned.owned(context, mine, name) as server:
+            more |= {"read_back": _read_back(cell, server.settings.values), "kv_tokens": server.settings.kv_tokens}
+            if not book.done:
+                say_how_held(context, settings, server)
+            with sampled(launch.recorded(context.places, server.profile.name)) as peak:
+                entry = book.measure(name, settings, server, varied, lambda: {**more, "memory": peak.to_json()})
+    except LabError as error:
+        return book.failed(name, varied, error, more)
+    context.check_stop()
+    return entry
+
+
+def _read_back(cell: TuneCell, values: dict[str, Any]) -> dict[str, Any]:
+    """What the server says of the cell's parameters, None where it does not tell. Raises JobError where it differs."""
+    told: dict[str, Any] = {}
+    for key, wanted in cell.values.items():
+        have = values.get(key.replace("_", "-"))
+        told[key] = have
+        if have is not None and not _equal(have, wanted):
+            raise JobError(f"the server has {key} {have}, {wanted} was asked for")
+    return told
+
+
+def _equal(have: Any, wanted: Value) -> bool:
+    try:
+        return abs(float(have) - float(wanted)) < 1e-9
+    except (TypeError, ValueError):
+        return str(have) == str(wanted)
+
+
+def _confirm(
+    context: Context, spec: TuneSettings, profile: ServerProfile, winner: TuneCell, base: TuneCell, book: Cells
+) -> dict[str, Any]:
+    """Winner and baseline on fresh starts, 2 × the requests of a cell; judged by the limits frozen before."""
+    from vlmconsole.measure import tune_rule
+
+    chosen = tune_rule.Measured.of(_cell(context, spec, profile, winner, book, f"{CONFIRM}chosen"))
+    other = tune_rule.Measured.of(_cell(context, spec, profile, base, book, f"{CONFIRM}baseline"))
+    confirmed, said = tune_rule.confirm(chosen, other, spec.rule)
+    changed = tune_rule.change(chosen, other)
+    context.events.note(
+        f"{'confirmed' if confirmed else 'NOT confirmed'} on fresh starts: {'; '.join(said)}",
+        "info" if confirmed else "warning",
+    )
+    return {
+        "state": "confirmed" if confirmed else "not confirmed",
+        "said": list(said),
+        "change": changed,
+        "chosen": chosen.name,
+        "baseline": other.name,
+        "same_cell": winner.name == base.name,
+    }
+
+
+def _save(
+    context: Context, spec: TuneSettings, profile: ServerProfile, winner: TuneCell, confirmation: dict[str, Any]
+) -> dict[str, Any]:
+    """The chosen launch line: always in the run folder, and as a profile of the lab when it was confirmed.
+
+    Everything that was not tuned stays as the profile has it, its prefix cache too. No profile is overwritten.
+    """
+    name = spec.save_as or f"{profile.name}-tuned"
+    free, number = name, 2
+    while (context.places.servers / f"{free}.toml").exists():
+        free, number = f"{name}-{number}", number + 1
+    values = ", ".join(f"{key} {value}" for key, value in winner.values.items())
+    tuned = with_parameters(profile, winner.values).model_copy(
+        update={
+            "name": free,
+            "title": f"{profile.title or profile.name}, tuned",
+            "notes": f"{values}: chosen by run {context.run.name}, {confirmation['state']}. {profile.notes}".strip(),
+        }
+    )
+    values_of = tuned.model_dump(mode="json", exclude_defaults=True, exclude={"name"})
+    context.run.file("chosen.toml").write_text(tomlkit.dumps(values_of), "utf-8")
+    line = _words(tuned)
+    if confirmation["state"] != "confirmed":
+        context.events.note("the choice was not confirmed: it is kept in chosen.toml and not made a profile", "warning")
+        return {"profile": None, "launch": line}
+    save_profile(context.places.servers, tuned)
+    context.events.note(f"saved as server profile {free}: vlmconsole servers start {free}")
+    return {"profile": free, "launch": line}
+
+
+def _words(profile: ServerProfile) -> list[str]:
+    """The launch line as the profile holds it; for mlx-vlm, which the lab starts by itself, what is added to it."""
+    assert profile.launch is not None
+    if profile.engine == "mlx":
+        limit = [] if profile.running_limit is None else ["--max-num-seqs", str(profile.running_limit)]
+        return ["mlx_vlm.server", *limit, *profile.launch.extra]
+    return [*profile.launch.argv, *profile.launch.extra]
+
+
+def _summary(spec: TuneSettings, book: Cells, frozen: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    choice, confirmation = result["choice"], result["confirmation"]
+    measured = [entry["summary"] for entry in book.done if "summary" in entry]
+    chosen = choice["chosen"] if choice else None
+    return {
+        "verdict": confirmation["state"] if confirmation else "no choice" if choice else "not finished",
+        "chosen": chosen,
+        "why": choice["why"] if choice else None,
+        "baseline": spec.baseline().name,
+        "rule_sha256": frozen["sha256"],
+        "n": sum(one["n"] for one in measured),
+        "requests": sum(one["planned"] for one in measured),
+        "failures": sum(one["failures"] for one in measured),
+        "profile": result.get("profile"),
+        "launch": result.get("launch"),
+        "rule": {**spec.rule.model_dump(mode="json"), **frozen},
+        "choice": choice,
+        "confirmation": confirmation,
+        "cells": book.done,
+        "limits_of_this": (
+            f"{spec.requests} requests a cell: no statement about rare slow requests; "
+            "memory is sampled, shorter peaks are missed; other inputs or hardware need their own tuning"
+        ),
+    }
+
+
+def estimate(spec: TuneSettings) -> Estimate:
+    """The number of requests and of server starts is known; how fast the server is shows only while it runs."""
+    cells = len(spec.expand())
+    total = (cells + 2) * spec.requests
+    return Estimate(
+        note=f"{total} requests and {(cells + 2) * spec.warm_up} warm-ups: {cells} cells and 2 confirmations,"
+        f" each on a server started anew"
+    )
+
+
+def devices(spec: TuneSettings, places: Places) -> list[str]:
+    """Those of its own servers."""
+    return held([spec.server], places)
+
+
+KIND = JobKind(
+    name="tune",
+    title="Tune a server's launch parameters",
+    spec=TuneSettings,
+    run=run,
+    estimate=estimate,
+    timing_sensitive=True,
+    devices=devices,
+)

@@ -1,0 +1,160 @@
+"""Settings of a tuning run: a grid of launch parameters, the load they are measured under, and the rule that chooses.
+
+Light: forms and the command line import it. The rule itself is applied in `measure.tune_rule`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.measure.settings import LAG_LIMIT_S, BenchSettings
+from vlmconsole.measure.variants import LIMIT_FLAG, with_flag, with_prefix_cache, with_running_limit
+
+Value = bool | int | float | str
+#: what a server uses at its peak as it was sampled, in the place of a launch parameter's value
+SAMPLED = "sampled peak"
+_KEY = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class Consistent(BaseModel):
+    """What every measured answer must be for its cell to stay in."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    finish_reason: Literal["length"] = Field(description="how every answer must end: at its ceiling")
+    output_tokens: int = Field(ge=1, description="tokens that every answer must have, exactly")
+
+
+class Rule(BaseModel):
+    """How the winner is chosen. Nothing here has a default: it is decided, and frozen, before the first cell."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    baseline: dict[str, Value] = Field(description="the cell that others are compared with, by its parameters")
+    consistent: Consistent = Field(description="what makes a cell's outputs consistent")
+    throughput_floor: float = Field(gt=0, le=2, description="least throughput, as a share of the baseline's")
+    close_within: float = Field(ge=0, le=1, description="TTFT p95 this share above the lowest still counts as close")
+    memory: str = Field(description=f"what decides between close cells: a parameter of the grid, or “{SAMPLED}”")
+
+
+class TuneSettings(BaseModel):
+    """A tuning run. Each cell is a server of its own, started anew with one combination of launch parameters."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    server: str = Field(description="profile of a server that this lab starts")
+    grid: dict[str, list[Value]] = Field(description="values to cross, by launch parameter, e.g. chunked_prefill_size")
+    rule: Rule = Field(description="how the winner is chosen; frozen before the first cell")
+    running_limit: int | None = Field(None, ge=1, description="B, the same in every cell; default: the profile's")
+    prefix_cache: bool = Field(False, description="prefix cache while measuring; the chosen profile keeps its own")
+    concurrency: int = Field(4, ge=1, description="C, requests that the client keeps in flight")
+    requests: int = Field(12, ge=1, description="measured requests in each cell")
+    warm_up: int = Field(4, ge=0, description="requests before, in each cell, not counted")
+    image: str = Field("", description="picture size in pixels, WIDTHxHEIGHT; empty: text only")
+    input_tokens: int | None = Field(None, ge=1, description="prompt tokens, the picture's among them; default: short")
+    output_tokens: int = Field(128, ge=1, description="output, tokens; held to exactly this where the engine can")
+    seed: int = Field(0, description="of the inputs")
+    lag_limit_ms: float = Field(LAG_LIMIT_S * 1000, gt=0, description="client lag (p99, ms) that makes a cell INVALID")
+    total_timeout_s: float = Field(900.0, gt=0, description="longest a request may take, s")
+    save_as: str = Field("", description="name of the chosen profile; default: the server's with -tuned")
+
+    @model_validator(mode="after")
+    def _check(self) -> TuneSettings:
+        self.bench()  # a bad picture size is said now
+        if not self.grid:
+            raise ValueError("grid is empty: name launch parameters and their values")
+        for key, values in self.grid.items():
+            if not _KEY.fullmatch(key):
+                raise ValueError(f"grid.{key}: write a launch parameter as chunked_prefill_size")
+            if not values or len(set(map(repr, values))) != len(values):
+                raise ValueError(f"grid.{key}: give each value once, at least one")
+            if key in ("max_running_requests", "max_num_seqs") and self.running_limit is not None:
+                raise ValueError(f"grid.{key} and running_limit are the same setting (B): leave one out")
+        if set(self.rule.baseline) != set(self.grid):
+            raise ValueError(f"rule.baseline must give a value for each of: {', '.join(self.grid)}")
+        self.baseline()
+        if self.rule.memory != SAMPLED and self.rule.memory not in self.grid:
+            raise ValueError(f"rule.memory must be “{SAMPLED}” or one of: {', '.join(self.grid)}")
+        if self.rule.memory in self.grid and not all(_is_number(one) for one in self.grid[self.rule.memory]):
+            raise ValueError(f"rule.memory: the values of {self.rule.memory} are no numbers")
+        if self.rule.consistent.output_tokens != self.output_tokens:
+            raise ValueError("rule.consistent.output_tokens must be output_tokens: that is what is asked for")
+        return self
+
+    def bench(self) -> BenchSettings:
+        """The same load as settings of one measurement; answers of another length are set aside."""
+        shared = set(BenchSettings.model_fields) & set(TuneSettings.model_fields)
+        return BenchSettings.model_validate({**self.model_dump(include=shared), "equal_work": True})
+
+    def expand(self) -> list[TuneCell]:
+        """Every cell in the order of measuring: the last parameter changes fastest."""
+        crossed = itertools.product(*self.grid.values())
+        return [TuneCell.of(dict(zip(self.grid, values, strict=True))) for values in crossed]
+
+    def baseline(self) -> TuneCell:
+        """The grid's cell that the rule names. Raises ValueError when it is none of them."""
+        for cell in self.expand():
+            if all(_same(cell.values[key], self.rule.baseline[key]) for key in self.grid):
+                return cell
+        raise ValueError(f"rule.baseline {self.rule.baseline} is no cell of the grid")
+
+    def profile(self, cell: TuneCell, profile: ServerProfile) -> ServerProfile:
+        """The profile that this cell is measured with. Raises ProfileError for a server that is not launched here."""
+        if self.running_limit is not None:
+            profile = with_running_limit(profile, self.running_limit)
+        if profile.prefix_cache != self.prefix_cache:
+            profile = with_prefix_cache(profile, self.prefix_cache)
+        return with_parameters(profile, cell.values)
+
+    def plan(self) -> dict[str, Any]:
+        """What is frozen before the first cell: the rule, every cell in its order, and the load."""
+        return {
+            "rule": self.rule.model_dump(mode="json"),
+            "cells": [{"name": cell.name, **cell.values} for cell in self.expand()],
+            "baseline": self.baseline().name,
+            "load": self.model_dump(mode="json", exclude={"rule", "grid", "save_as"}),
+            "confirmation": "the chosen cell and the baseline, each on a server started anew, under the same load",
+        }
+
+
+@dataclass(frozen=True)
+class TuneCell:
+    """One combination of launch parameters; the name tells it apart in tables and files."""
+
+    name: str
+    values: dict[str, Value]
+
+    @staticmethod
+    def of(values: dict[str, Value]) -> TuneCell:
+        # The first word of a parameter tells it apart in a name, unless two of them begin alike.
+        short = {key: key.partition("_")[0] for key in values}
+        if len(set(short.values())) < len(short):
+            short = {key: key.replace("_", "-") for key in values}
+        name = "-".join(f"{short[key]}-{value}" for key, value in values.items())
+        return TuneCell(re.sub(r"[^A-Za-z0-9._-]+", "-", name), values)
+
+
+def with_parameters(profile: ServerProfile, values: dict[str, Value]) -> ServerProfile:
+    """The profile with launch parameters set: true is the flag alone, false leaves it out. Raises ProfileError."""
+    for key, value in values.items():
+        flag = f"--{key.replace('_', '-')}"
+        limit = LIMIT_FLAG.get(profile.engine, "--max-num-seqs")
+        if flag == limit and isinstance(value, int) and not isinstance(value, bool):
+            profile = with_running_limit(profile, value)
+        else:
+            profile = with_flag(profile, flag, value)
+    return profile
+
+
+def _same(one: Value, other: Value) -> bool:
+    return (type(one) is type(other) and one == other) or (_is_number(one) and _is_number(other) and one == other)
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
