@@ -83,7 +83,8 @@ def _take_globals(words: list[str]) -> list[str]:
 def _open_console() -> int:
     if state.json:
         raise Failure("--json needs a command; the console itself is a screen.", USAGE, 2)
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    # Under `vlmconsole web` the terminal is in the browser, behind a driver that the environment names.
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) and "TEXTUAL_DRIVER" not in os.environ:
         raise Failure(
             "The console needs a terminal, and this is a pipe or a file.",
             "Every screen has a plain twin: `vlmconsole --help` lists them, `vlmconsole chat TEXT` answers here.",

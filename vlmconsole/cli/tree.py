@@ -29,6 +29,7 @@ COMMANDS = {
     "score": "score",
     "env": "env",
     "gauges": "gauges",
+    "web": "web",
     "doctor": "doctor",
 }
 
