@@ -69,7 +69,9 @@ def read(path: Path) -> dict[str, Any]:
 def copy(source: Path, target: Path) -> None:
     """Bring a checkpoint and its note into a new attempt's folder; the old one is only read."""
     write_atomic(_note(target), _note(source).read_bytes() if _note(source).exists() else b"{}")
-    shutil.copyfile(source, target)
+    beside = target.with_suffix(".part")  # a kill in the middle must not leave half a checkpoint under its name
+    shutil.copyfile(source, beside)
+    beside.replace(target)
 
 
 def _note(path: Path) -> Path:

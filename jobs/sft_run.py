@@ -1,0 +1,357 @@
+"""One supervised training from its data to its chosen adapter, with everything written down on the way.
+
+Imported only inside a worker: it needs torch. What a kill leaves is a checkpoint and the adapters of finished epochs;
+a retry copies them into its own folder and goes on to the same weights.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vlmconsole.jobs import data
+from vlmconsole.jobs.contract import Context, JobError, Stopped
+from vlmconsole.jobs.sft_dev import develop, read_rewards
+
+from vlmconsole.counting.dataset import manifest_digest
+from vlmconsole.gates.ledger import Ledger
+from vlmconsole.gates.plan import freeze
+from vlmconsole.measure.machine import hardware
+from vlmconsole.runs.conditions import Conditions
+from vlmconsole.runs.events import json_line
+from vlmconsole.runs.folder import RunFolder, list_runs, write_atomic
+from vlmconsole.training import bases, checkpoint, curriculum, kept, model, selection, sft
+from vlmconsole.training.adapters import base_sha256, check_fits, find_adapter, open_adapter
+from vlmconsole.training.provenance import Provenance
+
+if TYPE_CHECKING:
+    from vlmconsole.jobs.sft import SftSpec
+
+CHECKPOINT, TRAINING, START = "checkpoint.pt", "training.jsonl", "start"
+LOOK = 10  # steps between two points of the slower curves
+
+
+class Teacher:
+    """The state of one attempt. `run` is the whole of it, in order; each part says what it did in the events."""
+
+    def __init__(self, context: Context, spec: "SftSpec") -> None:
+        import torch
+
+        torch.set_num_threads(spec.threads)
+        self.context, self.run_folder, self.spec = context, context.run, spec
+        self.base = bases.base_folder(spec.base)
+        self.device = bases.device_for(spec.device)
+        self.precision = bases.precision_for(spec.precision, self.device)
+        self.base_sha = base_sha256(self.base)
+        self.parent: str | None = None
+
+    def run(self) -> dict[str, Any]:
+        folder = data.ready(self.context, self.spec.data)
+        manifest = data.examined(self.context, folder)
+        self.dataset, self.digest = folder.name, manifest_digest(manifest)
+        self.dev_split = next(name for name, split in manifest["splits"].items() if split["role"] == "dev")
+        self.dev = data.split_rows(folder, manifest, "dev")
+        rows = data.split_rows(folder, manifest, "train")
+        self._freeze()
+        left = self._left()
+        loaded = model.load(self.base, dtype=self.precision, device=self.device)
+        adapted = self._begin(loaded, left)
+        frozen = sft.frozen_sha256(adapted)
+        self._audit_mask(loaded, rows)
+        plan = curriculum.Plan(len(rows), self.spec.epochs, self.spec.batch, self.spec.accumulation, self.spec.seed)
+        self.course = sft.Course(loaded, adapted, rows, plan, self._settings())
+        if left is not None:
+            self._take_up(left)
+        # Answers come from the same weights that are trained: the adapter sits inside the base.
+        self.answering = model.Loaded(adapted.get_base_model(), loaded.tokenizer, loaded.images, loaded.folder)
+        self._write_conditions(len(rows))
+        for epoch in range(1, self.spec.epochs + 1):
+            self._epoch(epoch)
+        return self._finish(frozen)
+
+    # ── before the first step ──────────────────────────────────────────────────────────────────────────────────
+
+    def _freeze(self) -> None:
+        """The rule of selection goes into the ledger before anything is learnt."""
+        rule = selection.Rule(
+            self.dataset,
+            self.digest,
+            self.dev_split,
+            tuple(row.uid for row in self.dev),
+            tuple(sorted(self.spec.dev_epochs)),
+            self.spec.max_new_tokens,
+        )
+        frozen = freeze(self.run_folder, selection.FILE, rule.to_json(), Ledger(self.context.places.ledger))
+        self.context.events.note(f"the rule of selection is frozen: {frozen.sha256[:12]}…")
+
+    def _left(self) -> RunFolder | None:
+        """The nearest earlier attempt that left a checkpoint; None to start at step 0."""
+        run = self.run_folder if self.run_folder.file(CHECKPOINT).exists() else self.context.earlier
+        while run is not None and not run.file(CHECKPOINT).exists():
+            earlier = run.job().get("earlier")
+            run = RunFolder(Path(earlier)) if earlier else None
+        return run
+
+    def _begin(self, loaded: model.Loaded, left: RunFolder | None) -> Any:
+        """The model with its starting adapter, which is kept as ``start/`` so that every change can be recomputed."""
+        start = self.run_folder.file(START)
+        source: Path | None = None
+        if left is not None:
+            if left.path != self.run_folder.path:
+                kept.copy_adapter(left.file(START), start)
+            source = start if self.spec.adapter else None
+            origin = open_adapter(start).provenance
+            self.parent = origin.parent_sha256 if origin else None
+        elif self.spec.adapter:
+            found = find_adapter(self.context.places, self._named(self.spec.adapter))
+            label = check_fits(found, self.base, self.precision, self.spec.other_base)
+            self.context.events.note(
+                f"going on from {found.name} ({found.sha256[:12]}…){': ' + label if label else ''}",
+                "warning" if label else "info",
+            )
+            source, self.parent = found.path, found.sha256
+        adapted = sft.adapted(loaded, self._settings(), source)
+        if left is None:
+            kept.save_adapter(adapted, start, self._origin(0, 0))
+        return adapted
+
+    def _named(self, name: str) -> str:
+        """The adapter of the newest finished run of the preset `name`, where there is one; else the name itself."""
+        for run in list_runs(self.context.places.runs):
+            if run.job().get("preset") == name and run.state().get("state") == "done":
+                adapter = (run.read_json("summary.json") or {}).get("adapter")
+                if adapter:
+                    return str(adapter)
+        return name
+
+    def _audit_mask(self, loaded: model.Loaded, rows: list[Any]) -> None:
+        """What each training picture teaches, from the tensors themselves. Raises JobError before the first step."""
+        masked = list(curriculum.audit_mask(loaded, rows, self.context.stopping))
+        self.context.check_stop()
+        wrong = [one for one in masked if one.wrong]
+        supervised = sum(one.stop - one.start for one in masked)
+        total = sum(one.tokens for one in masked)
+        self.run_folder.write_json(
+            "mask.json",
+            {
+                "rule": "the answer and its end mark count; question, picture and padding never do",
+                "dataset": self.dataset,
+                "dataset_sha256": self.digest,
+                "rows": len(masked),
+                "tokens": total,
+                "supervised_tokens": supervised,
+                "visual_tokens_supervised": sum(one.visual for one in masked),
+                "wrong": len(wrong),
+                "each": [one.to_json() for one in masked],
+            },
+        )
+        if wrong:
+            raise JobError(
+                f"{len(wrong)} of {len(masked)} pictures would teach wrong tokens: {wrong[0].uid}: {wrong[0].wrong}.",
+                "Nothing was trained; mask.json lists them.",
+            )
+        self.context.events.note(f"mask audit: {supervised} of {total} tokens count, all of them answers")
+
+    def _write_conditions(self, rows: int) -> None:
+        import torch
+        import transformers
+
+        conditions = Conditions(
+            hardware=hardware(),
+            engine="transformers",
+            engine_version=transformers.__version__,
+            model=bases.base_name(self.spec.base),
+            model_sha256=self.base_sha,
+            precision=self.precision,
+            adapter=f"continues {self.parent}" if self.parent else "fresh",
+            clock="a step: drawing up the tensors, forward, backward, update",
+            n=rows,
+            temperature=0.0,
+            seed=self.spec.seed,
+            max_tokens=self.spec.max_new_tokens,
+            settings={
+                "torch": torch.__version__,
+                "threads": self.spec.threads,
+                "device": self.device,
+                "dataset": self.dataset,
+                "dataset_sha256": self.digest,
+            },
+            notes=(selection.NOT_A_BASELINE,),
+        )
+        self.run_folder.write_json("conditions.json", conditions.model_dump(mode="json"))
+
+    # ── checkpoints ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _identity(self) -> dict[str, Any]:
+        """What a checkpoint must agree with to be gone on from."""
+        return {
+            "spec": self.spec.model_dump(mode="json"),
+            "base": self.base_sha,
+            "dataset": self.digest,
+            "parent": self.parent,
+            "device": self.device,
+            "precision": self.precision,
+        }
+
+    def _keep(self) -> None:
+        state = {"identity": self._identity(), **self.course.state()}
+        checkpoint.save(self.run_folder.file(CHECKPOINT), state, step=self.course.done, label="resumable")
+
+    def _take_up(self, left: RunFolder) -> None:
+        """Bring what an earlier attempt finished into this folder, the checkpoint last, and go on from it."""
+        state = checkpoint.read(left.file(CHECKPOINT))
+        mine, theirs = self._identity(), state["identity"]
+        other = sorted(key for key in mine if mine[key] != theirs.get(key))
+        if other:
+            raise JobError(
+                f"The checkpoint of {left.name} was made with another {' and '.join(other)}.",
+                "It is left as it was; start the preset anew.",
+            )
+        self.course.take_up(state)
+        done, per_epoch = self.course.done, self.course.plan.steps_per_epoch
+        lines = [line for line in left.read_jsonl(TRAINING) if line["step"] <= done]
+        if len(lines) != done:
+            raise JobError(f"{TRAINING} of {left.name} holds {len(lines)} of {done} steps.", "Start the preset anew.")
+        past = range(1, (done - 1) // per_epoch + 1)
+        missing = [f"epoch-{epoch}" for epoch in past if not left.file(f"epoch-{epoch}").is_dir()]
+        missing += [
+            file
+            for epoch in past
+            if epoch in self.spec.dev_epochs and not left.file(file := selection.development_file(epoch)).exists()
+        ]
+        if missing:
+            raise JobError(f"{left.name} has lost {', '.join(missing)}.", "Start the preset anew.")
+        if left.path != self.run_folder.path:
+            for epoch in range(1, done // per_epoch + 1):
+                if left.file(f"epoch-{epoch}").is_dir():  # the last may not have come to it: it is saved now
+                    kept.copy_adapter(left.file(f"epoch-{epoch}"), self.run_folder.file(f"epoch-{epoch}"))
+                file = selection.development_file(epoch)
+                if left.file(file).exists():
+                    write_atomic(self.run_folder.file(file), left.file(file).read_bytes())
+        write_atomic(self.run_folder.file(TRAINING), b"".join(json_line(line) for line in lines))
+        if left.path != self.run_folder.path:
+            checkpoint.copy(left.file(CHECKPOINT), self.run_folder.file(CHECKPOINT))
+            for line in lines:  # so that the curves are whole
+                self._curves(line)
+        self.context.events.note(f"going on exactly from step {done} of {left.name}")
+
+    # ── training ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _epoch(self, epoch: int) -> None:
+        last = epoch * self.course.plan.steps_per_epoch
+        try:
+            for step in self.course.steps(last):
+                self._took(step)
+                if self.context.stopping():
+                    self._keep()
+                    raise Stopped({"note": "stopped; a retry goes on from its checkpoint", "steps": step.step})
+        except sft.DivergedError as error:
+            raise JobError(
+                f"The training diverged in epoch {epoch}: {error}.",
+                "The bad step was not taken; the last checkpoint and the finished epochs' adapters are whole. "
+                "Lower lr, or start from another seed.",
+            ) from None
+        folder = self.run_folder.file(f"epoch-{epoch}")
+        if self.course.done > last or (folder.exists() and self._judged(epoch)):
+            return  # finished by an earlier attempt
+        self._keep()
+        kept.save_adapter(self.course.model, folder, self._origin(epoch, last))
+        self.context.events.note(f"epoch {epoch}: adapter saved, weights only (the checkpoint can be gone on from)")
+        if not self._judged(epoch):
+            develop(self, epoch)
+
+    def _judged(self, epoch: int) -> bool:
+        """Whether the epoch needs no development, or has had it."""
+        file = self.run_folder.file(selection.development_file(epoch))
+        return epoch not in self.spec.dev_epochs or file.exists()
+
+    def _took(self, step: sft.Step) -> None:
+        line = step.to_json()
+        self.run_folder.append_jsonl(TRAINING, line)
+        self._curves(line)
+        if step.step % LOOK == 0:
+            used = sft.memory_bytes(self.course.model)
+            if used is not None:
+                self.context.events.metric("GPU memory", used / 2**30, step=step.step, unit="GiB")
+        if step.step % self.spec.checkpoint_every == 0:
+            self._keep()
+        note = f"epoch {step.epoch} of {self.spec.epochs}: loss {step.loss:.4f}, {step.seconds:.2f} s a step"
+        self.context.events.progress(step.step, self.course.plan.steps, note=note)
+        if step.step % LOOK == 0 or step.step == 1:
+            self.context.log(f"step {step.step} of {self.course.plan.steps}, {note}")
+
+    def _curves(self, line: dict[str, Any]) -> None:
+        step = line["step"]
+        self.context.events.metric("loss", line["loss"], step=step)
+        self.context.events.metric("grad norm", line["grad_norm"], step=step)
+        if step % LOOK == 0:
+            self.context.events.metric("learning rate", line["lr"], step=step)
+            pace = line["tokens"] / max(line["seconds"], 1e-9)
+            self.context.events.metric("training throughput", pace, step=step, unit="tok/s")
+
+    def _origin(self, epoch: int, step: int) -> Provenance:
+        return Provenance(
+            kind="repair" if self.spec.adapter else "sft",
+            base=bases.base_name(self.spec.base),
+            base_sha256=self.base_sha,
+            precision=self.precision,
+            rank=self.spec.rank,
+            alpha=self.spec.alpha,
+            data={self.dataset: self.digest},
+            run=self.run_folder.name,
+            parent_sha256=self.parent,
+            step=step,
+            epoch=epoch,
+            seed=self.spec.seed,
+            resumable=False,  # weights only: the optimizer's state is in the run's checkpoint, of its last step
+        )
+
+    def _settings(self) -> sft.Settings:
+        s = self.spec
+        return sft.Settings(s.rank, s.alpha, s.lr, s.warm_up, s.schedule, s.clip, s.seed, s.gradient_checkpointing)
+
+    # ── after the last step ────────────────────────────────────────────────────────────────────────────────────
+
+    def _finish(self, frozen: dict[str, str]) -> dict[str, Any]:
+        choice = selection.choose({epoch: read_rewards(self.run_folder, epoch) for epoch in self.spec.dev_epochs})
+        adapter = kept.copy_adapter(self.run_folder.file(f"epoch-{choice.epoch}"), self.run_folder.file("adapter"))
+        after = sft.frozen_sha256(self.course.model)
+        moved = kept.changes(self.run_folder.file(START), adapter.path)
+        self.run_folder.write_json(
+            "weights.json",
+            {
+                "adapter_sha256": adapter.sha256,
+                "epoch": choice.epoch,
+                "tensors": [one.to_json() for one in moved],
+                "changed": sum(one.most > 0 for one in moved),
+                "unchanged": sum(one.most == 0 for one in moved),
+                "visual_tensors_trained": sum("visual" in one.name for one in moved),
+                "visual_tensors_changed": 0 if after["visual"] == frozen["visual"] else None,
+                "frozen_before": frozen,
+                "frozen_after": after,
+            },
+        )
+        if after != frozen:
+            raise JobError("Weights that should be frozen have changed: the adapter belongs to no known base.")
+        still = [one.name for one in moved if one.most == 0]
+        if still:
+            self.context.events.note(f"{len(still)} of {len(moved)} tensors did not move ({still[0]}…)", "warning")
+        tie = f" (equal with epoch {', '.join(map(str, choice.tied[1:]))})" if choice.tied[1:] else ""
+        self.context.events.note(f"epoch {choice.epoch} is chosen by the frozen rule{tie}")
+        final = list(self.run_folder.read_jsonl(TRAINING))[-1]
+        return {
+            "adapter": str(adapter.path),
+            "adapter_sha256": adapter.sha256,
+            "parent_sha256": self.parent,
+            "epoch": choice.epoch,
+            "dev": {str(epoch): mean for epoch, mean in choice.means.items()},
+            "dev_n": len(self.dev),
+            "dev_label": selection.NOT_A_BASELINE,
+            "steps": self.course.done,
+            "final_loss": final["loss"],
+            "seed": self.spec.seed,
+            "base": bases.base_name(self.spec.base),
+            "base_sha256": self.base_sha,
+            "precision": self.precision,
+            "data": {self.dataset: self.digest},
+            "tensors_changed": sum(one.most > 0 for one in moved),
+            "visual_tensors_changed": 0,
+        }

@@ -1,0 +1,102 @@
+"""Adapters as a training leaves them: folders that appear whole, and how far each tensor moved."""
+
+from __future__ import annotations
+
+import copy
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vlmconsole.runs.folder import write_atomic
+from vlmconsole.training.adapters import FILES, Adapter, open_adapter
+from vlmconsole.training.provenance import Provenance, write_provenance
+from vlmconsole.training.weights import as_float, read_arrays
+
+
+def save_adapter(model: Any, folder: Path, origin: Provenance) -> Adapter:
+    """Write the trained adapter as a PEFT folder with its provenance, whole or not at all; one there is replaced.
+
+    Raises OSError (a full disk) with nothing left behind.
+    """
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save
+
+    config = copy.deepcopy(model.peft_config["default"])
+    config.inference_mode = True
+    building = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    building.mkdir(mode=0o700)
+    try:
+        tensors = {name: value.detach().cpu().contiguous() for name, value in get_peft_model_state_dict(model).items()}
+        write_atomic(building / FILES["peft"], save(tensors, metadata={"format": "pt"}))
+        config.save_pretrained(str(building))
+        write_provenance(building, origin)
+        shutil.rmtree(folder, ignore_errors=True)
+        building.rename(folder)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    return open_adapter(folder)
+
+
+def copy_adapter(source: Path, target: Path) -> Adapter:
+    """Copy an adapter's folder byte by byte; it appears whole or not at all, and replaces one that is there."""
+    building = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        shutil.copytree(source, building)
+        for path in building.iterdir():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        shutil.rmtree(target, ignore_errors=True)
+        building.rename(target)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    return open_adapter(target)
+
+
+@dataclass(frozen=True)
+class Change:
+    """How far one tensor moved: Euclidean lengths before, after and of the difference, its largest element."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+    before: float
+    after: float
+    moved: float
+    most: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON: one entry of `weights.json`."""
+        return {
+            "name": self.name,
+            "shape": list(self.shape),
+            "dtype": self.kind,
+            "before_l2": self.before,
+            "after_l2": self.after,
+            "change_l2": self.moved,
+            "change_max": self.most,
+            "changed": self.most > 0,
+        }
+
+
+def changes(before: Path, after: Path) -> list[Change]:
+    """Each tensor's change between two PEFT folders of the same shape, in float64. Raises KeyError otherwise."""
+    old, new = (read_arrays(folder / FILES["peft"]) for folder in (before, after))
+    if old.keys() != new.keys():
+        raise KeyError(f"{before} and {after} hold other tensors")
+    found = []
+    for name, (kind, values) in sorted(new.items()):
+        first, last = as_float(*old[name]).astype(np.float64), as_float(kind, values).astype(np.float64)
+        moved = last - first
+        lengths = (float(np.linalg.norm(part)) for part in (first, last, moved))
+        found.append(Change(name, tuple(values.shape), kind, *lengths, float(np.abs(moved).max(initial=0.0))))
+    return found
