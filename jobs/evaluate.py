@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped
+from vlmconsole.jobs.serve import profile_of, started_by_the_lab
 
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gauges import nvidia
 from vlmconsole.runs.places import Places
 
 if TYPE_CHECKING:
-    from vlmconsole.evaluation.answerer import Answerer
+    from vlmconsole.evaluation.answerer import Answerer, Opener
     from vlmconsole.gates.rules import Plan
 
 # Seconds an answer as measured on the bundled model (batches of 32, two CPU cores; a server of its own, C = 1).
@@ -77,15 +79,38 @@ def _freeze(context: Context, spec: EvaluateSettings, folders: list[Path]) -> Pl
     return plan
 
 
-def _opener(context: Context, spec: EvaluateSettings) -> Any:
+def _opener(context: Context, spec: EvaluateSettings) -> Opener:
     def opened(side: str) -> AbstractContextManager[Answerer]:
         if spec.backend == "in-process":
             from vlmconsole.evaluation.local import in_process
 
             return in_process(spec, side, context.places)
-        raise JobError("no server yet")
+        return _served(context, spec, side)
 
     return opened
+
+
+@contextmanager
+def _served(context: Context, spec: EvaluateSettings, side: str) -> Iterator[Answerer]:
+    """The side behind its server: one of its own where whole models are compared, else the lab's or a running one."""
+    from vlmconsole.evaluation.served import served, with_model
+    from vlmconsole.measure.bench import find_server
+    from vlmconsole.measure.settings import BenchSettings
+
+    with ExitStack() as stack:
+        if spec.own_servers:
+            from vlmconsole.jobs.owned import owned
+
+            from vlmconsole.training.bases import base_folder
+
+            profile = profile_of(spec.server_of(side), context.places)
+            if spec.model(side):
+                profile = with_model(profile, base_folder(spec.model(side)))
+            server = stack.enter_context(owned(context, profile, side))
+        else:
+            settings = BenchSettings(server=spec.server_of(side))
+            server = find_server(settings, context.places, say=context.events.note)
+        yield stack.enter_context(served(spec, side, server, context.places))
 
 
 def _judged(context: Context, spec: EvaluateSettings, plan: Plan) -> dict[str, Any]:
@@ -173,10 +198,21 @@ def _pictures(spec: EvaluateSettings) -> int | None:
 
 
 def devices(spec: EvaluateSettings, places: Places) -> list[str]:
-    """The GPU where there is one, else the processor; a server holds its own device."""
+    """The GPU where there is one, else the processor; a server that the job does not own holds its own device."""
+    if spec.own_servers:
+        from vlmconsole.jobs.sweep import held
+
+        return held([spec.server_of(side) for side in spec.sides], places)
     if spec.backend == "in-process":
         return ["gpu"] if nvidia.read().cards else ["cpu"]
     return ["cpu"]
+
+
+def needs_server(spec: EvaluateSettings, places: Places) -> str | None:
+    """The lab's server that answers both sides; none in-process, nor where each side has one of its own."""
+    if spec.backend == "in-process" or spec.own_servers or spec.after_server:
+        return None
+    return started_by_the_lab(spec.server, places)
 
 
 KIND = JobKind(
@@ -186,4 +222,5 @@ KIND = JobKind(
     run=run,
     estimate=estimate,
     devices=devices,
+    needs_server=needs_server,
 )

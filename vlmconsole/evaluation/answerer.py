@@ -26,6 +26,7 @@ class Said:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     seconds: float | None = None
+    sight: str | None = None  # proof of sight: whether the server saw as many visual tokens as expected
     error: str = ""
 
     @property

@@ -110,7 +110,7 @@ class Evaluation:
 
     def _ask(self, side: str, model: Answerer, items: list[Item], done: set[str]) -> None:
         failed = 0
-        for batch, members in batches(items, self.settings.batch):
+        for batch, members in batches(items, self.settings.together):
             missing = [item for item in members if item.id not in done]
             if not missing:
                 continue
@@ -157,6 +157,7 @@ class Evaluation:
             "prompt_tokens": said.prompt_tokens,
             "output_tokens": said.output_tokens,
             "seconds": said.seconds,
+            "sight": said.sight,
             "batch": batch,
             "dataset": item.dataset,
             "split": item.split,

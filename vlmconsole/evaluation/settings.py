@@ -63,6 +63,16 @@ class EvaluateSettings(BaseModel):
         """The sides to be answered, in order."""
         return ("before", "after") if self.paired else ("before",)
 
+    @property
+    def together(self) -> int:
+        """Pictures answered, and written, together: a batch in-process, as many as are in flight at a server."""
+        return self.batch if self.backend == "in-process" else self.concurrency
+
+    @property
+    def own_servers(self) -> bool:
+        """Whether each side's server is started for it alone: it must be where whole models are compared."""
+        return self.backend == "server" and bool(self.before_model or self.after_model)
+
     def adapter(self, side: str) -> str:
         """The adapter of a side, as named; "" for none."""
         return self.before_adapter if side == "before" else self.after_adapter

@@ -61,11 +61,14 @@ class Earlier:
         kept: dict[str, dict[str, Any]] = {}
         for line in run.read_jsonl(f"{side}.jsonl"):
             item = self._items.get(str(line.get("id")))
-            same = item is not None and line.get("picture_sha256") == item.picture_sha256
-            if item is not None and same and line.get("prompt_sha") == prompt_hash(item.question):
-                if line.get("http_ok") and item.id not in kept:
-                    kept[item.id] = line
+            if item is not None and line.get("http_ok") and item.id not in kept and _same(line, item):
+                kept[item.id] = line
         return list(kept.values())
+
+
+def _same(line: dict[str, Any], item: Item) -> bool:
+    """Whether a line answers this question about this picture."""
+    return line.get("picture_sha256") == item.picture_sha256 and line.get("prompt_sha") == prompt_hash(item.question)
 
 
 def differing(before: Any, after: dict[str, Any] | None) -> str:

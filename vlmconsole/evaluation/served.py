@@ -1,0 +1,194 @@
+"""The model under test behind a server: greedy requests, settings read back before, between and after the sides."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from vlmconsole import __version__
+from vlmconsole.engines import servers
+from vlmconsole.engines.chat import Answer, ChatClient
+from vlmconsole.engines.effective import EffectiveSettings
+from vlmconsole.engines.http import EngineError
+from vlmconsole.engines.messages import Message
+from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.errors import LabError
+from vlmconsole.evaluation.answerer import Said, Who
+from vlmconsole.evaluation.items import Item
+from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.measure.bench import Server
+from vlmconsole.measure.machine import hardware
+from vlmconsole.runs.conditions import Conditions
+from vlmconsole.runs.places import Places
+from vlmconsole.vision.images import open_picture
+
+
+class Served:
+    """An answerer that asks a server. Raises LabError for an adapter that this server cannot use."""
+
+    def __init__(self, settings: EvaluateSettings, side: str, server: Server, places: Places) -> None:
+        self.settings, self.server = settings, server
+        self.told = server.settings
+        self.who, self._adapter = _who(settings, side, server, places)
+        self._client: ChatClient | None = None
+        self._runner = asyncio.Runner()
+        self.facts: dict[str, Any] = {
+            "backend": "server",
+            "host": platform.node(),
+            "hardware": self._hardware,
+            "device": self.told.device,
+            "versions": {"vlmconsole": __version__, self.told.engine: self.told.version},
+            "weights": [self.who.model_sha256 or self.told.model_path or server.model, self.who.identity],
+            "settings": _in_force(self.told),
+            "max_new_tokens": settings.max_new_tokens,
+            "seed": settings.seed,
+            "concurrency": settings.concurrency,
+        }
+
+    def ask(self, items: Sequence[Item]) -> list[Said]:
+        """The answers, at most `concurrency` requests at a time. A request that fails is an answer that says so."""
+        return self._runner.run(self._ask(items))
+
+    async def _ask(self, items: Sequence[Item]) -> list[Said]:
+        if self._client is None:
+            self._client = ChatClient(self.server.profile)
+        client, free = self._client, asyncio.Semaphore(self.settings.concurrency)
+        extras = servers.ENGINES[self.server.profile.engine].EXTRAS
+        extra = {"seed": self.settings.seed} if "seed" in extras else None
+
+        async def one(item: Item) -> Said:
+            message = Message("user", item.question, (open_picture(item.picture, name=item.id),))
+            async with free:
+                answer = await client.ask(
+                    [message],
+                    max_tokens=self.settings.max_new_tokens,
+                    temperature=0.0,
+                    adapter=self._adapter,
+                    extra=extra,
+                )
+            return _said(answer)
+
+        return list(await asyncio.gather(*(one(item) for item in items)))
+
+    def conditions(self) -> Conditions:
+        """The settings as the server tells them now. Raises LabError when they are no longer those of the start."""
+        try:
+            told = self._runner.run(servers.readback(self.server.profile))
+        except EngineError as error:
+            raise LabError(f"The server's settings cannot be read back: {error}") from None
+        now, was = _in_force(told), self.facts["settings"]
+        changed = [key for key in was.keys() | now.keys() if was.get(key) != now.get(key)]
+        if changed:
+            text = ", ".join(f"{key} {was.get(key)!r} → {now.get(key)!r}" for key in sorted(changed))
+            raise LabError(f"The server's settings changed during the evaluation: {text}.")
+        profile = self.server.profile
+        return Conditions(
+            hardware=self._hardware,
+            engine=servers.NAMES[told.engine],
+            engine_version=told.version,
+            model=self.server.model,
+            model_sha256=self.who.model_sha256,
+            precision=told.precision or profile.precision or None,
+            adapter=self.who.identity,
+            client_concurrency=self.settings.concurrency,
+            running_limit=told.running_limit,
+            cache=None if told.prefix_cache is None else "on" if told.prefix_cache else "off",
+            warm_up="none: nothing is timed",
+            temperature=0.0,
+            seed=self.settings.seed,
+            max_tokens=self.settings.max_new_tokens,
+            route=self._route,
+            client=f"vlmconsole {__version__} evaluation (httpx)",
+            settings=told.values or None,
+            notes=(*told.notes, *((self.who.label,) if self.who.label else ())),
+        )
+
+    @property
+    def _route(self) -> Literal["loopback", "tunnel", "network"]:
+        profile = self.server.profile
+        return "tunnel" if profile.ssh_host else "loopback" if profile.loopback else "network"
+
+    @property
+    def _hardware(self) -> str | None:
+        return self.server.profile.hardware or (hardware() if self._route == "loopback" else None)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._runner as runner:
+            if self._client is not None:
+                runner.run(self._client.aclose())
+
+
+@contextmanager
+def served(settings: EvaluateSettings, side: str, server: Server, places: Places) -> Iterator[Served]:
+    """The side's model behind its server, for the block's time. The server itself is the caller's."""
+    model = Served(settings, side, server, places)
+    try:
+        yield model
+    finally:
+        model.close()
+
+
+def with_model(profile: ServerProfile, folder: Path) -> ServerProfile:
+    """The profile serving the model in `folder`. Raises LabError when its launch line does not take a model's name."""
+    argv = profile.launch.argv if profile.launch is not None else ()
+    if argv and not any("{model}" in word for word in argv):
+        raise LabError(
+            f"The launch line of {profile.name} names its model itself.", "Write {model} there, so that it can change."
+        )
+    return profile.model_copy(update={"model": str(folder), "served_model": ""})
+
+
+def _who(settings: EvaluateSettings, side: str, server: Server, places: Places) -> tuple[Who, str | None]:
+    """The side's model and adapter, and the adapter as this server's requests name it."""
+    from vlmconsole.training import adapters, convert
+
+    folder = server.profile.model_dir()
+    sha = adapters.base_sha256(folder) if folder is not None else None
+    model = folder.name if folder is not None else server.model
+    name = settings.adapter(side)
+    if not name:
+        return Who(model, sha), None
+    if server.profile.engine != "mlx":
+        # Such servers load adapters when they start, under names of their own; what the weights are they do not tell.
+        if name not in server.settings.adapters:
+            raise LabError(
+                f"The server {server.profile.name} has no adapter {name}.",
+                f"It has: {', '.join(server.settings.adapters) or 'none'} (--enable-lora --lora-paths NAME=PATH).",
+            )
+        return Who(model, sha, name), name
+    adapter = adapters.find_adapter(places, name)
+    label = ""
+    if folder is not None:
+        label = adapters.check_fits(adapter, folder, server.settings.precision, override=settings.override)
+    path = convert.served_by_mlx(adapter, places.cache, folder)
+    return Who(model, sha, adapter.name, adapter.sha256, label), str(path)
+
+
+def _said(answer: Answer) -> Said:
+    result = answer.result
+    if not answer.ok:
+        return Said(None, finish=result.ended, seconds=answer.timing.e2e_s, error=result.error or result.ended)
+    return Said(
+        answer=answer.text,
+        finish=result.finish_reason,
+        prompt_tokens=result.usage.prompt_tokens,
+        output_tokens=result.usage.completion_tokens,
+        seconds=None if answer.timing.e2e_s is None else round(answer.timing.e2e_s, 4),
+        sight=", ".join(sight.state for sight in answer.vision) or None,
+    )
+
+
+def _in_force(told: EffectiveSettings) -> dict[str, Any]:
+    """Everything that the server says of itself and that may not change under an evaluation."""
+    return {
+        "version": told.version,
+        "running-limit": told.running_limit,
+        "prefix-cache": told.prefix_cache,
+        "precision": told.precision,
+        **told.values,
+    }
