@@ -255,7 +255,7 @@ def test_run_fails_with_code_1_and_the_reason(lab: Path) -> None:
 @pytest.mark.parametrize("mode", ["fine", "deaf"])
 def test_ctrl_c_stops_cleanly_and_a_second_one_kills(lab: Path, mode: str) -> None:
     process = subprocess.Popen(
-        command(lab, "run", "count", "--set", "steps=900", "--set", "seconds=0.02", "--set", f"mode={mode}", "--json"),
+        command(lab, "run", "count", "--set", "steps=200", "--set", "seconds=0.02", "--set", f"mode={mode}", "--json"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         # Started in the background, these tests inherit an ignored SIGINT; a person's shell never hands one on.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -276,7 +276,7 @@ def test_ctrl_c_stops_cleanly_and_a_second_one_kills(lab: Path, mode: str) -> No
     assert Ledger(Places(lab).ledger).verify(run).status == "intact"
     if mode == "fine":
         resumed = subprocess.run(
-            command(lab, "run", "--resume", run.name, "--set", "seconds=0", "--json"),
+            command(lab, "run", "--resume", run.name, "--json"),
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         assert resumed.returncode == 0, resumed.stderr

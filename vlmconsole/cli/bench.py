@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,9 +43,12 @@ def bench(
     sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any setting")] = None,
 ) -> None:
     """Measure a server: TTFT, TPOT, E2E, throughput, each with its conditions and the client's own lag."""
-    from vlmconsole.cli.run import ending, follow
-    from vlmconsole.jobs.launch import create_run
-    from vlmconsole.jobs.presets import Preset, load_preset, overlay
+    from vlmconsole.cli.foreground import follow_job
+    from vlmconsole.cli.run import ending
+    from vlmconsole.jobs.presets import Preset, load_preset
+    from vlmconsole.queue import adding, process
+    from vlmconsole.queue.store import Store
+    from vlmconsole.runs.folder import RunFolder
 
     places = state.lab.places
     given: dict[str, Any] = {
@@ -64,9 +68,16 @@ def bench(
     }
     chosen = load_preset(preset, places) if preset else Preset(KIND, KIND, "Measure a server", {})
     chosen = _with(chosen, {key: value for key, value in given.items() if value is not None})
-    run = create_run(places, chosen, overlay(chosen, sets or []))
-    say(f"{chosen.title}: {run.path}")
-    code = follow(run)
+    store = Store(places.queue)
+    number = adding.add(store, adding.plan(chosen, sets or [], places))
+    process.ensure(places)
+    say(f"job {number}: {chosen.title}")
+    code = follow_job(store, number, places, cancels=True)
+    job = store.get(number)
+    if not job.run:  # it never came to run
+        emit({"summary": None, "conditions": None, "run": None, "state": job.state, "reason": job.reason}, job.state)
+        raise typer.Exit(code)
+    run = RunFolder(Path(job.run))
     summary, conditions = run.read_json("summary.json"), run.read_json("conditions.json")
     now = run.state()
     result = {

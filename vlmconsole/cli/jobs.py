@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
-from vlmconsole.cli.follow import Follower
+from vlmconsole.cli.foreground import follow_job
 from vlmconsole.jobs.launch import log_tail
 from vlmconsole.jobs.presets import list_presets, load_preset
 from vlmconsole.queue import adding, process
@@ -69,8 +69,7 @@ def add(
     places = state.lab.places
     planned = adding.plan(load_preset(preset, places), sets or [], places)
     if plan:
-        value: Any = {"jobs": [one.to_json() for one in planned]}
-        emit(value, "\n".join(text for one in planned for text in _plan_lines(one)))
+        show_plan(planned)
         return
     store = open_store()
     number = adding.add(
@@ -80,6 +79,12 @@ def add(
         say(f"warning: {warning}")
     process.ensure(places)
     _tell(store, number)
+
+
+def show_plan(planned: list[adding.Planned]) -> None:
+    """What adding would queue: settings, device, estimate."""
+    value = {"jobs": [one.to_json() for one in planned]}
+    emit(value, "\n".join(text for one in planned for text in _plan_lines(one)))
 
 
 def _after(text: str) -> tuple[int, Mode]:
@@ -266,28 +271,12 @@ def wait(
     """Wait for a job's end, showing its progress. Exit 0 when it is done, 1 when it ended otherwise."""
     store, places = open_store(), state.lab.places
     process.ensure(places)
-    deadline = time.monotonic() + timeout if timeout else None
-    follower: Follower | None = None
-    told = ""
-    while (job := store.get(number)).state not in FINAL:
-        if deadline is not None and time.monotonic() > deadline:
-            fail(f"Job {number} is still {job.state} after {timeout:g} s.", code=FAILED, job=number, state=job.state)
-        if job.run and follower is None:
-            follower = Follower(RunFolder(Path(job.run)), job.title, state.quiet)
-            follower.__enter__()
-        elif follower is None:
-            now = line(view(store, number))
-            if now != told:
-                say(now)
-            told = now
-        if follower is not None:
-            follower.poll()
-        time.sleep(0.2)
-    if follower is not None:
-        follower.poll()
-        follower.__exit__()
+    code = follow_job(store, number, places, cancels=False, timeout=timeout)
+    if code is None:
+        now = store.get(number).state
+        fail(f"Job {number} is still {now} after {timeout:g} s.", code=FAILED, job=number, state=now)
     _tell(store, number)
-    raise typer.Exit(0 if job.state == "done" else FAILED)
+    raise typer.Exit(code)
 
 
 def drain() -> None:

@@ -1,21 +1,18 @@
-"""``vlmconsole run PRESET``: a job in the foreground, with its progress, until it ends or is cancelled."""
+"""``vlmconsole run PRESET``: a job queued and followed in the foreground, until it ends or is cancelled."""
 
-import os
-import signal
-import subprocess
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
-from vlmconsole.cli.follow import Follower, until
-from vlmconsole.jobs import books
-from vlmconsole.jobs.launch import create_run, log_tail, start_worker
-from vlmconsole.jobs.presets import Preset, load_preset, overlay
-from vlmconsole.runs import processes
-from vlmconsole.runs.folder import FINAL, RunFolder, find_run
-
-INTERRUPTED = 130
+from vlmconsole.cli.common import USAGE, emit, fail, say, state
+from vlmconsole.cli.foreground import follow_job
+from vlmconsole.cli.jobs import show_plan
+from vlmconsole.jobs.launch import log_tail
+from vlmconsole.jobs.presets import load_preset
+from vlmconsole.queue import adding, process
+from vlmconsole.queue.store import Store
+from vlmconsole.runs.folder import RunFolder, find_run
 
 
 def register(app: typer.Typer) -> None:
@@ -26,78 +23,71 @@ def run(
     preset: Annotated[str, typer.Argument(help="a preset's name or TOML file; `jobs presets` lists them")] = "",
     sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting")] = None,
     resume: Annotated[str, typer.Option(metavar="RUN", help="continue this run in a new attempt")] = "",
+    hand_over: Annotated[
+        bool, typer.Option("--hand-over", help="may stop a server that holds its device; it comes back afterwards")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="only say what would run, and what it takes")] = False,
 ) -> None:
-    """Run a preset here and now. Ctrl-C stops it cleanly and keeps what was made; a second one kills it."""
+    """Queue a preset and follow it. Ctrl-C stops it cleanly and keeps what was made; a second one kills it.
+
+    It goes on when the terminal is closed: `vlmconsole jobs wait ID` follows it again.
+    """
+    places = state.lab.places
     if bool(preset) == bool(resume):
         fail("Name a preset, or a run with --resume.", "vlmconsole jobs presets lists the presets", USAGE)
-    folder = _prepare(preset, sets or [], resume)
-    say(f"{folder.job()['title']}: {folder.path}")
-    code = follow(folder)
-    final = folder.state()
-    summary = folder.read_json("summary.json")
-    result = {
-        "run": folder.name,
-        "path": str(folder.path),
-        "log": str(folder.log),
-        "state": final.get("state"),
-        "reason": final.get("reason"),
-        "summary": summary,
-    }
-    emit(result, ending(folder))
+    if resume and (sets or plan):
+        fail("A resumed run keeps its settings.", "Without --resume, `--set` changes them in a new run.", USAGE)
+    if plan:
+        show_plan(adding.plan(load_preset(preset, places), sets or [], places))
+        return
+    planned = [] if resume else adding.plan(load_preset(preset, places), sets or [], places)
+    store = Store(places.queue)
+    number = _again(store, resume) if resume else adding.add(store, planned, hand_over=hand_over)
+    for warning in dict.fromkeys(one.warning for one in planned if one.warning):
+        say(f"warning: {warning}")
+    process.ensure(places)
+    code = finish(store, number)
     raise typer.Exit(code)
 
 
-def _prepare(preset: str, sets: list[str], resume: str) -> RunFolder:
-    places = state.lab.places
-    try:
-        if not resume:
-            chosen = load_preset(preset, places)
-            return create_run(places, chosen, overlay(chosen, sets))
-        earlier = find_run(places.runs, resume)
-        now = earlier.state()
-        if processes.alive(now.get("pid"), now.get("pid_started")):
-            fail(f"{earlier.name} is still running (pid {now['pid']}).", "Stop it first, or wait for its end.")
-        if now.get("state") == "done":
-            fail(f"{earlier.name} is done; there is nothing to continue.", "`vlmconsole run PRESET` starts anew.")
-        job = earlier.job()
-        old = Preset(job["preset"], job["kind"], job["title"], job["spec"])
-        return create_run(places, old, overlay(old, sets), earlier)
-    except OSError as error:
-        fail(f"The run folder could not be made: {error.strerror} ({error.filename or places.runs}).")
+def finish(store: Store, number: int) -> int:
+    """Follow a queued job to its end and print how it ended; returns the exit code."""
+    say(f"job {number}: {store.get(number).title}")
+    code = follow_job(store, number, state.lab.places, cancels=True)
+    job = store.get(number)
+    if job.kind == "flow" or not job.run:
+        steps = [
+            {"id": one.id, "step": one.step, "state": one.state, "reason": one.reason, "run": one.run}
+            for one in store.steps(number)
+        ]
+        lines = [f"{job.state}{': ' + job.reason if job.reason else ''}"]
+        lines += [f"  {one['step']}: {one['state']}  {one['run'] or ''}" for one in steps]
+        emit({"job": number, "state": job.state, "reason": job.reason, "steps": steps}, "\n".join(lines))
+        return code or 0
+    folder = RunFolder(Path(job.run))
+    value = {
+        "run": folder.name,
+        "job": number,
+        "path": str(folder.path),
+        "log": str(folder.log),
+        "state": job.state,
+        "reason": job.reason,
+        "summary": folder.read_json("summary.json"),
+    }
+    emit(value, ending(folder))
+    return code or 0
 
 
-def follow(folder: RunFolder) -> int:
-    """Start the run's worker and follow it to its end; returns the exit code. Ctrl-C stops it cleanly, twice kills."""
-    worker = start_worker(folder)
-    asked = 0
-    with Follower(folder, folder.job()["title"], state.quiet) as follower:
-        while True:
-            try:
-                until(lambda: worker.poll() is not None, follower)
-                break
-            except KeyboardInterrupt:
-                asked += 1
-                _stop(worker, folder, asked, follower)
-    now = folder.state()
-    if now.get("state") not in FINAL:
-        # Killed, or dead before it could write: say so in the books, as nobody else will.
-        processes.kill_family(worker.pid, folder.path)
-        if asked > 1:
-            books.bury(folder, "cancelled", "killed on request before it had stopped by itself")
-        else:
-            books.bury(folder, "failed", books.death(worker.returncode))
-    if asked:
-        return INTERRUPTED
-    return 0 if folder.state().get("state") == "done" else FAILED
-
-
-def _stop(worker: "subprocess.Popen[bytes]", folder: RunFolder, asked: int, follower: Follower) -> None:
-    if asked == 1:
-        follower.say("stopping cleanly, what was made is kept (Ctrl-C again kills)")
-        os.kill(worker.pid, signal.SIGTERM)
-    else:
-        follower.say("killed")
-        processes.kill_family(worker.pid, folder.path)
+def _again(store: Store, name: str) -> int:
+    """Queue the job that made this run again, as a new attempt. Fails when the run is no queued job's newest."""
+    run = find_run(state.lab.places.runs, name)
+    number = run.job().get("job")
+    if not isinstance(number, int):
+        fail(f"{run.name} was not made by a job of this queue.", "`vlmconsole run PRESET` starts anew.")
+    if store.get(number).run != str(run.path):
+        fail(f"Job {number} has a newer attempt than {run.name}.", f"`vlmconsole jobs retry {number}` goes on from it.")
+    store.again(number)
+    return number
 
 
 def ending(folder: RunFolder) -> str:

@@ -1,0 +1,125 @@
+"""A queued job followed in the terminal to its end: why it waits, its progress, a flow step by step."""
+
+import time
+from pathlib import Path
+
+from vlmconsole.cli.common import FAILED, state
+from vlmconsole.cli.follow import Follower
+from vlmconsole.queue import process
+from vlmconsole.queue.model import ACTIVE, FINAL, Job
+from vlmconsole.queue.store import Store
+from vlmconsole.queue.view import views
+from vlmconsole.runs import processes
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+
+EVERY = 0.2  # seconds between two looks
+LOOK = 1.0  # seconds between two looks why it waits, and whether a supervisor is there
+AHEAD = 200  # queued jobs looked into to say why
+INTERRUPTED = 130
+
+
+class Foreground:
+    """One job, or a flow with its steps, told on stderr as it goes. ``round()`` is True once it has ended."""
+
+    def __init__(self, store: Store, number: int, places: Places) -> None:
+        self.store, self.number, self.places = store, number, places
+        self._told: dict[int, str] = {}
+        self._looked = -LOOK
+        self._shown: Follower | None = None
+        self._of: int | None = None
+
+    def members(self) -> list[Job]:
+        job = self.store.get(self.number)
+        return self.store.steps(self.number) if job.kind == "flow" else [job]
+
+    def round(self) -> bool:
+        """Say what is new."""
+        members = self.members()
+        look = time.monotonic() - self._looked >= LOOK
+        if look:
+            self._looked = time.monotonic()
+            if any(job.state == "queued" for job in members) and process.running(self.places) is None:
+                process.ensure(self.places)
+        for job in members:
+            if job.id == self._of and job.state in FINAL:
+                self._hide()
+            if job.state == "running" and job.run and self._of is None:
+                self._of = job.id
+                self._shown = Follower(RunFolder(Path(job.run)), job.title, state.quiet)
+                self._shown.__enter__()
+                if job.step:
+                    self._say(job, "running")
+            elif job.state == "queued" and look and not any(other.state in ACTIVE for other in members):
+                why = views(self.store, self.places, [job], True, AHEAD)[0].why
+                if not job.step or not why.startswith("after"):
+                    self._say(job, f"waits: {why}" if why != "starts now" else "starts")
+            elif job.state in FINAL and job.step:
+                self._say(job, f"{job.state}{': ' + job.reason if job.reason else ''}")
+        if self._shown is not None:
+            self._shown.poll()
+        return self.store.get(self.number).state in FINAL and all(job.state not in ACTIVE for job in members)
+
+    def say(self, text: str) -> None:
+        (self._shown or _plain()).say(text)
+
+    def close(self) -> None:
+        self._hide()
+
+    def _say(self, job: Job, text: str) -> None:
+        if self._told.get(job.id) != text:
+            self._told[job.id] = text
+            self.say(f"{job.step or f'job {job.id}'}: {text}")
+
+    def _hide(self) -> None:
+        if self._shown is not None:
+            self._shown.poll()
+            self._shown.__exit__()
+        self._shown = self._of = None
+
+    def cancel(self) -> None:
+        """Ask what runs to stop cleanly; what waits is taken back."""
+        self.store.cancel(self.number)
+        process.ensure(self.places)
+
+    def kill(self) -> None:
+        """End what runs now; the supervisor books it."""
+        for job in self.members():
+            if job.state in ACTIVE and job.pid and job.run:
+                processes.kill_family(job.pid, Path(job.run))
+
+
+def _plain() -> Follower:
+    return Follower(RunFolder(Path()), "", state.quiet)
+
+
+def follow_job(store: Store, number: int, places: Places, *, cancels: bool, timeout: float = 0) -> int | None:
+    """Follow to the end: 0 when done, 1 when it ended otherwise, 130 after Ctrl-C, None when ``timeout`` s are over.
+
+    With ``cancels`` Ctrl-C stops the job cleanly and a second one kills it; else Ctrl-C leaves it alone and is raised.
+    """
+    begun, asked = time.monotonic(), 0
+    shown = Foreground(store, number, places)
+    try:
+        while True:
+            try:
+                if shown.round():
+                    break
+                if timeout and time.monotonic() - begun > timeout:
+                    return None
+                time.sleep(EVERY)
+            except KeyboardInterrupt:
+                if not cancels:
+                    raise
+                asked += 1
+                if asked == 1:
+                    shown.say("stopping cleanly, what was made is kept (Ctrl-C again kills)")
+                    shown.cancel()
+                else:
+                    shown.say("killed")
+                    shown.kill()
+    finally:
+        shown.close()
+    if asked:
+        return INTERRUPTED
+    return 0 if store.get(number).state == "done" else FAILED
