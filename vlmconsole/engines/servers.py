@@ -10,7 +10,7 @@ from typing import Literal
 
 import httpx
 
-from vlmconsole.engines import launch, mlx, openai, sglang, vllm
+from vlmconsole.engines import flags, launch, mlx, openai, sglang, vllm
 from vlmconsole.engines.effective import EffectiveSettings, Flushed, flags_of
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.launch import LaunchError, Progress, Running
@@ -58,6 +58,11 @@ def located(profile: ServerProfile, places: Places) -> ServerProfile:
     """The profile with the address of its running server, where one was started here; else as it is."""
     running = launch.recorded(places, profile.name) if launched_here(profile) else None
     return profile.at(running.base_url) if running is not None and running.alive else profile
+
+
+def reachable(profile: ServerProfile, places: Places) -> ServerProfile:
+    """The profile with the address that it is asked at from here: as `located`, or through the tunnel to its host."""
+    return located(profile, places)
 
 
 async def ensure_server(profile: ServerProfile, places: Places, on_progress: Progress | None = None) -> Ready:
@@ -175,16 +180,14 @@ async def _start(profile: ServerProfile, places: Places, on_progress: Progress |
             raise LaunchError(
                 f"port {fixed} is taken by another program; stop it, or change the profile {profile.name}"
             )
+        words = _command(profile, places, port)
+        env = {**_environment(profile, places), **profile.launch.env}
+        cwd = Path(profile.launch.folder).expanduser() if profile.launch.folder else None
+        if attempt == 0:
+            await _check_line(profile, places, words, env, cwd, on_progress)
         if on_progress is not None:
             on_progress("starting python", 0.0)
-        running = launch.spawn(
-            places,
-            profile.name,
-            _command(profile, places, port),
-            port=port,
-            env={**_environment(profile, places), **profile.launch.env},
-            cwd=Path(profile.launch.folder).expanduser() if profile.launch.folder else None,
-        )
+        running = launch.spawn(places, profile.name, words, port=port, env=env, cwd=cwd)
         try:
             await _until_ready(profile, running, on_progress)
         except LaunchError:
@@ -196,6 +199,25 @@ async def _start(profile: ServerProfile, places: Places, on_progress: Progress |
             raise
         return await _ready(profile, running, started_here=True)
     raise AssertionError("the last try returns or raises")
+
+
+async def _check_line(
+    profile: ServerProfile,
+    places: Places,
+    words: list[str],
+    env: dict[str, str],
+    cwd: Path | None,
+    on_progress: Progress | None,
+) -> None:
+    """The program and its flags, before anything is started with them. Raises ProfileError."""
+    assert profile.launch is not None
+    # What we start mlx-vlm with ourselves is known to it: only a user's additions are worth the question.
+    engine = "" if profile.engine == "mlx" and not profile.launch.extra else profile.engine
+    if engine and on_progress is not None:
+        on_progress("checking the launch flags", 0.0)
+    unchecked = await flags.check(profile.name, engine, words, env, cwd or launch.folder(places), places.cache)
+    if unchecked and on_progress is not None:
+        on_progress(unchecked, 0.0)
 
 
 async def _until_ready(profile: ServerProfile, running: Running, on_progress: Progress | None) -> None:

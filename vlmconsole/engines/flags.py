@@ -1,0 +1,195 @@
+"""Launch flags against the `--help` of the installed version, before a server is started with them.
+
+Versions drop and rename flags, and a server says so only after a minute of imports, or not at all where a wrapper
+swallows it. The help is asked once for each interpreter and version and kept in the lab's cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import difflib
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from vlmconsole.engines.profile import ProfileError
+from vlmconsole.runs.folder import to_json, write_atomic
+
+PACKAGES = {"sglang": "sglang", "vllm": "vllm", "mlx": "mlx-vlm"}
+HELP_S, VERSION_S = 300.0, 60.0  # the longest that a server's help and its version may take
+_FLAG = re.compile(r"--[A-Za-z][\w-]*")
+_VERSION = """import importlib.metadata, importlib.util, sys
+try:
+    print(importlib.metadata.version(sys.argv[1]))
+except importlib.metadata.PackageNotFoundError:
+    print("" if importlib.util.find_spec(sys.argv[1].replace("-", "_")) else "none")
+"""
+
+
+@dataclass(frozen=True)
+class Help:
+    """What a server's `--help` knows. version "" where it is not told; why: the reason when ``flags`` is empty."""
+
+    version: str
+    flags: tuple[str, ...]
+    why: str = ""
+
+
+async def check(
+    name: str, engine: str, words: Sequence[str], env: Mapping[str, str], folder: Path | None, cache: Path
+) -> str:
+    """Check a launch line; returns "" when every flag is known, else why they could not be checked.
+
+    name: the profile's. words: the whole command. env: what the server gets on top of ours. folder: its working
+    folder. Raises ProfileError for a program that is not there, a package that its Python lacks, or unknown flags.
+    """
+    program(name, words, folder)
+    given = flags_in(words)
+    if engine not in PACKAGES or not given:
+        return ""
+    known = await ask(name, engine, words, env, folder, cache)
+    if not known.flags:
+        return known.why
+    bad = unknown(given, known.flags, engine)
+    if bad:
+        said = "; ".join(flag + (f" (near: {', '.join(near)})" if near else "") for flag, near in bad.items())
+        title = f"{PACKAGES[engine]} {known.version}".strip()
+        raise ProfileError(
+            f"profile {name}: {title} does not know {said}",
+            f"Its flags: {' '.join((*_front(words), '--help'))}",
+        )
+    return ""
+
+
+def program(name: str, words: Sequence[str], folder: Path | None) -> str:
+    """Where the first word of a command is. Raises ProfileError when there is no such program."""
+    first = Path(words[0]).expanduser()
+    path = str((folder or Path()) / first) if "/" in words[0] and not first.is_absolute() else str(first)
+    found = shutil.which(path)
+    if found is None:
+        raise ProfileError(
+            f"profile {name}: {words[0]} is not a program that can be run",
+            "It is the first word of launch.argv, or launch.interpreter.",
+        )
+    return found
+
+
+def flags_in(words: Sequence[str]) -> list[str]:
+    """The flags of a launch line, each once, without their values; nothing after a bare `--`."""
+    line = takewhile(lambda word: word != "--", words[1:])
+    return list(dict.fromkeys(word.partition("=")[0] for word in line if _FLAG.match(word)))
+
+
+def unknown(given: Sequence[str], known: Sequence[str], engine: str) -> dict[str, list[str]]:
+    """The given flags that are not known, with up to three near ones each."""
+    bad: dict[str, list[str]] = {}
+    for flag in given:
+        plain = flag
+        if engine == "vllm":  # it takes underscores, and keys of a JSON flag after a dot
+            plain = flag.partition(".")[0].replace("_", "-")
+        # argparse takes a beginning that only one flag has.
+        if plain in known or sum(other.startswith(plain) for other in known) == 1:
+            continue
+        bad[flag] = difflib.get_close_matches(plain.replace("_", "-"), known, n=3, cutoff=0.6)
+    return bad
+
+
+def parse_help(text: str) -> tuple[str, ...]:
+    """Every flag that argparse's help lists: the lines that begin an option, not what their texts mention."""
+    found: list[str] = []
+    for line in text.splitlines():
+        if re.match(r" {1,4}-", line):
+            found += _FLAG.findall(re.split(r" {2,}", line.strip(), maxsplit=1)[0])
+    return tuple(dict.fromkeys(found))
+
+
+async def ask(
+    name: str, engine: str, words: Sequence[str], env: Mapping[str, str], folder: Path | None, cache: Path
+) -> Help:
+    """The flags of the installed version, from the cache or from its `--help`. Raises ProfileError: package missing."""
+    front = _front(words)
+    version = await _version(name, engine, front, env, folder)
+    stamp = version or str(Path(program(name, words, folder)).stat().st_mtime_ns)
+    key = hashlib.sha256(json.dumps([front, stamp]).encode()).hexdigest()[:16]
+    path = cache / "flags" / f"{key}.json"
+    try:
+        kept = json.loads(path.read_text("utf-8"))
+        return Help(kept["version"], tuple(kept["flags"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # not asked yet, or a damaged file: asked again
+    why = ""
+    for question in ("--help=all", "--help") if engine == "vllm" else ("--help",):
+        code, said = await _run([*front, question], env, folder, HELP_S)
+        found = parse_help(said)
+        if code == 0 and "--help" in found:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            value = {"command": front, "version": version, "asked": time.time(), "flags": found}
+            write_atomic(path, to_json(value))
+            return Help(version, found)
+        why = f"flags not checked: {Path(front[0]).name} … {question} " + (
+            f"ended with {code}" if code else "lists no flags"
+        )
+    return Help(version, (), why)
+
+
+def _front(words: Sequence[str]) -> list[str]:
+    """What comes before the first flag: the program, and the module or sub-command."""
+    front = list(takewhile(lambda word: not word.startswith("--"), words))
+    # Our wrapper refuses to come up, even for its help, on any other host.
+    return [*front, "--host", "127.0.0.1"] if _wraps(front) else front
+
+
+def _wraps(front: Sequence[str]) -> bool:
+    return any(Path(word).name == "mlx_server.py" for word in front)
+
+
+async def _version(name: str, engine: str, front: Sequence[str], env: Mapping[str, str], folder: Path | None) -> str:
+    """The package's version in the interpreter that will serve; "" when it cannot be told."""
+    package = PACKAGES[engine]
+    module = front[front.index("-m") + 1] if "-m" in front[:-1] else ""
+    if not module.startswith(package) and not _wraps(front):
+        return ""  # a wrapper of the user's own
+    _, said = await _run([front[0], "-c", _VERSION, package], env, folder, VERSION_S)
+    lines = said.strip().splitlines()
+    version = lines[-1].strip() if lines else ""
+    if version == "none":
+        raise ProfileError(
+            f"profile {name}: {front[0]} has no {package}",
+            f"Name a Python that has it as launch.interpreter, or: vlmconsole env make {engine}",
+        )
+    return version if re.fullmatch(r"\d[\w.+!-]*", version) else ""
+
+
+async def _run(words: Sequence[str], env: Mapping[str, str], folder: Path | None, limit_s: float) -> tuple[int, str]:
+    """Exit code and standard output; −1 when it took too long or could not be run. Ended when it is cancelled."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, **env, "COLUMNS": "200", "NO_COLOR": "1"},
+            cwd=folder,
+            start_new_session=True,
+        )
+    except OSError:
+        return -1, ""
+    try:
+        said, _ = await asyncio.wait_for(process.communicate(), limit_s)
+    except TimeoutError:
+        return -1, ""
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    return process.returncode or 0, said.decode("utf-8", "replace")
