@@ -11,9 +11,13 @@ from vlmconsole.cli.common import CANNOT_JUDGE, emit, state
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vlmconsole.measure.compare import Side
+
 
 def compare(
-    a: Annotated[str, typer.Argument(help="a measured run: its name, a part of it, a path, or `last`")],
+    a: Annotated[
+        str, typer.Argument(help="a measured run: its name, a part of it, a path, or `last`; RUN:CELL of a sweep")
+    ],
     b: Annotated[str, typer.Argument(help="another one")],
     only: Annotated[str, typer.Option(metavar="KEY", help="the one condition that may differ")] = "",
 ) -> None:
@@ -21,12 +25,10 @@ def compare(
     from rich.table import Table
     from rich.text import Text
 
-    from vlmconsole.measure.compare import compare_runs, shown
-    from vlmconsole.runs.folder import find_run
+    from vlmconsole.measure.compare import compare_sides, shown
 
-    runs = state.lab.places.runs
-    left, right = find_run(runs, a), find_run(runs, b)
-    comparison, rows = compare_runs(left, right, only or None)
+    left, right = _side(a), _side(b)
+    comparison, rows = compare_sides(left, right, only or None)
     value = {"a": left.name, "b": right.name, **comparison.to_json(), "sentence": comparison.sentence()}
     if comparison.comparable:
         value["figures"] = [{**vars(row), "change": row.change} for row in rows]
@@ -57,6 +59,21 @@ def compare(
 
     emit(value, human)
     raise typer.Exit(0 if comparison.comparable else CANNOT_JUDGE)
+
+
+def _side(name: str) -> Side:
+    """The measurement that RUN or RUN:CELL names."""
+    from vlmconsole.measure.compare import side
+    from vlmconsole.runs.folder import NoRunError, find_run
+
+    runs = state.lab.places.runs
+    try:
+        return side(find_run(runs, name))
+    except NoRunError:
+        run, colon, cell = name.rpartition(":")
+        if not colon:
+            raise
+        return side(find_run(runs, run), cell)
 
 
 def _figure(value: float | None) -> str:

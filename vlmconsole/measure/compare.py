@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from vlmconsole.errors import LabError
+from vlmconsole.measure.views import cells
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 
@@ -206,24 +207,58 @@ def figures(a: dict[str, Any], b: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def compare_runs(a: RunFolder, b: RunFolder, only: str | None = None) -> tuple[Comparison, list[Row]]:
-    """Two measured runs: whether they may be compared, and their figures. Raises LabError when one has none."""
-    conditions, summaries, invalid = [], [], []
-    for run in (a, b):
-        found, summary = run.read_json("conditions.json"), run.read_json("summary.json")
-        if not isinstance(found, dict) or not isinstance(summary, dict):
-            state = run.state().get("state", "unknown")
-            raise LabError(
-                f"{run.name} has no figures to compare (state: {state}).",
-                "Runs of `vlmconsole bench` and of measuring presets have.",
-            )
+@dataclass(frozen=True)
+class Side:
+    """One measurement to compare: a run that has one, or a cell of a run that has several."""
+
+    name: str
+    conditions: Conditions
+    summary: dict[str, Any]
+    invalid: str = ""  # why it may not be compared with anything
+
+
+def sides(run: RunFolder) -> list[Side]:
+    """The measurements of a run, each with figures and conditions. Raises LabError when it has none."""
+    found = [cell for cell in cells(run) if cell.summary]
+    if not found:
+        state = run.state().get("state", "unknown")
+        raise LabError(
+            f"{run.name} has no figures to compare (state: {state}).",
+            "Runs of `vlmconsole bench` and of measuring presets have.",
+        )
+    made = []
+    for cell in found:
+        name = f"{run.name}:{cell.name}" if cell.name else run.name
+        if not cell.conditions:
+            raise LabError(f"{name} has no conditions, so it cannot be compared with anything.")
         try:
-            conditions.append(Conditions.model_validate(found))
+            conditions = Conditions.model_validate(cell.conditions)
         except ValidationError:
-            raise LabError(f"{run.name}: conditions.json is not of one measurement.") from None
-        summaries.append(summary)
-        if summary.get("valid") is False:
-            why = str(summary.get("invalid_because") or "it was set aside")
-            invalid.append(f"{run.name} is INVALID: {why.rstrip('.')}.")
-    comparison = compare(conditions[0], conditions[1], only)
-    return replace(comparison, invalid=invalid), figures(summaries[0], summaries[1])
+            raise LabError(f"{name}: its conditions are not of one measurement, or damaged.") from None
+        why = "" if cell.state == "valid" else (cell.why or "it was set aside").rstrip(".")
+        made.append(Side(name, conditions, cell.summary, why))
+    return made
+
+
+def side(run: RunFolder, cell: str = "") -> Side:
+    """The measurement ``cell`` of a run, or its only one. Raises LabError, which names the cells there are."""
+    found = sides(run)
+    if not cell and len(found) == 1:
+        return found[0]
+    chosen = next((one for one in found if cell and one.name == f"{run.name}:{cell}"), None)
+    if chosen is None:
+        names = ", ".join(one.name.rpartition(":")[2] for one in found)
+        what = f"no cell “{cell}”" if cell else f"{len(found)} cells"
+        raise LabError(f"{run.name} has {what}: name one as RUN:CELL.", f"Cells: {names}.")
+    return chosen
+
+
+def compare_sides(a: Side, b: Side, only: str | None = None) -> tuple[Comparison, list[Row]]:
+    """Whether two measurements may be compared, and their figures side by side."""
+    invalid = [f"{one.name} is INVALID: {one.invalid}." for one in (a, b) if one.invalid]
+    return replace(compare(a.conditions, b.conditions, only), invalid=invalid), figures(a.summary, b.summary)
+
+
+def compare_runs(a: RunFolder, b: RunFolder, only: str | None = None) -> tuple[Comparison, list[Row]]:
+    """Two runs of one measurement each. Raises LabError when one has none, or several."""
+    return compare_sides(side(a), side(b), only)

@@ -88,10 +88,10 @@ def chapter(run: RunFolder, places: Places, beside: Path | None = None) -> Chapt
     """Everything of one run. A damaged file costs its own section, with the damage said, never the report."""
     job, state, ledger = run.job(), run.state(), Ledger(places.ledger)
     seal = ledger.verify(run)
-    sections: list[Section] = [*_guarded("verdict", run, lambda: judged.sections(run, ledger))]
-    sections += _guarded("measurement", run, lambda: measured.sections(run))
-    sections += _guarded("training", run, lambda: learned.sections(run))
-    sections += _guarded("settings", run, lambda: _settings(run, job, sections))
+    sections: list[Section] = [*guarded("verdict", run, lambda: judged.sections(run, ledger))]
+    sections += guarded("measurement", run, lambda: measured.sections(run))
+    sections += guarded("training", run, lambda: learned.sections(run))
+    sections += guarded("settings", run, lambda: settings(run, job, sections))
     listed, more = _files(run, beside)
     good = state.get("state") in ("done", "running", "queued", "starting")
     verdict = next((one.title for one in sections if one.title.startswith("Verdict")), "")
@@ -110,7 +110,7 @@ def chapter(run: RunFolder, places: Places, beside: Path | None = None) -> Chapt
     )
 
 
-def _guarded(what: str, run: RunFolder, read: Any) -> list[Section]:
+def guarded(what: str, run: RunFolder, read: Any) -> list[Section]:
     """The sections, or one that says what is wrong with the files they are made of."""
     try:
         found: list[Section] = read()
@@ -120,7 +120,8 @@ def _guarded(what: str, run: RunFolder, read: Any) -> list[Section]:
     return found
 
 
-def _settings(run: RunFolder, job: dict[str, Any], before: Sequence[Section]) -> list[Section]:
+def settings(run: RunFolder, job: dict[str, Any], before: Sequence[Section]) -> list[Section]:
+    """How the run was asked for, its summary and conditions where no section of ``before`` has them, what it told."""
     summary, conditions = run.read_json("summary.json"), run.read_json("conditions.json")
     parts: list[Part] = [Facts("As queued", [("kind", shown(job.get("kind"))), *_set(job.get("spec"))])]
     if summary is not None and not any(one.title == "What was measured" for one in before):

@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from vlmconsole.gates.figures import COLUMNS, figures
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.metrics import Measures
 from vlmconsole.gates.samples import Sample, Side, read_side
 from vlmconsole.gates.verdict import Judged, Verdict, judge
 from vlmconsole.reports import svg
-from vlmconsole.reports.parts import UNKNOWN, Column, Facts, Part, Plot, Prose, Section, Table, figure, flat, percent
+from vlmconsole.reports.parts import Column, Facts, Part, Plot, Prose, Section, Table, figure, flat, percent
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.scoring.intervals import paired_interval
 
@@ -73,24 +74,12 @@ def _verdict(found: Verdict) -> list[Section]:
 
 
 def _gates(gates: Sequence[Judged]) -> Table:
-    columns = [Column("gate", False), Column("limit"), Column("before"), Column("after"), Column("measured")]
-    columns += [Column("margin"), Column("verdict", False), Column("why", False)]
+    heads = ("limit", *COLUMNS[:-1], "difference, 95 % interval")
+    columns = [Column("gate", False), *(Column(head) for head in heads), Column("verdict", False), Column("why", False)]
     rows = []
     for one in gates:
-        points = one.gate.unit == "points"
-        unit = " points" if points else ""
-        rows.append(
-            [
-                one.gate.name,
-                one.limit_text,
-                percent(one.before) + (" %" if one.before is not None else ""),
-                percent(one.after) + (" %" if one.after is not None else ""),
-                UNKNOWN if one.measured is None else f"{figure(one.measured)}{unit}",
-                UNKNOWN if one.margin is None else f"{one.margin:+.3g}{unit}",
-                one.verdict,
-                "; ".join([one.why, *one.remarks] if one.why else one.remarks),
-            ]
-        )
+        why = "; ".join([one.why, *one.remarks] if one.why else one.remarks)
+        rows.append([one.gate.name, one.limit_text, *figures(one).values(), one.verdict, why])
     marks = ["" if one.verdict == "PASS" else "bad" for one in gates]
     return Table("Gates, failing ones first", columns, rows, marks, "Limits are on point estimates, inclusive.")
 

@@ -62,10 +62,10 @@ def sections(run: RunFolder) -> list[Section]:
 
 def _curves(run: RunFolder) -> list[Part]:
     """Every number of training.jsonl over its steps; without that file, the curves that the run's events tell."""
+    made: list[Part] = []
     rows = [row for row in run.read_jsonl("training.jsonl") if number(row.get("step")) is not None]
     if rows:
         names = dict.fromkeys(key for row in rows for key, value in row.items() if number(value) is not None)
-        made: list[Part] = []
         for name in [name for name in names if name not in ("step", "epoch", "t")][:MOST_CURVES]:
             points = [(row["step"], y) for row in rows if (y := number(row.get(name))) is not None]
             if len(points) > 1:
@@ -74,11 +74,11 @@ def _curves(run: RunFolder) -> list[Part]:
         facts = [("rows", str(len(rows)))]
         facts += [(NAMES.get(n, n), f"{figure(first.get(n))} → {figure(last.get(n))}") for n in names if n != "step"]
         return [*made, Facts("First and last row of training.jsonl", facts)]
-    return [
-        _plot(f"{curve.name}, {curve.unit}" if curve.unit else curve.name, curve.points, "step" if curve.steps else "s")
-        for curve in told_curves(run)
-        if len(curve.points) > 1
-    ][:MOST_CURVES]
+    curves = [curve for curve in told_curves(run) if len(curve.points) > 1][:MOST_CURVES]
+    for curve in curves:
+        name = f"{curve.name}, {curve.unit}" if curve.unit else curve.name
+        made.append(_plot(name, curve.points, "step" if curve.steps else "s"))
+    return made
 
 
 def told_curves(run: RunFolder) -> tuple[Curve, ...]:

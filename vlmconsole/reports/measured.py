@@ -19,6 +19,7 @@ MOST_BARS = 48  # requests of one waterfall
 SHARES = ("n", "min", "p50", "p90", "p95", "p99", "max")
 TIMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E"}
 NOT_SHOWN = ("notes", "settings")
+COUNTED = frozenset({"client_concurrency", "running_limit", "input_tokens", "output_tokens", "rate", "max_tokens"})
 
 
 def sections(run: RunFolder) -> list[Section]:
@@ -105,16 +106,15 @@ def _heat(found: Sequence[Cell]) -> list[Part]:
     if table is None:
         return []
     made: list[Part] = []
-    for title, unit, value in (
-        ("Throughput by C and B", "tok/s", lambda cell: cell.throughput),
-        ("TTFT p50 by C and B", "s", lambda cell: cell.share("ttft_s", "p50")),
-    ):
+    for title, unit in (("Throughput by C and B", "tok/s"), ("TTFT p50 by C and B", "s")):
         fields = {}
         for c, column in enumerate(table.columns):
             for r, row in enumerate(table.rows):
                 cell = table.cell(column, row)
-                figured = value(cell) if cell is not None else None
-                if cell is not None and figured is not None:
+                if cell is None:
+                    continue
+                figured = cell.throughput if unit == "tok/s" else cell.share("ttft_s", "p50")
+                if figured is not None:
                     second = f"{unit} · n = {_known(cell.n)}" if cell.state == "valid" else cell.state.upper()
                     fields[c, r] = (figured, second, cell.state == "valid")
         drawn = svg.heat(
@@ -232,12 +232,13 @@ def conditions(found: Sequence[Cell]) -> list[Part]:
             [name, *(shown(key, one.model_dump(mode="json")[key]) for key in varied), _known(one.n)]
             for name, one in known
         ]
-        heads = [*(COMPARED.get(key, key) for key in varied), "n"]
-        made.append(Table("What differs", [Column("", False), *(Column(head, False) for head in heads)], rows))
+        columns = [Column(COMPARED.get(key, key), key in COUNTED) for key in varied]
+        made.append(Table("What differs", [Column("", False), *columns, Column("n")], rows))
     settings = known[0][1].settings or {}
     if settings:
         rows_of = [(str(key), str(value)) for key, value in settings.items()]
-        made.append(Facts("The server's settings, as read back", rows_of))
+        whose = f" for {known[0][0]}" if len(known) > 1 else ""
+        made.append(Facts(f"The server's settings, as read back{whose}", rows_of))
     notes = list(dict.fromkeys(note for _, one in known for note in one.notes))
     if notes:
         made.append(Prose("Notes", notes))

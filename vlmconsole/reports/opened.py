@@ -1,0 +1,152 @@
+"""One run opened for a screen: what it measured and told so far, read again only where its files moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from vlmconsole.gates.ledger import Ledger
+from vlmconsole.measure.compare import COMPARED, shown
+from vlmconsole.measure.definitions import DEFINITIONS
+from vlmconsole.measure.views import Bar, Cell, PairLine, cells, pairs, waterfalls
+from vlmconsole.reports import judged, learned, measured
+from vlmconsole.reports.book import guarded, settings
+from vlmconsole.reports.parts import Section, flat
+from vlmconsole.reports.shelf import Stamp, moved
+from vlmconsole.runs.folder import FINAL, RunFolder, to_json
+from vlmconsole.runs.places import Places
+from vlmconsole.runs.story import RunStory, Told
+
+NOTHING = Told()
+MOST_RAW = 60  # raw requests shown at once
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a run's folder holds, of whatever kind it is. ``sections`` are those of its report but for the measuring."""
+
+    name: str
+    kind: str
+    state: str
+    cells: tuple[Cell, ...] = ()
+    pairs: tuple[PairLine, ...] = ()
+    falls: tuple[tuple[str, tuple[Bar, ...]], ...] = ()
+    conditions: tuple[Section, ...] = ()
+    told: Told = NOTHING
+    sections: tuple[Section, ...] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a line of the screen opens: the run ("run"), a cell, a pair's arm, a request of a cell."""
+
+    kind: str
+    name: str = ""
+    index: int = 0
+
+
+class Opener:
+    """Opens one run after the other; the last one stays in mind. Not for several threads."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self._stamp: tuple[str, Stamp] = ("", ())
+        self._story: RunStory | None = None
+        self._last: Opened | None = None
+
+    def read(self, run: RunFolder) -> Opened:
+        """The run as it is now. The same object when nothing moved."""
+        if self._story is None or self._story.run.path != run.path:
+            self._story, self._last = RunStory(run), None
+        stamp = (str(run.path), moved(run))
+        told = self._story.read()
+        if self._last is not None and stamp == self._stamp and told is self._last.told:
+            return self._last
+        self._stamp = stamp
+        job, state = run.job(), str(run.state().get("state", "?"))
+        sections: list[Section] = []
+        if state in FINAL:
+            sections += guarded("verdict", run, lambda: judged.sections(run, Ledger(self.places.ledger)))
+            sections += guarded("training", run, lambda: _without_curves(learned.sections(run)))
+        under = guarded("measurement", run, lambda: _conditions(run))
+        sections += guarded("settings", run, lambda: settings(run, job, [*sections, *under]))
+        self._last = Opened(
+            run.name,
+            str(job.get("kind") or "?"),
+            state,
+            tuple(cells(run)),
+            tuple(pairs(run)),
+            tuple((name, tuple(bars)) for name, bars in waterfalls(run).items()),
+            tuple(under),
+            told,
+            tuple(sections),
+        )
+        return self._last
+
+
+def _conditions(run: RunFolder) -> list[Section]:
+    wanted = ("Conditions", "Cold and warm pairs")
+    return [one for one in measured.sections(run) if one.title in wanted]
+
+
+def _without_curves(found: Sequence[Section]) -> list[Section]:
+    """The screen draws the curves that the run's events tell."""
+    return [one for one in found if one.title not in ("Training", "While it ran")]
+
+
+def evidence(run: RunFolder, target: Target) -> list[tuple[str, str]]:
+    """What stands behind a figure, as (heading, text): conditions first, then figures, definitions, raw requests."""
+    found = cells(run)
+    cell = next((one for one in found if one.name == target.name), None)
+    parts: list[tuple[str, str]] = []
+    if target.kind == "cell" and cell is not None:
+        parts.append(("conditions", _lines(cell.conditions)))
+        settings_of = cell.conditions.get("settings")
+        said = [
+            (key, value) for key, value in ([("state", cell.state), ("why", cell.why), ("work", cell.work)]) if value
+        ]
+        parts.append(("judged", "\n".join(f"{key:<10} {value}" for key, value in said)))
+        parts.append(("figures", to_json({k: v for k, v in cell.summary.items() if k != "first_failures"})))
+        parts.append(("what the figures mean", "\n".join(f"{key}: {text}" for key, text in DEFINITIONS.items())))
+        if settings_of:
+            parts.append(("the server's settings, as read back", to_json(settings_of)))
+        parts.append(_raw(run, "requests.jsonl", "cell", target.name))
+    elif target.kind == "arm":
+        value = run.read_json("conditions.json")
+        arm = value.get(target.name) if isinstance(value, dict) else None
+        parts.append(("conditions", _lines(arm if isinstance(arm, dict) else {})))
+        parts.append(_raw(run, "pairs.jsonl", "arm", target.name))
+    elif target.kind == "request":
+        rows = [
+            row
+            for row in run.read_jsonl("requests.jsonl")
+            if str(row.get("cell", "")) == target.name and row.get("index") == target.index and "role" not in row
+        ]
+        measured_rows = [row for row in rows if row.get("phase") == "measured"] or rows
+        if cell is not None:
+            parts.append(("conditions", _lines(cell.conditions)))
+        parts.append(("raw request", "".join(to_json(row) for row in measured_rows[:2]) or "it is not in the file"))
+    else:
+        for name in ("conditions.json", "summary.json", "job.json", "state.json"):
+            value = run.read_json(name)
+            parts.append((name, to_json(value) if value is not None else "there is none, or it cannot be read"))
+    return [*parts, ("run folder", str(run.path))]
+
+
+def _lines(conditions: dict[str, object]) -> str:
+    """Conditions as people read them, those that are unknown said to be so."""
+    if not conditions:
+        return "none are recorded: this figure may not be compared with any other"
+    rows = [(COMPARED.get(key, key), shown(key, conditions.get(key))) for key in COMPARED]
+    rows += [row for row in flat({k: v for k, v in conditions.items() if k not in COMPARED and k != "settings"})]
+    longest = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{longest}}  {value}" for name, value in rows)
+
+
+def _raw(run: RunFolder, file: str, key: str, name: str) -> tuple[str, str]:
+    rows = (row for row in run.read_jsonl(file) if str(row.get(key, "")) == name)
+    some = list(islice(rows, MOST_RAW))
+    more = sum(1 for _ in rows)
+    text = "".join(to_json(row) for row in some)
+    return f"raw: {file}", text + (f"{more} more in the file\n" if more else "")
