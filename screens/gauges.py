@@ -222,7 +222,9 @@ class GaugesScreen(Screen[None]):
         if queued is not None and flight is not None and queued.value is not None and flight.value is not None:
             running = tiles["server.running"].value if "server.running" in tiles else None
             inside = queued.value + (running or 0)
-            text = f" own in flight {flight.value:g} · server running {said(running, '') or '?'} · queued {queued.value:g}"
+            text = (
+                f" own in flight {flight.value:g} · server running {said(running, '') or '?'} · queued {queued.value:g}"
+            )
             lines.append(Content(text).stylize("$muted"))
             if flight.value > inside:
                 more = f"   {flight.value - inside:g} not in its scheduler: preprocessing, or on the way"
@@ -230,7 +232,9 @@ class GaugesScreen(Screen[None]):
         for name, source in snapshot.sources.items():
             if source.state != "ok":
                 sign, style = ("✗", "$error") if source.state == "missing" else ("◌", "$muted")
-                text = f" {name}: {one_line(source.why, 200)}" + (f". {one_line(source.hint, 160)}" if source.hint else "")
+                text = f" {name}: {one_line(source.why, 200)}" + (
+                    f". {one_line(source.hint, 160)}" if source.hint else ""
+                )
                 lines.append(Content.assemble((f" {sign}", style), (text, "$muted")))
         return Content("\n").join(lines)
 
@@ -371,7 +375,9 @@ class GaugesScreen(Screen[None]):
         defined = DEFINITIONS.get(_DEFINED.get(tile.key.partition(".")[2], ""), "")
         if defined:
             own = tile.key.startswith("own.")
-            note = "" if own else "\nThe server's own figure: it leaves out the way there and what comes before its clock."
+            note = (
+                "" if own else "\nThe server's own figure: it leaves out the way there and what comes before its clock."
+            )
             parts.append(("what it is", defined + note))
         if found.snapshot.job is not None:
             parts.append(("conditions of the running job", to_json(found.snapshot.job)))

@@ -25,6 +25,8 @@ SCREENS: tuple[Entry, ...] = (
     Entry(2, "gauges", "Gauges", "vlmconsole.screens.gauges:GaugesScreen", "vlmconsole gauges"),
     Entry(3, "jobs", "Jobs", "vlmconsole.screens.jobs:JobsScreen", "vlmconsole jobs"),
     Entry(4, "gates", "Gates", "vlmconsole.screens.gates:GatesScreen", "vlmconsole gates"),
+    Entry(5, "runs", "Runs", "vlmconsole.screens.runs:RunsScreen", "vlmconsole runs"),
+    Entry(6, "servers", "Servers", "vlmconsole.screens.servers:ServersScreen", "vlmconsole servers"),
 )
 
 

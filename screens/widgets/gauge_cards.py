@@ -74,7 +74,7 @@ def arranged(tiles: Mapping[str, Tile], silent: Sequence[str], columns: int) -> 
     left = {
         key: Card(tile, tiles.get(WITH[key]) if key in WITH else None)
         for key, tile in tiles.items()
-        if tile.source not in silent and not (key in WITH.values())
+        if tile.source not in silent and key not in WITH.values()
     }
     heads = [[left.pop(key) for key in row if key in left] for row in (OWN, SERVER)]
     machine = sorted((key for key in left if key not in REST), key=lambda key: not key.startswith("gpu"))
@@ -146,9 +146,7 @@ class GaugeCards(ScrollView, can_focus=True, inherit_bindings=False):
         if self.chosen is None and self._rows:
             self._choose(self._rows[0][0].tile.key)
         shape = (self.columns, self.pitch, self.step, *(len(row) for row in self._rows))
-        drawn = {
-            (y, x): card.lines(self.pitch - 3) for y, row in enumerate(self._rows) for x, card in enumerate(row)
-        }
+        drawn = {(y, x): card.lines(self.pitch - 3) for y, row in enumerate(self._rows) for x, card in enumerate(row)}
         before, self._drawn = self._drawn, drawn
         if shape != self._shape:
             self._shape = shape

@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """KV-cache bytes = 2 · layers · sequences · tokens · KV heads · head size · bytes an element."""
         from vlmconsole.vision.kv import EXCLUDED, KVShape, from_config
+        from vlmconsole.vision.steps import kv_steps
 
         given = {"--layers": layers, "--kv-heads": kv_heads, "--head-dim": head_dim}
         if model:
@@ -48,13 +49,7 @@ def register(app: typer.Typer) -> None:
         else:
             shape = KVShape(layers, kv_heads, head_dim, element)
         total = shape.bytes(tokens, sequences)
-        lines = [
-            f"2 (keys, values) × {shape.layers} layers × {shape.kv_heads} KV heads × {shape.head_dim}"
-            f" × {shape.bytes_per_element:g} bytes = {size_text(shape.bytes_per_token)} a token",
-            f"× {tokens} tokens × {sequences} sequence{'s' if sequences > 1 else ''} = {size_text(total)}",
-            *shape.notes,
-            f"Not in it: {', '.join(EXCLUDED)}.",
-        ]
+        lines = kv_steps(shape, tokens, sequences)
         emit(
             {
                 "bytes_per_token": shape.bytes_per_token,
@@ -70,12 +65,3 @@ def register(app: typer.Typer) -> None:
             },
             "\n".join(lines),
         )
-
-
-def size_text(count: float) -> str:
-    """`count` bytes in the largest binary unit that leaves at least 1: "36.0 KiB"."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

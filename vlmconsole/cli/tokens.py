@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
         ),
     ) -> None:
         """Resized size, patch grid and visual tokens, as the model's own image processor makes them."""
+        from vlmconsole.vision.steps import token_steps
         from vlmconsole.vision.tokens import QWEN2_5_VL, ProcessorSettings, visual_tokens
 
         settings = ProcessorSettings.from_model_dir(model) if model else QWEN2_5_VL
@@ -36,7 +37,7 @@ def register(app: typer.Typer) -> None:
             about, (width, height) = _sent(picture)
         result = visual_tokens(width, height, settings)
         shown = [f"{about['name']}: {about['said']}"] if about else []
-        shown.append(_steps(width, height, result, settings))
+        shown.append(token_steps(width, height, result, settings))
         emit(
             {
                 "size": [width, height],
@@ -64,15 +65,3 @@ def _sent(picture: str) -> tuple[dict[str, Any], tuple[int, int]]:
         "original_size": list(sent.original_size),
     }
     return facts, sent.size
-
-
-def _steps(width: int, height: int, result: Any, settings: Any) -> str:
-    _, rows, columns = result.image_grid_thw
-    wide, high = result.resized
-    merge = settings.merge_size
-    resize = "" if (wide, high) == (width, height) else f" → resized to {wide}×{high}"
-    return (
-        f"{width}×{height}{resize} → {columns}×{rows} patches of {settings.patch_size}"
-        f" (image_grid_thw {list(result.image_grid_thw)})"
-        f" → {columns // merge}×{rows // merge} merged → {result.visual_tokens} visual tokens"
-    )

@@ -26,7 +26,8 @@ def web(
     if not is_loopback(host):
         fail(
             f"{host} is not a loopback address: whoever reached it could run anything as you.",
-            f"From another machine: ssh -L {port or PORT}:127.0.0.1:{port or PORT} HOST, then open the printed address.",
+            f"From another machine: ssh -L {port or PORT}:127.0.0.1:{port or PORT} HOST, and open the printed"
+            " address there.",
             2,
         )
     try:

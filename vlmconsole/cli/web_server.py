@@ -1,8 +1,9 @@
 """The loopback server behind ``vlmconsole web``: textual-serve's terminal, our page, and uploads into the inbox.
 
 Who may come in: only who has the key of the printed address. It becomes a cookie that pages of other sites cannot send
-(SameSite=Strict), for a path that no other program of this machine has, as cookies do not tell ports apart; a name that resolves to this machine (DNS rebinding) fails on the Host header, and a page of another
-local port fails on the Origin header, which every socket and every upload must carry.
+(SameSite=Strict), for a path that no other program of this machine has, as cookies do not tell ports apart. A name that
+resolves to this machine (DNS rebinding) fails on the Host header, and a page of another local port on the Origin header,
+which every socket and every upload must carry.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class ConsoleServer(Server):  # type: ignore[misc]
         if not response.prepared:
             response.headers.update(
                 {
-                    "Content-Security-Policy": "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline';"
+                    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline';"
                     f" img-src 'self' data: blob:; connect-src 'self' ws://{host}; frame-ancestors 'none'",
                     "X-Content-Type-Options": "nosniff",
                     "Referrer-Policy": "no-referrer",

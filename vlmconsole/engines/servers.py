@@ -213,7 +213,7 @@ async def _check_line(
     assert profile.launch is not None
     # What we start mlx-vlm with ourselves is known to it: only a user's additions are worth the question.
     engine = "" if profile.engine == "mlx" and not profile.launch.extra else profile.engine
-    if engine and on_progress is not None:
+    if engine in flags.PACKAGES and on_progress is not None:
         on_progress("checking the launch flags", 0.0)
     unchecked = await flags.check(profile.name, engine, words, env, cwd or launch.folder(places), places.cache)
     if unchecked and on_progress is not None:

@@ -1,0 +1,124 @@
+"""The calculators: visual tokens of a picture's size, bytes of a KV cache, each step shown as one types."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+from vlmconsole.screens.theme import DIALOGS
+
+from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.errors import LabError
+from vlmconsole.vision.kv import KVShape, from_config
+from vlmconsole.vision.steps import kv_steps, token_steps
+from vlmconsole.vision.tokens import QWEN2_5_VL, ProcessorSettings, visual_tokens
+
+_SIZE = re.compile(r"\s*(\d{1,6})\s*[x×*, ]\s*(\d{1,6})\s*")
+LAB = KVShape(36, 2, 128, 2)  # Qwen2.5-VL-3B in BF16: where a profile's model is not on this machine
+FIELDS = (
+    ("size", "picture", "448x336", "WIDTHxHEIGHT in pixels"),
+    ("tokens", "tokens", "4096", "context of one sequence"),
+    ("sequences", "sequences", "4", "at once: the running limit B"),
+    ("layers", "layers", "", ""),
+    ("kv_heads", "KV heads", "", "not the query heads"),
+    ("head_dim", "head size", "", ""),
+    ("element", "bytes", "", "an element; 2 for BF16, 0.5 for a 4-bit cache"),
+)
+
+
+def shape_for(profile: ServerProfile | None) -> tuple[KVShape, ProcessorSettings, str]:
+    """(KV shape, picture settings, where they are from) of a profile's model, else of Qwen2.5-VL-3B."""
+    folder = profile.model_dir() if profile is not None else None
+    pictures = (profile.processor_settings() if profile is not None else None) or QWEN2_5_VL
+    if folder is not None:
+        try:
+            return from_config(folder), pictures, f"the model of {profile.name}" if profile else ""
+        except LabError as error:
+            return LAB, pictures, f"Qwen2.5-VL-3B, as {error.message}"
+    return LAB, pictures, "Qwen2.5-VL-3B"
+
+
+def worked_out(values: dict[str, str], pictures: ProcessorSettings, notes: tuple[str, ...]) -> list[str]:
+    """The lines of both calculations for what was typed; a wrong value is said in the place of its result."""
+    lines: list[str] = []
+    found = _SIZE.fullmatch(values["size"])
+    try:
+        if found is None:
+            lines.append("picture: write WIDTHxHEIGHT, such as 448x336")
+        else:
+            wide, high = int(found[1]), int(found[2])
+            lines.append(token_steps(wide, high, visual_tokens(wide, high, pictures), pictures))
+    except LabError as error:
+        lines.append(error.message)
+    lines.append("")
+    try:
+        numbers = {name: int(values[name]) for name in ("layers", "kv_heads", "head_dim", "tokens", "sequences")}
+        element = float(values["element"])
+    except ValueError:
+        return [*lines, "KV cache: whole numbers above 0, please; bytes may be 0.5"]
+    if min(*numbers.values(), element) <= 0 or max(numbers.values()) > 10**9 or element > 16:
+        return [*lines, "KV cache: whole numbers above 0, please; bytes may be 0.5"]
+    shape = KVShape(numbers["layers"], numbers["kv_heads"], numbers["head_dim"], element, notes=notes)
+    return [*lines, *kv_steps(shape, numbers["tokens"], numbers["sequences"])]
+
+
+class Calculators(ModalScreen[None]):
+    """Both on one sheet; what is typed is worked out at once."""
+
+    CSS_PATH: ClassVar[list[Path]] = [DIALOGS, Path(__file__).parent.parent / "servers.tcss"]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "back", key_display="Esc")]
+
+    def __init__(self, profile: ServerProfile | None) -> None:
+        super().__init__(classes="reader")
+        self._shape, self._pictures, self._from = shape_for(profile)
+        self._given = {
+            "layers": str(self._shape.layers),
+            "kv_heads": str(self._shape.kv_heads),
+            "head_dim": str(self._shape.head_dim),
+            "element": f"{self._shape.bytes_per_element:g}",
+        }
+        if profile is not None and profile.context:
+            self._given["tokens"] = str(profile.context)
+        if profile is not None and profile.running_limit:
+            self._given["sequences"] = str(profile.running_limit)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="sheet calc"):
+            title = Content.assemble(("Calculators", "bold"), (f"   {self._from}   Esc back", "$muted"))
+            yield Static(title, classes="title")
+            for key, label, value, hint in FIELDS:
+                with Horizontal(classes="field"):
+                    yield Static(Content(label).stylize("$muted"), classes="label")
+                    yield Input(self._given.get(key, value), compact=True, name=key)
+                    yield Static(Content(hint).stylize("$faint"), classes="hint")
+            yield Static(id="worked-out")
+            shell = "from a shell: vlmconsole tokens 448x336 · vlmconsole kv --model DIR"
+            yield Static(Content(shell).stylize("$faint"))
+
+    def on_mount(self) -> None:
+        for field in self.query(Input):
+            field.cursor_blink = False
+        self._draw()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._draw()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.focus_next()
+
+    def _draw(self) -> None:
+        values = {field.name or "": field.value for field in self.query(Input)}
+        notes = tuple(self._shape.notes)
+        self.query_one("#worked-out", Static).update(Content("\n".join(worked_out(values, self._pictures, notes))))
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)

@@ -1,0 +1,104 @@
+"""The chosen server in full: how it is, what it costs, its settings wanted against read back, its adapters."""
+
+from __future__ import annotations
+
+import time
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from vlmconsole.screens.widgets.said import Said
+from vlmconsole.screens.widgets.server_list import SIGNS
+
+from vlmconsole.engines.compared import Setting
+from vlmconsole.engines.servers import NAMES
+from vlmconsole.queue.desk import duration
+from vlmconsole.queue.server_desk import Sheet
+from vlmconsole.runs.plain import inert, one_line
+
+STATES = {"same": (" ", ""), "differs": ("≠", "$warning"), "unknown": (" ", "$muted")}
+Piece = Content | str | tuple[str, str]
+
+
+class ServerSheet(VerticalScroll):
+    """`show` as often as one likes."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._head, self._settings, self._rest = (Said(id=f"server-{part}") for part in ("head", "settings", "rest"))
+        self._sheet: Sheet | None = None
+
+    def compose(self) -> ComposeResult:
+        yield from (self._head, self._settings, self._rest)
+
+    def on_resize(self) -> None:
+        if self._sheet is not None:
+            self.show(self._sheet)
+
+    def show(self, sheet: Sheet | None, quiet: str = "") -> None:
+        self._sheet = sheet
+        if sheet is None:
+            self._head.say(Content("no server profile; a file in the lab's servers folder makes one").stylize("$muted"))
+            self._settings.say(Content(""))
+            self._rest.say(Content(""))
+            return
+        self._head.say(_head(sheet, quiet))
+        self._settings.say(_table(sheet.settings, max(40, self.scrollable_content_region.width or self.size.width - 4)))
+        self._rest.say(_rest(sheet))
+
+
+def _head(sheet: Sheet, quiet: str) -> Content:
+    profile, status = sheet.line.profile, sheet.line.status
+    sign, style = SIGNS[status.state]
+    since = f" for {duration(time.time() - status.since)}" if status.since and status.state != "stopped" else ""
+    pieces: list[Piece] = [(profile.name, "bold"), "  ", (f"{sign} {status.state}", style), (since, "$muted")]
+    if sheet.line.why:
+        pieces.append((f"   {one_line(sheet.line.why, 300)}", "$muted"))
+    facts = [profile.title, NAMES[profile.engine], status.base_url or profile.base_url]
+    facts += [f"ssh {profile.ssh_host}"] if profile.ssh_host else []
+    facts += [f"pid {status.pid}"] if status.pid else []
+    facts += [f"job {sheet.line.job.id}"] if sheet.line.job is not None else []
+    pieces += ["\n", (" · ".join(one_line(fact, 80) for fact in facts if fact), "$muted")]
+    if sheet.cost:
+        released = status.state in ("stopped", "ended")
+        pieces += ["\n", (one_line(sheet.cost, 200), "$warning" if released else "$muted")]
+    if quiet:
+        pieces += ["\n", (one_line(quiet, 200), "$warning")]
+    return Content.assemble(*pieces)
+
+
+def _table(settings: tuple[Setting, ...], width: int) -> Content:
+    """Setting, wanted, read back, note; only lines of which one side says something."""
+    told = [line for line in settings if line.wanted or line.read]
+    if not told:
+        return Content("\nno setting is known").stylize("$muted")
+    named = min(30, max(len(line.name) for line in told))
+    asked = min(22, max(6, *(len(line.wanted) for line in told)))
+    room = max(10, width - named - asked - 6)
+    lines = [Content(f"\n  {'setting':<{named}}  {'wanted':<{asked}}  read back").stylize("$faint")]
+    for line in told:
+        sign, style = STATES[line.state]
+        read = one_line(line.read or "not told", 200)
+        pieces: list[Piece] = [(f"{sign} ", style), (f"{one_line(line.name, named):<{named}}  ", "$muted")]
+        pieces += [f"{one_line(line.wanted or '–', asked):<{asked}}  ", (read, style)]
+        if line.note:
+            pieces.append((f"   {one_line(line.note, 200)}", "$muted"))
+        lines.append(Content.assemble(*pieces).truncate(named + asked + 6 + room, ellipsis=True))
+    return Content("\n").join(lines)
+
+
+def _rest(sheet: Sheet) -> Content:
+    pieces: list[Piece] = []
+    effective = sheet.effective
+    if effective is None and sheet.unread:
+        pieces.append((f"\nnot read back: {one_line(sheet.unread, 400)}", "$muted"))
+    if effective is not None:
+        names = ", ".join(one_line(name, 60) for name in effective.adapters)
+        pieces += [("\nadapters  ", "$muted"), names or ("none loaded", "$muted")]
+        if names:
+            pieces.append(("   v asks with and without one", "$faint"))
+        pieces += [(f"\n{one_line(note, 400)}", "$muted") for note in effective.notes]
+    pieces += [(f"\n⚠ {one_line(warning, 400)}", "$warning") for warning in sheet.line.profile.warnings()]
+    if sheet.line.profile.notes:
+        pieces.append((f"\n{inert(sheet.line.profile.notes)}", "$muted"))
+    return Content.assemble(*pieces)

@@ -1,0 +1,105 @@
+"""What was asked for beside what is in force: a server's settings, wanted against read back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vlmconsole.engines.effective import EffectiveSettings
+from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.vision.kv import KVError, from_config
+from vlmconsole.vision.steps import size_text
+
+#: Flags whose meaning stands in a line of its own, under the field's word.
+NAMED = frozenset({"max-running-requests", "max-num-seqs", "context-length", "max-model-len", "dtype",
+                   "disable-radix-cache", "apc-enabled", "model-path", "model", "host", "port"})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One line. ``state``: same, differs (an alarm), or unknown, where one side does not say."""
+
+    name: str
+    wanted: str
+    read: str
+    state: Literal["same", "differs", "unknown"]
+    note: str = ""
+
+
+def compare_settings(
+    profile: ServerProfile, wanted: Mapping[str, str], effective: EffectiveSettings | None
+) -> list[Setting]:
+    """The settings of ``profile`` (``wanted``: its launch flags) beside ``effective``; None: nothing was read back."""
+    read = effective
+    limit = profile.running_limit or wanted.get("max-running-requests") or wanted.get("max-num-seqs")
+    context = profile.context or wanted.get("context-length") or wanted.get("max-model-len")
+    cache = profile.prefix_cache
+    if cache is None and "disable-radix-cache" in wanted:
+        cache = False
+    known: dict[str, Any] = read.values if read is not None else {}
+    lines = [
+        _setting("model", profile.served_model, read.model if read else None),
+        _setting("running limit B", limit, read.running_limit if read else None),
+        _setting("context", context, read.context if read else None),
+        _setting("precision", profile.precision or wanted.get("dtype"), read.precision if read else None),
+        _setting("prefix cache", cache, read.prefix_cache if read else None, read.cached_rule if read else ""),
+        _setting("KV capacity", None, read.kv_tokens if read else None, capacity(profile, read)),
+    ]
+    names = dict.fromkeys([*(name for name in wanted if name not in NAMED), *known])
+    lines += [
+        _setting(name, wanted.get(name), known.get(name))
+        for name in names
+        if name not in NAMED and (name in wanted or _worth(known[name]))
+    ]
+    return lines
+
+
+def capacity(profile: ServerProfile, effective: EffectiveSettings | None) -> str:
+    """How many whole sequences the KV cache holds, and its bytes where the model's shape is known; "" if neither."""
+    if effective is None or not effective.kv_tokens:
+        return ""
+    said = []
+    if effective.context:
+        said.append(f"= {effective.kv_tokens // effective.context} sequences × {effective.context:,} tokens")
+    folder = profile.model_dir()
+    if folder is None and effective.model_path and (Path(effective.model_path) / "config.json").is_file():
+        folder = Path(effective.model_path)
+    if folder is not None:
+        try:
+            said.append(size_text(from_config(folder).bytes(effective.kv_tokens)))
+        except KVError as error:
+            said.append(error.message)
+    return ", ".join(said)
+
+
+def _setting(name: str, wanted: Any, read: Any, note: str = "") -> Setting:
+    asked, told = _text(wanted), _text(read)
+    if not asked or not told:
+        return Setting(name, asked, told, "unknown", note)
+    return Setting(name, asked, told, "same" if _same(asked, told) else "differs", note)
+
+
+def _text(value: Any) -> str:
+    if value is None or value == "":
+        return ""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:,}" if isinstance(value, int) and value >= 10_000 else str(value)
+
+
+def _same(asked: str, told: str) -> bool:
+    """Whether two texts mean one value: 0.55 and 0.550, true and on, a number with and without its commas."""
+    plain = [{"true": "on", "false": "off"}.get(text.lower(), text.lower().replace(",", "")) for text in (asked, told)]
+    if plain[0] == plain[1]:
+        return True
+    try:
+        return float(plain[0]) == float(plain[1])
+    except ValueError:
+        return False
+
+
+def _worth(value: Any) -> bool:
+    """Read-back values without a wish that a line can hold."""
+    return isinstance(value, str | int | float | bool) and len(str(value)) <= 60

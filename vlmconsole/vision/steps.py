@@ -1,0 +1,40 @@
+"""The arithmetic of visual tokens and of the KV cache, step by step, as people check it."""
+
+from __future__ import annotations
+
+from vlmconsole.vision.kv import EXCLUDED, KVShape
+from vlmconsole.vision.tokens import ProcessorSettings, VisualTokens
+
+
+def token_steps(width: int, height: int, result: VisualTokens, settings: ProcessorSettings) -> str:
+    """From the size that is sent to the number of visual tokens."""
+    _, rows, columns = result.image_grid_thw
+    wide, high = result.resized
+    merge = settings.merge_size
+    resize = "" if (wide, high) == (width, height) else f" → resized to {wide}×{high}"
+    return (
+        f"{width}×{height}{resize} → {columns}×{rows} patches of {settings.patch_size}"
+        f" (image_grid_thw {list(result.image_grid_thw)})"
+        f" → {columns // merge}×{rows // merge} merged → {result.visual_tokens} visual tokens"
+    )
+
+
+def kv_steps(shape: KVShape, tokens: int, sequences: int) -> list[str]:
+    """From the model's shape to the bytes of ``sequences`` sequences of ``tokens`` tokens, and what is not in them."""
+    total = shape.bytes(tokens, sequences)
+    return [
+        f"2 (keys, values) × {shape.layers} layers × {shape.kv_heads} KV heads × {shape.head_dim}"
+        f" × {shape.bytes_per_element:g} bytes = {size_text(shape.bytes_per_token)} a token",
+        f"× {tokens} tokens × {sequences} sequence{'s' if sequences > 1 else ''} = {size_text(total)}",
+        *shape.notes,
+        f"Not in it: {', '.join(EXCLUDED)}.",
+    ]
+
+
+def size_text(count: float) -> str:
+    """`count` bytes in the largest binary unit that leaves at least 1: "36.0 KiB"."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
