@@ -1,5 +1,9 @@
 """A job's dataset: made when it is not there yet, and examined before anything is learnt from it."""
 
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +26,32 @@ def ready(context: Context, name: str) -> Path:
             source = (part.replay or "").partition(":")[0]
             if source and not (context.places.datasets / source).exists():
                 ready(context, source)
-    if not (context.places.datasets / recipe.name).exists():
-        context.events.note(f"making the dataset {recipe.name}")
-    return make_dataset(recipe, context.places.datasets, on_progress=_watched(context, f"making {recipe.name}"))
+    with _alone(context):
+        if not (context.places.datasets / recipe.name).exists():
+            context.events.note(f"making the dataset {recipe.name}")
+        return make_dataset(recipe, context.places.datasets, on_progress=_watched(context, f"making {recipe.name}"))
+
+
+@contextlib.contextmanager
+def _alone(context: Context) -> Iterator[None]:
+    """One job of the lab makes datasets at a time: trainings that start together want the same one."""
+    context.places.datasets.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(context.places.datasets / ".making", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        said = False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not said:
+                    context.events.note("another job is making a dataset: waiting for it")
+                    said = True
+                context.wait(0.5)
+                context.check_stop()
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def examined(context: Context, folder: Path) -> dict[str, Any]:

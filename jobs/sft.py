@@ -1,14 +1,18 @@
 """Supervised LoRA training, the lab's first round and its repair rounds: ``vlmconsole run sft-expand-tiny``."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
 from vlmconsole.jobs.data import sizes
+from vlmconsole.jobs.memory_plan import memory_plan
 
 from vlmconsole.errors import LabError
 from vlmconsole.gauges import nvidia
 from vlmconsole.runs.places import Places
+
+if TYPE_CHECKING:
+    from vlmconsole.training.memory import Work
 
 
 class SftSpec(Spec):
@@ -74,23 +78,51 @@ def _estimate(spec: SftSpec) -> Estimate:
         return Estimate(note=f"nothing can be said: {error.message}")
     train, dev = count.get("train", 0), count.get("dev", 0)
     steps = spec.epochs * -(-train // (spec.batch * spec.accumulation))
-    what = f"{train} pictures × {spec.epochs} epochs = {steps} steps of {spec.batch * spec.accumulation}"
-    what += f", {dev} development pictures × {len(spec.dev_epochs)}"
-    if spec.base:
-        return Estimate(note=f"{what}. Time was never measured for this base: the run says it after a few steps")
+    note = f"{train} pictures × {spec.epochs} epochs = {steps} steps of {spec.batch * spec.accumulation}"
+    note += f", {dev} development pictures × {len(spec.dev_epochs)}"
+    memory, fits = _memory(spec)
     every = sum(count.values())
+    if spec.base:
+        note += f". {fits}. How long a step takes was never measured for this base: the run says it after a few"
+        return Estimate(memory_bytes=memory, note=note)
     seconds = train * spec.epochs * TAUGHT + dev * len(spec.dev_epochs) * ANSWERED + every * (DRAWN + EXAMINED)
     return Estimate(
         seconds=seconds + 15,  # imports, the mask audit
-        memory_bytes=1_000_000_000,
+        memory_bytes=memory,
         disk_bytes=every * 12_000 + (spec.epochs + 3) * 400_000 + 2_000_000,
-        note=f"{what}. From one run on a busy AMD EPYC 7B13, one thread",
+        note=f"{note}. {fits}. Time from one run on a busy AMD EPYC 7B13, one thread",
     )
 
 
+def _memory(spec: SftSpec) -> tuple[int | None, str]:
+    """(planned peak in bytes, the plan in a sentence); the number is None where the base's sizes are not known."""
+    try:
+        plan = memory_plan(planned_work(spec, _cuda(spec)), "cuda" if _cuda(spec) else "cpu")
+    except LabError as error:
+        return None, f"Memory is not planned: {error.message}"
+    return plan.peak, f"Memory: {plan}"
+
+
+def planned_work(spec: SftSpec, gpu: bool) -> "Work":
+    """What the memory plan is made for: the larger of a training step and a development batch."""
+    from vlmconsole.training import bases, memory
+
+    return memory.Work(
+        base=spec.base,
+        precision=bases.precision_for(spec.precision, "cuda" if gpu else "cpu"),
+        rank=spec.rank,
+        rows=spec.batch,
+        rollouts=spec.dev_batch,
+        checkpointing=spec.gradient_checkpointing,
+    )
+
+
+def _cuda(spec: SftSpec) -> bool:
+    return spec.device == "cuda" or (spec.device == "auto" and bool(nvidia.read().cards))
+
+
 def _devices(spec: SftSpec, places: Places) -> list[str]:
-    cuda = spec.device == "cuda" or (spec.device == "auto" and bool(nvidia.read().cards))
-    return ["gpu"] if cuda else [f"cpu:{spec.threads}"]
+    return ["gpu"] if _cuda(spec) else [f"cpu:{spec.threads}"]
 
 
 KIND = JobKind(

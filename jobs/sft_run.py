@@ -5,13 +5,16 @@ a retry copies them into its own folder and goes on to the same weights.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vlmconsole.jobs import data
 from vlmconsole.jobs.contract import Context, JobError, Stopped
+from vlmconsole.jobs.memory_plan import memory_plan, say_peak
+from vlmconsole.jobs.sft import SftSpec, planned_work
 from vlmconsole.jobs.sft_dev import develop, read_rewards
 
 from vlmconsole.counting.dataset import manifest_digest
+from vlmconsole.errors import LabError
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.plan import freeze
 from vlmconsole.measure.machine import hardware
@@ -22,9 +25,6 @@ from vlmconsole.training import bases, checkpoint, curriculum, kept, model, sele
 from vlmconsole.training.adapters import base_sha256, check_fits, find_adapter, open_adapter
 from vlmconsole.training.provenance import Provenance
 
-if TYPE_CHECKING:
-    from vlmconsole.jobs.sft import SftSpec
-
 CHECKPOINT, TRAINING, START = "checkpoint.pt", "training.jsonl", "start"
 LOOK = 10  # steps between two points of the slower curves
 
@@ -32,7 +32,7 @@ LOOK = 10  # steps between two points of the slower curves
 class Teacher:
     """The state of one attempt. `run` is the whole of it, in order; each part says what it did in the events."""
 
-    def __init__(self, context: Context, spec: "SftSpec") -> None:
+    def __init__(self, context: Context, spec: SftSpec) -> None:
         import torch
 
         torch.set_num_threads(spec.threads)
@@ -236,21 +236,23 @@ class Teacher:
     # ── training ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _epoch(self, epoch: int) -> None:
-        last = epoch * self.course.plan.steps_per_epoch
         try:
-            for step in self.course.steps(last):
-                self._took(step)
-                if self.context.stopping():
-                    self._keep()
-                    raise Stopped({"note": "stopped; a retry goes on from its checkpoint", "steps": step.step})
+            self._train(epoch)
         except sft.DivergedError as error:
             raise JobError(
                 f"The training diverged in epoch {epoch}: {error}.",
-                "The bad step was not taken; the last checkpoint and the finished epochs' adapters are whole. "
-                "Lower lr, or start from another seed.",
+                "The last checkpoint and the finished epochs' adapters are whole. Lower lr, or take another seed.",
             ) from None
+
+    def _train(self, epoch: int) -> None:
+        last = epoch * self.course.plan.steps_per_epoch
+        for step in self.course.steps(last):
+            self._took(step)
+            if self.context.stopping():
+                self._keep()
+                raise Stopped({"note": "stopped; a retry goes on from its checkpoint", "steps": step.step})
         folder = self.run_folder.file(f"epoch-{epoch}")
-        if self.course.done > last or (folder.exists() and self._judged(epoch)):
+        if folder.exists() and self._judged(epoch):
             return  # finished by an earlier attempt
         self._keep()
         kept.save_adapter(self.course.model, folder, self._origin(epoch, last))
@@ -304,6 +306,14 @@ class Teacher:
             resumable=False,  # weights only: the optimizer's state is in the run's checkpoint, of its last step
         )
 
+    def _memory(self) -> dict[str, Any]:
+        """The measured peak of memory beside what was planned; nothing for a base whose sizes cannot be planned."""
+        try:
+            return say_peak(self.context, memory_plan(planned_work(self.spec, self.device != "cpu"), self.device))
+        except LabError as error:
+            self.context.events.note(f"memory was not planned: {error.message}", "warning")
+            return {}
+
     def _settings(self) -> sft.Settings:
         s = self.spec
         return sft.Settings(s.rank, s.alpha, s.lr, s.warm_up, s.schedule, s.clip, s.seed, s.gradient_checkpointing)
@@ -352,6 +362,7 @@ class Teacher:
             "base_sha256": self.base_sha,
             "precision": self.precision,
             "data": {self.dataset: self.digest},
+            "memory": self._memory(),
             "tensors_changed": sum(one.most > 0 for one in moved),
             "visual_tensors_changed": 0,
         }

@@ -184,9 +184,15 @@ class Course:
         )
 
     def state(self) -> dict[str, Any]:
-        """Everything that going on exactly needs: step, adapter, optimizer, random state."""
+        """Everything that going on exactly needs: step, adapter, optimizer, random state.
+
+        Raises DivergedError when a number of the adapter is none any more: that must not replace a good checkpoint.
+        """
         import torch
 
+        broken = [name for name, p in self._taught.items() if not bool(torch.isfinite(p).all())]
+        if broken:
+            raise DivergedError(f"{broken[0]} holds NaN or infinity after step {self.done}")
         return {
             "step": self.done,
             "adapter": {name: p.detach().cpu() for name, p in self._taught.items()},
