@@ -210,6 +210,28 @@ def test_a_whole_answer_instead_of_a_stream_has_no_inner_times() -> None:
     assert (times.ttft_s, times.tpot_s, times.e2e_s, times.output_tokens_per_s) == (None, None, 1.0, 2.0)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "data: [DONE]\n\n",
+        "data: 7\n\ndata: [DONE]\n\n",
+        'data: {"choices": "yes"}\n\ndata: [DONE]\n\n',
+        'data: {"x": 1}\n\ndata: [DONE]\n\n',
+    ],
+)
+def test_a_stream_that_never_held_an_answer_is_no_empty_answer(body: str) -> None:
+    result = whole(body)
+    assert result.ended == "error" and "without an answer" in (result.error or "")
+    assert whole(chunk("") + "data: [DONE]\n\n").ended == "done"  # an empty answer is one
+
+
+def test_absurd_usage_is_unknown_and_a_burst_has_no_time_per_token() -> None:
+    usage = 'data: {"choices": [], "usage": {"prompt_tokens": 1e30, "completion_tokens": 3}}\n\n'
+    result = whole(chunk("a") + chunk("b") + chunk("c") + usage + "data: [DONE]\n\n")
+    assert result.usage.prompt_tokens is None and result.usage.completion_tokens == 3
+    assert timing(result).tpot_s is None
+
+
 def test_cut_cancelled_and_empty() -> None:
     parser = StreamParser(sent=0.0)
     parser.feed((chunk("par") + chunk("tial") + 'data: {"choices": [{"del').encode(), 1.0)

@@ -15,6 +15,7 @@ from vlmconsole.engines.sse import Event, EventSplitter
 
 MAX_TEXT = 16 * 1024 * 1024
 """Characters kept of an answer; the rest is dropped and the result says so."""
+MOST_TOKENS = 10**9  # a count beyond is a slip of the server's, so it is unknown
 MAX_RAW_USAGE = 16
 """How many raw usage objects are kept (the last ones); some servers send one with every token."""
 
@@ -96,6 +97,7 @@ class StreamParser:
         self._raw: deque[dict[str, Any]] = deque(maxlen=MAX_RAW_USAGE)
         self._last = 0.0
         self._finished = False
+        self._answers = 0  # choices seen, with text or without
 
     def feed(self, data: bytes, at: float) -> list[Delta]:
         """The pieces that these bytes completed. at: seconds when they were read."""
@@ -123,6 +125,9 @@ class StreamParser:
         result.text, result.reasoning = "".join(self._text), "".join(self._reasoning)
         result.usage.raw = list(self._raw)
         result.stamps.ended = at
+        if result.stamps.done is not None and not self._answers:
+            # An empty answer is an answer; a stream that never held one is a fault of the server (or of a proxy).
+            self._fail(f"the stream ended without an answer in it ({result.events} events, none with choices)")
         if result.error is not None:
             result.ended = "error"
         elif result.stamps.done is not None:
@@ -172,6 +177,7 @@ class StreamParser:
         for choice in choices if isinstance(choices, list) else ():
             if not isinstance(choice, dict) or choice.get("index") not in (None, 0):
                 continue
+            self._answers += 1
             if isinstance(choice.get("finish_reason"), str):
                 result.finish_reason = choice["finish_reason"]
             said = choice.get("delta") or choice.get("message")
@@ -314,6 +320,6 @@ def _count(holder: dict[str, Any], *names: str) -> int | None:
         number = holder.get(name)
         if isinstance(number, float) and number.is_integer():
             number = int(number)
-        if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
+        if isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= MOST_TOKENS:
             return number
     return None

@@ -57,8 +57,8 @@ def _tpot(result: StreamResult) -> float | None:
         spent = result.usage.reasoning_tokens
         tokens = tokens - spent if spent else None
     span = _gap(stamps.first_text, stamps.last_text)
-    # One piece alone spans no time: nothing was measured between its tokens.
-    if tokens is None or tokens < 2 or span is None or len(stamps.text_pieces) < 2:
+    # One piece alone, or all of them in one read, spans no time: nothing was measured between the tokens.
+    if tokens is None or tokens < 2 or not span:
         return None
     return span / (tokens - 1)
 
