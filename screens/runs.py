@@ -1,0 +1,190 @@
+"""The runs screen: what a person can do with runs, each the twin of a `vlmconsole runs` command."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from vlmconsole.screens.background import in_background
+from vlmconsole.screens.runs_desk import Mark, RunsDesk
+from vlmconsole.screens.widgets.dialogs import Choose, Reader
+from vlmconsole.screens.widgets.run_figures import RunFigures
+from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
+from vlmconsole.screens.widgets.run_table import RunRows
+
+from vlmconsole.errors import LabError
+from vlmconsole.measure.compare import Side, sides
+from vlmconsole.reports.opened import Target, evidence
+from vlmconsole.reports.parts import figure
+from vlmconsole.reports.save import save
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.plain import inert, one_line
+
+FORMS = (
+    ("html", "HTML", "a report: every table and plot, one page"),
+    ("csv", "CSV", "a line for each cell, pair, step or sample"),
+    ("json", "JSON", "settings, conditions, summary, seal, verdict"),
+)
+
+
+class RunsScreen(RunsDesk):
+    """Key actions on runs; see keys.py for the keys."""
+
+    def _complain(self, error: LabError) -> None:
+        self.notify(f"{error.message} {error.hint}".strip(), severity="error", markup=False, timeout=10)
+
+    # -- what is behind a figure ---------------------------------------------------------------------------
+
+    def action_open(self) -> None:
+        """Enter: from the runs to the figures; on a figure, its conditions, definitions and raw requests."""
+        if self.row is None:
+            return
+        if self.pane == 0:
+            self.go_to_pane(1)
+            return
+        in_background(self, partial(self._open, self.figures.target), "open", exclusive=True)
+
+    async def _open(self, target: Target) -> None:
+        run, row = self.run_folder(), self.row
+        if run is None or row is None:
+            return
+        found = await asyncio.to_thread(evidence, run, target)
+        name = f" · {one_line(target.name, 60)}" if target.name else ""
+        number = f" · request {target.index}" if target.kind == "request" else ""
+        shown = [(heading, inert(text)) for heading, text in found]
+        self.app.push_screen(Reader(f"{row.preset}{name}{number}", shown))
+
+    def on_run_rows_clicked(self, event: RunRows.Clicked) -> None:
+        event.stop()
+        self.action_open()
+
+    def on_run_figures_clicked(self, event: RunFigures.Clicked) -> None:
+        event.stop()
+        self.action_open()
+
+    # -- comparing -----------------------------------------------------------------------------------------
+
+    def action_mark(self) -> None:
+        """Space: this run, or the cell that the cursor stands on; the oldest of three marks goes."""
+        row = self.row
+        if row is None:
+            return
+        target = self.figures.target
+        cell = target.name if self.pane == 1 and target.kind in ("cell", "request") else ""
+        mark = (row.name, cell)
+        kept = tuple(one for one in self.marks if one != mark)
+        self.marks = kept if mark in self.marks else (*kept, mark)[-2:]
+        self.draw_table()
+        self.draw_run()
+        self.refresh_bindings()
+        if self.pane == 0 and mark in self.marks:
+            self.action_move(1)
+
+    def action_unmark(self) -> None:
+        """u: nothing is marked any more."""
+        self.marks = ()
+        self.draw_table()
+        self.draw_run()
+        self.refresh_bindings()
+
+    def action_compare(self) -> None:
+        """c: the two that are marked, or the marked one with the chosen one."""
+        marks = list(self.marks)
+        if len(marks) == 1 and self.row is not None and self.row.name != marks[0][0]:
+            marks.append((self.row.name, ""))
+        if len(marks) < 2:
+            self.notify("space marks a run, or on its figures one of its cells: mark two", markup=False)
+            return
+        in_background(self, partial(self._compare, marks), "compare", exclusive=True)
+
+    async def _compare(self, marks: list[Mark]) -> None:
+        chosen: list[Side] = []
+        for name, cell in marks:
+            try:
+                found = await asyncio.to_thread(sides, RunFolder(self.console.lab.places.runs / name))
+            except LabError as error:
+                self._complain(error)
+                return
+            side = await self._one_of(name, cell, found)
+            if side is None:
+                return
+            chosen.append(side)
+        self.app.push_screen(ComparisonSheet(*chosen))
+
+    async def _one_of(self, name: str, cell: str, found: list[Side]) -> Side | None:
+        """The marked cell, the only one, or the one that is chosen now."""
+        by_name = {side.name.removeprefix(f"{name}:"): side for side in found}
+        if len(found) == 1:
+            return found[0]
+        if cell in by_name:
+            return by_name[cell]
+        options = [(key, one_line(key, 40), _figures(side)) for key, side in by_name.items()]
+        key = await self.app.push_screen_wait(Choose(f"Which cell of {one_line(name, 60)}?", options))
+        return by_name.get(key) if key is not None else None
+
+    # -- export, verify ------------------------------------------------------------------------------------
+
+    def action_export(self) -> None:
+        """e: the marked runs, else the chosen one."""
+        in_background(self, self._export, "export", exclusive=True)
+
+    async def _export(self) -> None:
+        names = list(dict.fromkeys(name for name, _ in self.marks)) or ([self.row.name] if self.row else [])
+        if not names:
+            return
+        what = f"{len(names)} runs" if len(names) > 1 else one_line(names[0], 50)
+        form = await self.app.push_screen_wait(Choose(f"Save {what} as", FORMS))
+        if form is None:
+            return
+        places = self.console.lab.places
+        try:
+            path = await asyncio.to_thread(save, [RunFolder(places.runs / name) for name in names], places, form)
+        except LabError as error:
+            self._complain(error)
+            return
+        self.app.copy_to_clipboard(str(path))
+        self.notify(f"saved: {path}\nits path was sent to the clipboard", markup=False, timeout=10)
+
+    def action_verify(self) -> None:
+        """v: hash everything now."""
+        in_background(self, self._verify, "verify", exclusive=True)
+
+    async def _verify(self) -> None:
+        row = self.row
+        if row is None:
+            return
+        found = await self.in_thread(lambda shelf, _: shelf.verify(row.name))
+        good = found.status == "intact"
+        tone = "information" if good or found.status == "not sealed" else "error"
+        self.notify(f"{row.preset}: {found.status}\n{found.why}", severity=tone, markup=False, timeout=8)
+        self.look()
+
+    # -- filter --------------------------------------------------------------------------------------------
+
+    def action_filter(self) -> None:
+        """/: by words."""
+        self.go_to_pane(0)
+        self.table.field.display = True
+        self.table.field.focus()
+
+    def action_leave(self) -> None:
+        """Esc: out of the filter, out of the large pane, back to the runs."""
+        field = self.table.field
+        if self.focused is field or (field.display and self.pane == 0):
+            field.value = ""
+            field.display = False
+            self.go_to_pane(0)
+        elif self.has_class("-large"):
+            self.remove_class("-large")
+        else:
+            self.go_to_pane(0)
+
+
+def _figures(side: Side) -> str:
+    """What tells the cells of one run apart."""
+    c, b = side.conditions.client_concurrency, side.conditions.running_limit
+    parts = [f"C {c}" if c is not None else "", f"B {b}" if b is not None else "B not told"]
+    ttft = side.summary.get("ttft_s")
+    if isinstance(ttft, dict):
+        parts.append(f"TTFT p50 {figure(ttft.get('p50'))} s")
+    return " · ".join(filter(None, [*parts, "INVALID" if side.invalid else ""]))

@@ -1,0 +1,58 @@
+"""The head over a run's figures: what it was, how it ended, whether its files are still what was sealed."""
+
+from __future__ import annotations
+
+import time
+
+from textual.content import Content
+from vlmconsole.screens.widgets.figures import bar
+from vlmconsole.screens.widgets.run_table import STATES
+
+from vlmconsole.queue.desk import duration
+from vlmconsole.reports.shelf import Line
+from vlmconsole.runs.plain import inert, one_line
+from vlmconsole.runs.story import Told
+
+Piece = Content | str | tuple[str, str]
+SAID = {
+    "intact": ("✓ files intact", "$muted"),
+    "sealed": ("files sealed, not verified here: v does", "$muted"),
+    "open": ("not sealed yet", "$faint"),
+    "changed": ("✗ FILES CHANGED since they were sealed", "$error"),
+    "missing": ("✗ FILES MISSING", "$error"),
+    "ledger broken": ("✗ the ledger is broken", "$error"),
+}
+
+
+def head(row: Line | None, told: Told | None, now: float) -> Content:
+    """At most a few lines; `now` is wall time, seconds."""
+    if row is None:
+        return Content("The chosen run's figures are shown here.").stylize("$faint")
+    sign, style = STATES.get(row.state, ("?", "$warning"))
+    pieces: list[Piece] = [(row.preset, "bold"), "  ", (f"{sign} {row.state}", style)]
+    end = row.ended or (now if row.state == "running" else None)
+    if row.started is not None and end is not None:
+        pieces.append((f" {duration(max(0.0, end - row.started))}", "$muted"))
+        pieces.append((f" · {time.strftime('%H:%M, %-d %b', time.localtime(row.started))}", "$muted"))
+    if row.verdict:
+        pieces.append((f" · {row.verdict}", "bold"))
+    pieces.append((f"\n{row.title or row.kind}", "$muted"))
+    if row.wrong:
+        pieces.append((f"\n✗ damaged: {row.wrong} in {one_line(row.path)}", "$error"))
+    if row.reason and row.state != "done":
+        pieces.append(
+            (f"\n✗ {inert(row.reason)}" if row.bad else f"\n{inert(row.reason)}", "$error" if row.bad else "")
+        )
+    progress = told.progress if told is not None and row.state in ("running", "starting") else None
+    if progress is not None and progress.share is not None and progress.total is not None:
+        full, empty = bar(progress.share, 16)
+        counted = (
+            f" {progress.done:g} of {progress.total:g} {one_line(progress.unit, 20)}  {one_line(progress.note, 40)}"
+        )
+        pieces += ["\n", (full, "$accent"), (empty, "$faint"), (counted, "$muted")]
+    said, tone = SAID.get(row.seal, SAID["open"])
+    why = f": {one_line(row.why, 200)}" if row.why and row.seal != "open" else ""
+    pieces.append((f"\n{said}{why}", tone))
+    if told is not None and told.bad:
+        pieces.append((f"\n{told.bad} lines of events.jsonl cannot be read", "$warning"))
+    return Content.assemble(*pieces)

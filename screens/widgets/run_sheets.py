@@ -1,0 +1,179 @@
+"""Two measurements side by side: a table and bars when they may be compared, else every condition that differs."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+from vlmconsole.screens.theme import DIALOGS
+
+from vlmconsole.measure.compare import COMPARED, Comparison, Row, Side, compare_sides, shown
+from vlmconsole.reports.parts import UNKNOWN, figure
+from vlmconsole.runs.plain import one_line
+
+Piece = Content | str | tuple[str, str]
+BAR_A, BAR_B = "▒", "█"
+
+
+class ComparisonSheet(ModalScreen[None]):
+    """`o` shows the figures of a refused comparison, without a verdict; `x` takes the one difference as the experiment."""
+
+    CSS_PATH = DIALOGS
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter", "cancel", "back", key_display="Esc"),
+        Binding("o", "side_by_side", "side by side without a verdict"),
+        Binding("x", "experiment", "this difference is the experiment"),
+        Binding("j,down", "scroll(1)", "down", show=False),
+        Binding("k,up", "scroll(-1)", "up", show=False),
+    ]
+
+    def __init__(self, a: Side, b: Side) -> None:
+        super().__init__(classes="reader")
+        self._a, self._b = a, b
+        self._open = False
+        self._only: str | None = None
+        self._comparison, self._rows = compare_sides(a, b)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="sheet"):
+            yield Static(id="compared-head")
+            with VerticalScroll():
+                yield Static(id="compared")
+            yield Static(id="compared-keys")
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+        self.call_after_refresh(self._draw)
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        width = max(40, self.query_one(VerticalScroll).scrollable_content_region.width)
+        self.query_one("#compared-head", Static).update(self._head())
+        self.query_one("#compared", Static).update(Content("\n").join(self._body(width)))
+        self.query_one("#compared-keys", Static).update(self._keys())
+
+    def _head(self) -> Content:
+        pieces: list[Piece] = [("compare", "bold")]
+        for bar, side in ((BAR_A, self._a), (BAR_B, self._b)):
+            n = side.summary.get("n")
+            pieces += ["\n", (bar, "$accent"), f" {one_line(side.name, 100)}", (f"  n = {figure(n)}", "$muted")]
+        return Content.assemble(*pieces)
+
+    def _body(self, width: int) -> list[Content]:
+        found = self._comparison
+        if found.comparable:
+            return [
+                Content(f"✓ {found.sentence()}").stylize("$accent"),
+                *self._figures(width, verdict=True),
+                *self._same(),
+            ]
+        count = len(found.differs)
+        lines: list[Content] = []
+        if found.invalid:
+            lines += [Content(f"✗ Not comparable. {' '.join(found.invalid)}").stylize("$error")]
+        if count:
+            said = f"✗ Not comparable: {count} condition{'s differ' if count > 1 else ' differs'}."
+            lines += [Content(said).stylize("$error"), *_differences(found, width)]
+        if self._open:
+            lines += [Content(""), Content("Side by side, without a verdict").stylize("$warning")]
+            lines += self._figures(width, verdict=False)
+        return [*lines, *self._same()]
+
+    def _figures(self, width: int, *, verdict: bool) -> list[Content]:
+        """Each figure of both; the change only where the two may be compared."""
+        rows = self._rows
+        names = max((len(row.name) for row in rows), default=8)
+        head = f"{'':<{names}}  {'a':>10} {'b':>10}  {'':<6}" + (f"{'change':>9}" if verdict else "")
+        lines = [Content(""), Content(head).stylize("$faint")]
+        for row in rows:
+            change = f"{row.change:+.1%}" if row.change is not None else UNKNOWN
+            lines.append(
+                Content.assemble(
+                    (f"{row.name:<{names}}  ", "$muted"),
+                    f"{figure(row.a):>10} {figure(row.b):>10}  ",
+                    (f"{row.unit:<6}", "$faint"),
+                    (f"{change:>9}" if verdict else "", "bold"),
+                )
+            )
+        lines += _bars(rows, names, width)
+        return lines
+
+    def _same(self) -> list[Content]:
+        same = [
+            f"{COMPARED.get(key, key)} {one_line(shown(key, value), 60)}"
+            for key, value in self._comparison.same.items()
+            if key != "clock"
+        ]
+        lines = [Content(""), Content.assemble(("Same: ", "$muted"), " · ".join(same) or "nothing that is known", ".")]
+        if self._comparison.unknown:
+            lines.append(
+                Content.assemble(("Not known of either: ", "$warning"), ", ".join(self._comparison.unknown), ".")
+            )
+        return lines
+
+    def _keys(self) -> Content:
+        pieces: list[Piece] = [("Esc", "$accent"), (" back", "$muted")]
+        found = self._comparison
+        if not found.comparable:
+            what = "only the refusal" if self._open else "side by side without a verdict"
+            pieces += [("   o", "$accent"), (f" {what}", "$muted")]
+        if len(found.differs) == 1 and not found.invalid:
+            pieces += [("   x", "$accent"), (f" {found.differs[0].label} is the experiment", "$muted")]
+        return Content.assemble(*pieces)
+
+    def action_side_by_side(self) -> None:
+        if not self._comparison.comparable:
+            self._open = not self._open
+            self._draw()
+
+    def action_experiment(self) -> None:
+        """The twin of `--only KEY`."""
+        differs = self._comparison.differs
+        if len(differs) == 1 and not self._comparison.invalid:
+            self._only = differs[0].key
+            self._comparison, self._rows = compare_sides(self._a, self._b, self._only)
+            self._draw()
+
+    def action_scroll(self, by: int) -> None:
+        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
+def _differences(found: Comparison, width: int) -> list[Content]:
+    """Every condition that differs, both values in full."""
+    rows = [(one.label, one_line(shown(one.key, one.a)), one_line(shown(one.key, one.b))) for one in found.differs]
+    labels, left = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
+    lines = []
+    for label, a, b in rows:
+        if labels + left + len(b) + 6 <= width:
+            lines.append(Content.assemble((f"  {label:<{labels}}  ", "$muted"), f"{a:<{left}}  ", b))
+        else:
+            lines += [Content(f"  {label}").stylize("$muted"), Content(f"    a  {a}"), Content(f"    b  {b}")]
+    return lines
+
+
+def _bars(rows: list[Row], names: int, width: int) -> list[Content]:
+    """Both of each figure as bars; each pair has its own scale."""
+    known = [row for row in rows if row.a is not None and row.b is not None and max(row.a, row.b) > 0]
+    room = max(10, width - names - 14)
+    lines = [Content("")] if known else []
+    for row in known:
+        a, b = row.a or 0.0, row.b or 0.0
+        for at, (bar, value) in enumerate(((BAR_A, a), (BAR_B, b))):
+            label = row.name if at == 0 else ""
+            drawn = bar * max(1, round(value / max(a, b) * room))
+            lines.append(
+                Content.assemble((f"{label:<{names}}  ", "$muted"), (drawn, "$accent"), (f" {figure(value)}", ""))
+            )
+    if known:
+        lines.append(Content("each pair of bars on its own scale").stylize("$faint"))
+    return lines
