@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from vlmconsole.cli import main
 from vlmconsole.cli.tree import COMMANDS
 
 
@@ -155,3 +156,12 @@ def test_a_reader_that_goes_away_is_no_fault(tmp_path: Path) -> None:
         process.stdout.close()  # as `| head` does once it has read enough
         said = process.stderr.read()
     assert "Traceback" not in said and "BrokenPipe" not in said
+
+
+@pytest.mark.parametrize("words", [["--home"], ["--home="], ["--home", "", "doctor"], ["doctor", "--home", "--json"]])
+def test_home_without_a_folder_is_bad_usage_and_not_some_other_home(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2 and "--home needs a folder" in capsys.readouterr().err

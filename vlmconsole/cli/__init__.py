@@ -23,8 +23,8 @@ def main(argv: list[str] | None = None) -> None:
         # A terminal that cannot spell a sign (LC_ALL=POSIX) gets a `?` for it, never an error instead of the answer.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    words = _take_globals(list(sys.argv[1:] if argv is None else argv))
     try:
+        words = _take_globals(list(sys.argv[1:] if argv is None else argv))
         if words:
             from vlmconsole.cli.tree import run
 
@@ -67,10 +67,11 @@ def _take_globals(words: list[str]) -> list[str]:
         word = words.pop(0)
         if word == "--":
             return [*rest, word, *words]
-        if word == "--home" and words:
-            state.home = Path(words.pop(0)).expanduser()
-        elif word.startswith("--home="):
-            state.home = Path(word.partition("=")[2]).expanduser()
+        if word == "--home" or word.startswith("--home="):
+            folder = word.partition("=")[2] if "=" in word else words.pop(0) if words else ""
+            if not folder or folder.startswith("-"):
+                raise Failure("--home needs a folder: --home DIR.", USAGE, 2)
+            state.home = Path(folder).expanduser()
         elif word == "--quiet":
             state.quiet = True
         elif word == "--json":

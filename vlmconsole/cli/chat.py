@@ -81,9 +81,11 @@ def _profile(server: str, base_url: str, model: str) -> ServerProfile:
         return find_profile(server)
     try:
         values = {"name": "given", "engine": "openai", "base_url": base_url, "served_model": model}
-        return make_profile(values, "--base-url")
+        return make_profile(values, "")
     except ProfileError as error:
-        fail(f"{error}.", code=USAGE)
+        # The profile's key is called as the option is here.
+        said = str(error).removeprefix(": ").replace("base_url: ", "--base-url ", 1)
+        fail(f"{said}.", code=USAGE)
 
 
 async def _asked(profile: ServerProfile, message: Message, tokens: int, heat: float, adapter: str | None) -> Answer:
