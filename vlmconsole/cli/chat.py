@@ -14,9 +14,10 @@ from vlmconsole.cli.servers import find_profile, progress
 from vlmconsole.runs.plain import inert
 
 if TYPE_CHECKING:
-    from vlmconsole.engines.chat import Answer
+    from vlmconsole.engines.chat import Answer, ChatClient
     from vlmconsole.engines.messages import Message
     from vlmconsole.engines.profile import ServerProfile
+    from vlmconsole.engines.selected import SelectedAdapter
     from vlmconsole.engines.stream import Delta
     from vlmconsole.vision.images import Picture
 
@@ -34,7 +35,10 @@ def chat(
     server: Annotated[str, typer.Option(metavar="NAME", help="A server profile.")] = "",
     base_url: Annotated[str, typer.Option(metavar="URL", help="Any OpenAI-compatible server instead.")] = "",
     model: Annotated[str, typer.Option(help="The model to ask there.")] = "",
-    adapter: Annotated[str, typer.Option(help="A LoRA adapter of that server.")] = "",
+    adapter: Annotated[str, typer.Option(metavar="A", help="A LoRA: its name, run or folder; none: the base.")] = "",
+    other_base: Annotated[
+        bool, typer.Option("--other-base", help="Use the adapter on a base that is not its own.")
+    ] = False,
     max_tokens: Annotated[int | None, typer.Option(min=1, metavar="N", help="Ceiling of the answer.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0.0, max=2.0, metavar="T", help="0 is greedy.")] = None,
 ) -> None:
@@ -54,7 +58,7 @@ def chat(
         say(f"warning: {warning}")
     tokens = settings.max_tokens if max_tokens is None else max_tokens
     heat = settings.temperature if temperature is None else temperature
-    answer = asyncio.run(_asked(profile, message, tokens, heat, adapter or None))
+    answer = asyncio.run(_asked(profile, message, tokens, heat, adapter, other_base))
     _finish(answer)
 
 
@@ -88,7 +92,9 @@ def _profile(server: str, base_url: str, model: str) -> ServerProfile:
         fail(f"{said}.", code=USAGE)
 
 
-async def _asked(profile: ServerProfile, message: Message, tokens: int, heat: float, adapter: str | None) -> Answer:
+async def _asked(
+    profile: ServerProfile, message: Message, tokens: int, heat: float, adapter: str, other_base: bool
+) -> Answer:
     from vlmconsole.engines.chat import ChatClient
     from vlmconsole.engines.servers import launched_here
     from vlmconsole.queue.served import ensure_served
@@ -103,8 +109,25 @@ async def _asked(profile: ServerProfile, message: Message, tokens: int, heat: fl
             fail(f"The question does not fit: {budget.advice}.", f"The context is {budget.context} tokens.")
         if not budget.fits:
             say(f"may not fit (the text's tokens are estimated): {budget.advice}")
+        chosen = await _selected(client, adapter, other_base, message) if adapter else None
         told = None if state.json else _tell
-        return await client.ask([message], max_tokens=tokens, temperature=heat, adapter=adapter, on_delta=told)
+        return await client.ask([message], max_tokens=tokens, temperature=heat, adapter=chosen, on_delta=told)
+
+
+async def _selected(client: ChatClient, name: str, other_base: bool, message: Message) -> SelectedAdapter | None:
+    """The adapter, checked and ready; on a server that can answer with the base unasked, its effect is looked at."""
+    from vlmconsole.engines.effect import with_effect
+    from vlmconsole.training.serving import select
+
+    precision = client.settings.precision if client.settings else None
+    places = state.lab.places
+    chosen = await asyncio.to_thread(select, name, client.profile, precision, places, other_base=other_base)
+    if chosen is None:
+        return None
+    chosen = await with_effect(client, chosen, [message])
+    for note in chosen.notes:
+        say(f"note: {note}")
+    return chosen
 
 
 def _tell(delta: Delta) -> None:
@@ -142,6 +165,8 @@ def _why(answer: Answer) -> list[str]:
         f"cached {'not reported' if answer.cached_tokens is None else answer.cached_tokens}",
     ]
     lines = [" · ".join(parts)]
+    if answer.conditions.adapter:
+        lines.append(f"adapter {answer.conditions.adapter}")
     for sight in answer.vision:
         mark = {"equal": "✓", "different": "✗ ALARM", "not verifiable": "?"}[sight.state]
         size = f"{sight.sent_size[0]}×{sight.sent_size[1]}"

@@ -22,6 +22,7 @@ COMMANDS = {
     "calibrate": "bench",
     "runs": "runs",
     "verify": "verify",
+    "adapters": "adapters",
     "data": "data",
     "gates": "gates",
     "tokens": "tokens",

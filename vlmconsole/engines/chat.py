@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +18,19 @@ import httpx
 
 from vlmconsole.engines import servers
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.http import EngineError, connection_error, http_error, open_client, request
+from vlmconsole.engines.http import (
+    EngineError,
+    connection_error,
+    first_choice,
+    http_error,
+    open_client,
+    request,
+    start_of_body,
+)
 from vlmconsole.engines.messages import Message, to_record, to_request
 from vlmconsole.engines.profile import ServerProfile, redact
 from vlmconsole.engines.prompt import Counter, text_counter
+from vlmconsole.engines.selected import SelectedAdapter, selected
 from vlmconsole.engines.sight import LOCAL, PROBE, Budget, Sight, TextTokens, budget, look
 from vlmconsole.engines.stream import Delta, StreamParser, StreamResult
 from vlmconsole.engines.timing import Timing, timing
@@ -31,7 +38,6 @@ from vlmconsole.runs.conditions import Conditions
 
 NOT_COUNTED = TextTokens(None, "none")
 OnDelta = Callable[[Delta], None]
-MAX_ERROR_BODY = 64 * 1024
 CLOCK = "request sent → first text piece / [DONE]; connection open and picture bytes ready before"
 SILENCE_S = 600.0
 """Longest wait for the next bytes. A queued request may be silent for long; cancelling is the user's."""
@@ -135,7 +141,7 @@ class ChatClient:
         *,
         max_tokens: int = 256,
         temperature: float = 0.0,
-        adapter: str | None = None,
+        adapter: str | SelectedAdapter | None = None,
         extra: dict[str, Any] | None = None,
         on_delta: OnDelta | None = None,
         on_sent: Callable[[float], None] | None = None,
@@ -147,22 +153,39 @@ class ChatClient:
         task is cancelled, the socket is closed, which ends the work on the server, and the partial answer is
         returned with ended = "cancelled". Raises EngineError for a request that this engine cannot honour.
         """
-        result = StreamResult()
+        chosen, result = selected(adapter), StreamResult()
         record: dict[str, Any] = {}
         try:
             await self.prepare()
         except EngineError as error:
-            return self._answer(messages, _failed(result, error), NOT_COUNTED, record)
+            return self._answer(messages, _failed(result, error), NOT_COUNTED, record, chosen)
         except asyncio.CancelledError:
             _uncancel()
             result.ended = "cancelled"
-            return self._answer(messages, result, NOT_COUNTED, record)
-        body = self._body(max_tokens, temperature, adapter, extra or {})
+            return self._answer(messages, result, NOT_COUNTED, record, chosen)
+        body = self._body(max_tokens, temperature, chosen, extra or {})
         record = {**body, "messages": to_record(messages)}
         payload = json.dumps({**body, "messages": to_request(messages)}).encode()
-        result = await self._stream(payload, on_delta, on_sent)
-        text = NOT_COUNTED if result.ended == "cancelled" else await self._text_tokens(messages, result)
-        return self._answer(messages, result, text, record)
+        result = await self._stream(payload, chosen, on_delta, on_sent)
+        text = NOT_COUNTED if result.ended == "cancelled" else await self._text_tokens(messages, result, chosen)
+        return self._answer(messages, result, text, record, chosen)
+
+    async def glance(
+        self, messages: Sequence[Message], adapter: SelectedAdapter | None, max_tokens: int
+    ) -> tuple[str, float | None]:
+        """A greedy answer that is not measured, and its first token's log-probability (None: not told).
+
+        Raises EngineError when there is no answer.
+        """
+        await self.prepare()
+        await self._warm(adapter)
+        body = self._body(max_tokens, 0.0, adapter, {})
+        body |= {"stream": False, "logprobs": True, "messages": to_request(messages)}
+        del body["stream_options"]
+        response = await request(self._client(), self.profile, "/v1/chat/completions", "POST", body, SILENCE_S)
+        if response.status_code != 200:
+            raise EngineError(http_error(self.profile, response.status_code, response.content), response.status_code)
+        return first_choice(response.content)
 
     async def use(self, ready: servers.Ready) -> None:
         """Goes on with a server that `ensure_server` has just found or restarted, perhaps at another address."""
@@ -175,15 +198,16 @@ class ChatClient:
             self._http = open_client(self.profile, 10.0)
         return self._http
 
-    async def _warm(self) -> None:
-        """Opens the connection before the clock starts. Servers close an idle one within seconds, so always."""
-        await request(self._client(), self.profile, "/v1/models")
+    async def _warm(self, adapter: SelectedAdapter | None) -> None:
+        """Opens the connection and has the adapter loaded before the clock starts. Servers close an idle connection
+        within seconds, so always."""
+        await servers.ENGINES[self.profile.engine].make_ready(self._client(), self.profile, self.model, adapter)
 
     def _body(
         self,
         max_tokens: int,
         temperature: float,
-        adapter: str | None,
+        adapter: SelectedAdapter | None,
         extra: dict[str, Any],
     ) -> dict[str, Any]:
         engine = servers.ENGINES[self.profile.engine]
@@ -202,11 +226,15 @@ class ChatClient:
             "stream_options": {"include_usage": True},
             **extra,
         }
-        engine.select_adapter(body, self.model, adapter)
+        engine.select_adapter(body, self.model, adapter.selector if adapter else None)
         return body
 
     async def _stream(
-        self, payload: bytes, on_delta: OnDelta | None, on_sent: Callable[[float], None] | None = None
+        self,
+        payload: bytes,
+        adapter: SelectedAdapter | None,
+        on_delta: OnDelta | None = None,
+        on_sent: Callable[[float], None] | None = None,
     ) -> StreamResult:
         http = self._client()
         timeout = httpx.Timeout(SILENCE_S, connect=10.0)
@@ -216,13 +244,13 @@ class ChatClient:
         parser = StreamParser()
         response: httpx.Response | None = None
         try:
-            await self._warm()
+            await self._warm(adapter)
             parser.result.stamps.sent = sent = time.monotonic()
             if on_sent is not None:
                 on_sent(sent)
             response = await http.send(outgoing, stream=True)
             if response.status_code != 200:
-                status, page = response.status_code, await _some(response)
+                status, page = response.status_code, await start_of_body(response)
                 return _failed(parser.result, EngineError(http_error(self.profile, status, page), status))
             async for data in response.aiter_raw():
                 _tell(parser.feed(data, time.monotonic()), on_delta)
@@ -256,7 +284,9 @@ class ChatClient:
         folder = self.profile.model_dir()
         return await asyncio.to_thread(text_counter, folder) if folder is not None else None
 
-    async def _text_tokens(self, messages: Sequence[Message], result: StreamResult) -> TextTokens:
+    async def _text_tokens(
+        self, messages: Sequence[Message], result: StreamResult, adapter: SelectedAdapter | None
+    ) -> TextTokens:
         if not any(m.pictures for m in messages):
             return TextTokens(None, "none")
         counter = await self._counter()
@@ -264,15 +294,16 @@ class ChatClient:
             return TextTokens(counter(messages), LOCAL)
         if result.usage.image_tokens is not None or result.usage.prompt_tokens is None:
             return TextTokens(None, "none")
-        return await self._probe(messages)
+        return await self._probe(messages, adapter)
 
-    async def _probe(self, messages: Sequence[Message]) -> TextTokens:
+    async def _probe(self, messages: Sequence[Message], adapter: SelectedAdapter | None) -> TextTokens:
         """The prompt tokens of the same conversation without its pictures, from a request for one token."""
         bare = [Message(m.role, m.text) for m in messages]
         key = sha256(json.dumps([self.profile.base_url, self.model, to_record(bare)]).encode()).hexdigest()
         if key not in self._probes:
-            body = {**self._body(1, 0.0, None, {}), "messages": to_request(bare)}
-            result = await self._stream(json.dumps(body).encode(), None)
+            # With the same adapter: the count is the same, and some servers would load the base for it.
+            body = {**self._body(1, 0.0, adapter, {}), "messages": to_request(bare)}
+            result = await self._stream(json.dumps(body).encode(), adapter)
             if result.ended == "cancelled" or result.usage.prompt_tokens is None:
                 return TextTokens(None, "none", f"the text-only probe gave no count{_because(result.error)}")
             self._probes[key] = result.usage.prompt_tokens
@@ -280,10 +311,15 @@ class ChatClient:
         return TextTokens(self._probes[key] + wrapped, PROBE)
 
     def _answer(
-        self, messages: Sequence[Message], result: StreamResult, text: TextTokens, record: dict[str, Any]
+        self,
+        messages: Sequence[Message],
+        result: StreamResult,
+        text: TextTokens,
+        record: dict[str, Any],
+        adapter: SelectedAdapter | None,
     ) -> Answer:
         settings = self.settings or EffectiveSettings(engine=self.profile.engine)
-        cached, notes = result.usage.cached_tokens, list(settings.notes)
+        cached, notes = result.usage.cached_tokens, [*settings.notes, *(adapter.notes if adapter else ())]
         if cached is None and settings.omitted_cached_is_zero and result.ended == "done" and result.usage.events:
             cached = 0
             notes.append(settings.cached_rule)
@@ -292,7 +328,7 @@ class ChatClient:
             result=result,
             timing=timing(result),
             vision=sights,
-            conditions=self._conditions(settings, result, sights, record, tuple(notes)),
+            conditions=self._conditions(settings, result, sights, record, adapter, tuple(notes)),
             request=record,
             cached_tokens=cached,
         )
@@ -303,17 +339,18 @@ class ChatClient:
         result: StreamResult,
         sights: list[Sight],
         record: dict[str, Any],
+        adapter: SelectedAdapter | None,
         notes: tuple[str, ...],
     ) -> Conditions:
         profile = self.profile
         cache = None if settings.prefix_cache is None else ("on" if settings.prefix_cache else "off")
         return Conditions(
-            hardware=profile.hardware or (_this_machine(settings.device) if profile.loopback else None),
+            hardware=profile.hardware or (settings.this_machine if profile.loopback else None),
             engine=servers.NAMES[profile.engine],
             engine_version=settings.version,
             model=self.model or None,
             precision=settings.precision or profile.precision or None,
-            adapter=record.get("adapter_path") or _adapter_in(record, self.model),
+            adapter=adapter.said if adapter else None,
             image=", ".join(f"{s.sent_size[0]}x{s.sent_size[1]}" for s in sights) or None,
             input_tokens=result.usage.prompt_tokens,
             output_tokens=result.usage.completion_tokens,
@@ -338,34 +375,10 @@ def _failed(result: StreamResult, error: EngineError) -> StreamResult:
     return result
 
 
-def _this_machine(device: str | None) -> str | None:
-    """The machine, when the server runs on it: only a device that the server itself named counts."""
-    return f"{device}, {platform.machine()}, {os.cpu_count()} cores, {platform.system()}" if device else None
-
-
-def _adapter_in(record: dict[str, Any], base: str) -> str | None:
-    """The adapter that the request selects by its model name (`served:NAME`, or a name of its own)."""
-    model = record.get("model")
-    return model.removeprefix(f"{base}:") if isinstance(model, str) and model != base else None
-
-
 def _tell(deltas: list[Delta], on_delta: OnDelta | None) -> None:
     if on_delta is not None:
         for delta in deltas:
             on_delta(delta)
-
-
-async def _some(response: httpx.Response) -> bytes:
-    """The start of an error's body."""
-    body = b""
-    try:
-        async for data in response.aiter_raw():
-            body += data
-            if len(body) > MAX_ERROR_BODY:
-                break
-    except (httpx.HTTPError, httpx.StreamError):
-        return body
-    return body
 
 
 async def _close(response: httpx.Response) -> None:

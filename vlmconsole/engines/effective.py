@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +44,12 @@ class EffectiveSettings:
     values: dict[str, Any] = field(default_factory=dict)
     raw: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def this_machine(self) -> str | None:
+        """The machine, when the server runs on this one: only a device that the server itself named counts."""
+        where = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
+        return f"{self.device}, {where}" if self.device else None
 
 
 @dataclass(frozen=True, slots=True)

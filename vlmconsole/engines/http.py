@@ -12,6 +12,7 @@ from vlmconsole.engines.profile import ServerProfile, redact
 from vlmconsole.engines.stream import error_text
 from vlmconsole.errors import LabError
 
+MAX_ERROR_BODY = 64 * 1024
 MAX_BODY = 8 * 1024 * 1024
 
 
@@ -42,11 +43,17 @@ def open_client(profile: ServerProfile, timeout_s: float = 5.0) -> httpx.AsyncCl
 
 
 async def request(
-    client: httpx.AsyncClient, profile: ServerProfile, path: str, method: str = "GET", body: Any = None
+    client: httpx.AsyncClient,
+    profile: ServerProfile,
+    path: str,
+    method: str = "GET",
+    body: Any = None,
+    timeout_s: float | None = None,
 ) -> httpx.Response:
-    """One request, whatever its status. Raises EngineError when no answer comes."""
+    """One request, whatever its status; `timeout_s` in place of the client's. Raises EngineError without an answer."""
+    waits = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s, connect=10.0)
     try:
-        return await client.request(method, profile.url(path), json=body)
+        return await client.request(method, profile.url(path), json=body, timeout=waits)
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise EngineError(connection_error(profile, error)) from None
 
@@ -69,6 +76,30 @@ def parse_object(body: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def first_choice(body: bytes) -> tuple[str, float | None]:
+    """Text and first token's log-probability of a chat completion that came whole; "" and None for what is missing."""
+    choices = (parse_object(body) or {}).get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    message, told = choice.get("message"), choice.get("logprobs")
+    said = message.get("content") if isinstance(message, dict) else None
+    tokens = told.get("content") if isinstance(told, dict) else None
+    first = tokens[0].get("logprob") if isinstance(tokens, list) and tokens and isinstance(tokens[0], dict) else None
+    return said if isinstance(said, str) else "", first if isinstance(first, int | float) else None
+
+
+async def start_of_body(response: httpx.Response) -> bytes:
+    """The start of an error's body, as much as comes."""
+    body = b""
+    try:
+        async for data in response.aiter_raw():
+            body += data
+            if len(body) > MAX_ERROR_BODY:
+                break
+    except (httpx.HTTPError, httpx.StreamError):
+        return body
+    return body
 
 
 def connection_error(profile: ServerProfile, error: Exception) -> str:

@@ -12,13 +12,16 @@ import httpx
 
 from vlmconsole.engines import mlx_server
 from vlmconsole.engines.effective import EffectiveSettings, Flushed, model_ids, text, truth, whole
-from vlmconsole.engines.http import get_json, http_error, parse_object, request
+from vlmconsole.engines.http import EngineError, get_json, http_error, parse_object, request
 from vlmconsole.engines.profile import ProfileError, ServerProfile
+from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.runs.places import Places
 
 READY_PATH = "/health"
 EXTRAS = frozenset({"top_p", "top_k", "seed", "repetition_penalty", "response_format", "logit_bias"})
 """What it really honours; `stop`, `min_tokens` and `ignore_eos` are accepted and silently ignored."""
+LOADING_S = 600.0
+"""Longest wait for a model to be loaded again with another adapter."""
 PHASES = (
     ("vlmconsole: phase importing", "starting python"),
     ("vlmconsole: phase loading", "loading the model"),
@@ -133,6 +136,29 @@ def select_adapter(body: dict[str, Any], served: str, adapter: str | None) -> No
     """
     body["adapter_path"] = adapter
     body["context_management"] = []
+
+
+async def make_ready(
+    client: httpx.AsyncClient, profile: ServerProfile, served: str, adapter: SelectedAdapter | None
+) -> None:
+    """Opens the connection and has the wanted adapter (or the bare base) loaded, by a question for one token.
+
+    The server keeps one model in memory, with one adapter or none, and loads it anew for a request that names another:
+    that time is no part of an answer's. Raises EngineError, when the adapter cannot be loaded with what was said.
+    """
+    response = await request(client, profile, READY_PATH)
+    health = parse_object(response.content) or {}
+    wanted = adapter.selector if adapter else None
+    if response.status_code != 200 or "loaded_adapter" not in health:
+        return
+    if health["loaded_adapter"] == wanted and health.get("loaded_model") == served:
+        return
+    body: dict[str, Any] = {"model": served, "messages": [{"role": "user", "content": "."}], "max_tokens": 1}
+    select_adapter(body, served, wanted)
+    response = await request(client, profile, "/v1/chat/completions", "POST", body, timeout_s=LOADING_S)
+    if response.status_code != 200:
+        said = http_error(profile, response.status_code, response.content)
+        raise EngineError(f"adapter {adapter.name} could not be loaded: {said}" if adapter else said)
 
 
 def held_output(profile: ServerProfile) -> dict[str, Any]:

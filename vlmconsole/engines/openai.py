@@ -7,8 +7,9 @@ from typing import Any
 import httpx
 
 from vlmconsole.engines.effective import SAMPLING, EffectiveSettings, Flushed, model_ids, text, whole
-from vlmconsole.engines.http import EngineError, get_json
+from vlmconsole.engines.http import EngineError, get_json, request
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.selected import SelectedAdapter
 
 READY_PATH = "/v1/models"
 EXTRAS = SAMPLING | {"max_completion_tokens"}
@@ -36,3 +37,10 @@ def select_adapter(body: dict[str, Any], served: str, adapter: str | None) -> No
     """Raises EngineError: there is no common way to name an adapter."""
     if adapter:
         raise EngineError("a generic server has no adapters; name the model that you want instead")
+
+
+async def make_ready(
+    client: httpx.AsyncClient, profile: ServerProfile, served: str, adapter: SelectedAdapter | None
+) -> None:
+    """Opens the connection; adapters are there from the server's start or not at all. Raises EngineError."""
+    await request(client, profile, "/v1/models")

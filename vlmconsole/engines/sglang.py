@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 
 from vlmconsole.engines.effective import TOKEN_SAMPLING, EffectiveSettings, Flushed, model_ids, text, truth, whole
-from vlmconsole.engines.http import EngineError, get_json, request
+from vlmconsole.engines.http import EngineError, get_json, http_error, parse_object, request
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.selected import SelectedAdapter
 
 READY_PATH = "/v1/models"
 """Not /health: that one generates a token each time."""
@@ -111,3 +112,23 @@ def select_adapter(body: dict[str, Any], served: str, adapter: str | None) -> No
     """The adapter by `served:NAME`; a bare NAME as model would silently be answered by the base."""
     if adapter:
         body["model"] = f"{served}:{adapter}"
+
+
+async def make_ready(
+    client: httpx.AsyncClient, profile: ServerProfile, served: str, adapter: SelectedAdapter | None
+) -> None:
+    """Opens the connection, and loads an adapter that lies in a folder of the server's machine and is not loaded yet.
+
+    Raises EngineError with what the server said (most often that it runs without --enable-lora).
+    """
+    response = await request(client, profile, "/v1/models")
+    if adapter is None or adapter.folder is None:
+        return
+    if any(m["id"] == adapter.selector for m in model_ids(parse_object(response.content) or {})):
+        return
+    body = {"lora_name": adapter.selector, "lora_path": str(adapter.folder)}
+    response = await request(client, profile, "/load_lora_adapter", "POST", body, timeout_s=600.0)
+    said = parse_object(response.content) or {}
+    if response.status_code != 200 or said.get("success") is False:
+        why = text(said.get("error_message")) or http_error(profile, response.status_code, response.content)
+        raise EngineError(f"adapter {adapter.name} could not be loaded: {why}; the server needs --enable-lora")

@@ -8,6 +8,7 @@ import httpx
 
 from vlmconsole.engines.effective import TOKEN_SAMPLING, EffectiveSettings, Flushed, model_ids, text, whole
 from vlmconsole.engines.http import EngineError, get_json, http_error, parse_object, request
+from vlmconsole.engines.openai import make_ready as make_ready
 from vlmconsole.engines.profile import ServerProfile
 
 READY_PATH = "/v1/models"

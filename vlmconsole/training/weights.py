@@ -99,17 +99,24 @@ def as_float(kind: str, values: NDArray[Any]) -> NDArray[np.float32]:
 
 def to_bytes(tensors: Mapping[str, tuple[str, NDArray[Any]]], metadata: Mapping[str, str] | None = None) -> bytes:
     """A safetensors file of (type, array) pairs, in the order of their names. Raises ValueError for a wrong type."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    parts: list[bytes] = []
-    at = 0
-    for name in sorted(tensors):
+    names, entries = sorted(tensors), {}
+    for name in names:
         kind, values = tensors[name]
         if values.dtype != np.dtype(NUMPY[kind]):
             raise ValueError(f"{name}: {values.dtype} is not {kind}")
-        data = np.ascontiguousarray(values).tobytes()
-        header[name] = {"dtype": kind, "shape": list(values.shape), "data_offsets": [at, at + len(data)]}
-        parts.append(data)
-        at += len(data)
+        entries[name] = Tensor(kind, values.shape, 0, values.nbytes)
+    body = [np.ascontiguousarray(tensors[name][1]).tobytes() for name in names]
+    return write_header(entries, metadata) + b"".join(body)
+
+
+def write_header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The header of a file whose tensors' bytes follow one another in the given order (only their sizes count)."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    for name, tensor in tensors.items():
+        size = tensor.end - tensor.start
+        header[name] = {"dtype": tensor.kind, "shape": list(tensor.shape), "data_offsets": [at, at + size]}
+        at += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # readers map the file: the numbers begin at a multiple of eight
-    return struct.pack("<Q", len(text)) + text + b"".join(parts)
+    return struct.pack("<Q", len(text)) + text

@@ -1,0 +1,180 @@
+"""``vlmconsole adapters``: what was taught, where it comes from, in another form, and whether it changes anything."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vlmconsole.cli.common import USAGE, emit, fail, say, state
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vlmconsole.engines.effect import Effect
+    from vlmconsole.training.adapters import Adapter
+
+OTHER_BASE = "Use it on another base or precision; the result is labelled as another model."
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``adapters`` and its commands to the tree."""
+    group = typer.Typer(no_args_is_help=True, help="Adapters (LoRA): list, show, convert, merge, check.")
+    group.command("list")(list_)
+    group.command("show")(show)
+    group.command("convert")(convert)
+    group.command("merge")(merge)
+    group.command("check")(check)
+    app.add_typer(group, name="adapters")
+
+
+def list_() -> None:
+    """The lab's adapters and those of its runs, newest first."""
+    from vlmconsole.training.adapters import list_adapters
+
+    problems: list[str] = []
+    found = list_adapters(state.lab.places, problems)
+    for problem in problems:
+        say(f"not usable: {problem}")
+
+    def human(out: Console) -> None:
+        if not found:
+            out.print(
+                "No adapters yet: a run of `sft` leaves one, or put a folder into " + str(state.lab.places.adapters)
+            )
+        for adapter in found:
+            out.print(_line(adapter), markup=False, soft_wrap=True)
+
+    emit({"adapters": [_facts(adapter) for adapter in found], "problems": problems}, human)
+
+
+def show(
+    name: Annotated[str, typer.Argument(metavar="ADAPTER", help="A name, part of one, a run or a folder.")],
+) -> None:
+    """One adapter: its origin, its shape, and whether its file is whole."""
+    from vlmconsole.training.adapters import check_whole, find_adapter, layers, rank_and_alpha
+
+    adapter = find_adapter(state.lab.places, name)
+    check_whole(adapter)
+    facts = _facts(adapter)
+    if adapter.format == "peft":
+        rank, alpha = rank_and_alpha(adapter)
+        facts |= {"rank": rank, "alpha": alpha, "layers": len(layers(adapter))}
+    facts["bytes"] = adapter.weights.stat().st_size
+    emit(facts, lambda out: _table(out, facts))
+
+
+def convert(
+    name: Annotated[str, typer.Argument(metavar="ADAPTER")],
+    to: Annotated[str, typer.Option(help="The form; mlx is the one there is.")] = "mlx",
+    out: Annotated[str, typer.Option(metavar="DIR", help="The new folder; by default beside the adapter.")] = "",
+    base: Annotated[str, typer.Option(metavar="MODEL", help="Its base: a folder or name; bundled by default.")] = "",
+    other_base: Annotated[bool, typer.Option("--other-base", help=OTHER_BASE)] = False,
+    verify: Annotated[bool, typer.Option(help="Compare logits with merged weights, in mlx-vlm's own process.")] = True,
+) -> None:
+    """Write an adapter in MLX's form, and prove that it computes the same."""
+    from vlmconsole.training.adapters import check_fits, find_adapter
+    from vlmconsole.training.bases import base_folder
+    from vlmconsole.training.convert import convert_to_mlx
+
+    if to != "mlx":
+        fail(f"“{to}” is not a form that an adapter can be converted to: it is mlx.", code=USAGE)
+    adapter, folder = find_adapter(state.lab.places, name), base_folder(base)
+    label = check_fits(adapter, folder, None, other_base)
+    target = Path(out).expanduser() if out else adapter.path.with_name(f"{adapter.path.name}-mlx")
+    made = convert_to_mlx(adapter, target, folder)
+    facts: dict[str, Any] = {"adapter": adapter.name, "out": made, "label": label or None, "verified": None}
+    if verify:
+        from vlmconsole.engines.logit_check import compare_logits
+
+        say("comparing logits in mlx-vlm…")
+        compared = compare_logits(folder, made, adapter.path, state.lab.places)
+        facts["verified"] = compared.to_json()
+        if not compared.same:
+            fail(f"{made} does not compute what {adapter.name} does: {compared}", code=1, **facts)
+    emit(facts, f"{made}\n{compared if verify else 'not verified'}" + (f"\n{label}" if label else ""))
+
+
+def merge(
+    name: Annotated[str, typer.Argument(metavar="ADAPTER")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="The new model folder.")],
+    base: Annotated[str, typer.Option(metavar="MODEL", help="Its base: a folder or name; bundled by default.")] = "",
+    other_base: Annotated[bool, typer.Option("--other-base", help=OTHER_BASE)] = False,
+) -> None:
+    """Write a model folder whose weights hold the adapter's change; any server can load that."""
+    from vlmconsole.training.adapters import check_fits, find_adapter
+    from vlmconsole.training.bases import base_folder
+    from vlmconsole.training.convert import merge as merge_into
+    from vlmconsole.training.provenance import weights_sha256
+
+    adapter, folder = find_adapter(state.lab.places, name), base_folder(base)
+    label = check_fits(adapter, folder, None, other_base)
+    made = merge_into(folder, adapter, Path(out).expanduser(), label)
+    facts = {"adapter": adapter.name, "out": made, "model_sha256": weights_sha256(made), "label": label or None}
+    emit(facts, f"{made}\nmodel sha256 {facts['model_sha256']}" + (f"\n{label}" if label else ""))
+
+
+def check(
+    name: Annotated[str, typer.Argument(metavar="ADAPTER")],
+    server: Annotated[str, typer.Option(metavar="NAME", help="A server profile.")] = "",
+    image: Annotated[str, typer.Option(metavar="PICTURE", help="Ask about this picture.")] = "",
+    text: Annotated[str, typer.Option(help="The question.")] = "Count the red circles and the blue squares.",
+    other_base: Annotated[bool, typer.Option("--other-base", help=OTHER_BASE)] = False,
+) -> None:
+    """Ask a server the same with and without the adapter: does it change anything there?"""
+    from vlmconsole.engines.messages import Message
+    from vlmconsole.vision.images import open_picture
+
+    pictures = (open_picture(Path(image).expanduser()),) if image else ()
+    found = asyncio.run(_effect(server or state.lab.settings.server, name, Message("user", text, pictures), other_base))
+    if found.state != "effect verified" and state.json:
+        fail(str(found), "ask about a picture of its task, with --image", effect=found.to_json())
+    emit(found.to_json(), f"{found}\nbase:    {found.base!r}\nadapter: {found.adapter!r}")
+    if found.state != "effect verified":
+        raise typer.Exit(1)
+
+
+async def _effect(server: str, name: str, message: Any, other_base: bool) -> Effect:
+    from vlmconsole.cli.servers import find_profile, progress
+    from vlmconsole.engines.chat import ChatClient
+    from vlmconsole.engines.effect import effect
+    from vlmconsole.queue.served import ensure_served
+    from vlmconsole.training.serving import select
+
+    places, profile = state.lab.places, find_profile(server)
+    ready = await ensure_served(profile, places, progress(profile.name))
+    async with ChatClient(ready.profile) as client:
+        await client.prepare()
+        precision = client.settings.precision if client.settings else None
+        chosen = await asyncio.to_thread(select, name, client.profile, precision, places, other_base=other_base)
+        if chosen is None:
+            fail("The bare base has no effect to check.", code=USAGE)
+        return await effect(client, chosen, [message])
+
+
+def _facts(adapter: Adapter) -> dict[str, Any]:
+    origin = adapter.provenance
+    return {
+        "name": adapter.name,
+        "path": adapter.path,
+        "format": adapter.format,
+        "sha256": adapter.sha256,
+        "provenance": origin.to_json() if origin else None,
+    }
+
+
+def _line(adapter: Adapter) -> str:
+    origin = adapter.provenance
+    told = "foreign: says nothing of its base"
+    if origin is not None:
+        when = f"epoch {origin.epoch}" if origin.epoch is not None else f"step {origin.step}"
+        told = f"{origin.kind} · {origin.base} {origin.precision} · rank {origin.rank} · {when} · seed {origin.seed}"
+    return f"{adapter.name}  {adapter.format}  {adapter.sha256[:12]}  {told}"
+
+
+def _table(out: Console, facts: dict[str, Any]) -> None:
+    origin = facts["provenance"] or {"provenance": "none: a foreign adapter, whose base is not known"}
+    for key, value in ({k: v for k, v in facts.items() if k != "provenance"} | origin).items():
+        out.print(f"{key:14} {value}", markup=False, soft_wrap=True)

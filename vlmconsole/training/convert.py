@@ -1,0 +1,164 @@
+"""An adapter in another form: for MLX's servers, or merged into a copy of its base."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vlmconsole.runs.folder import to_json
+from vlmconsole.training import provenance
+from vlmconsole.training.adapters import CONFIG, FILES, Adapter, AdapterError, check_whole, layers, rank_and_alpha
+from vlmconsole.training.provenance import write_provenance
+from vlmconsole.training.weights import NUMPY, as_float, read_arrays, read_header, to_bytes, write_header
+
+ORIGIN = "converted.json"
+"""Beside a converted adapter or a merged model: what it was made from."""
+MERGED = "merged.json"
+
+
+def convert_to_mlx(adapter: Adapter, out: Path, base: Path | None = None) -> Path:
+    """Write the MLX form of a PEFT adapter as the new folder `out`; the numbers are copied bit by bit.
+
+    MLX multiplies from the other side, so both matrices are transposed; its `scale` is alpha / rank. With `base` the
+    sizes are checked first. `out` appears whole or not at all. Raises AdapterError, also when it exists already.
+    """
+    if adapter.format == "mlx":
+        raise AdapterError(f"{adapter.name} is in MLX's format already")
+    check_whole(adapter, base)
+    rank, alpha = rank_and_alpha(adapter)
+    arrays = read_arrays(adapter.weights)
+    keys, tensors = [], {}
+    for layer in layers(adapter):
+        key = f"language_model.model.{layer.module}"
+        keys.append(key)
+        for name, tensor in (("lora_a", layer.a), ("lora_b", layer.b)):
+            kind, values = arrays[tensor]
+            tensors[f"{key}.{name}"] = (kind, np.ascontiguousarray(values.T))
+    config = {
+        "fine_tune_type": "lora",
+        "num_layers": -1,
+        "lora_parameters": {"rank": rank, "scale": alpha / rank, "dropout": 0.0, "keys": keys},
+    }
+
+    def fill(folder: Path) -> None:
+        (folder / FILES["mlx"]).write_bytes(to_bytes(tensors, {"format": "mlx"}))
+        (folder / CONFIG).write_text(to_json(config), "utf-8")
+        (folder / ORIGIN).write_text(to_json({"from": adapter.name, "sha256": adapter.sha256}), "utf-8")
+        if adapter.provenance is not None:
+            write_provenance(folder, adapter.provenance)
+
+    return _whole_folder(out, fill)
+
+
+def merge(base: Path, adapter: Adapter, out: Path, label: str = "") -> Path:
+    """Write a copy of `base` with the adapter's change added to its weights, as the new folder `out`.
+
+    The sum is made in float32 and rounded once to the base's own type, tensor by tensor. Whether the adapter belongs to
+    the base is `adapters.check_fits`'s to say; `label` is what it said. Raises AdapterError, also for shapes.
+    """
+    if adapter.format == "mlx":
+        raise AdapterError(f"{adapter.name} is in MLX's format", "merge the PEFT adapter that it was made from")
+    check_whole(adapter, base)
+    rank, alpha = rank_and_alpha(adapter)
+    arrays, wanted = read_arrays(adapter.weights), {layer.module: layer for layer in layers(adapter)}
+    met: set[str] = set()
+
+    def changed(name: str, kind: str, values: NDArray[Any]) -> NDArray[Any]:
+        at = name.find("layers.")
+        layer = wanted.get(name[at:].removesuffix(".weight")) if at >= 0 and "visual" not in name else None
+        if layer is None:
+            return values
+        met.add(layer.module)
+        a, b = as_float(*arrays[layer.a]), as_float(*arrays[layer.b])
+        return _rounded(as_float(kind, values) + np.float32(alpha / rank) * (b @ a), kind)
+
+    def fill(folder: Path) -> None:
+        for path in sorted(base.iterdir()):
+            if path.suffix == ".safetensors":
+                _rewrite(path, folder / path.name, changed)
+            elif path.is_file():
+                shutil.copyfile(path, folder / path.name)
+        if met != set(wanted):
+            raise AdapterError(f"{base} lacks {sorted(set(wanted) - met)[0]}, which {adapter.name} adapts")
+        told = {
+            "base": str(base),
+            "base_sha256": provenance.weights_sha256(base),
+            "adapter": adapter.name,
+            "adapter_sha256": adapter.sha256,
+            "label": label or None,
+        }
+        (folder / MERGED).write_text(to_json(told), "utf-8")
+
+    return _whole_folder(out, fill)
+
+
+def served_by_mlx(adapter: Adapter, cache: Path, base: Path | None = None) -> Path:
+    """The folder that mlx-vlm can load: the adapter's own, or its MLX form, made once and kept in `cache`.
+
+    The kept form is named by the adapter's hash, so a changed adapter is converted again. Raises AdapterError.
+    """
+    if adapter.format == "mlx":
+        return adapter.path
+    out = cache / "adapters" / f"{adapter.sha256[:32]}-mlx"
+    try:
+        made = json.loads((out / ORIGIN).read_text("utf-8"))
+    except (OSError, ValueError):
+        made = {}
+    if made.get("sha256") == adapter.sha256 and (out / FILES["mlx"]).is_file():
+        return out
+    shutil.rmtree(out, ignore_errors=True)
+    out.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return convert_to_mlx(adapter, out, base)
+
+
+def _whole_folder(out: Path, fill: Callable[[Path], None]) -> Path:
+    """Make `out` by filling a folder beside it and renaming that, so nobody sees half of it."""
+    if out.exists():
+        raise AdapterError(f"{out} exists already", "name another folder, or remove it")
+    beside = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        beside.mkdir(mode=0o700)
+        fill(beside)
+        beside.rename(out)
+    except OSError as error:
+        if (out / CONFIG).exists():  # somebody else made the same in the meantime
+            return out
+        raise AdapterError(f"{out} cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return out
+
+
+def _rewrite(source: Path, target: Path, change: Callable[[str, str, NDArray[Any]], NDArray[Any]]) -> None:
+    """Copy a safetensors file tensor by tensor, so that a shard of gigabytes never lies in memory as a whole."""
+    header = read_header(source)
+    with source.open("rb") as read, target.open("wb") as write:
+        names = sorted(header, key=lambda name: header[name].start)
+        write.write(write_header({name: header[name] for name in names}, {"format": "pt"}))
+        for name in names:
+            tensor = header[name]
+            read.seek(tensor.start)
+            data = read.read(tensor.end - tensor.start)
+            if tensor.kind in NUMPY:
+                values = np.frombuffer(data, NUMPY[tensor.kind]).reshape(tensor.shape)
+                data = np.ascontiguousarray(change(name, tensor.kind, values)).tobytes()
+            write.write(data)
+        write.flush()
+        os.fsync(write.fileno())
+
+
+def _rounded(values: NDArray[np.float32], kind: str) -> NDArray[Any]:
+    """float32 numbers in a file's own type; to bfloat16 by round-half-to-even, as torch does."""
+    if kind != "BF16":
+        return values.astype(NUMPY[kind])
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")

@@ -1,0 +1,70 @@
+"""From an adapter's name to what a server's request must carry, with the base checked first."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from vlmconsole.engines.selected import SelectedAdapter
+from vlmconsole.runs.places import Places
+from vlmconsole.training.adapters import Adapter, AdapterError, check_fits, find_adapter
+from vlmconsole.training.convert import served_by_mlx
+
+if TYPE_CHECKING:
+    from vlmconsole.engines.profile import ServerProfile
+
+NONE = ("", "none", "base")
+"""Names that mean the bare base."""
+
+
+def select(
+    name: str, profile: ServerProfile, precision: str | None, places: Places, *, other_base: bool = False
+) -> SelectedAdapter | None:
+    """The adapter `name` for the server of `profile` (None for the bare base), checked and, for MLX, converted.
+
+    precision: of the base as the server reads it back. A server on another machine, or one whose adapters this lab
+    does not know, is asked for `name` as it stands, and the conditions say that nothing was checked. Reads the base's
+    weights the first time (seconds for a large one). Raises AdapterError.
+    """
+    if name.strip().lower() in NONE:
+        return None
+    if profile.engine == "openai":
+        raise AdapterError(
+            f"server {profile.name} is a generic one and has no adapters", "name the model that you want instead"
+        )
+    if profile.ssh_host or not profile.loopback:
+        return SelectedAdapter(name, name, notes=(f"adapter {name} lies on the server's machine: not checked here",))
+    try:
+        adapter = find_adapter(places, name)
+    except AdapterError:
+        if profile.engine == "mlx":
+            raise
+        return SelectedAdapter(name, name, notes=(f"adapter {name} is the server's own: not checked here",))
+    return _checked(adapter, profile, precision, places, other_base)
+
+
+def _checked(
+    adapter: Adapter, profile: ServerProfile, precision: str | None, places: Places, other_base: bool
+) -> SelectedAdapter:
+    base, notes = profile.model_dir(), []
+    if base is None:
+        if not other_base:
+            raise AdapterError(
+                f"the model of server {profile.name} is not in a folder here, so it cannot be compared with the base"
+                f" of adapter {adapter.name}",
+                "to use it all the same, say so (--other-base)",
+            )
+        notes.append(f"adapter {adapter.name}: its base was not compared with the server's model")
+    else:
+        label = check_fits(adapter, base, precision, override=other_base)
+        if label:
+            notes.append(f"adapter {adapter.name} on another base: {label}")
+    if profile.engine == "mlx":
+        folder = served_by_mlx(adapter, places.cache, base)
+        return SelectedAdapter(adapter.name, str(folder), adapter.sha256, folder, tuple(notes))
+    if adapter.format == "mlx":
+        raise AdapterError(f"{adapter.name} is in MLX's format, which {profile.engine} cannot load")
+    # The hash belongs to the name: the server keeps adapters by name and would go on with an older one's weights.
+    short = re.sub(r"[^A-Za-z0-9_-]+", "-", adapter.name).strip("-")[:48]
+    selector = f"{short}-{adapter.sha256[:12]}"
+    return SelectedAdapter(adapter.name, selector, adapter.sha256, adapter.path, tuple(notes))
