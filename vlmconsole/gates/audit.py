@@ -1,0 +1,192 @@
+"""The audit of a run: section by section, recomputed from files, each item `ok`, `wrong` or `not verifiable`.
+
+An evaluation's audit takes in the training that made its adapter and every dataset that either used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from vlmconsole.counting.findings import Finding, finding
+from vlmconsole.errors import LabError
+from vlmconsole.gates.audit_evaluation import audit_evaluation, audit_models
+from vlmconsole.gates.audit_pictures import Shelves, Tick, audit_dataset, isolation
+from vlmconsole.gates.audit_training import audit_policy, audit_training
+from vlmconsole.gates.desk import AUDITS
+from vlmconsole.gates.ledger import Chain, Ledger
+from vlmconsole.runs.folder import RunFolder, to_json, write_atomic
+from vlmconsole.runs.places import Places
+
+Word = Literal["PASS", "FAIL", "CANNOT JUDGE"]
+FILE = "audit.json"
+#: Evidence that nobody can give: its absence is said, and is no fault of the run.
+BY_NATURE = ("input tensors", "labels of such groups")
+
+
+class AuditError(LabError):
+    """A run of a kind that has nothing to audit."""
+
+    code = 2
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found. `t` is wall seconds; `about` are the runs and datasets looked at."""
+
+    run: str
+    kind: str
+    t: float
+    findings: tuple[Finding, ...]
+    about: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> Word:
+        """FAIL: something is wrong. CANNOT JUDGE: nothing is, but evidence that could be there is missing."""
+        if any(one.state == "wrong" for one in self.findings):
+            return "FAIL"
+        missing = [one for one in self.findings if one.state == "not verifiable" and not one.name.endswith(BY_NATURE)]
+        return "CANNOT JUDGE" if missing else "PASS"
+
+    def to_json(self) -> dict[str, Any]:
+        """The shape of `audit.json`."""
+        states = [one.state for one in self.findings]
+        return {
+            "run": self.run,
+            "kind": self.kind,
+            "t": self.t,
+            "verdict": self.verdict,
+            "counts": {state: states.count(state) for state in ("ok", "wrong", "not verifiable")},
+            "about": self.about,
+            "findings": [one.to_json() for one in self.findings],
+        }
+
+
+def audit(run: RunFolder, places: Places, *, tick: Tick = lambda _: None) -> Audit:
+    """Audit one run. `tick(text)` is called now and then, and may raise to stop it. Raises AuditError.
+
+    Never raises for what is wrong with the run.
+    """
+    kind = str(run.job().get("kind", ""))
+    evaluated = run.file("before.jsonl").exists() or run.file("plan.json").exists()
+    if kind not in ("sft", "repair", "grpo", "evaluate") and not evaluated:
+        raise AuditError(
+            f"{run.name} is a run of the kind {kind or 'unknown'}: only trainings and evaluations are audited.",
+            "vlmconsole verify checks any run against its seal.",
+        )
+    ledger = Ledger(places.ledger)
+    chain = ledger.read()
+    shelves = Shelves(places.datasets, tick)
+    found: list[Finding] = []
+    trained: RunFolder | None = run
+    datasets: dict[str, str | None] = {}
+    if evaluated:
+        tick("samples and plan")
+        found += audit_evaluation(run, chain, ledger, shelves)
+        found += audit_models(run, lambda name: _adapter(places, name))
+        plan = run.read_json("plan.json")
+        digests = plan["data"]["digests"] if isinstance(plan, dict) and isinstance(plan.get("data"), dict) else {}
+        datasets |= {str(name): str(digest) for name, digest in dict(digests).items()}
+        trained = _training_of(run, places)
+        if trained is None and _spec(run).get("after_adapter"):
+            found.append(Finding("training", "not verifiable", "the run that made the adapter is not in this lab"))
+    if trained is not None:
+        tick(f"the training {trained.name}")
+        found += _training(trained, chain, shelves, datasets)
+    for name, digest in sorted(datasets.items()):
+        found += audit_dataset(shelves, name, digest)
+    runs = [one for one in (run, trained) if one is not None]
+    runs = list({one.name: one for one in runs}.values())
+    found += _ledger(ledger, chain, runs)
+    about = {"runs": [one.name for one in runs], "datasets": sorted(datasets)}
+    return Audit(run.name, kind, round(time.time(), 3), tuple(found), about)
+
+
+def _spec(run: RunFolder) -> dict[str, Any]:
+    spec = run.job().get("spec")
+    return spec if isinstance(spec, dict) else {}
+
+
+def _training(run: RunFolder, chain: Chain, shelves: Shelves, datasets: dict[str, str | None]) -> list[Finding]:
+    """Checks of a training; its datasets are added to those to be looked at."""
+    base = _base(str(_spec(run).get("base") or ""))
+    if run.job().get("kind") == "grpo":
+        return audit_policy(run, base)
+    found = audit_training(run, chain, shelves, base)
+    origin = run.read_json("adapter/provenance.json")
+    data = origin.get("data") if isinstance(origin, dict) else None
+    for name, digest in (data if isinstance(data, dict) else {}).items():
+        datasets.setdefault(str(name), str(digest))
+        for role, what in (("train", "training pictures"), ("dev", "development pictures")):
+            rows = [(row.uid, row.sha256, row.pixel_sha256) for row in shelves.split(str(name), role)]
+            found.append(isolation(shelves, rows, role, f"{what} of {name}"))
+    return found
+
+
+def _ledger(ledger: Ledger, chain: Chain, runs: list[RunFolder]) -> list[Finding]:
+    broken = [chain.broken] if chain.broken else []
+    found = [finding("ledger", f"{len(chain.entries)} entries, each following on the one before", broken)]
+    wrong, left = [], []
+    for run in runs:
+        seal = ledger.verify(run, chain)
+        if seal.status in ("changed", "missing"):
+            wrong.append(f"{run.name}: {seal.why}")
+        elif seal.status == "not sealed":
+            left.append(run.name)
+    if left and not wrong:
+        return [
+            *found,
+            Finding("seal", "not verifiable", f"not sealed, so later edits would not show: {', '.join(left)}"),
+        ]
+    return [*found, finding("seal", f"{len(runs)} run{'s' * (len(runs) != 1)} as sealed", wrong)]
+
+
+def _adapter(places: Places, name: str) -> Path | None:
+    from vlmconsole.training.adapters import find_adapter
+
+    try:
+        return find_adapter(places, name).path
+    except LabError:
+        return None
+
+
+def _base(name: str) -> Path | None:
+    from vlmconsole.training.bases import base_folder
+
+    try:
+        return base_folder(name)
+    except LabError:
+        return None
+
+
+def _training_of(run: RunFolder, places: Places) -> RunFolder | None:
+    """The run that made the evaluated adapter, by the adapter's own account or by where it lies."""
+    named = str(_spec(run).get("after_adapter") or "")
+    folder = _adapter(places, named) if named else None
+    if folder is None:
+        return None
+    origin = RunFolder(folder).read_json("provenance.json")
+    said = str(origin.get("run") or "") if isinstance(origin, dict) else ""
+    for path in (folder.parent, *([places.runs / said] if said else [])):
+        if (path / "selection.json").exists() or (path / "training.jsonl").exists():
+            return RunFolder(path)
+    return None
+
+
+def keep(result: Audit, places: Places) -> Path:
+    """Put the audit where the Gates screen finds it, its hash into the ledger. Raises OSError.
+
+    It lies beside the runs, not inside: a sealed run is never written to again.
+    """
+    folder = places.home / AUDITS
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"{result.run}.json"
+    data = to_json(result.to_json())
+    write_atomic(path, data)
+
+    sha = hashlib.sha256(data.encode()).hexdigest()
+    Ledger(places.ledger).append("audit", run=result.run, verdict=result.verdict, sha256=sha)
+    return path

@@ -1,0 +1,245 @@
+"""Audit of a paired evaluation: plan, test set, pairs, scores, models, and the verdict that was given."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.counting.findings import Finding, finding
+from vlmconsole.gates.audit_pictures import Seen, Shelves, digest_of, isolation
+from vlmconsole.gates.audit_score import counting_reward, naming_reward
+from vlmconsole.gates.audit_weights import AuditWeightsError, weights_hash
+from vlmconsole.gates.evidence import PLAN
+from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
+from vlmconsole.gates.rules import Plan, PlanError, parse_plan
+from vlmconsole.gates.samples import Sample, Side, prompt_hash, read_side
+from vlmconsole.gates.verdict import judge
+from vlmconsole.runs.folder import RunFolder
+
+SIDES = ("before", "after")
+#: by the end of a scorer's name in the plan; TextVQA's is checked against the official vectors by the tests instead
+MARKERS: dict[str, Callable[[Any, str], Any]] = {"counting": counting_reward, "naming": naming_reward}
+
+
+def audit_evaluation(run: RunFolder, chain: Chain, ledger: Ledger, shelves: Shelves) -> list[Finding]:
+    """Every check of one evaluation but those of its adapter's training."""
+    sides = [read_side(run.file(f"{side}.jsonl")) for side in SIDES]
+    plan = _plan_of(run)
+    found = [_frozen(run, chain, plan, sides)]
+    if plan is not None:
+        found.append(_test_set(plan, sides, shelves))
+    found += [_pictures(sides, shelves, plan), _pairs(sides), _tensors(sides), _scores(sides, plan)]
+    rows = {s.id: (s.id, s.picture_sha256, s.pixel_sha256) for side in sides for s in side.samples.values()}
+    found.append(isolation(shelves, rows.values(), "test", "tested pictures"))
+    return [*found, _verdict(run, chain, ledger, plan)]
+
+
+def _plan_of(run: RunFolder) -> Plan | None:
+    try:
+        return parse_plan(run.read_json(PLAN), PLAN) if run.file(PLAN).exists() else None
+    except PlanError:
+        return None
+
+
+def _frozen(run: RunFolder, chain: Chain, plan: Plan | None, sides: list[Side]) -> Finding:
+    name = "plan frozen"
+    if plan is None:
+        return Finding(name, "not verifiable", f"there is no {PLAN} that can be read: nothing was judged by a plan")
+    own = [
+        (at, e)
+        for at, e in enumerate(chain.entries)
+        if (e.get("kind"), e.get("run"), e.get("file")) == ("frozen", run.name, PLAN)
+    ]
+    if not own:
+        return finding(name, "", [f"{PLAN} was never frozen for this run"])
+    at, entry = own[0]
+    wrong = []
+    sha = sha256_file(run.file(PLAN))
+    if entry["sha256"] != sha:
+        wrong.append(f"{PLAN} was changed after it was frozen ({str(entry['sha256'])[:12]}…, now {sha[:12]}…)")
+    firsts = [side.first for side in sides if side.first is not None]
+    if firsts and entry["t"] >= min(firsts):
+        wrong.append(f"it was frozen {entry['t'] - min(firsts):.0f} s after the first answer, not before it")
+    sealed = [i for i, e in enumerate(chain.entries) if (e.get("kind"), e.get("run")) == ("sealed", run.name)]
+    if sealed and sealed[0] < at:
+        wrong.append("the run was sealed before its plan was frozen")
+    if plan.template_sha256 and plan.template().sha256 != plan.template_sha256:
+        wrong.append("its limits are not those of the plan that it was bound from")
+    return finding(name, f"{plan.name}, {sha[:12]}…, before the first answer", wrong)
+
+
+def _test_set(plan: Plan, sides: list[Side], shelves: Shelves) -> Finding:
+    """The tested pictures are those that the plan names, in the datasets that the plan names."""
+    wrong = []
+    for name, digest in sorted(plan.data.digests.items()):
+        manifest = shelves.manifests.get(name)
+        if manifest is not None and digest_of(manifest) != digest:
+            wrong.append(f"the dataset {name} is {digest_of(manifest)[:12]}… now, the plan was bound to {digest[:12]}…")
+    bound = {one.id: one for rows in plan.data.pictures.values() for one in rows}
+    if not bound:
+        return Finding("test set", "not verifiable", "the plan names no pictures: it was frozen before they were made")
+    for side in sides:
+        odd = sorted(side.samples.keys() ^ bound.keys())
+        if odd:
+            wrong.append(f"{side.name} and the plan differ in {len(odd)} pictures ({odd[0]}…)")
+        swapped = [
+            i for i, s in sorted(side.samples.items()) if i in bound and s.picture_sha256 != bound[i].picture_sha256
+        ]
+        wrong += [f"{side.name}: {i} was another picture than the plan names" for i in swapped]
+    return finding("test set", f"the {len(bound)} pictures that the plan names, by hash", wrong)
+
+
+def _pictures(sides: list[Side], shelves: Shelves, plan: Plan | None) -> Finding:
+    """Each sample's picture, question and truth are those of the dataset's file."""
+    rows: dict[str, Seen] = {row.uid: row for many in shelves.rows.values() for row in many}
+    wrong, n = [], 0
+    for side in sides:
+        for sample in side.samples.values():
+            row = rows.get(sample.id)
+            if row is None:
+                wrong.append(f"{sample.id} is in no dataset of this lab")
+                continue
+            n += 1
+            if (row.sha256, row.pixel_sha256) != (sample.picture_sha256, sample.pixel_sha256):
+                wrong.append(f"{side.name}: {sample.id} is another picture than in its dataset")
+            if prompt_hash(row.question) != sample.prompt_sha:
+                wrong.append(f"{side.name}: {sample.id} was asked another question")
+            if isinstance(sample.truth, str) and sample.truth != row.truth:
+                wrong.append(f"{side.name}: {sample.id} has the truth {sample.truth}, its dataset says {row.truth}")
+    if not n and not wrong:
+        return Finding("samples", "not verifiable", "there are no samples")
+    return finding("samples", f"{n} answers about the pictures, questions and truths of their datasets", wrong)
+
+
+def _pairs(sides: list[Side]) -> Finding:
+    first, second = (side.samples for side in sides)
+    wrong = [text for side in sides for text in side.problems]
+    wrong += [f"{i} was answered on one side only" for i in sorted(first.keys() ^ second.keys())]
+    for i in sorted(first.keys() & second.keys()):
+        for key, what in (("picture_sha256", "picture"), ("prompt_sha", "question"), ("truth", "truth")):
+            if getattr(first[i], key) != getattr(second[i], key):
+                wrong.append(f"{i}: another {what} before than after")
+    return finding("pairs", f"{len(first)} pictures, each answered before and after", wrong)
+
+
+def _tensors(sides: list[Side]) -> Finding:
+    """Equal input tensors picture by picture; equal pictures and questions have equal tensors anywhere."""
+    first, second = (side.samples for side in sides)
+    both = sorted(first.keys() & second.keys())
+    told = [i for i in both if first[i].tensor_sha256 and second[i].tensor_sha256]
+    wrong = [
+        f"{i}: other input tensor before than after" for i in told if first[i].tensor_sha256 != second[i].tensor_sha256
+    ]
+    wrong += [
+        f"{i}: its input tensor is told on one side only"
+        for i in both
+        if bool(first[i].tensor_sha256) != bool(second[i].tensor_sha256)
+    ]
+    same: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for sample in (*first.values(), *second.values()):
+        if sample.tensor_sha256:
+            same[sample.pixel_sha256, sample.prompt_sha].add(sample.tensor_sha256)
+    wrong += [
+        f"the picture {key[0][:12]}… became {len(values)} different tensors"
+        for key, values in same.items()
+        if len(values) > 1
+    ]
+    if not told and not wrong:
+        return Finding("input tensors", "not verifiable", "the server keeps its input tensors to itself")
+    return finding("input tensors", f"{len(told)} pairs, each with the same input tensor before and after", wrong)
+
+
+def _scores(sides: list[Side], plan: Plan | None) -> Finding:
+    wrong, n, others = [], 0, 0
+    scorers = {group.name: group.scorer for group in plan.groups} if plan is not None else {}
+    for side in sides:
+        for sample in side.samples.values():
+            marker = _marker(sample, scorers.get(sample.group))
+            if marker is None or not isinstance(sample.truth, str):
+                others += 1
+                continue
+            n += 1
+            mark = marker(sample.answer, sample.truth)
+            same = (mark.valid, mark.all_correct) == (sample.valid, sample.all_correct)
+            off = max(abs(float(mark.partial) - sample.partial), abs(float(mark.reward) - sample.reward))
+            if sample.http_ok and (not same or off > 1e-6):
+                given = f"{sample.partial:g}{'' if sample.all_correct else ' (not all correct)'}"
+                wrong.append(f"{side.name}: {sample.id} has {given}, its answer gives {float(mark.partial):g}")
+    more = f"; {others} of another scorer not" if others else ""
+    if not n and not wrong:
+        return Finding("scores", "not verifiable", "no sample has a scorer that is written twice here")
+    return finding("scores", f"{n} answers scored again from the rules{more}", wrong)
+
+
+def _marker(sample: Sample, scorer: str | None) -> Callable[[Any, str], Any] | None:
+    if scorer is not None:
+        return MARKERS.get(scorer)
+    if not isinstance(sample.truth, str):
+        return None
+    return counting_reward if sample.truth.lstrip().startswith("{") else naming_reward
+
+
+def _verdict(run: RunFolder, chain: Chain, ledger: Ledger, plan: Plan | None) -> Finding:
+    """The evidence carries a verdict, and it is the one in the ledger."""
+    if plan is None:
+        return Finding("verdict", "not verifiable", "no plan, no verdict")
+    now = judge(run, ledger)
+    wrong = [f"{p.group}: {p.text}" if p.group else p.text for p in now.problems]
+    entries = [e for e in chain.entries if (e.get("kind"), e.get("run")) == ("verdict", run.name)]
+    if entries and entries[-1].get("verdict") != now.verdict:
+        wrong.append(f"the ledger holds {entries[-1].get('verdict')}, the evidence now gives {now.verdict}")
+    counts = " · ".join(f"{n} {word}" for word, n in now.counts.items() if n)
+    recorded = "as the ledger holds it" if entries else "not in the ledger yet"
+    return finding("verdict", f"{now.verdict} again ({counts}), {recorded}", wrong)
+
+
+def audit_models(run: RunFolder, find: Callable[[str], Path | None]) -> list[Finding]:
+    """The weights of both sides are still those that were evaluated; before is what the training started from.
+
+    `find` gives an adapter's folder by the name that the run's settings use.
+    """
+    summary, spec = run.read_json("summary.json"), run.job().get("spec")
+    summary, spec = (value if isinstance(value, dict) else {} for value in (summary, spec))
+    conditions = run.read_json("conditions.json")
+    conditions = conditions if isinstance(conditions, dict) else {}
+    wrong, told, shas = [], [], {}
+    for side in SIDES:
+        who = summary.get(side) if isinstance(summary.get(side), dict) else {}
+        named = str(spec.get(f"{side}_adapter") or "")
+        shas[side] = who.get("adapter_sha256")
+        if not named:
+            if who.get("adapter_sha256"):
+                wrong.append(f"{side} ran with an adapter that the settings do not name")
+            continue
+        folder = find(named)
+        if folder is None:
+            wrong.append(f"the adapter {named} of {side} is not in this lab any more")
+            continue
+        try:
+            now = weights_hash(folder)
+        except AuditWeightsError as error:
+            wrong.append(f"{side}: {error}")
+            continue
+        if now != who.get("adapter_sha256"):
+            wrong.append(
+                f"the adapter of {side} is {now[:12]}… now, {str(who.get('adapter_sha256'))[:12]}… was evaluated"
+            )
+        identity = (conditions.get(side) or {}).get("adapter")
+        if not isinstance(identity, str) or not identity.endswith(f"sha256:{who.get('adapter_sha256')}"):
+            wrong.append(f"the conditions of {side} name another adapter: {identity}")
+        told.append(f"{side} {now[:12]}…")
+    found = [finding("evaluated adapters", f"unchanged since: {', '.join(told) or 'none was used'}", wrong)]
+    folder = find(str(spec.get("after_adapter") or "")) if spec.get("after_adapter") else None
+    origin = RunFolder(folder).read_json("provenance.json") if folder is not None else None
+    if isinstance(origin, dict):
+        parent = origin.get("parent_sha256")
+        start = f"the adapter {str(parent)[:12]}…" if parent else "the base itself"
+        off = (
+            []
+            if shas["before"] == parent
+            else [f"after was trained from {start}, before is {str(shas['before'])[:12]}"]
+        )
+        found.append(finding("before", f"it is what the training started from: {start}", off))
+    return found

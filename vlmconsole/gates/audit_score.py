@@ -1,0 +1,67 @@
+"""Scoring written a second time, from the rules alone, so that an audit does not repeat a scorer's mistake."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from vlmconsole.scoring.answer import LARGEST_COUNT
+
+FIELDS = ("red_circles", "blue_squares")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One answer's marks; `reward` and `partial` as exact fractions."""
+
+    valid: bool
+    all_correct: bool
+    partial: Fraction
+    reward: Fraction
+
+
+NONE = Mark(False, False, Fraction(0), Fraction(0))
+
+
+def counting_reward(answer: Any, truth: str) -> Mark:
+    """Exactly one JSON object with exactly the two counts as whole numbers: half the reward for each right one."""
+    if not isinstance(answer, str):
+        return NONE
+    try:
+        pairs = json.loads(
+            answer, object_pairs_hook=list, parse_constant=_refuse, parse_float=_refuse, parse_int=_count
+        )
+        wanted = json.loads(truth)
+    except (ValueError, RecursionError):
+        return NONE
+    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        return NONE
+    if sorted(str(key) for key, _ in pairs) != sorted(FIELDS):
+        return NONE
+    found = dict(pairs)
+    if not all(type(found[field]) is int for field in FIELDS):
+        return NONE
+    right = Fraction(sum(found[field] == wanted[field] for field in FIELDS), 2)
+    return Mark(True, right == 1, right, right)
+
+
+def naming_reward(answer: Any, truth: str) -> Mark:
+    """One word, whatever its case and the space around it, with or without a full stop."""
+    if not isinstance(answer, str) or not answer.strip():
+        return NONE
+    word = answer.strip()
+    word = word[:-1] if word.endswith(".") else word
+    right = Fraction(word.casefold() == truth.casefold())
+    return Mark(True, bool(right), right, right)
+
+
+def _count(digits: str) -> int:
+    if digits.startswith("-") or len(digits) > len(str(LARGEST_COUNT)):
+        raise ValueError(f"{digits[:20]} is no count")
+    return int(digits)
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(f"{text} is no count")

@@ -1,0 +1,309 @@
+"""Audit of a supervised training: rule of selection, mask, gradients, weights, and the adapter that came of it.
+
+Everything is recomputed from files: rewards from the answers, means from the rewards, the choice from the means.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.counting.findings import Finding, finding
+from vlmconsole.gates.audit_pictures import Seen, Shelves, digest_of
+from vlmconsole.gates.audit_score import counting_reward, naming_reward
+from vlmconsole.gates.audit_weights import AuditWeightsError, audit_change, tensors, weights_hash
+from vlmconsole.gates.ledger import Chain, sha256_file
+from vlmconsole.runs.folder import RunFolder
+
+END = "<|im_end|>"
+
+
+def audit_training(run: RunFolder, chain: Chain, shelves: Shelves, base: Path | None) -> list[Finding]:
+    """Every check of one training run. `base` is the model folder that it started from, None when it is not known."""
+    summary = _object(run, "summary.json")
+    provenance = _object(run, "adapter/provenance.json")
+    data = provenance.get("data") if isinstance(provenance.get("data"), dict) else {}
+    found = [
+        *_selection(run, chain, shelves, summary),
+        _gradients(run),
+        _mask(run, shelves, base),
+        *audit_change(run.path, _object(run, "weights.json")),
+        _identity(run, summary, provenance),
+        _base(provenance, base),
+    ]
+    wrong = []
+    for name, digest in sorted(data.items()):
+        manifest = shelves.manifests.get(name)
+        if manifest is not None and digest_of(manifest) != digest:
+            wrong.append(f"{name} is {digest_of(manifest)[:12]}… now, the adapter was made from {str(digest)[:12]}…")
+    if not data:
+        wrong.append("the adapter does not say which data it was made from")
+    return [*found, finding("training data", f"made from {', '.join(sorted(data))}, unchanged since", wrong)]
+
+
+def _object(run: RunFolder, name: str) -> dict[str, Any]:
+    value = run.read_json(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _selection(run: RunFolder, chain: Chain, shelves: Shelves, summary: dict[str, Any]) -> list[Finding]:
+    """The frozen rule, and the choice made again from the development answers alone."""
+    rule = _object(run, "selection.json")
+    name = "selection rule frozen"
+    if not rule:
+        return [Finding(name, "not verifiable", "selection.json is missing or cannot be read")]
+    entry = next(
+        (
+            e
+            for e in chain.entries
+            if (e.get("kind"), e.get("run"), e.get("file")) == ("frozen", run.name, "selection.json")
+        ),
+        None,
+    )
+    wrong = []
+    if entry is None:
+        wrong.append("selection.json was never frozen")
+    else:
+        if entry["sha256"] != sha256_file(run.file("selection.json")):
+            wrong.append("selection.json was changed after it was frozen")
+        first = next((e["t"] for e in run.read_jsonl("events.jsonl") if e.get("kind") == "metric"), None)
+        if first is not None and entry["t"] > first:
+            wrong.append(f"it was frozen {entry['t'] - first:.0f} s after the first step")
+    frozen = finding(name, f"before the first step: {rule.get('rule', '')}", wrong)
+    return [frozen, _choice(run, rule, shelves, summary)]
+
+
+def _choice(run: RunFolder, rule: dict[str, Any], shelves: Shelves, summary: dict[str, Any]) -> Finding:
+    rows = {row.uid: row for row in shelves.split(str(rule.get("dataset")), "dev")}
+    wrong: list[str] = []
+    sums: dict[int, Fraction] = {}
+    uids = [str(uid) for uid in rule.get("uids", [])]
+    if not rows:
+        wrong.append(f"the development split of {rule.get('dataset')} is not in this lab")
+    elif set(uids) != set(rows):
+        wrong.append("the rule does not name the development pictures of its dataset")
+    epochs = [int(epoch) for epoch in rule.get("epochs", [])]
+    for epoch in epochs:
+        lines = list(run.read_jsonl(f"dev-epoch{epoch}.jsonl"))
+        if sorted(str(line.get("id")) for line in lines) != sorted(uids):
+            wrong.append(f"dev-epoch{epoch}.jsonl holds other pictures than the frozen rule names")
+            continue
+        sums[epoch] = sum((_reward(line, rows, wrong, epoch) for line in lines), Fraction(0))
+    if not sums:
+        return finding("development selection", "", wrong or ["there is no development sample"])
+    best = min(epoch for epoch in sums if sums[epoch] == max(sums.values()))
+    means = ", ".join(f"epoch {epoch} {float(total / max(1, len(uids))):.4f}" for epoch, total in sorted(sums.items()))
+    chosen = {summary.get("epoch"), _object(run, "adapter/provenance.json").get("epoch")}
+    if chosen != {best}:
+        picked = " and ".join(sorted(str(one) for one in chosen))
+        wrong.append(f"development chooses epoch {best} ({means}), the run took {picked}: not by its frozen rule")
+    return finding("development selection", f"epoch {best} again ({means})", wrong)
+
+
+def _reward(line: dict[str, Any], rows: dict[str, Seen], wrong: list[str], epoch: int) -> Fraction:
+    """The reward of one development answer by the dataset's own truth; a difference from the file's goes to `wrong`."""
+    row = rows.get(str(line.get("id")))
+    if row is None:
+        return Fraction(0)
+    if line.get("picture_sha256") != row.sha256:
+        wrong.append(f"dev-epoch{epoch}: {row.uid} was another picture")
+    marker = counting_reward if row.source.endswith("/counting") else naming_reward
+    mark = marker(line.get("answer"), row.truth)
+    if abs(float(mark.reward) - float(line.get("reward", -1))) > 1e-6:
+        wrong.append(
+            f"dev-epoch{epoch}: {row.uid} has reward {line.get('reward')}, its answer gives {float(mark.reward):g}"
+        )
+    return mark.reward
+
+
+def _gradients(run: RunFolder) -> Finding:
+    """Every step there, in order, with a finite loss and a gradient that is not zero."""
+    lines = list(run.read_jsonl("training.jsonl"))
+    wrong = []
+    for number, line in enumerate(lines, start=1):
+        loss, norm = line.get("loss"), line.get("grad_norm")
+        if line.get("step") != number:
+            wrong.append(f"line {number} is step {line.get('step')}")
+            break
+        if not all(isinstance(one, (int, float)) and math.isfinite(one) for one in (loss, norm)):
+            wrong.append(f"step {number}: loss {loss}, gradient norm {norm}")
+        elif norm <= 0:
+            wrong.append(f"step {number}: the gradient is zero")
+    if not lines:
+        return Finding("gradients", "not verifiable", "training.jsonl is missing or empty")
+    return finding("gradients", f"{len(lines)} steps in order, each with a finite loss and a gradient", wrong)
+
+
+def _mask(run: RunFolder, shelves: Shelves, base: Path | None) -> Finding:
+    """What each picture taught, against its truth, tokenized here, and against the tokens that the steps counted."""
+    name = "supervision mask"
+    mask = _object(run, "mask.json")
+    each = {str(one.get("uid")): one for one in mask.get("each", []) if isinstance(one, dict)}
+    if not each:
+        return Finding(name, "not verifiable", "mask.json is missing or empty")
+    rows = {row.uid: row for row in shelves.split(str(mask.get("dataset")), "train")}
+    if not rows:
+        return Finding(name, "not verifiable", f"the training split of {mask.get('dataset')} is not in this lab")
+    wrong = [f"{uid} is in no training split" for uid in sorted(each.keys() - rows.keys())]
+    wrong += [f"{uid} has no mask" for uid in sorted(rows.keys() - each.keys())]
+    tokens = _tokenizer(base)
+    for uid in sorted(each.keys() & rows.keys()):
+        wrong += [f"{uid}: {text}" for text in _masked(each[uid], rows[uid], tokens)]
+    wrong += _steps(run, each)
+    how = "tokenized anew" if tokens is not None else "by their text; no tokenizer here"
+    return finding(name, f"{len(each)} pictures teach their answer and its end mark alone ({how})", wrong)
+
+
+def _masked(one: dict[str, Any], row: Seen, tokens: Any) -> list[str]:
+    if one.get("supervised") != row.truth + END:
+        return [f"{str(one.get('supervised'))[:60]!r} is taught, not the answer and its end mark"]
+    first, last, whole = (int(one.get(key, -1)) for key in ("supervised_from", "supervised_to", "tokens"))
+    if not 0 < first < last <= whole:
+        return [f"tokens {first} to {last} of {whole} are taught"]
+    if tokens is None:
+        return []
+    answer, newline = len(tokens(row.truth + END)), len(tokens("\n"))
+    head = "<|im_start|>user\n<|vision_start|>" + "<|image_pad|>" * int(one.get("visual_tokens", 0)) + "<|vision_end|>"
+    prompt = len(tokens(f"{head}{row.question}<|im_end|>\n<|im_start|>assistant\n"))
+    if (first, last, whole) != (prompt, prompt + answer, prompt + answer + newline):
+        return [
+            f"tokens {first} to {last} of {whole} are taught; the answer is {prompt} to {prompt + answer}"
+            f" of {prompt + answer + newline}: the mask reaches over the prompt or leaves out the answer"
+        ]
+    return []
+
+
+def _steps(run: RunFolder, each: dict[str, dict[str, Any]]) -> list[str]:
+    """Each epoch sees each picture once, so its steps must have counted exactly the masked tokens."""
+    counted: dict[int, int] = defaultdict(int)
+    for line in run.read_jsonl("training.jsonl"):
+        if isinstance(line.get("supervised"), int):
+            counted[int(line.get("epoch", 0))] += line["supervised"]
+    masked = sum(int(one.get("supervised_to", 0)) - int(one.get("supervised_from", 0)) for one in each.values())
+    return [
+        f"epoch {epoch} trained on {total} tokens, the masks leave {masked}"
+        for epoch, total in sorted(counted.items())
+        if total != masked
+    ]
+
+
+def _tokenizer(base: Path | None) -> Any:
+    """text → token ids by the base's own tokenizer file; None where there is none or nothing that reads it."""
+    path = base / "tokenizer.json" if base is not None else None
+    if path is None or not path.is_file():
+        return None
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        return None
+    tokenizer = Tokenizer.from_file(str(path))
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def _identity(run: RunFolder, summary: dict[str, Any], provenance: dict[str, Any]) -> Finding:
+    """The final adapter is the chosen candidate, byte for byte, and is the one that everything names."""
+    name = "final adapter"
+    epoch = summary.get("epoch", provenance.get("epoch"))
+    try:
+        final, candidate = weights_hash(run.file("adapter")), weights_hash(run.file(f"epoch-{epoch}"))
+    except AuditWeightsError as error:
+        return Finding(name, "not verifiable", str(error))
+    wrong = []
+    if final != candidate:
+        same = [p.name for p in sorted(run.path.glob("epoch-*")) if _same(p, final)]
+        wrong.append(f"adapter/ is not epoch-{epoch}, but {' and '.join(same) or 'no candidate of this run'}")
+    weights = _object(run, "weights.json").get("adapter_sha256")
+    for where, said in (("summary.json", summary.get("adapter_sha256")), ("weights.json", weights)):
+        if said != final:
+            wrong.append(f"{where} names {str(said)[:12]}…, the adapter is {final[:12]}…")
+    if provenance.get("run") not in (run.name, *_attempts(run)):
+        wrong.append(f"its provenance names the run {provenance.get('run')}")
+    return finding(name, f"adapter/ is epoch-{epoch}, {final[:12]}…", wrong)
+
+
+def _same(folder: Path, sha: str) -> bool:
+    try:
+        return weights_hash(folder) == sha
+    except AuditWeightsError:
+        return False
+
+
+def _attempts(run: RunFolder) -> list[str]:
+    """Names of the attempts that this run went on from: their finished epochs were copied as they were."""
+    names: list[str] = []
+    earlier = run.job().get("earlier")
+    while earlier and Path(earlier).name not in names:
+        names.append(Path(earlier).name)
+        earlier = RunFolder(Path(earlier)).job().get("earlier")
+    return names
+
+
+def _base(provenance: dict[str, Any], base: Path | None) -> Finding:
+    """The base on this disk is the one that the adapter belongs to, and it has a vision half to be left alone."""
+    said = provenance.get("base_sha256")
+    if base is None or said is None:
+        return Finding("base model", "not verifiable", "the base is not on this machine, or the adapter names none")
+    try:
+        now = weights_hash(base)
+        visual = sum("visual" in name.split(".") for name in tensors(base))
+    except AuditWeightsError as error:
+        return Finding("base model", "not verifiable", str(error))
+    wrong = [] if now == said else [f"the base here is {now[:12]}…, the adapter was trained on {str(said)[:12]}…"]
+    return finding("base model", f"{base.name}, {now[:12]}…, {visual} visual tensors", wrong)
+
+
+def audit_policy(run: RunFolder, base: Path | None) -> list[Finding]:
+    """Every check of one GRPO run: rewards and advantages again from its answers, gradients, weights."""
+    from vlmconsole.gates.audit_weights import audit_full_change
+
+    groups: dict[tuple[Any, Any], list[dict[str, Any]]] = defaultdict(list)
+    wrong, n = [], 0
+    for line in run.read_jsonl("rollouts.jsonl"):
+        n += 1
+        mark = counting_reward(line.get("answer"), _text(line.get("truth")))
+        if abs(float(mark.reward) - float(line.get("reward", -1))) > 1e-6:
+            where = f"step {line.get('step')} {line.get('uid')}"
+            wrong.append(f"{where}: reward {line.get('reward')}, its answer gives {float(mark.reward):g}")
+        groups[line.get("step"), line.get("uid")].append(line)
+    rewards = finding("rewards", f"{n} answers scored again", wrong) if n else None
+    wrong = []
+    for (step, uid), lines in groups.items():
+        wrong += [f"step {step} {uid}: {text}" for text in _advantages(lines)]
+    found = [rewards or Finding("rewards", "not verifiable", "rollouts.jsonl is missing or empty")]
+    if groups:
+        found.append(finding("advantages", f"{len(groups)} groups: (reward − mean) / (deviation + 1e-6)", wrong))
+    found.append(_policy_steps(run))
+    if base is None:
+        return [*found, Finding("weight change", "not verifiable", "the base is not on this machine")]
+    return [*found, *audit_full_change(base, run.file("model"))]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _advantages(lines: list[dict[str, Any]]) -> list[str]:
+    rewards = [float(line.get("reward", 0.0)) for line in lines]
+    mean = sum(rewards) / len(rewards)
+    spread = math.sqrt(sum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1)) if len(rewards) > 1 else 0.0
+    return [
+        f"advantage {line.get('advantage')}, the group gives {(r - mean) / (spread + 1e-6):.4f}"
+        for line, r in zip(lines, rewards, strict=True)
+        if abs(float(line.get("advantage") or 0.0) - (r - mean) / (spread + 1e-6)) > 1e-3
+    ][:1]
+
+
+def _policy_steps(run: RunFolder) -> Finding:
+    """Steps in order with finite losses; a step may have no gradient when no group's answers differed."""
+    lines = list(run.read_jsonl("training.jsonl"))
+    if not lines:
+        return Finding("gradients", "not verifiable", "training.jsonl is missing or empty")
+    wrong = [f"line {at} is step {line.get('step')}" for at, line in enumerate(lines, 1) if line.get("step") != at][:1]
+    moved = sum(float(line.get("grad_norm") or 0.0) > 0 for line in lines)
+    if not moved:
+        wrong.append("no step had a gradient")
+    return finding("gradients", f"{len(lines)} steps in order, {moved} with a gradient", wrong)
