@@ -25,6 +25,7 @@ COMMANDS = {
     "adapters": "adapters",
     "data": "data",
     "gates": "gates",
+    "audit": "audit",
     "tokens": "tokens",
     "kv": "kv",
     "score": "score",

@@ -1,0 +1,72 @@
+"""The kind ``audit``: recompute a finished run from its files, as a job: ``vlmconsole run audit --set run=last``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
+
+from vlmconsole.gates.audit import FILE, audit, keep
+from vlmconsole.runs.folder import RunFolder, find_run, list_runs
+
+
+class AuditSpec(Spec):
+    """What to audit."""
+
+    run: str = Field("last", description="run to audit: a name or a part of it; last: the newest finished evaluation")
+    replay: bool = Field(False, description="also generate one answer again, in its batch (needs torch)")
+    sample: str = Field("", description="the sample to replay; empty: one with 11 and 12, else the largest counts")
+
+
+def run(context: Context, spec: AuditSpec) -> dict[str, Any]:
+    """Write ``audit.json`` here and beside the audited run's other audits; the verdict is the summary's."""
+    target = _target(context, spec.run)
+    steps = 0
+
+    def tick(text: str) -> None:
+        nonlocal steps
+        context.check_stop()
+        steps += 1
+        context.events.progress(steps, None, unit="part", note=text)
+
+    result = audit(target, context.places, tick=tick)
+    value = result.to_json()
+    context.run.write_json(FILE, value)
+    keep(result, context.places)
+    for one in result.findings:
+        context.log(f"{one.state:<14} {one.name}: {one.text}")
+        if one.state == "wrong":
+            context.events.note(f"{one.name}: {one.text}", "error")
+    counts = value["counts"]
+    context.events.note(f"{target.name}: {result.verdict}, {counts['ok']} of {len(result.findings)} hold")
+    summary: dict[str, Any] = {"run": target.name, "verdict": result.verdict, **counts}
+    if spec.replay:
+        summary["replay"] = _replay(context, target, spec.sample)
+    return summary
+
+
+def _target(context: Context, name: str) -> RunFolder:
+    if name != "last":
+        return find_run(context.places.runs, name)
+    for one in list_runs(context.places.runs):
+        if one.job().get("kind") == "evaluate" and one.state().get("state") == "done":
+            return one
+    raise JobError("There is no finished evaluation to audit.", "Name a run: `vlmconsole runs list` shows them.")
+
+
+def _replay(context: Context, target: RunFolder, sample: str) -> str:
+    from vlmconsole.gates.replay import choose_sample, replay
+
+    done = replay(target, context.places, sample or choose_sample(target), tick=lambda text: context.log(text))
+    context.run.write_json("replay.json", done.to_json())
+    said = "the same" if not done.differs else f"other {' and '.join(done.differs)}"
+    context.events.note(f"replayed {done.sample} in its batch of {done.members}: {said}")
+    return said
+
+
+def _estimate(spec: AuditSpec) -> Estimate:
+    return Estimate(note="about a second per 100 pictures in the lab's datasets; minutes for thousands")
+
+
+KIND = JobKind("audit", "Audit a training or an evaluation", AuditSpec, run, estimate=_estimate)

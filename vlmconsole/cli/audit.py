@@ -1,0 +1,106 @@
+"""``vlmconsole audit``: recompute what a run claims from its files; ``audit replay``: generate one answer again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, USAGE, emit, fail, say, state
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vlmconsole.gates.replay import Replayed
+    from vlmconsole.runs.folder import RunFolder
+
+CODES = {"PASS": OK, "FAIL": FAILED, "CANNOT JUDGE": CANNOT_JUDGE}
+STYLES = {"ok": "green", "wrong": "bold red", "not verifiable": "yellow"}
+MARKS = {"ok": "✓", "wrong": "✗", "not verifiable": "?"}
+ORDER = {"wrong": 0, "not verifiable": 1, "ok": 2}
+
+
+def register(app: typer.Typer) -> None:
+    app.command("audit")(audit)
+
+
+def audit(
+    words: Annotated[list[str], typer.Argument(metavar="[replay] RUN", help="A run; last is the newest.")],
+    sample: str = typer.Option("", "--sample", metavar="ID", help="replay: this sample (else one with 11 and 12)."),
+    before: bool = typer.Option(False, "--before", help="replay: the side before instead of after."),
+    alone: bool = typer.Option(False, "--alone", help="replay: also by itself, outside its batch."),
+) -> None:
+    """Recompute a training or an evaluation: pictures, labels, mask, weights, choice, plan, pairs, seals.
+
+    `audit replay RUN --sample ID` generates one answer again, in the batch that it was made in. Exit codes: 0 all
+    holds (replay: the same), 1 something is wrong (another answer), 3 evidence is missing.
+    """
+    if words[0] == "replay" and len(words) == 2:
+        _replay(_run(words[1]), sample, before, alone)
+    elif len(words) == 1:
+        if sample or before or alone:
+            fail("--sample, --before and --alone belong to `audit replay RUN`", code=USAGE)
+        _audit(_run(words[0]))
+    else:
+        fail("give one run: `vlmconsole audit RUN`, or `vlmconsole audit replay RUN --sample ID`", code=USAGE)
+
+
+def _run(name: str) -> RunFolder:
+    from vlmconsole.runs.folder import find_run
+
+    return find_run(state.lab.places.runs, name)
+
+
+def _audit(run: RunFolder) -> None:
+    from vlmconsole.gates.audit import audit as examine
+    from vlmconsole.gates.audit import keep
+
+    began = time.monotonic()
+    result = examine(run, state.lab.places, tick=lambda text: say(f"{text} …"))
+    try:
+        path = keep(result, state.lab.places)
+    except OSError as error:
+        path = None
+        say(f"note: the audit could not be kept ({error.strerror})")
+    value = {**result.to_json(), "path": str(path) if path else None}
+    emit(value, lambda console: _print(console, value, time.monotonic() - began))
+    raise typer.Exit(CODES[result.verdict])
+
+
+def _print(console: Console, value: dict[str, Any], seconds: float) -> None:
+    counts = value["counts"]
+    style = {"PASS": "green", "FAIL": "bold red"}.get(value["verdict"], "yellow")
+    console.print(value["verdict"], style=style, end="")
+    text = f"  {counts['ok']} hold · {counts['wrong']} wrong · {counts['not verifiable']} not verifiable"
+    console.print(f"{text}   {value['run']}", markup=False, highlight=False, soft_wrap=True)
+    for one in sorted(value["findings"], key=lambda one: ORDER[one["state"]]):
+        console.print(MARKS[one["state"]], style=STYLES[one["state"]], end=" ")
+        console.print(f"{one['name']}: {one['text']}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{seconds:.1f} s · {value['path']}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _replay(run: RunFolder, sample: str, before: bool, alone: bool) -> None:
+    from vlmconsole.gates.replay import choose_sample, replay
+
+    side: Any = "before" if before else "after"
+    done = replay(run, state.lab.places, sample or choose_sample(run, side), side=side, alone=alone)
+    emit(done.to_json(), lambda console: _print_replay(console, done))
+    raise typer.Exit(FAILED if done.differs else OK)
+
+
+def _print_replay(console: Console, done: Replayed) -> None:
+    word, style = ("other", "bold red") if done.differs else ("the same", "green")
+    console.print(word, style=style, end="")
+    where = f"{done.side} of {done.run}, batch {done.batch} of {done.members}"
+    console.print(f"  {done.sample}, {where}", markup=False, highlight=False, soft_wrap=True)
+    for key, name in (("answer", "text"), ("token_ids", "token ids"), ("tensor_sha256", "input tensor")):
+        mark = "✗" if key in done.differs else "✓"
+        then, now = (str(side[key]) for side in (done.then, done.now))
+        console.print(f"{mark} {name:<12} {then}", markup=False, highlight=False, soft_wrap=True)
+        if key in done.differs:
+            console.print(f"  {'now':<12} {now}", markup=False, highlight=False, soft_wrap=True)
+    if done.alone_same is not None:
+        text = "the same token ids by itself" if done.alone_same else "other token ids by itself: not batch-invariant"
+        console.print(f"· {text}", style="dim", markup=False)
+    console.print("a check of the call, not a new score", style="dim", markup=False)
