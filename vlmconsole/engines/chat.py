@@ -101,6 +101,7 @@ class ChatClient:
         self.model = ""
         self._http: httpx.AsyncClient | None = None
         self._probes: dict[str, int] = {}
+        self._warming = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -201,7 +202,8 @@ class ChatClient:
     async def _warm(self, adapter: SelectedAdapter | None) -> None:
         """Opens the connection and has the adapter loaded before the clock starts. Servers close an idle connection
         within seconds, so always."""
-        await servers.ENGINES[self.profile.engine].make_ready(self._client(), self.profile, self.model, adapter)
+        async with self._warming:  # questions asked together have it loaded once
+            await servers.ENGINES[self.profile.engine].make_ready(self._client(), self.profile, self.model, adapter)
 
     def _body(
         self,
