@@ -41,14 +41,16 @@ class ServerView:
 
     @property
     def short(self) -> str:
-        said = self.note if self.state == "starting" and self.note else self.state
-        return f"{self.profile} · {said}"
+        return f"{self.profile} · {self._said}"
 
     @property
     def long(self) -> str:
         engine = f"{self.engine} {self.version}".strip()
-        said = self.note if self.state == "starting" and self.note else self.state
-        return " · ".join(part for part in (self.profile, self.model, engine, said) if part)
+        return " · ".join(part for part in (self.profile, self.model, engine, self._said) if part)
+
+    @property
+    def _said(self) -> str:
+        return self.note if self.state in ("starting", "stopped") and self.note else self.state
 
 
 def settings_said(effective: EffectiveSettings) -> dict[str, Any]:
@@ -74,6 +76,7 @@ class ServerLink:
         self._changed = changed
         self._client: ChatClient | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._ours = False  # whether its process was started by this lab, so that its end can be seen
 
     async def ensure(self) -> ChatClient:
         """A client of a server that is there: found, or started again when it has died. Raises LabError.
@@ -97,6 +100,13 @@ class ServerLink:
         with contextlib.suppress(LabError):  # the state says it
             await self.ensure()
 
+    def look(self) -> None:
+        """Say so when the server that was ready has gone; the next question starts it again. Reads records only."""
+        from vlmconsole.engines.servers import status
+
+        if self.view.state == "ready" and self._ours and status(self.profile, self.places).pid is None:
+            self._move(state="stopped", note="ended, a question starts it")
+
     async def close(self) -> None:
         """Close the connection; the server goes on."""
         if self._client is not None:
@@ -113,7 +123,7 @@ class ServerLink:
         self._move(state="starting", note="")
         try:
             ready = await ensure_served(self.profile, self.places, self._progress)
-            self.profile = ready.profile
+            self.profile, self._ours = ready.profile, ready.pid is not None
             client = ChatClient(self.profile)
             await client.prepare()
         except (LabError, RuntimeError, ValueError, OSError) as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tomlkit
 from small_server import profile as small
+from vlmconsole.screens.link import ServerLink
 
 from vlmconsole.engines import launch
 from vlmconsole.engines.launch import LaunchError
@@ -89,3 +90,20 @@ async def test_a_server_that_still_waits_is_stopped_by_taking_its_job_back(place
     assert await stop_served(box, places) == "was still waiting; its job is cancelled"
     with pytest.raises(LaunchError, match="cancelled"):
         await asked
+
+
+async def test_the_console_says_that_its_server_has_gone(places: Places) -> None:
+    box, seen = saved(places), list[str]()
+    link = ServerLink(box, places, lambda: seen.append(link.view.short))
+    await link.start()
+    assert link.view.state == "ready", link.view
+    link.look()
+    running = launch.recorded(places, "box")
+    assert seen[-1] == "box · ready" and running is not None
+    os.kill(running.pid, signal.SIGKILL)
+    while running.alive:
+        await asyncio.sleep(0.02)
+    link.look()
+    assert link.view.short == "box · ended, a question starts it"
+    await link.close()
+    await stop_served(box, places)

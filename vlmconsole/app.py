@@ -28,6 +28,7 @@ from vlmconsole.screens.theme import DARK, LIGHT
 if TYPE_CHECKING:
     from vlmconsole.screens.link import ServerLink
 
+LOOK = 2.0  # seconds between two looks whether the server's process still lives
 _STYLES = Path(vlmconsole.screens.__file__).parent
 
 
@@ -62,6 +63,7 @@ class ConsoleApp(App[None]):
         #: Why there is no server to answer, "" while one is there or still looked for.
         self.no_server = ""
         self._others: dict[str, ServerLink] = {}
+        self._said: set[str] = set()  # faults of profile files, told once each
         #: Published without data whenever the server's state or settings moved.
         self.server_changed: Signal[None] = Signal(self, "server_changed")
 
@@ -77,6 +79,7 @@ class ConsoleApp(App[None]):
 
         self.choose_server(self.lab.settings.server)
         JobWatch(self).start()
+        self.set_interval(LOOK, lambda: self.link.look() if self.link is not None else None)
 
     def choose_server(self, name: str) -> None:
         """Let another profile answer from now on."""
@@ -115,8 +118,9 @@ class ConsoleApp(App[None]):
 
         problems: list[ProfileError] = []
         found = load_profiles(self.lab.places.servers, problems=problems)
-        for problem in problems:
-            self.call_later(self.notify, str(problem), severity="warning", markup=False)
+        for said in {str(problem) for problem in problems} - self._said:
+            self._said.add(said)
+            self.call_later(self.notify, said, severity="warning", markup=False)
         return dict(found)
 
     def action_screen(self, name: str) -> None:
