@@ -15,6 +15,8 @@ from vlmconsole.screens.widgets.zoom import Zoom
 from vlmconsole.errors import LabError
 from vlmconsole.gates.bind import record
 from vlmconsole.gates.desk import Case, GateDesk, Opened
+from vlmconsole.queue import forms
+from vlmconsole.queue.desk import Desk
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.vision.images import PictureError
 
@@ -73,6 +75,28 @@ class GatesScreen(GatesDesk):
             return
         self.notify("the verdict is in the ledger" if added else "the ledger holds this verdict already", markup=False)
         self.look()
+
+    def action_run_audit(self) -> None:
+        """A: queue an audit of the run; its checklist appears here when it has ended."""
+        if self.opened is not None:
+            in_background(self, partial(self._run_audit, self.opened.entry.name), "audit", exclusive=True)
+
+    async def _run_audit(self, name: str) -> None:
+        places = self.console.lab.places
+
+        def add() -> int:
+            desk = Desk(places)
+            try:
+                return desk.add(forms.planned("audit", [f"run={name}", "replay=false"], places))
+            finally:
+                desk.close()
+
+        try:
+            number = await asyncio.to_thread(add)
+        except LabError as error:
+            self.notify(f"{error.message} {error.hint}".strip(), severity="error", markup=False)
+            return
+        self.notify(f"job {number} audits {name}; its checklist comes here", markup=False)
 
     def action_filter(self) -> None:
         """/: narrow the list."""

@@ -99,6 +99,7 @@ KEYS: tuple[Key, ...] = (
     Key("enter", "open", "open", "Its conditions; a figure or a picture in full", "Enter", "reading", True, "gates"),
     Key("z", "zoom", "zoom", "The chosen picture on the whole screen", "z", "reading", True, "gates"),
     Key("c", "check", "check", "Judge now; the verdict goes into the ledger", "c", "reading", True, "gates"),
+    Key("A", "run_audit", "audit", "Audit the run, as a job; its checklist comes here", "A", "reading", True, "gates"),
     Key("slash", "filter", "filter", "Find a run or plan", "/", "reading", True, "gates"),
     Key("right_square_bracket", "pane(1)", "pane", "Pane to the right", "]", "reading", True, "gates"),
     Key("left_square_bracket", "pane(-1)", "pane", "Pane to the left", "[", "reading", False, "gates"),
