@@ -18,6 +18,7 @@ from vlmconsole.runs.places import Places
 if TYPE_CHECKING:
     from vlmconsole.evaluation.answerer import Answerer, Opener
     from vlmconsole.gates.rules import Plan
+    from vlmconsole.training.adapters import Adapter
 
 # Seconds an answer as measured on the bundled model (batches of 32, two CPU cores; a server of its own, C = 1).
 SECONDS = {"in-process": 0.03, "server": 0.5}
@@ -69,10 +70,12 @@ def _freeze(context: Context, spec: EvaluateSettings, folders: list[Path]) -> Pl
     from vlmconsole.gates.rules import load_plan
 
     identity = None
-    if spec.before_adapter and spec.backend == "in-process":
-        from vlmconsole.evaluation.local import adapter_identity
+    if spec.before_adapter:
+        from vlmconsole.evaluation.answerer import Who
 
-        identity = adapter_identity(spec.before_adapter, context.places)
+        adapter = _adapter(context, spec.before_adapter)
+        sha = adapter.sha256 if adapter is not None else None
+        identity = Who("", adapter=adapter.name if adapter else spec.before_adapter, adapter_sha256=sha).identity
     plan = bind(load_plan(spec.plan), folders, before_adapter=identity)
     frozen = freeze_for_run(plan, context.run, context.places.home, Ledger(context.places.ledger))
     context.events.note(f"plan {plan.name} frozen before the first answer, sha {frozen.sha256[:12]}…")
@@ -140,14 +143,23 @@ def _judged(context: Context, spec: EvaluateSettings, plan: Plan) -> dict[str, A
 
 def _take_development(context: Context, spec: EvaluateSettings, plan: Plan) -> None:
     """Copies of the development samples of the training that made the tested adapter, where this lab still has it."""
-    if spec.backend != "in-process" or not spec.after_adapter or not plan.generations.development:
+    if not spec.after_adapter or not plan.generations.development:
         return
-    from vlmconsole.training.adapters import find_adapter
-
-    origin = find_adapter(context.places, spec.after_adapter).provenance
+    adapter = _adapter(context, spec.after_adapter)
+    origin = adapter.provenance if adapter is not None else None
     folder = context.places.runs / origin.run if origin is not None and origin.run else None
     for path in sorted(folder.glob("dev-epoch*.jsonl")) if folder is not None else ():
         shutil.copyfile(path, context.run.file(path.name))
+
+
+def _adapter(context: Context, name: str) -> Adapter | None:
+    """The adapter of that name; None for one that only its server knows."""
+    from vlmconsole.training.adapters import AdapterError, find_adapter
+
+    try:
+        return find_adapter(context.places, name)
+    except AdapterError:
+        return None  # whoever answers with it says what is wrong, if anything is
 
 
 def _told(group: dict[str, Any]) -> str:

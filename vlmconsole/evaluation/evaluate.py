@@ -197,6 +197,12 @@ class Evaluation:
             "groups": group_figures(sides["before"].samples, after, groups),
             **self._who,
         }
+        if after is not None:
+            first = sides["before"].samples
+            same = sum(i in first and first[i].answer == sample.answer for i, sample in after.items())
+            summary["same_answers"] = same
+            if same == len(after) and self.settings.after_adapter:
+                self.say(f"all {same} answers are the same before and after: the adapter had no effect to be seen")
         if self.diagnostic:
             found = read_side(self.run.file(f"{DIAGNOSTIC}.jsonl")).samples
             summary[DIAGNOSTIC] = {**side_figures(found.values()), "note": "training pictures: no measure of skill"}

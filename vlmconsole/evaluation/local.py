@@ -123,14 +123,6 @@ class InProcess:
         return self._loaded
 
 
-def adapter_identity(name: str, places: Places) -> str | None:
-    """The adapter as conditions name it, without loading anything. Raises LabError when there is none of that name."""
-    from vlmconsole.training.adapters import find_adapter
-
-    adapter = find_adapter(places, name)
-    return Who("", adapter=adapter.name, adapter_sha256=adapter.sha256).identity
-
-
 @contextmanager
 def in_process(settings: EvaluateSettings, side: str, places: Places) -> Iterator[InProcess]:
     """The side's model for the block's time; its memory is given back with the block."""

@@ -16,6 +16,7 @@ from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.answerer import Said, Who
 from vlmconsole.evaluation.items import Item
@@ -38,7 +39,7 @@ class Served:
         self._runner = asyncio.Runner()
         self.facts: dict[str, Any] = {
             "backend": "server",
-            "host": platform.node(),
+            "host": platform.node(),  # the client's; the server's is known by what it tells
             "hardware": self._hardware,
             "device": self.told.device,
             "versions": {"vlmconsole": __version__, self.told.engine: self.told.version},
@@ -90,7 +91,7 @@ class Served:
             hardware=self._hardware,
             engine=servers.NAMES[told.engine],
             engine_version=told.version,
-            model=self.server.model,
+            model=self.who.model,
             model_sha256=self.who.model_sha256,
             precision=told.precision or profile.precision or None,
             adapter=self.who.identity,
@@ -104,7 +105,7 @@ class Served:
             route=self._route,
             client=f"vlmconsole {__version__} evaluation (httpx)",
             settings=told.values or None,
-            notes=(*told.notes, *((self.who.label,) if self.who.label else ())),
+            notes=(*told.notes, *(self._adapter.notes if self._adapter is not None else ())),
         )
 
     @property
@@ -143,30 +144,20 @@ def with_model(profile: ServerProfile, folder: Path) -> ServerProfile:
     return profile.model_copy(update={"model": str(folder), "served_model": ""})
 
 
-def _who(settings: EvaluateSettings, side: str, server: Server, places: Places) -> tuple[Who, str | None]:
-    """The side's model and adapter, and the adapter as this server's requests name it."""
-    from vlmconsole.training import adapters, convert
+def _who(settings: EvaluateSettings, side: str, server: Server, places: Places) -> tuple[Who, SelectedAdapter | None]:
+    """The side's model and adapter, and the adapter as this server's requests select it."""
+    from vlmconsole.training.adapters import OTHER_MODEL, base_sha256
+    from vlmconsole.training.serving import select
 
     folder = server.profile.model_dir()
-    sha = adapters.base_sha256(folder) if folder is not None else None
+    sha = base_sha256(folder) if folder is not None else None
     model = folder.name if folder is not None else server.model
-    name = settings.adapter(side)
-    if not name:
+    precision = server.settings.precision
+    chosen = select(settings.adapter(side), server.profile, precision, places, other_base=settings.override)
+    if chosen is None:
         return Who(model, sha), None
-    if server.profile.engine != "mlx":
-        # Such servers load adapters when they start, under names of their own; what the weights are they do not tell.
-        if name not in server.settings.adapters:
-            raise LabError(
-                f"The server {server.profile.name} has no adapter {name}.",
-                f"It has: {', '.join(server.settings.adapters) or 'none'} (--enable-lora --lora-paths NAME=PATH).",
-            )
-        return Who(model, sha, name), name
-    adapter = adapters.find_adapter(places, name)
-    label = ""
-    if folder is not None:
-        label = adapters.check_fits(adapter, folder, server.settings.precision, override=settings.override)
-    path = convert.served_by_mlx(adapter, places.cache, folder)
-    return Who(model, sha, adapter.name, adapter.sha256, label), str(path)
+    label = OTHER_MODEL if any(OTHER_MODEL in note for note in chosen.notes) else ""
+    return Who(model, sha, chosen.name, chosen.sha256, label), chosen
 
 
 def _said(answer: Answer) -> Said:
