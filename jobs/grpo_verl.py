@@ -1,0 +1,281 @@
+"""GRPO through verl: its settings checked, its trainer launched, and what it says turned into the same evidence."""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.jobs.contract import Context, JobError, Stopped
+from vlmconsole.jobs.grpo import GrpoSpec
+from vlmconsole.jobs.grpo_evidence import TRAINING, Evidence, Said, first_and_last
+from vlmconsole.jobs.grpo_local import refuse_leaks, split
+
+from vlmconsole.counting.dataset import manifest_digest, read_manifest
+from vlmconsole.counting.rows import Row
+from vlmconsole.evaluation.items import ready_datasets
+from vlmconsole.measure.machine import hardware
+from vlmconsole.runs.conditions import Conditions
+
+GRACE = 30.0  # seconds between asking verl to stop and killing it
+LATE = 10.0  # seconds that a rollout file may come after its step's line
+TAIL = 15  # lines of verl's last words kept for the reason
+
+
+def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
+    """Check, launch, follow, export. Raises JobError with the reason (memory, NaN, a crash) and Stopped."""
+    from vlmconsole.training import verl, verl_config
+    from vlmconsole.training.bases import base_folder, base_name
+    from vlmconsole.training.provenance import weights_sha256
+
+    installed = verl_config.installed()
+    folder = base_folder(spec.base)
+    dataset = ready_datasets([spec.data], context.places.datasets, context.log)[0]
+    digest = manifest_digest(read_manifest(dataset))
+    rows = split(dataset, spec.train_split)
+    refuse_leaks(rows, context)
+    per_epoch = len(rows) // spec.questions
+    if per_epoch == 0:
+        raise JobError(f"{spec.data} has {len(rows)} training pictures, fewer than the {spec.questions} of one step")
+    run = verl.VerlRun(
+        model=str(folder),
+        train_file=dataset / f"{spec.train_split}.parquet",
+        validation_file=dataset / f"{spec.validation_split}.parquet",
+        reward_file=Path(str(resources.files("vlmconsole.scoring") / "verl_reward.py")),
+        checkpoints=context.run.file("verl-checkpoints"),
+        rollouts=context.run.file("verl-rollouts"),
+        steps=spec.steps,
+        questions=spec.questions,
+        answers=spec.answers,
+        temperature=spec.temperature,
+        max_prompt_length=spec.verl.max_prompt_length,
+        max_new_tokens=spec.max_new_tokens,
+        lr=spec.lr,
+        weight_decay=spec.weight_decay,
+        clip=spec.clip,
+        max_norm=spec.max_norm,
+        passes=spec.passes,
+        gpu_memory_utilization=spec.verl.gpu_memory_utilization,
+        offload=spec.verl.offload,
+        gpus=spec.verl.gpus,
+        steps_per_epoch=per_epoch,
+        extra=tuple(spec.verl.overrides),
+    )
+    given = verl.overrides(run)
+    made = verl_config.check(given, installed)
+    context.run.write_json("verl.json", {"version": installed.version, "overrides": given, "configuration": made})
+    context.log(f"verl {installed.version} takes all {len(given)} settings, none of them dead")
+    base_sha256 = weights_sha256(folder)
+    conditions = Conditions(
+        hardware=hardware(),
+        engine="verl GRPO",
+        engine_version=f"verl {installed.version}",
+        model=base_name(spec.base),
+        model_sha256=base_sha256,
+        precision="bfloat16",
+        temperature=spec.temperature,
+        max_tokens=spec.max_new_tokens,
+        n=spec.steps * spec.questions * spec.answers,
+        settings={"data": {spec.data: digest}, "overrides": given},
+    )
+    context.run.write_json("conditions.json", conditions.known())
+    _Follower(context, spec, rows, run.rollouts).follow(verl.train_command(sys.executable, given))
+    merged = context.run.file("model")
+    code = _call(context, verl.merge_command(sys.executable, run.checkpoints, spec.steps, merged))
+    if code != 0 or not list(merged.glob("*.safetensors")):
+        raise JobError(
+            f"verl's model_merger ended with {code} and left no model.", f"The shards are kept in {run.checkpoints}."
+        )
+    return _summary(context, spec, folder, base_sha256, digest)
+
+
+class _Follower:
+    """Runs verl's trainer and turns its lines and rollout files into evidence as they come."""
+
+    def __init__(self, context: Context, spec: GrpoSpec, rows: list[Row], rollouts: Path) -> None:
+        self.context, self.spec, self.rows, self.rollouts = context, spec, rows, rollouts
+        self.evidence = Evidence(context.run, spec.steps)
+        self.reached = 0
+        self.tail: list[str] = []
+        self.memory = False
+
+    def follow(self, command: list[str]) -> None:
+        lines: queue.Queue[str | None] = queue.Queue()
+        worker = _start(self.context, command)
+        threading.Thread(target=_pump, args=(worker, lines), daemon=True).start()
+        asked = False
+        while (line := _next(lines)) is not None:
+            if line:
+                self._heard(line, worker)
+            if self.context.stopping() and not asked:
+                asked = True
+                threading.Thread(target=_end, args=(worker,), daemon=True).start()
+        code = worker.wait()
+        if asked:
+            raise Stopped({"steps": self.reached, "note": "verl was stopped; it keeps no state to go on from exactly"})
+        if code != 0 or self.reached < self.spec.steps:
+            self._explain(code)
+
+    def _heard(self, line: str, worker: "subprocess.Popen[str]") -> None:
+        from vlmconsole.training.verl_logs import out_of_memory, read_line
+
+        self.context.log(line)
+        self.tail = [*self.tail[-TAIL:], line]
+        self.memory = self.memory or out_of_memory(line)
+        printed = read_line(line)
+        if printed is None or printed.step != self.reached + 1:
+            return  # Ray repeats lines, and validation prints a step of its own
+        self.reached = printed.step
+        self.evidence.step(*self._told(printed))
+        lost = printed.not_numbers()
+        if lost:
+            _end(worker)
+            raise JobError(
+                f"{', '.join(lost)} is no longer a number at step {printed.step}: the run is lost.",
+                "Lower lr; the rollouts up to here are kept.",
+            )
+
+    def _told(self, printed: Any) -> tuple[dict[str, Any], list[Said]]:
+        """The step's figures and answers; the picture is named only where the truth proves which one it was."""
+        from vlmconsole.training.grpo import zero_share
+        from vlmconsole.training.verl_logs import group_advantages, read_rollouts
+
+        n, path = self.spec.answers, self.rollouts / f"{printed.step}.jsonl"
+        until = time.monotonic() + LATE
+        while not path.exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        sampled, bad = read_rollouts(path.read_bytes()) if path.exists() else ([], 0)
+        if bad or len(sampled) != n * self.spec.questions:
+            wanted = n * self.spec.questions
+            self.context.events.note(
+                f"step {printed.step}: {len(sampled)} of {wanted} answers were readable ({bad} bad lines)", "warning"
+            )
+        line = {**printed.line(), "lengths": None}
+        if not sampled or bad:
+            return line, []
+        scores = [one.score for one in sampled]
+        groups = [scores[i : i + n] for i in range(0, len(scores), n)]
+        line["zero_advantage"] = zero_share(groups)
+        said = []
+        for i, (one, advantage) in enumerate(zip(sampled, group_advantages(scores, n), strict=True)):
+            row = self.rows[((printed.step - 1) * self.spec.questions + i // n) % len(self.rows)]
+            known = row if row.truth == one.truth else None
+            said.append(Said(known, i // n, one.answer, None, None, one.truth, one.score, advantage, one.valid))
+        return line, said
+
+    def _explain(self, code: int) -> None:
+        from vlmconsole.training.verl import OUT_OF_MEMORY
+
+        reached = f"after {self.reached} of {self.spec.steps} steps"
+        if self.memory:
+            raise JobError(f"verl ended {reached}.", OUT_OF_MEMORY)
+        last = next((line for line in reversed(self.tail) if line.strip()), "it said nothing")
+        raise JobError(f"verl ended {reached} (exit code {code}): {last[:300]}", "The log holds all it said.")
+
+
+def _start(context: Context, command: list[str]) -> "subprocess.Popen[str]":
+    context.log("starting " + " ".join(command[:4]) + f" with {len(command) - 4} settings")
+    return subprocess.Popen(
+        command,
+        cwd=context.run.path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "HYDRA_FULL_ERROR": "1"},
+    )
+
+
+def _pump(worker: "subprocess.Popen[str]", lines: "queue.Queue[str | None]") -> None:
+    assert worker.stdout is not None
+    for line in worker.stdout:
+        lines.put(line.rstrip("\n"))
+    lines.put(None)
+
+
+def _next(lines: "queue.Queue[str | None]") -> str | None:
+    """The next line, "" when none came for half a second, None at the end."""
+    try:
+        return lines.get(timeout=0.5)
+    except queue.Empty:
+        return ""
+
+
+def _end(worker: "subprocess.Popen[str]") -> None:
+    """Ask verl and everything it started to stop, and kill what is left after the grace."""
+    for number, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
+        try:
+            os.killpg(worker.pid, number)
+            worker.wait(patience)
+        except (ProcessLookupError, PermissionError):
+            return
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+def _call(context: Context, command: list[str]) -> int:
+    worker = _start(context, command)
+    lines: queue.Queue[str | None] = queue.Queue()
+    threading.Thread(target=_pump, args=(worker, lines), daemon=True).start()
+    while (line := _next(lines)) is not None:
+        if line:
+            context.log(line)
+        if context.stopping():
+            _end(worker)
+            context.check_stop()
+    return worker.wait()
+
+
+def _summary(context: Context, spec: GrpoSpec, folder: Path, base_sha256: str, digest: str) -> dict[str, Any]:
+    """What can be proved of the merged model: that it loads, what changed against the base, and that it answers."""
+    from vlmconsole.training import export
+    from vlmconsole.training.bases import base_name
+    from vlmconsole.training.model import load
+    from vlmconsole.training.provenance import Provenance, weights_sha256, write_provenance
+
+    merged = context.run.file("model")
+    data = {spec.data: digest}
+    origin = Provenance(
+        kind="grpo",
+        base=base_name(spec.base),
+        base_sha256=base_sha256,
+        precision="bfloat16",
+        rank=0,
+        alpha=0,
+        data=data,
+        run=context.run.name,
+        step=spec.steps,
+        resumable=False,
+    )
+    write_provenance(merged, origin)
+    before = load(folder, dtype="bfloat16").model.state_dict()
+    rows = export.changes(before, load(merged, dtype="bfloat16").model.state_dict())
+    moved = export.told(rows)
+    context.run.write_json("weights.json", {"against": "the base", **moved, "tensors": rows})
+    if moved["visual"]["numbers_changed"]:
+        raise JobError("verl changed the vision tower although it was to be frozen: see weights.json")
+    if moved["language"]["numbers_changed"] == 0:
+        context.events.note("no weight changed: the learning rate is below this precision's resolution", "warning")
+    reward = first_and_last(context.run, "reward_mean")
+    return {
+        "model": str(merged),
+        "model_sha256": weights_sha256(merged),
+        "resume": export.WEIGHTS_ONLY,
+        "base_sha256": base_sha256,
+        "data": data,
+        "steps": sum(1 for _ in context.run.read_jsonl(TRAINING)),
+        "reward_first": reward[0],
+        "reward_last": reward[1],
+        "reward_mean": reward[2],
+        "zero_advantage": first_and_last(context.run, "zero_advantage")[2],
+        "language_tensors_changed": f"{moved['language']['tensors_changed']} of {moved['language']['tensors']}",
+        "vision_bit_identical": moved["visual"]["numbers_changed"] == 0,
+    }
