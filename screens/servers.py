@@ -175,9 +175,12 @@ class ServersScreen(Screen[None]):
         }
         lines = worked_out(values, pictures, ())
         text = Content.assemble(
-            ("calculator", "$muted"), (f"  {one_line(where, 60)}  ", "$faint"), ("c", "$accent"), (" change\n", "$faint"),
+            ("calculator", "$muted"),
+            (f"  {one_line(where, 60)}  ", "$faint"),
+            ("c", "$accent"),
+            (" change\n", "$faint"),
             "\n".join(line for line in lines if line and not line.startswith("Not in it")),
-        )  # fmt: skip
+        )
         self.calc.say(text)
 
     def show_server(self) -> None:

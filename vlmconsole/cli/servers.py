@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from vlmconsole.cli.common import emit, fail, say, state
+from vlmconsole.errors import LabError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vlmconsole.engines.compared import Setting
     from vlmconsole.engines.effective import EffectiveSettings
     from vlmconsole.engines.profile import ServerProfile
     from vlmconsole.engines.servers import ServerStatus
@@ -58,27 +61,35 @@ def list_servers() -> None:
 
 
 def show(name: str = typer.Argument(..., help="A profile's name.")) -> None:
-    """One server: how it is, what the profile asks for, and what was read back."""
+    """One server: how it is, what the profile asks for, and what was read back. Exit code 1 when it does not answer."""
+    from vlmconsole.engines.compared import compare_settings
+    from vlmconsole.engines.costs import cost_said
+
     profile = find_profile(name)
     status, effective, why = asyncio.run(_look(profile))
     wanted = _wanted(profile)
     value: dict[str, Any] = {
         **_row(profile, status),
         "log": status.log,
+        "launch": _launch_line(profile),
+        "cost": cost_said(profile, status, time.time()) or None,
         "wanted": wanted,
         "effective": None if effective is None else {k: v for k, v in asdict(effective).items() if k != "raw"},
         "not_read_back": why,
         "warnings": profile.warnings(),
         "notes": profile.notes,
     }
-    emit(value, lambda console: _sheet(console, value))
+    lines = compare_settings(profile, wanted, effective)
+    emit(value, lambda console: _sheet(console, value, lines))
+    if status.state != "ready":
+        raise typer.Exit(1)
 
 
 def start(name: str = typer.Argument(..., help="A profile's name.")) -> None:
     """Start the server, or find it running, and wait until it answers. It goes on when this command ends."""
-    from vlmconsole.queue.served import ensure_served
+    from vlmconsole.queue.server_desk import bring
 
-    ready = asyncio.run(ensure_served(find_profile(name), state.lab.places, progress(name)))
+    ready = asyncio.run(bring(find_profile(name), state.lab.places, progress(name)))
     how = "started" if ready.started_here else "was running"
     emit(
         {
@@ -117,18 +128,26 @@ async def _probe_all(profiles: list[ServerProfile]) -> list[ServerStatus]:
 
 
 async def _look(profile: ServerProfile) -> tuple[ServerStatus, EffectiveSettings | None, str | None]:
-    from vlmconsole.engines.http import EngineError
-    from vlmconsole.engines.profile import ProfileError
-    from vlmconsole.engines.servers import located, probe, readback
+    from vlmconsole.engines.servers import probe, reachable, readback
 
     places = state.lab.places
     status = await probe(profile, places)
     if status.state != "ready":
-        return status, None, status.why or f"the server is {status.state}"
+        return status, None, f"the server is {status.state}"
     try:
-        return status, await readback(located(profile, places)), None
-    except (EngineError, ProfileError) as error:
+        return status, await readback(reachable(profile, places)), None
+    except LabError as error:
         return status, None, str(error)
+
+
+def _launch_line(profile: ServerProfile) -> str | None:
+    from vlmconsole.engines.profile import ProfileError
+    from vlmconsole.engines.servers import launch_line
+
+    try:
+        return launch_line(profile, state.lab.places) or None
+    except ProfileError as error:
+        return f"cannot be started: {error.message}"
 
 
 def _wanted(profile: ServerProfile) -> dict[str, str]:
@@ -164,40 +183,34 @@ def _table(console: Console, rows: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def _sheet(console: Console, value: dict[str, Any]) -> None:
+def _sheet(console: Console, value: dict[str, Any], lines: list[Setting]) -> None:
     from rich.table import Table
     from rich.text import Text
 
     line = f"{MARKS[value['state']]} {value['name']}  {value['engine']}  {value['state']}"
-    console.print(Text(line + (f": {value['why']}" if value["why"] else "")))
-    console.print(Text(f"  {value['title']}   {value['base_url'] or ''}"))
-    effective = value["effective"]
-    if effective is None:
-        console.print(Text(f"  settings not read back: {value['not_read_back']}"))
-    else:
-        table = Table(box=None, pad_edge=False)
-        for title in ("setting", "wanted", "read back"):
-            table.add_column(title, overflow="fold")
-        for key, read in _facts(effective).items():
-            table.add_row(Text(key), Text(""), Text(_said(read)))
-        for key in sorted({*value["wanted"], *effective["values"]}):
-            cells = (value["wanted"].get(key, ""), _said(effective["values"].get(key)))
-            table.add_row(Text(key), *(Text(cell) for cell in cells))
+    console.print(Text(line + (f": {value['why']}" if value["why"] else "")), soft_wrap=True)
+    console.print(Text(f"  {value['title']}   {value['base_url'] or ''}".rstrip()))
+    console.print(Text(f"  model: {value['model'] or 'what the server says'}"))
+    console.print(Text(f"  launch: {value['launch'] or 'not by this lab'}"), soft_wrap=True)
+    if value["cost"]:
+        console.print(Text(f"  cost: {value['cost']}"))
+    table = Table(box=None, pad_edge=False)
+    for title in ("", "setting", "wanted", "read back"):
+        table.add_column(title, overflow="fold")
+    for one in lines:
+        if one.wanted or one.read:
+            sign = "≠" if one.state == "differs" else ""
+            said = one.read or ("not told" if value["effective"] else "–")
+            table.add_row(*(Text(cell) for cell in (sign, one.name, one.wanted or "–", said)))
+    if table.row_count:
         console.print(table)
-        for note in (*effective["notes"], effective["cached_rule"]):
+    if value["effective"] is not None:
+        adapters = value["effective"]["adapters"]
+        console.print(Text(f"  adapters: {', '.join(adapters) if adapters else 'none loaded'}"))
+        notes = (one.note for one in lines if one.note)
+        for note in (*value["effective"]["notes"], *notes):
             console.print(Text(f"  {note}"))
+    elif value["state"] == "ready":
+        console.print(Text(f"  settings not read back: {value['not_read_back']}"))
     for warning in value["warnings"]:
         console.print(Text(f"  warning: {warning}"))
-
-
-def _facts(effective: dict[str, Any]) -> dict[str, Any]:
-    names = ("version", "model", "adapters", "running_limit", "context", "kv_tokens", "precision", "device")
-    return {name.replace("_", " "): effective[name] for name in names} | {"prefix cache": effective["prefix_cache"]}
-
-
-def _said(value: Any) -> str:
-    if value is None or value == ():
-        return "not told"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

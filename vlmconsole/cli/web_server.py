@@ -2,8 +2,8 @@
 
 Who may come in: only who has the key of the printed address. It becomes a cookie that pages of other sites cannot send
 (SameSite=Strict), for a path that no other program of this machine has, as cookies do not tell ports apart. A name that
-resolves to this machine (DNS rebinding) fails on the Host header, and a page of another local port on the Origin header,
-which every socket and every upload must carry.
+resolves to this machine (DNS rebinding) fails on the Host header, and a page of another local port on the Origin
+header, which every socket and every upload must carry.
 """
 
 from __future__ import annotations

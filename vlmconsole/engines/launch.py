@@ -343,7 +343,11 @@ def interpreter_path(named: str, places: Places) -> str:
 
 def phase_of(log: str, phases: Sequence[tuple[str, str]]) -> str:
     """The phase whose mark stands last in the log."""
-    said = _end_of(log, 64 * 1024)
+    return phase_in(_end_of(log, 64 * 1024), phases)
+
+
+def phase_in(said: str, phases: Sequence[tuple[str, str]]) -> str:
+    """The phase whose mark stands last in the end of a log."""
     best = max(((said.rfind(mark), phase) for mark, phase in phases), default=(-1, ""))
     return best[1] if best[0] >= 0 else "starting python"
 

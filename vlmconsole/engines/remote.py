@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import re
@@ -139,6 +140,12 @@ def stop(host: SshHost, name: str, grace: float = 10.0) -> str:
     """TERM to its process group, KILL after ``grace`` seconds; returns "ended", "killed" or "none" (it did not run)."""
     values = {"NAME": _checked(name), "TENTHS": str(max(1, round(grace * 10)))}
     return run(host, _filled(_HEAD + _STOP, values), timeout=grace + 15).strip()
+
+
+def read_log(host: SshHost, name: str, offset: int, most: int = 256 * 1024) -> bytes:
+    """At most ``most`` bytes of that program's log from ``offset`` on; nothing where there is no log."""
+    script = f'[ -f "$dir/log.txt" ] || exit 0\ntail -c +{offset + 1} "$dir/log.txt" | head -c {most} | base64\n'
+    return base64.b64decode(run(host, _filled(_HEAD + script, {"NAME": _checked(name)})))
 
 
 def follow(host: SshHost, name: str, stopping: threading.Event, offset: int = 0) -> Iterator[bytes]:

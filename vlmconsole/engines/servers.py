@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
+from urllib.parse import urlsplit
 
 import httpx
 
-from vlmconsole.engines import flags, launch, mlx, openai, sglang, vllm
+from vlmconsole.engines import faraway, flags, launch, mlx, openai, remote, sglang, vllm
 from vlmconsole.engines.effective import EffectiveSettings, Flushed, flags_of
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.launch import LaunchError, Progress, Running
 from vlmconsole.engines.profile import ProfileError, ServerProfile
+from vlmconsole.engines.ssh import SshHost
+from vlmconsole.errors import LabError
 from vlmconsole.runs.places import Places
 
 ENGINES: dict[str, ModuleType] = {"mlx": mlx, "sglang": sglang, "vllm": vllm, "openai": openai}
@@ -61,8 +66,12 @@ def located(profile: ServerProfile, places: Places) -> ServerProfile:
 
 
 def reachable(profile: ServerProfile, places: Places) -> ServerProfile:
-    """The profile with the address that it is asked at from here: as `located`, or through the tunnel to its host."""
-    return located(profile, places)
+    """The profile with the address that it is asked at from here: as `located`, or through the tunnel to its host.
+
+    Raises SshError.
+    """
+    tunnel = faraway.tunnel_to(profile, places)
+    return profile.at(tunnel.base_url) if tunnel is not None else located(profile, places)
 
 
 async def ensure_server(profile: ServerProfile, places: Places, on_progress: Progress | None = None) -> Ready:
@@ -71,6 +80,8 @@ async def ensure_server(profile: ServerProfile, places: Places, on_progress: Pro
     Several consoles may call this at once: one starts, the others wait and use the same server. Raises LaunchError,
     EngineError or ProfileError, each one line for people (LaunchError with the end of the log).
     """
+    if faraway.is_far(profile):
+        return await _far(profile, places)
     if not launched_here(profile):
         return await _reached(profile)
     begun = time.monotonic()
@@ -98,8 +109,30 @@ async def ensure_server(profile: ServerProfile, places: Places, on_progress: Pro
         return await _start(profile, places, on_progress)
 
 
+async def start_far(profile: ServerProfile, places: Places, on_progress: Progress | None = None) -> Ready:
+    """Start the server of a profile with an SSH host on its machine, and wait until it answers through the tunnel.
+
+    Only where a person asks for it: a machine there may be paid by the hour. Raises SshError, LaunchError, EngineError
+    or ProfileError.
+    """
+    phases = ENGINES[profile.engine].PHASES
+    new = await faraway.start(profile, places, _answers, tuple(phases), on_progress)
+    return replace(await _far(profile, places), started_here=new)
+
+
+async def _far(profile: ServerProfile, places: Places) -> Ready:
+    at = await faraway.reached(profile, places)
+    if not await _answers(at, 5.0):
+        way = f"; start it: vlmconsole servers start {profile.name}" if profile.launch else ""
+        port = urlsplit(profile.base_url).port
+        raise EngineError(f"nothing answers on port {port} of {profile.ssh_host} (the tunnel is up){way}")
+    return await _reached(at)
+
+
 async def stop_server(profile: ServerProfile, places: Places) -> str:
     """Ends the server that was started here; returns what happened in words. Raises LaunchError when it survives."""
+    if faraway.is_far(profile) and profile.launch is not None:
+        return await faraway.stop(profile, places)
     if not launched_here(profile):
         where = f" on {profile.ssh_host}" if profile.ssh_host else ""
         raise LaunchError(f"{profile.name} was not started here; stop it where it runs{where}")
@@ -130,6 +163,8 @@ def status(profile: ServerProfile, places: Places) -> ServerStatus:
 
 async def probe(profile: ServerProfile, places: Places, timeout_s: float = 2.0) -> ServerStatus:
     """How the server is, asked: ready, still starting, or not reachable and why."""
+    if faraway.is_far(profile):
+        return await _probe_far(profile, places, timeout_s)
     known = status(profile, places)
     if known.state in ("stopped", "ended"):
         if not profile.base_url or not await _answers(profile, timeout_s):
@@ -147,6 +182,28 @@ async def probe(profile: ServerProfile, places: Places, timeout_s: float = 2.0) 
         return ServerStatus(profile.name, "ready", "", at.base_url, known.pid, known.since, known.log)
     why = f"answers with status {response.status_code}"
     return ServerStatus(profile.name, "unreachable", why, at.base_url, known.pid, known.since, known.log)
+
+
+async def _probe_far(profile: ServerProfile, places: Places, timeout_s: float) -> ServerStatus:
+    """As `probe`, through the tunnel. Without an answer, its machine is asked whether the process is there."""
+    since, copy = faraway.launched(places, profile.name), faraway.log_copy(places, profile.name)
+    log = str(copy) if copy.exists() else None
+    there = ServerStatus(profile.name, "unreachable", "", f"{profile.base_url} on {profile.ssh_host}", None, since, log)
+    try:
+        at = await faraway.reached(profile, places, 5.0)
+        if await _answers(at, timeout_s):
+            return replace(there, state="ready", why="" if since else "not started from here")
+        if profile.launch is None:
+            return replace(there, why=f"the tunnel is up, but nothing answers on {profile.ssh_host}")
+        host = SshHost.parse(profile.ssh_host)
+        process = await asyncio.to_thread(remote.status, host, faraway.process_name(profile))
+    except LabError as error:
+        return replace(there, why=str(error))
+    if process.state == "running":
+        return replace(there, state="starting", pid=process.pid)
+    if process.state == "ended":
+        return replace(there, state="ended", why=f"ended by itself on {profile.ssh_host}", since=None)
+    return replace(there, state="stopped", since=None)
 
 
 async def readback(profile: ServerProfile, client: httpx.AsyncClient | None = None) -> EffectiveSettings:
@@ -305,6 +362,17 @@ def _fixed_port(profile: ServerProfile) -> int | None:
     assert profile.launch is not None
     named = flags_of(profile.launch.argv).get("port", "")
     return int(named) if named.isdigit() else None
+
+
+def launch_line(profile: ServerProfile, places: Places) -> str:
+    """The command that starts it, as one would type it; "" when this lab does not start it. Raises ProfileError."""
+    if profile.launch is None:
+        return ""
+    if faraway.is_far(profile):
+        words, place = faraway.command(profile)
+        return f"on {profile.ssh_host}, in {place}: {shlex.join(words)}"
+    port = _fixed_port(profile)
+    return shlex.join(_command(profile, places, port or 0)).replace("--port 0", "--port PORT")
 
 
 def wanted_settings(profile: ServerProfile) -> dict[str, str]:

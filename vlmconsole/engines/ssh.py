@@ -18,6 +18,7 @@ from pathlib import Path
 from vlmconsole.errors import LabError
 
 LARGEST = 16 * 1024 * 1024  # bytes of one answer
+CONFIG_VARIABLE = "VLMCONSOLE_SSH_CONFIG"
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _HOST = re.compile(rf"(?P<name>(?:{_NAME}@)?(?:{_NAME}|\[[0-9A-Fa-f:.]+(?:%{_NAME})?\]))(?::(?P<port>\d{{1,5}}))?")
 
@@ -36,8 +37,9 @@ class SshError(LabError):
 class SshHost:
     """A checked host: an alias of the user's ssh config, HOST or USER@HOST, with a port if it was given.
 
-    ``config`` replaces the user's ssh config. ``shared``: a folder of ours (mode 700) for one kept connection that
-    later commands reuse; None (the default) opens a connection for each.
+    ``config`` replaces the user's ssh config (as does the environment's ``VLMCONSOLE_SSH_CONFIG``). ``shared``: a
+    folder of ours (mode 700) for one kept connection that later commands reuse; None (the default) opens a connection
+    for each.
     """
 
     name: str
@@ -55,6 +57,9 @@ class SshHost:
                 f"{text[:60]!r} is no SSH host",
                 "HOST, USER@HOST or an alias of ~/.ssh/config, with :PORT if need be; letters, digits, '.', '_', '-'.",
             )
+        given = os.environ.get(CONFIG_VARIABLE, "")
+        if config is None and given:
+            config = Path(given).expanduser()
         return cls(found["name"].replace("[", "").replace("]", ""), port, config, shared)
 
     def command(self, *options: str, remote: str = "") -> list[str]:

@@ -5,7 +5,8 @@ Nothing here may be called in an event loop's thread: it reads the disk and asks
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from vlmconsole.engines import servers
 from vlmconsole.engines.compared import Setting, compare_settings
 from vlmconsole.engines.costs import cost_said
 from vlmconsole.engines.effective import EffectiveSettings, Flushed
-from vlmconsole.engines.launch import LaunchError
+from vlmconsole.engines.faraway import fetch_log, is_far
+from vlmconsole.engines.launch import LaunchError, Progress
 from vlmconsole.engines.profile import ProfileError, ServerProfile, load_profiles
-from vlmconsole.engines.servers import ServerStatus
+from vlmconsole.engines.servers import Ready, ServerStatus
 from vlmconsole.errors import LabError
 from vlmconsole.queue import process
 from vlmconsole.queue.model import Job
@@ -120,6 +122,9 @@ class ServerDesk:
         if chosen is None:
             return
         asked = self._asked[chosen]
+        if is_far(profiles[chosen]) and profiles[chosen].launch is not None:
+            with suppress(LabError):  # the state says already that the machine cannot be reached
+                await asyncio.to_thread(fetch_log, profiles[chosen], self.places)
         if asked.status.state != "ready":
             asked.effective, asked.unread, asked.read_at = None, asked.status.why, 0.0
         elif not asked.read_at or now - asked.read_at > SETTLED:
@@ -165,10 +170,10 @@ class ServerDesk:
 
     # --- doing: each is what the command of the same name does ---
 
-    def start(self, name: str, told: Callable[[str, float], None] | None = None) -> str:
+    def start(self, name: str, told: Progress | None = None) -> str:
         """Bring the server, through its job; returns once it answers. Raises LabError with the reason."""
         profile = self._profile(name)
-        ready = asyncio.run(ensure_served(profile, self.places, told))
+        ready = asyncio.run(bring(profile, self.places, told))
         self._asked.pop(name, None)
         return f"{name} {'started' if ready.started_here else 'was running'}: {ready.base_url}"
 
@@ -178,7 +183,7 @@ class ServerDesk:
         self._asked.pop(name, None)
         return f"{name} {how}"
 
-    def restart(self, name: str, told: Callable[[str, float], None] | None = None) -> str:
+    def restart(self, name: str, told: Progress | None = None) -> str:
         self.stop(name)
         return self.start(name, told)
 
@@ -191,6 +196,13 @@ class ServerDesk:
         if name not in profiles:
             raise LaunchError(f"there is no server profile {name!r} any more")
         return profiles[name]
+
+
+async def bring(profile: ServerProfile, places: Places, told: Progress | None = None) -> Ready:
+    """Start the server where it belongs: here through its job, on another machine over SSH. Raises LabError."""
+    if is_far(profile) and profile.launch is not None:
+        return await servers.start_far(profile, places, told)
+    return await ensure_served(profile, places, told)
 
 
 def _alone(job: Job) -> bool:

@@ -1,0 +1,117 @@
+"""A server on another machine, over a real sshd on loopback: started, reached, followed and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from loopback_sshd import LACKING, Sshd
+from small_server import SERVER
+
+from vlmconsole.engines import faraway, servers
+from vlmconsole.engines.http import EngineError
+from vlmconsole.engines.launch import LaunchError, free_port
+from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile
+from vlmconsole.engines.ssh import CONFIG_VARIABLE, SshError
+from vlmconsole.queue.server_desk import bring
+from vlmconsole.runs.places import Places
+
+needs_sshd = pytest.mark.skipif(bool(LACKING), reason=LACKING)
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    machine = Sshd(tmp_path_factory.mktemp("sshd"))
+    machine.start()
+    yield machine
+    machine.stop()
+
+
+@pytest.fixture
+def places(tmp_path: Path, far: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
+    monkeypatch.setenv(CONFIG_VARIABLE, str(far.config))
+    yield Places(tmp_path / "lab").ensure()
+    faraway.close_tunnels()
+
+
+def box(far: Sshd, how: str = "kind", **more: object) -> ServerProfile:
+    launch = {
+        "argv": ["python", "-c", SERVER, "{port}", "0.2", how],
+        "interpreter": sys.executable,
+        "start_timeout_s": 30,
+        "stop_grace_s": 5,
+    }
+    values = {"base_url": f"http://127.0.0.1:{free_port()}", "ssh_host": far.alias, "launch": launch, **more}
+    return make_profile({"name": f"box-{how}", "engine": "openai", **values})
+
+
+def test_the_words_that_start_it_there() -> None:
+    profile = make_profile(
+        {
+            "name": "gpu",
+            "engine": "sglang",
+            "base_url": "http://127.0.0.1:30000",
+            "model": "./models/Qwen",
+            "ssh_host": "gpu-box",
+            "launch": {"argv": ["python", "-m", "x", "--model-path", "{model}", "--port", "{port}"],
+                       "interpreter": "env:sglang", "folder": "~", "extra": ["--more"]},
+        }
+    )  # fmt: skip
+    words, folder = faraway.command(profile)
+    assert words[0] == "~/.local/share/vlmconsole/environments/sglang/bin/python"
+    assert words[1:] == ["-m", "x", "--model-path", "./models/Qwen", "--port", "30000", "--more"]
+    assert folder == "~/"
+    with pytest.raises(ProfileError, match=r"launch\.argv must be the words"):
+        faraway.command(profile.model_copy(update={"launch": None}))
+    assert faraway.is_far(profile)
+    assert not faraway.is_far(profile.at("http://10.0.0.7:30000")), "reached directly, without a tunnel"
+
+
+@needs_sshd
+@pytest.mark.slow
+async def test_it_is_started_there_reached_through_one_tunnel_and_stopped(far: Sshd, places: Places) -> None:
+    profile = box(far, price_per_hour=3.5)
+    assert (await servers.probe(profile, places)).state == "stopped"
+    with pytest.raises(EngineError, match="vlmconsole servers start box-kind"):
+        await servers.ensure_server(profile, places)
+    phases: list[str] = []
+    ready = await bring(profile, places, lambda phase, _: phases.append(phase))
+    assert ready.started_here and ready.model == "served"
+    assert phases[0] == "connecting to far-box" and phases[-1] == "ready"
+    assert ready.profile.ssh_host and ready.base_url != profile.base_url, "asked at the tunnel's own port"
+
+    again = await servers.ensure_server(ready.profile, places)
+    assert again.base_url == ready.base_url, "a profile at its tunnel's address needs no second tunnel"
+    assert not (await bring(profile, places)).started_here
+    known = await servers.probe(profile, places)
+    assert known.state == "ready" and known.since is not None
+    faraway.fetch_log(profile, places)
+    assert faraway.log_copy(places, profile.name).read_text() == "phase one\nphase two\n"
+    faraway.fetch_log(profile, places)
+    assert faraway.log_copy(places, profile.name).read_text() == "phase one\nphase two\n", "nothing comes twice"
+
+    faraway.close_tunnels()
+    assert (await servers.probe(profile, places)).state == "ready", "it goes on without console and tunnel"
+    said = await servers.stop_server(profile, places)
+    assert said == "ended on far-box; its GPU memory is released, the instance is still billed"
+    assert (await servers.probe(profile, places)).state == "stopped"
+    assert "was not running on far-box" in await servers.stop_server(profile, places)
+
+
+@needs_sshd
+@pytest.mark.slow
+async def test_what_ends_while_starting_says_why_with_its_log(far: Sshd, places: Places) -> None:
+    with pytest.raises((LaunchError, SshError), match="no such weights: /models/gone"):
+        await asyncio.wait_for(bring(box(far, "dies"), places), 60)
+
+
+@needs_sshd
+async def test_a_machine_that_is_away_is_the_servers_state(places: Places, tmp_path: Path) -> None:
+    profile = make_profile(
+        {"name": "gone", "engine": "vllm", "base_url": "http://127.0.0.1:30000", "ssh_host": "127.0.0.1:1"}
+    )
+    status = await servers.probe(profile, places)
+    assert status.state == "unreachable" and "refuses the connection" in status.why
