@@ -42,12 +42,14 @@ def wrapped(text: str, width: int, style: str = "$muted", target: Target | None 
 
 def cell_table(found: Sequence[Cell], run: str, width: int, marked: Sequence[str]) -> list[FigureLine]:
     """A line a cell; those that are not valid say so in words, and why."""
-    heads = ("C", "B", "TTFT p50 s", "p95 s", "TPOT ms", "tok/s", "n")
-    sizes = (4, 4, 12, 8, 9, 8, 5)
+    columns = {"C": 4, "B": 4, "TTFT p50 s": 12, "p95 s": 8, "TPOT ms": 9, "tok/s": 8, "n": 5}
     names = [one_line(cell.name or "requests", 60) for cell in found]
-    room = max(8, min(max(map(len, names)), width - sum(sizes) - 3))
-    while sum(sizes) + room + 3 > width and len(sizes) > 3:  # a narrow pane has no room for TPOT
-        heads, sizes = (*heads[:4], *heads[5:]), (*sizes[:4], *sizes[5:])
+    longest = max(map(len, names))
+    for less in ("TPOT ms", "p95 s", "n"):  # a narrow pane has no room for them
+        if sum(columns.values()) + min(longest, 20) + 3 > width:
+            del columns[less]
+    room = max(6, min(longest, width - sum(columns.values()) - 3))
+    heads, sizes = tuple(columns), tuple(columns.values())
     head = "".join(f"{name:>{size}}" for name, size in zip(heads, sizes, strict=True))
     made = [
         *heading("Cells" if len(found) > 1 else "Figures"),

@@ -21,7 +21,7 @@ BAR_A, BAR_B = "▒", "█"
 
 
 class ComparisonSheet(ModalScreen[None]):
-    """`o` shows the figures of a refused comparison, without a verdict; `x` takes the one difference as the experiment."""
+    """`o` shows a refused comparison without a verdict; `x` takes the one difference for the experiment."""
 
     CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
