@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Stopped
+from vlmconsole.jobs.serve import started_by_the_lab
 
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs.places import Places
@@ -41,6 +42,11 @@ def devices(spec: BenchSettings, places: Places) -> list[str]:
     return ["cpu"]
 
 
+def needs_server(spec: BenchSettings, places: Places) -> str | None:
+    """The profile, when this lab starts its server: the measurement is its guest, not a rival for its device."""
+    return started_by_the_lab(spec.server, places) if spec.server and not spec.base_url else None
+
+
 KIND = JobKind(
     name="bench",
     title="Measure a server",
@@ -49,4 +55,5 @@ KIND = JobKind(
     estimate=estimate,
     timing_sensitive=True,
     devices=devices,
+    needs_server=needs_server,
 )
