@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vlmconsole.cli import gate_notes
 from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, emit, fail, say, state
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def register(app: typer.Typer) -> None:
     """Add ``gates`` to the command tree."""
     gates = typer.Typer(help="Frozen gates: freeze a plan, judge a run, see what it rests on.", no_args_is_help=True)
     app.add_typer(gates, name="gates")
+    gate_notes.register(gates)
 
     @gates.command("freeze")
     def freeze(

@@ -1,0 +1,77 @@
+"""``vlmconsole gates note``, ``notes`` and ``agree``: what reading the answers themselves shows."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import typer
+
+from vlmconsole.cli.common import emit, state
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vlmconsole.runs.folder import RunFolder
+
+
+def register(gates: typer.Typer) -> None:
+    """Add the commands to the group ``gates``."""
+
+    @gates.command("note")
+    def note(
+        run: str = typer.Argument(..., help="A run's name, part of it, or its folder; last is the newest."),
+        sample: str = typer.Option(..., "--sample", metavar="ID", help="Which answer: its id in before or after."),
+        tag: str = typer.Option(..., "--tag", metavar="T", help="What is wrong with it, e.g. “misread letter”."),
+        text: str = typer.Option("", "--text", help="More words."),
+        side: str = typer.Option("", "--side", help="after, before or diagnostic; else the first that holds it."),
+    ) -> None:
+        """Tag one answer. Notes are only ever added, lie outside the run, and never touch a score."""
+        from vlmconsole.evaluation.notes import add_note
+
+        folder = _run(run)
+        made = add_note(state.lab.places.home, folder, sample, tag, text, side)
+        emit({"run": folder.name, **made.to_json()}, f"{made.side} {made.sample}: {made.tag}")
+
+    @gates.command("notes")
+    def notes(run: str = typer.Argument(..., help="A run's name, part of it, or its folder.")) -> None:
+        """The notes on a run's answers, and how often each tag was given."""
+        from vlmconsole.evaluation.notes import read_notes
+        from vlmconsole.runs.plain import one_line
+
+        folder = _run(run)
+        found = read_notes(state.lab.places.home, folder)
+        tags: dict[str, int] = {}
+        for one in found:
+            tags[one.tag] = tags.get(one.tag, 0) + 1
+
+        def human(console: Console) -> None:
+            for one in found:
+                when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.t))
+                line = f"{when}  {one.side} {one.sample}  {one.tag}  {one.text}"
+                console.print(one_line(line).rstrip(), markup=False, soft_wrap=True)
+            shown = ", ".join(f"{tag} {n}" for tag, n in sorted(tags.items(), key=lambda pair: -pair[1]))
+            console.print(shown or "No notes yet: vlmconsole gates note RUN --sample ID --tag T", markup=False)
+
+        value = {"run": folder.name, "notes": [one.to_json() for one in found], "tags": tags}
+        emit(value, human)
+
+    @gates.command("agree")
+    def agree(
+        first: str = typer.Argument(
+            ..., metavar="RUN", help="One evaluation: a run's name, part of it, or its folder."
+        ),
+        second: str = typer.Argument(..., metavar="RUN", help="Another one over the same pictures."),
+        side: str = typer.Option("before", "--side", help="Which side of both: before or after."),
+    ) -> None:
+        """How many answers of two runs are the same, word for word. It is no comparison of their scores."""
+        from vlmconsole.evaluation.agreement import agreement
+
+        found = agreement(_run(first), _run(second), side)
+        emit(found.to_json(), found.sentence())
+
+
+def _run(name: str) -> RunFolder:
+    from vlmconsole.runs.folder import find_run
+
+    return find_run(state.lab.places.runs, name)

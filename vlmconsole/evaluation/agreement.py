@@ -1,0 +1,79 @@
+"""Whether two backends say the same: answers of one model over the same pictures, compared word for word.
+
+Agreement is a check of the backends. It is no paired comparison: their conditions differ, so `unlike` still names what
+keeps their scores apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from vlmconsole.errors import LabError
+from vlmconsole.gates.evidence import CONDITIONS, named, unlike
+from vlmconsole.gates.samples import Sample, read_side
+from vlmconsole.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """`n` questions that both answered; `differing` are the ids of unlike answers; `unlike` are sentences."""
+
+    runs: tuple[str, str]
+    side: str
+    n: int
+    differing: tuple[str, ...]
+    unlike: tuple[str, ...]
+
+    @property
+    def share(self) -> float:
+        """Of like answers, from 0 to 1."""
+        return (self.n - len(self.differing)) / self.n
+
+    def sentence(self) -> str:
+        """Both findings for people: the answers, and whether the runs may be paired."""
+        text = f"{self.n - len(self.differing)} of {self.n} answers are the same ({100 * self.share:.1f} %)"
+        if self.differing:
+            text += f"; they differ on {named(self.differing)}"
+        if not self.unlike:
+            return f"{text}.\nThe conditions are alike."
+        return f"{text}.\nNot to be paired: {'; '.join(self.unlike)}."
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "runs": list(self.runs),
+            "side": self.side,
+            "n": self.n,
+            "same": self.n - len(self.differing),
+            "share": self.share,
+            "differing": list(self.differing),
+            "pairable": not self.unlike,
+            "unlike": list(self.unlike),
+        }
+
+
+def agreement(first: RunFolder, second: RunFolder, side: str = "before") -> Agreement:
+    """Compare one side of two evaluations. Raises LabError when they share no answered question."""
+    samples = [_answered(run, side) for run in (first, second)]
+    both = [i for i in samples[0] if i in samples[1] and _same_question(samples[0][i], samples[1][i])]
+    if not both:
+        raise LabError(f"{first.name} and {second.name} have no answered question of {side} in common.")
+    differing = tuple(i for i in both if samples[0][i].answer != samples[1][i].answer)
+    conditions = [(run.read_json(CONDITIONS) or {}).get(side) or {} for run in (first, second)]
+    # Their own adapters and models may differ before and after; between two backends the same one is asked for.
+    found = unlike(*conditions)
+    for key in ("model_sha256", "adapter"):
+        if conditions[0].get(key) != conditions[1].get(key):
+            found.append(f"{key} is {conditions[0].get(key)!r} and {conditions[1].get(key)!r}")
+    told = tuple(text.replace(" before and ", " and ").replace(" after", "") for text in found)
+    return Agreement((first.name, second.name), side, len(both), differing, told)
+
+
+def _answered(run: RunFolder, side: str) -> dict[str, Sample]:
+    found = read_side(run.file(f"{side}.jsonl"))
+    return {i: sample for i, sample in found.samples.items() if sample.http_ok and sample.answer is not None}
+
+
+def _same_question(one: Sample, two: Sample) -> bool:
+    return (one.picture_sha256, one.prompt_sha) == (two.picture_sha256, two.prompt_sha)
