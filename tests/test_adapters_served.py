@@ -1,0 +1,161 @@
+"""An adapter behind real mlx-vlm: the same change as in this process, chosen by name, and named with its hash."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+from lora import BASE, bundled, make_adapter
+
+from vlmconsole.counting.questions import COUNT_PROMPT
+from vlmconsole.counting.scene import make_scene
+from vlmconsole.engines.chat import ChatClient
+from vlmconsole.engines.effect import effect
+from vlmconsole.engines.http import EngineError
+from vlmconsole.engines.messages import Message
+from vlmconsole.engines.profile import make_profile
+from vlmconsole.engines.selected import SelectedAdapter
+from vlmconsole.engines.servers import Ready
+from vlmconsole.runs.places import Places
+from vlmconsole.training import adapters
+from vlmconsole.training.adapters import AdapterError
+from vlmconsole.training.generation import Ask, answers
+from vlmconsole.training.serving import select
+from vlmconsole.vision.images import open_picture
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
+    """A lab with one adapter, `taught`."""
+    home = Places(tmp_path_factory.mktemp("home")).ensure()
+    make_adapter(home.adapters / "taught", strength=0.15)
+    return home
+
+
+async def test_mlx_changes_its_answers_as_torch_does(mlx_server: Ready, places: Places) -> None:
+    scenes = [make_scene(f"served:{i}", red=i % 4, blue=(i + 1) % 4) for i in range(2)]
+    asks = [Ask(str(i), COUNT_PROMPT, (scene.draw(),)) for i, scene in enumerate(scenes)]
+    loaded = bundled()
+    plain = [one.text for one in answers(loaded, asks, max_new_tokens=24)]
+    wrapped = adapters.load_peft(loaded, places.adapters / "taught")
+    try:
+        here = [one.text for one in answers(loaded, asks, max_new_tokens=24)]
+    finally:
+        wrapped.unload()
+    assert here != plain
+
+    async def ask(client: ChatClient, scene: int, adapter: SelectedAdapter | None) -> tuple[str, str | None]:
+        message = Message("user", COUNT_PROMPT, (open_picture(scenes[scene].png()),))
+        answer = await client.ask([message], max_tokens=24, adapter=adapter)
+        assert answer.ok, answer.result.error
+        return answer.text.strip(), answer.conditions.adapter
+
+    async with ChatClient(mlx_server.profile) as client:
+        await client.prepare()
+        assert client.settings is not None
+        taught = select("taught", client.profile, client.settings.precision, places)
+        assert taught is not None and taught.sha256 == adapters.find_adapter(places, "taught").sha256
+        told = [await ask(client, i, taught) for i in range(2)]
+        assert [text for text, _ in told] == [text.strip() for text in here]
+        assert {named for _, named in told} == {f"taught sha256:{taught.sha256}"}
+        # The next question names no adapter: the server must not go on with the last one.
+        assert await ask(client, 0, None) == (plain[0].strip(), None)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_the_effect_of_an_adapter_is_seen_and_of_an_idle_one_is_not(mlx_server: Ready, places: Places) -> None:
+    picture = open_picture(make_scene("served:0", red=0, blue=1).png())
+    async with ChatClient(mlx_server.profile) as client:
+        taught = select("taught", client.profile, "float32", places)
+        assert taught is not None
+        found = await effect(client, taught, [Message("user", COUNT_PROMPT, (picture,))])
+        assert found.state == "effect verified" and found.base != found.adapter
+        nothing = SelectedAdapter("idle", str(make_idle(places)))
+        found = await effect(client, nothing, [Message("user", COUNT_PROMPT, (picture,))])
+        assert found.state == "no effect seen" and found.base == found.adapter
+        await client.ask([Message("user", "Hello")], max_tokens=1)  # the session's server goes on with its base
+
+
+def make_idle(places: Places) -> Path:
+    """An adapter whose B is zero, as MLX serves it: it does nothing."""
+    folder = make_adapter(places.adapters / "idle", strength=0.0)
+    chosen = adapters.open_adapter(folder)
+    from vlmconsole.training.convert import served_by_mlx
+
+    return served_by_mlx(chosen, places.cache, BASE)
+
+
+async def test_an_adapter_that_cannot_be_loaded_fails_the_question_and_not_the_server(
+    mlx_server: Ready, tmp_path: Path
+) -> None:
+    async with ChatClient(mlx_server.profile) as client:
+        answer = await client.ask([Message("user", "Hello")], adapter=str(tmp_path / "nothing"))
+        assert answer.result.ended == "error" and "could not be loaded" in (answer.result.error or "")
+        again = await client.ask([Message("user", "Hello")], max_tokens=16)
+        assert again.ok and again.conditions.adapter is None
+
+
+def test_what_is_not_the_servers_own_base_is_refused(places: Places, tmp_path: Path) -> None:
+    profile = make_profile({"name": "p", "engine": "mlx", "model": str(BASE), "base_url": "http://127.0.0.1:9"}, "p")
+    with pytest.raises(AdapterError, match="not bfloat16"):
+        select("taught", profile, "bfloat16", places)
+    forced = select("taught", profile, "bfloat16", places, other_base=True)
+    assert forced is not None and "another model, needs its own evaluation" in forced.notes[0]
+    assert select("none", profile, "float32", places) is None
+    elsewhere = make_profile({"name": "q", "engine": "mlx", "base_url": "http://127.0.0.1:9"}, "q")
+    with pytest.raises(AdapterError, match="cannot be compared"):
+        select("taught", elsewhere, None, places)
+    generic = make_profile({"name": "o", "engine": "openai", "base_url": "http://127.0.0.1:9"}, "o")
+    with pytest.raises(AdapterError, match="generic"):
+        select("taught", generic, None, places)
+
+
+def test_sglang_is_given_a_name_that_holds_the_hash(places: Places) -> None:
+    profile = make_profile({"name": "s", "engine": "sglang", "model": str(BASE), "base_url": "http://127.0.0.1:9"}, "s")
+    chosen = select("taught", profile, None, places)
+    assert chosen is not None and chosen.sha256 is not None
+    assert chosen.selector == f"taught-{chosen.sha256[:12]}" and chosen.folder == places.adapters / "taught"
+    own = select("resident", profile, None, places)
+    assert own is not None and own.selector == "resident" and "not checked" in own.notes[0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_logits_of_the_mlx_form_are_those_of_merged_weights(places: Places, tmp_path: Path) -> None:
+    from vlmconsole.engines.logit_check import compare_logits
+    from vlmconsole.training.convert import convert_to_mlx
+    from vlmconsole.training.weights import read_arrays, to_bytes
+
+    taught = adapters.open_adapter(places.adapters / "taught")
+    out = convert_to_mlx(taught, tmp_path / "mlx", BASE)
+    found = compare_logits(BASE, out, taught.path, places)
+    assert found.same and found.same_choices == found.tokens
+    assert found.from_merged < 1e-4 * found.scale < found.from_base
+    # The same check must see a wrong one: a scale that was forgotten, a matrix that was not transposed back.
+    config = json.loads((out / "adapter_config.json").read_text())
+    config["lora_parameters"]["scale"] = 1.0
+    (out / "adapter_config.json").write_text(json.dumps(config))
+    assert not compare_logits(BASE, out, taught.path, places).same
+    arrays = read_arrays(out / "adapters.safetensors")
+    short = {name.replace("language_model.model", "model"): value for name, value in arrays.items()}
+    (out / "adapters.safetensors").write_bytes(to_bytes(short))  # mlx-vlm ignores names that it does not know
+    with contextlib.suppress(EngineError):  # or it refuses them, which is as good
+        assert not compare_logits(BASE, out, taught.path, places).same
+
+
+def test_asked_together_an_adapter_is_loaded_once(mlx_server: Ready, places: Places) -> None:
+    async def run() -> list[str]:
+        async with ChatClient(mlx_server.profile) as client:
+            await client.prepare()
+            taught = select("taught", client.profile, "float32", places)
+            hello = [Message("user", "Hello")]
+            told = await asyncio.gather(*(client.ask(hello, max_tokens=8, adapter=taught) for _ in range(3)))
+            await client.ask(hello, max_tokens=1)
+            return [one.result.error or one.text for one in told]
+
+    told = asyncio.run(run())
+    assert len(set(told)) == 1

@@ -1,0 +1,106 @@
+"""The memory plan against what autograd really keeps, known models' sizes, and the lab's own facts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lora import BASE
+
+from vlmconsole.training.bases import BaseError
+from vlmconsole.training.memory import GIB, Work, per_token, plan
+from vlmconsole.training.shape import QWEN2_5_VL_3B, ShapeError, shape_of
+from vlmconsole.training.weights import read_header
+
+THREE = "Qwen/Qwen2.5-VL-3B-Instruct"
+LAB_CARD = 32760 << 20
+
+
+def test_sizes_from_a_configuration_are_those_of_the_weights() -> None:
+    shape = shape_of(BASE)
+    stored = read_header(BASE / "model.safetensors")
+    assert shape.parameters == sum(math.prod(tensor.shape) for tensor in stored.values())
+    eyes = sum(math.prod(tensor.shape) for name, tensor in stored.items() if "visual" in name)
+    assert shape.vision == eyes
+    # 7,509,245,952 bytes of bfloat16 in the published checkpoint's index; an adapter of about 57 MiB in the lab.
+    assert QWEN2_5_VL_3B.parameters * 2 == 7_509_245_952
+    assert QWEN2_5_VL_3B.adapter(8) * 4 / (1 << 20) == pytest.approx(57.1, abs=0.1)
+    assert QWEN2_5_VL_3B.kv(4096, 1, 2) == 144 << 20
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("trained", ["adapter", "language"])
+def test_activations_are_what_autograd_keeps(precision: str, trained: str) -> None:
+    import torch
+
+    from vlmconsole.counting.questions import COUNT_PROMPT
+    from vlmconsole.counting.scene import make_scene
+    from vlmconsole.training.lora import inject
+    from vlmconsole.training.model import Turn, encode, load
+
+    loaded = load(BASE, dtype=precision)
+    model = loaded.model
+    if trained == "adapter":
+        model = inject(model, rank=8)
+    else:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad = "visual" not in name
+    inputs = encode(loaded, [[Turn(COUNT_PROMPT, "{}", (make_scene(f"m{i}").draw(),))] for i in range(2)])
+    kept: dict[int, tuple[int, Any]] = {}
+    weights = {parameter.data_ptr() for parameter in model.parameters()}
+
+    def keep(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # held, so that no other takes its place
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(**inputs, use_cache=False)
+    tokens, shape = inputs["input_ids"].numel(), shape_of(BASE)
+    measured = sum(size for size, _ in kept.values()) / tokens
+    width = 4 if precision == "float32" else 2
+    planned = per_token(shape, width, 8 if trained == "adapter" else None) + 4 * shape.vocabulary
+    assert planned == pytest.approx(measured, rel=0.005)
+
+
+def test_the_labs_own_training_fits_its_card() -> None:
+    found = plan(Work(base=THREE, precision="bfloat16", text_tokens=75), "the lab's card", LAB_CARD)
+    assert found.verdict == "fits" and found.peak_phase == "forward and backward"
+    parts = {part.name: part.bytes for part in found.parts}
+    assert parts["weights"] == 7_509_245_952 and parts["optimizer"] == 2 * parts["adapter"]
+    assert str(found).startswith("fits: about 19.") and "31.99 GiB" in str(found)
+    small = plan(Work(base=THREE, precision="bfloat16", text_tokens=75), "a 16 GiB card", 16 * GIB)
+    assert small.verdict == "does not fit"
+    saved = plan(Work(base=THREE, precision="bfloat16", text_tokens=75, checkpointing=True), "a 16 GiB card", 16 * GIB)
+    assert saved.verdict == "fits"
+
+
+def test_the_labs_grpo_is_tight_until_adamw_goes_one_by_one() -> None:
+    """Its first optimizer step ran out of memory until AdamW used foreach=False."""
+    work = {"base": THREE, "precision": "bfloat16", "trained": "language", "rows": 1, "checkpointing": True}
+    together = plan(Work(**work, offload=True, foreach=True), "the lab's card", LAB_CARD)
+    single = plan(Work(**work, offload=True), "the lab's card", LAB_CARD)
+    assert (together.verdict, single.verdict) == ("tight", "fits")
+    assert together.peak_phase == single.peak_phase == "optimizer step"
+    assert together.peak - single.peak > 5 * GIB
+    in_full = plan(Work(**{**work, "precision": "float32"}), "the lab's card", LAB_CARD)
+    assert in_full.verdict == "does not fit"
+
+
+def test_a_plan_says_what_it_does_not_know() -> None:
+    found = plan(Work(), "gpu0")
+    assert found.verdict == "not known" and "not known" in str(found) and found.to_json()["available"] is None
+    assert plan(Work()).verdict == "fits"  # the bundled model, on this machine
+    assert "+50 %" in found.against(int(found.peak * 1.5))
+    with pytest.raises(BaseError):
+        plan(Work(base="Some/Other-7B"))
+
+
+def test_a_configuration_without_its_figures_is_an_error_for_people(tmp_path: Path) -> None:
+    for text in ("{", "{}", '{"vision_config": {}, "num_attention_heads": "many"}', '{"vision_config": 3}'):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ShapeError, match="sizes"):
+            shape_of(tmp_path)
