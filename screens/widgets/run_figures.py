@@ -198,6 +198,7 @@ class RunFigures(LineView):
         )
         if after:
             self.choose(after[0])
+            self.scroll_to(y=after[0], animate=False, force=True)
 
     def on_click(self, event: events.Click) -> None:
         index = event.y + self.scroll_offset.y

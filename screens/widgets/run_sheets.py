@@ -152,13 +152,14 @@ def _differences(found: Comparison, width: int) -> list[Content]:
     """Every condition that differs, both values in full."""
     rows = [(one.label, one_line(shown(one.key, one.a)), one_line(shown(one.key, one.b))) for one in found.differs]
     labels, left = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
-    lines = []
-    for label, a, b in rows:
-        if labels + left + len(b) + 6 <= width:
-            lines.append(Content.assemble((f"  {label:<{labels}}  ", "$muted"), f"{a:<{left}}  ", b))
-        else:
-            lines += [Content(f"  {label}").stylize("$muted"), Content(f"    a  {a}"), Content(f"    b  {b}")]
-    return lines
+    if labels + left + max(len(row[2]) for row in rows) + 8 > width:
+        return [
+            line
+            for label, a, b in rows
+            for line in (Content(f"  {label}").stylize("$muted"), Content(f"    a  {a}"), Content(f"    b  {b}"))
+        ]
+    lines = [Content(f"  {'':<{labels}}  {'a':<{left}}  b").stylize("$faint")]
+    return lines + [Content.assemble((f"  {label:<{labels}}  ", "$muted"), f"{a:<{left}}  {b}") for label, a, b in rows]
 
 
 def _bars(rows: list[Row], names: int, width: int) -> list[Content]:

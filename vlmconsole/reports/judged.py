@@ -28,7 +28,8 @@ def sections(run: RunFolder, ledger: Ledger) -> list[Section]:
         if is_planned(run):
             made += _verdict(judge(run, ledger))
         else:
-            made.append(Section("Before and after", _groups(*sides)))
+            both = before.exists() and after.exists()
+            made.append(Section("Before and after", _groups(*sides)) if both else Section("Answers", _one(*sides)))
         changed = _changed(*sides)
         if changed:
             made.append(Section("Answers that changed", changed))
@@ -81,7 +82,13 @@ def _gates(gates: Sequence[Judged]) -> Table:
         why = "; ".join([one.why, *one.remarks] if one.why else one.remarks)
         rows.append([one.gate.name, one.limit_text, *figures(one).values(), one.verdict, why])
     marks = ["" if one.verdict == "PASS" else "bad" for one in gates]
-    return Table("Gates, failing ones first", columns, rows, marks, "Limits are on point estimates, inclusive.")
+    return Table(
+        "Gates, failing ones first",
+        columns,
+        rows,
+        marks,
+        "Limits are on point estimates and inclusive; a lower bound must lie above its limit.",
+    )
 
 
 def _measures(measures: dict[str, Measures]) -> list[Part]:
@@ -133,6 +140,28 @@ def _groups(before: Side, after: Side) -> list[Part]:
     if lines:
         title = "Difference of partial reward, 95 % interval"
         made.append(Plot(title, svg.ranges(title, lines, "after − before")))
+    return made
+
+
+def _one(before: Side, after: Side) -> list[Part]:
+    """A run that asked one model only."""
+    side = before if before.samples or not after.samples else after
+    by: dict[str, list[Sample]] = defaultdict(list)
+    for sample in side.samples.values():
+        by[sample.group].append(sample)
+    rows = [
+        [group, str(len(some)), percent(sum(s.all_correct for s in some) / len(some)),
+         figure(sum(s.partial for s in some) / len(some), 4), str(sum(not s.valid for s in some)),
+         str(sum(not s.http_ok for s in some))]
+        for group, some in sorted(by.items())
+    ]  # fmt: skip
+    heads = ("n", "all correct, %", "partial", "invalid answers", "failed requests")
+    columns = [Column("group", False), *(Column(head) for head in heads)]
+    made: list[Part] = [
+        Table(f"Groups of {side.name}", columns, rows, note="One model only: there is no difference to judge.")
+    ]
+    if side.problems:
+        made.append(Prose("What the evidence lacks", side.problems, "bad"))
     return made
 
 

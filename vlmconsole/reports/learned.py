@@ -27,12 +27,14 @@ from vlmconsole.reports.parts import (
 )
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import number
+from vlmconsole.runs.plain import one_line
 from vlmconsole.runs.story import Curve, RunStory
 
 MOST_POINTS = 800  # of one drawn curve
 MOST_CURVES = 24
 MOST_PICTURES = 24
 MOST_TENSORS = 60
+MOST_SAMPLES = 100
 PICTURE_BYTES = 512 * 1024  # of one picture taken into the page
 DEV = re.compile(r"dev-epoch(\d+)\.jsonl")
 NAMES = {
@@ -54,6 +56,7 @@ def sections(run: RunFolder) -> list[Section]:
         ("Development: which epoch is kept", _development(run)),
         ("Answers during the training", _rollouts(run)),
         ("Weights and mask", _weights(run)),
+        ("Answers", _samples(run)),
     ):
         if parts:
             made.append(Section(title, parts))
@@ -197,16 +200,36 @@ def _weights(run: RunFolder) -> list[Part]:
         value = run.read_json(name)
         if not isinstance(value, dict):
             continue
-        tensors = value.get("tensors")
         rest = {key: item for key, item in value.items() if key != "tensors"}
         made.append(Facts(title, flat(rest)))
-        if isinstance(tensors, dict) and tensors:
-            rows = [[str(key), shown(item)] for key, item in list(tensors.items())[:MOST_TENSORS]]
-            note = f"{len(tensors) - MOST_TENSORS} more in {name}." if len(tensors) > MOST_TENSORS else ""
-            made.append(Table("Tensors", [Column("tensor", False), Column("change")], rows, note=note))
+        tensors = value.get("tensors")
+        if isinstance(tensors, list):
+            made += listed("Tensors", [one for one in tensors if isinstance(one, dict)], name, MOST_TENSORS)
     if made and run.file("selection.json").exists() and not _names(run, DEV):
         made.append(Prose("", ["The run has a selection rule but no development answers."], "warn"))
     return made
+
+
+def listed(title: str, rows: Sequence[dict[str, Any]], file: str, most: int) -> list[Part]:
+    """Objects of a file as a table of their plain values, at most ``most`` of them."""
+    if not rows:
+        return []
+    names = [key for key in dict.fromkeys(key for row in rows for key in row) if not isinstance(rows[0].get(key), dict)]
+    columns = [Column(one_line(name, 40), all(number(row.get(name)) is not None for row in rows)) for name in names]
+    lines = [
+        [figure(v) if number(v := row.get(name)) is not None else shown(v) for name in names] for row in rows[:most]
+    ]
+    note = f"{len(rows) - most} more in {file}." if len(rows) > most else ""
+    return [Table(title, columns, lines, note=note)]
+
+
+def _samples(run: RunFolder) -> list[Part]:
+    """What single questions came to, and the pictures that lie in the run folder itself."""
+    made = listed("Answers", list(run.read_jsonl("samples.jsonl")), "samples.jsonl", MOST_SAMPLES)
+    pictures = [
+        Picture(url, name) for name in _names(run, re.compile(r"[\w.-]+\.png"))[:8] if (url := data_url(run.file(name)))
+    ]
+    return [*made, Pictures("Pictures of this run", pictures)] if pictures else made
 
 
 def _names(run: RunFolder, pattern: re.Pattern[str] | None = None) -> list[str]:
