@@ -130,8 +130,11 @@ def _call(run: RunFolder, stop: threading.Event) -> Outcome:
     server = RunFolder(Path(job["server_run"])).read_json("ready.json") if job.get("server_run") else None
     context = Context(run, Places(Path(job["home"])), earlier, server, stop)
     context.check_stop()
-    summary = kind.run(context, spec)
-    return Outcome("done", None, summary)
+    if job.get("ray"):
+        from vlmconsole.jobs.on_ray import run_on_ray
+
+        return Outcome("done", None, run_on_ray(context, job))
+    return Outcome("done", None, kind.run(context, spec))
 
 
 def _make_room(run: RunFolder) -> None:

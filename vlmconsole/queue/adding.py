@@ -16,6 +16,17 @@ from vlmconsole.queue.store import Store
 from vlmconsole.runs.places import Places
 
 
+class RayOptions(BaseModel):
+    """The [queue.ray] table of a preset: do the work on a Ray cluster, which gives out its own devices."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    address: str = Field("http://127.0.0.1:8265", description="the cluster's dashboard")
+    cpus: float = Field(1.0, ge=0, description="CPUs asked of Ray")
+    gpus: float = Field(0.0, ge=0, description="GPUs asked of Ray")
+    python: str = Field("python", description="the Python there that has vlmconsole installed")
+
+
 class QueueOptions(BaseModel):
     """The [queue] table of a preset."""
 
@@ -26,6 +37,7 @@ class QueueOptions(BaseModel):
     )
     environment: str | None = Field(None, description="the Python environment it runs in (vlmconsole env list)")
     needs_server: str | None = Field(None, description="the server profile that it is a guest of")
+    ray: RayOptions | None = Field(None, description="do the work on a Ray cluster")
     keep: bool = Field(True, description="of a server: it stays until it is stopped")
     priority: int = Field(0, description="higher goes first")
     retries: int = Field(0, ge=0, description="new attempts after a failure")
@@ -115,8 +127,10 @@ def _plan_one(preset: Preset, sets: Sequence[str], places: Places) -> Planned:
         devices = list(kind.devices(model, places)) if kind.devices and model else ["cpu"]
     if kind.timing_sensitive:
         devices = [*(device for device in devices if not device.startswith("cpu")), "cpu:all"]
+    if options.ray is not None:
+        devices = []  # Ray gives out its own
     server = options.needs_server
-    if server is None and kind.needs_server and model:
+    if server is None and options.ray is None and kind.needs_server and model:
         server = kind.needs_server(model, places)
     serves = kind.serves(model) if kind.serves and model else None
     job = NewJob(

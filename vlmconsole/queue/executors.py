@@ -1,12 +1,14 @@
-"""Where a worker runs. Another place (Ray, Slurm) is one more class with these few methods.
+"""Where a worker runs. The supervisor talks to an executor only.
 
-The supervisor talks to an executor only; the run folder stays the bus, so an executor for another machine also has
-to bring the folder there and back.
+Work on another machine needs no executor of its own where the worker here can keep the books: it hands the work on
+and brings the run folder back (`jobs/on_ray.py` does so on a Ray cluster). A scheduler that starts the worker itself
+elsewhere (Slurm, say) is one more class with these few methods.
 """
 
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -64,7 +66,15 @@ class LocalWorker:
         # Once the worker is dead its number may be another process's, and that one's session is not ours.
         ours = processes.alive(self.pid, self.token) or processes.started(self.pid) is None
         left = processes.kill_family(self.pid if ours else None, self.run.path)
+        self._end_on_ray()
         return [processes.describe(process.pid) for process in left]
+
+    def _end_on_ray(self) -> None:
+        """A worker that was killed cannot end its work on a cluster: that is done for it (without waiting)."""
+        if self.run.file("ray.json").exists() and not self.run.file("summary.json").exists():
+            command = [sys.executable, "-P", "-m", "vlmconsole.jobs.on_ray", "stop", str(self.run.path)]
+            quiet = subprocess.DEVNULL
+            subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
 
 
 class LocalExecutor:

@@ -208,6 +208,8 @@ class Supervisor:
         attempts = self.store.attempts(job.id)
         earlier = RunFolder(Path(attempts[-1].run)) if attempts and attempts[-1].run else None
         more: dict[str, object] = {"job": job.id, "devices": list(start.devices)}
+        if job.options.get("ray"):
+            more["ray"] = job.options["ray"]
         if start.guest_of is not None:
             more["server_run"] = self.store.get(start.guest_of).run
         preset = Preset(job.preset, job.kind, job.title, job.spec)
