@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,18 @@ def html(runs: Sequence[RunFolder], places: Places, *, beside: Path | None = Non
     beside: the file it will be written to, so that its links reach the raw files. now: wall time, seconds. Raises
     LabError when the extra for reports is not installed.
     """
+    template = _template()
+    chapters = [chapter(run, places, beside) for run in runs]
+    title = chapters[0].title if len(chapters) == 1 else f"{len(chapters)} runs"
+    made = time.strftime("%-d %B %Y, %H:%M %Z", time.localtime(now))
+    page: str = template.render(title=title, made=made, version=__version__, runs=chapters)
+    # A lone surrogate of a file name is no UTF-8.
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+@cache
+def _template() -> Any:
+    """The page, compiled once."""
     try:
         from jinja2 import Environment, StrictUndefined
         from markupsafe import Markup
@@ -75,13 +88,7 @@ def html(runs: Sequence[RunFolder], places: Places, *, beside: Path | None = Non
         ) from None
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["drawn"] = Markup  # only Plot.svg, whose texts reports.svg has escaped
-    template = environment.from_string((files("vlmconsole.reports") / "page.html").read_text("utf-8"))
-    chapters = [chapter(run, places, beside) for run in runs]
-    title = chapters[0].title if len(chapters) == 1 else f"{len(chapters)} runs"
-    made = time.strftime("%-d %B %Y, %H:%M %Z", time.localtime(now))
-    page = template.render(title=title, made=made, version=__version__, runs=chapters)
-    # A lone surrogate of a file name is no UTF-8.
-    return page.encode("utf-8", "replace").decode("utf-8")
+    return environment.from_string((files("vlmconsole.reports") / "page.html").read_text("utf-8"))
 
 
 def chapter(run: RunFolder, places: Places, beside: Path | None = None) -> Chapter:
@@ -114,7 +121,7 @@ def guarded(what: str, run: RunFolder, read: Any) -> list[Section]:
     """The sections, or one that says what is wrong with the files they are made of."""
     try:
         found: list[Section] = read()
-    except (LabError, OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+    except (LabError, OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
         said = f"The {what} files of this run are damaged: {type(error).__name__}: {one_line(error, 300)}."
         return [Section("Damaged", [Prose("", [said, f"They lie in {run.path}."], "bad")])]
     return found

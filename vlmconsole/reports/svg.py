@@ -66,13 +66,13 @@ def short(value: float) -> str:
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     """Round values that cover low…high; equal ends are widened."""
-    if high <= low:
+    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
         high = low + (abs(low) or 1.0)
     rough = (high - low) / wanted
     power = 10.0 ** math.floor(math.log10(rough))
     step = next((power * m for m in (1, 2, 2.5, 5) if power * m >= rough), power * 10)
     first, last = math.floor(low / step), math.ceil(high / step)
-    return [round(n * step, 12) for n in range(first, last + 1)]
+    return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
 
 
 class _Axes:

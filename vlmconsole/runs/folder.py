@@ -43,6 +43,11 @@ def to_json(value: Any) -> str:
     return json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 
 
+def _bytes(value: Any) -> bytes:
+    # A lone surrogate (a file name that is no UTF-8) must not stop a run from being written.
+    return to_json(value).encode("utf-8", "backslashreplace")
+
+
 class RunFolder:
     """One attempt of one job. Cheap to make: nothing is read until asked for."""
 
@@ -117,13 +122,13 @@ class RunFolder:
             if state is not None:
                 now.update(state=state, reason=reason)
             now.update(more)
-            write_atomic(self.file("state.json"), to_json(now))
+            write_atomic(self.file("state.json"), _bytes(now))
         return now
 
     def write_json(self, name: str, value: Any) -> Path:
         """Write ``name`` atomically; returns its path."""
         path = self.file(name)
-        write_atomic(path, to_json(value))
+        write_atomic(path, _bytes(value))
         return path
 
     def read_json(self, name: str, default: Any = None) -> Any:
