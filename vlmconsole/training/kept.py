@@ -97,6 +97,7 @@ def changes(before: Path, after: Path) -> list[Change]:
     for name, (kind, values) in sorted(new.items()):
         first, last = as_float(*old[name]).astype(np.float64), as_float(kind, values).astype(np.float64)
         moved = last - first
-        lengths = (float(np.linalg.norm(part)) for part in (first, last, moved))
-        found.append(Change(name, tuple(values.shape), kind, *lengths, float(np.abs(moved).max(initial=0.0))))
+        before_l2, after_l2, moved_l2 = (float(np.linalg.norm(part)) for part in (first, last, moved))
+        most = float(np.abs(moved).max(initial=0.0))
+        found.append(Change(name, tuple(values.shape), kind, before_l2, after_l2, moved_l2, most))
     return found
