@@ -40,13 +40,17 @@ def started_by_the_lab(name: str, places: Places) -> str | None:
     return name if launched_here(profile_of(name, places)) else None
 
 
+def on_cpu(profile: ServerProfile) -> bool:
+    """Whether the profile's server, started here, runs on the processor."""
+    # Where there is no card, any engine can only be on the CPU (SGLang and vLLM have CPU builds).
+    return sys.platform == "linux" and (profile.engine == "mlx" or not nvidia.read().cards)
+
+
 def _devices(spec: ServeSpec, places: Places) -> list[str]:
     if spec.devices:
         return spec.devices
     profile = profile_of(spec.profile, places)
-    # Where there is no card, any engine can only be on the CPU (SGLang and vLLM have CPU builds).
-    on_cpu = sys.platform == "linux" and (profile.engine == "mlx" or not nvidia.read().cards)
-    own = ["cpu"] if on_cpu else ["gpu"]
+    own = ["cpu"] if on_cpu(profile) else ["gpu"]
     return [*own, f"port:{port}"] if (port := urlsplit(profile.base_url).port) else own
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 from typing import Any
 
 from vlmconsole.jobs.cells import Cells
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped
-from vlmconsole.jobs.serve import profile_of
+from vlmconsole.jobs.serve import on_cpu, profile_of
 
 from vlmconsole.errors import LabError
 from vlmconsole.measure.settings import BenchSettings
@@ -139,7 +138,7 @@ def held(profiles: list[str], places: Places) -> list[str]:
 
     for name in dict.fromkeys(profiles):
         profile = profile_of(name, places)
-        if launched_here(profile) and not (profile.engine == "mlx" and sys.platform == "linux"):
+        if launched_here(profile) and not on_cpu(profile):
             return ["cpu", "gpu"]
     return ["cpu"]
 

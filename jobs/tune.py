@@ -15,6 +15,7 @@ from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopp
 from vlmconsole.jobs.serve import profile_of
 from vlmconsole.jobs.sweep import held, say_how_held
 
+from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile, save_profile
 from vlmconsole.errors import LabError
 from vlmconsole.measure.tune import TuneCell, TuneSettings, Value, with_parameters
@@ -119,7 +120,7 @@ def _cell(
     more: dict[str, Any] = {"parameters": cell.values, "memory": None}
     try:
         with owned.owned(context, mine, name) as server:
-            more |= {"read_back": _read_back(cell, server.settings.values), "kv_tokens": server.settings.kv_tokens}
+            more |= {"read_back": _read_back(cell, server.settings), "kv_tokens": server.settings.kv_tokens}
             if not book.done:
                 say_how_held(context, settings, server)
             with sampled(launch.recorded(context.places, server.profile.name)) as peak:
@@ -130,12 +131,11 @@ def _cell(
     return entry
 
 
-def _read_back(cell: TuneCell, values: dict[str, Any]) -> dict[str, Any]:
+def _read_back(cell: TuneCell, settings: EffectiveSettings) -> dict[str, Any]:
     """What the server says of the cell's parameters, None where it does not tell. Raises JobError where it differs."""
     told: dict[str, Any] = {}
     for key, wanted in cell.values.items():
-        have = values.get(key.replace("_", "-"))
-        told[key] = have
+        told[key] = have = settings.told(key)
         if have is not None and not _equal(have, wanted):
             raise JobError(f"the server has {key} {have}, {wanted} was asked for")
     return told

@@ -189,7 +189,7 @@ async def test_a_torn_or_foreign_record_counts_as_none(places: Places) -> None:
 
 async def test_a_missing_program_or_interpreter_is_one_line(places: Places) -> None:
     missing = make_profile({"name": "box", "engine": "openai", "launch": {"argv": ["/no/such/server"]}})
-    with pytest.raises(LaunchError, match="box cannot be started: /no/such/server: No such file"):
+    with pytest.raises(ProfileError, match="profile box: /no/such/server is not a program that can be run"):
         await ensure_server(missing, places)
     with pytest.raises(ProfileError, match="vlmconsole env make sglang"):
         launch.interpreter_path("env:sglang", places)

@@ -51,6 +51,12 @@ class EffectiveSettings:
         where = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
         return f"{self.device}, {where}" if self.device else None
 
+    def told(self, flag: str) -> Any:
+        """What the server says of one launch flag (`chunked-prefill-size` or with `_`), shown or not; else None."""
+        info = self.raw.get("server_info")
+        hidden = info.get(flag.replace("-", "_")) if isinstance(info, dict) else None
+        return self.values.get(flag.replace("_", "-"), hidden)
+
 
 @dataclass(frozen=True, slots=True)
 class Flushed:

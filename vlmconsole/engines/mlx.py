@@ -104,7 +104,7 @@ async def readback(client: httpx.AsyncClient, profile: ServerProfile) -> Effecti
         device=text(more.get("device")),
         prefix_cache=truth(health.get("apc_enabled")),
         values={
-            **({"max-num-seqs": more["max_num_seqs"]} if "max_num_seqs" in more else {}),
+            **{key.replace("_", "-"): more[key] for key in ("max_num_seqs", "prefill_step_size") if key in more},
             **{key.replace("_", "-"): value for key, value in current.items() if value is not None},
         },
         raw={"health": health, "settings": current, "effective": more},

@@ -89,7 +89,7 @@ def without_metal() -> None:
     structured._apply_llguidance_mask = plain_mask
 
 
-def effective(runtime: Any, running_limit: int | None) -> dict[str, Any]:
+def effective(runtime: Any, running_limit: int | None, prefill_step: int | None = None) -> dict[str, Any]:
     """What is in force in this process. precision: the type that most parameters have, after loading."""
     mx, utils = import_module("mlx.core"), import_module("mlx.utils")
 
@@ -101,18 +101,19 @@ def effective(runtime: Any, running_limit: int | None) -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "max_num_seqs": running_limit,
+        "prefill_step_size": prefill_step,
         "precision": max(sizes, key=lambda name: sizes[name], default=None),
         "device": "Metal" if mx.metal.is_available() else "CPU",
     }
 
 
 def add_effective(server: Any) -> None:
-    """Serves `effective` beside mlx-vlm's own addresses; the limit is asked of the function that its scheduler asks."""
+    """Serves `effective` beside mlx-vlm's own addresses; limit and prefill step of the functions its scheduler asks."""
     generation = import_module("mlx_vlm.server.generation")
     runtime = import_module("mlx_vlm.server.runtime").runtime
 
     async def answer() -> dict[str, Any]:
-        return effective(runtime, generation.get_max_num_seqs())
+        return effective(runtime, generation.get_max_num_seqs(), generation.get_prefill_step_size())
 
     server.app.add_api_route("/vlmconsole/effective", answer)
 

@@ -377,10 +377,14 @@ def launch_line(profile: ServerProfile, places: Places) -> str:
 
 def wanted_settings(profile: ServerProfile) -> dict[str, str]:
     """What the profile asks for, by launch-flag name, to stand beside what is read back."""
-    asked = flags_of(profile.launch.argv) if profile.launch else {}
-    if profile.engine == "mlx" and profile.launch is not None:
-        asked = {
+    if profile.launch is None:
+        return {}
+    model = str(profile.model_dir() or profile.model)
+    asked = flags_of([_fill(word, {"model": model}) for word in (*profile.launch.argv, *profile.launch.extra)])
+    if profile.engine == "mlx":
+        asked |= {
             "max-num-seqs": str(profile.running_limit or 4),
             "apc-enabled": str(bool(profile.prefix_cache)).lower(),
         }
-    return asked
+    # Any free port is what such a launch line asks for.
+    return {flag: value for flag, value in asked.items() if value != "{port}"}

@@ -41,6 +41,11 @@ SHOWN = (
     "disable_cuda_graph",
     "enable_deterministic_inference",
     "random_seed",
+    "device",
+    "max_total_tokens",
+    "served_model_name",
+    "skip_server_warmup",
+    "sleep_on_idle",
 )
 
 
