@@ -66,6 +66,8 @@ def make(
             fail(f"{step[0]} is not installed.", f"{name} needs Python {recipe.python}; uv can fetch it by itself")
         except subprocess.TimeoutExpired:
             fail(f"Building {name} took more than {environments.BUILD_LIMIT // 60} minutes and was stopped.")
+        if done.returncode == 127:  # a version manager's stand-in for a Python that is not there
+            fail(f"{step[0]} cannot be run here.", f"{name} needs Python {recipe.python}; uv can fetch it by itself")
         if done.returncode:
             fail(f"Building {name} failed (exit {done.returncode}).", f"what is there: {folder}")
     found = environments.check(recipe, places)

@@ -271,7 +271,8 @@ def _counting(key: str, group: str, red: int, blue: int) -> Made:
 
 def _naming(key: str, k: int) -> Made:
     kind = ("colour", "shape")[k % 2]
-    asked = question_set(key, turns=1, kind=kind)
+    # One thing a picture: the guard is about naming, not about finding one thing among others.
+    asked = question_set(key, turns=1, kind=kind, counts=(1,))
     if asked.scene is None:
         raise AssertionError(f"question {key} came without a picture")
     question, truth = asked.pairs[0]

@@ -26,7 +26,7 @@ class Recipe:
 
     name: str
     title: str
-    python: str
+    python: str  # a version, or ">=3.11": then this very Python does where it is new enough
     requirements: tuple[str, ...]
     check: tuple[str, ...]  # modules that must import
     platforms: tuple[str, ...] = ()
@@ -74,17 +74,27 @@ def plan(recipe: Recipe, places: Places, core: str) -> list[list[str]]:
     python = str(python_of(recipe.name, places))
     index = ["--extra-index-url", recipe.index] if recipe.index else []
     uv = shutil.which("uv")
+    base = base_python(recipe)
     if uv:
         return [
-            [uv, "venv", "--python", recipe.python, folder],
+            [uv, "venv", "--python", base, folder],
             [uv, "pip", "install", "--python", python, *index, *recipe.requirements],
             [uv, "pip", "install", "--python", python, core],
         ]
     return [
-        [f"python{recipe.python}", "-m", "venv", folder],
+        [base if "/" in base else f"python{base}", "-m", "venv", folder],
         [python, "-m", "pip", "install", *index, *recipe.requirements],
         [python, "-m", "pip", "install", core],
     ]
+
+
+def base_python(recipe: Recipe) -> str:
+    """What the environment is made from: this Python's path where the recipe takes it, else a version to be found."""
+    least = recipe.python.removeprefix(">=")
+    if least == recipe.python:
+        return recipe.python
+    wanted = tuple(int(part) for part in least.split("."))
+    return sys.executable if sys.version_info[: len(wanted)] >= wanted else least
 
 
 def check(recipe: Recipe, places: Places) -> dict[str, str]:

@@ -1,0 +1,68 @@
+"""The kind ``report``: one HTML page of several runs, as the last step of a flow: ``vlmconsole run lab-tiny``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
+
+from vlmconsole.errors import LabError
+from vlmconsole.runs.folder import RunFolder, find_run, to_json, write_atomic
+
+PAGE, FLAT = "report.html", "report.json"
+
+
+class ReportSpec(Spec):
+    """What is reported, in this order."""
+
+    runs: list[str] = Field(min_length=1, description="runs, by name or folder; one that never ran is said")
+
+
+def run(context: Context, spec: ReportSpec) -> dict[str, Any]:
+    """Write ``report.html`` and ``report.json`` into this run. A run that is not there is named, not hidden."""
+    try:
+        from vlmconsole.reports import book, flat
+    except ImportError as error:
+        raise JobError(f"a report needs {error.name}: install it with `pip install 'vlmconsole[report]'`") from None
+
+    found, absent = _found(context, spec.runs)
+    for name in absent:
+        context.events.note(f"not in the report: {name} (it has no run)", "warning")
+    if not found:
+        raise JobError("None of the runs to report is there.", "Name runs that `vlmconsole runs list` shows.")
+    page = context.run.file(PAGE)
+    context.events.progress(0, 2, unit="file")
+    write_atomic(page, book.html(found, context.places, beside=page).encode("utf-8", "replace"))
+    context.events.progress(1, 2, unit="file")
+    write_atomic(context.run.file(FLAT), to_json(flat.as_json(found, context.places)))
+    context.events.progress(2, 2, unit="file")
+    states: dict[str, int] = {}
+    for one in found:
+        state = str(one.state().get("state"))
+        states[state] = states.get(state, 0) + 1
+    return {"report": str(page), "runs": len(found), "absent": absent, "states": states}
+
+
+def _found(context: Context, names: list[str]) -> tuple[list[RunFolder], list[str]]:
+    found, absent = [], []
+    for name in names:
+        path = Path(name)
+        if path.is_absolute() and (path / "job.json").exists():
+            found.append(RunFolder(path))
+            continue
+        try:
+            found.append(find_run(context.places.runs, name))
+        except LabError:
+            absent.append(name)
+    return found, absent
+
+
+KIND = JobKind(
+    name="report",
+    title="Report of several runs",
+    spec=ReportSpec,
+    run=run,
+    estimate=lambda spec: Estimate(20 + 5 * len(spec.runs)),
+)
