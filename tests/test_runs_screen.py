@@ -1,0 +1,252 @@
+"""The runs screen, driven by keys over recorded runs, failed ones and hostile ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from recorded_runs import BENCH, GRID, PROBE, failed_run, hostile_run, lab_with_runs
+from textual.pilot import Pilot
+from textual.widgets import OptionList
+from vlmconsole.screens.runs import RunsScreen
+from vlmconsole.screens.widgets.dialogs import Choose, Reader
+from vlmconsole.screens.widgets.run_figures import lines_of
+from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
+
+from vlmconsole.app import ConsoleApp
+from vlmconsole.errors import LabError
+from vlmconsole.lab import Lab
+from vlmconsole.measure.compare import compare_runs, compare_sides, side
+from vlmconsole.reports.opened import Opener
+from vlmconsole.reports.shelf import Shelf
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return lab_with_runs(tmp_path / "home")
+
+
+@asynccontextmanager
+async def runs(places: Places, size: tuple[int, int] = (120, 40)) -> AsyncIterator[tuple[Pilot[None], RunsScreen]]:
+    places.ensure()
+    places.config.write_text('server = "none"\n')
+    app = ConsoleApp(Lab.open(places.home))
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await pilot.press("f5")
+        screen = app.screen
+        assert isinstance(screen, RunsScreen)
+        await settled(pilot)
+        yield pilot, screen
+
+
+async def settled(pilot: Pilot[None]) -> None:
+    await pilot.pause()
+    waited = [one for one in pilot.app.workers if one.group not in ("compare", "export")]  # these wait for a person
+    if waited:
+        await pilot.app.workers.wait_for_complete(waited)
+    await pilot.pause()
+
+
+async def press(pilot: Pilot[None], *keys: str) -> None:
+    for key in keys:
+        await pilot.press(key)
+        await settled(pilot)
+
+
+async def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    for _ in range(int(seconds / 0.05)):
+        if true():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it did not become true")
+
+
+def seen(pilot: Pilot[None]) -> str:
+    width = pilot.app.size.width
+    lines = pilot.app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in line)[:width] for line in lines)
+
+
+async def test_a_lab_without_runs_says_how_to_make_one(tmp_path: Path) -> None:
+    async with runs(Places(tmp_path / "empty")) as (pilot, _):
+        assert "No runs yet" in seen(pilot) and "vlmconsole run main-experiment-tiny" in seen(pilot)
+
+
+async def test_the_table_names_state_verdict_figure_and_seal(places: Places) -> None:
+    failed_run(places)
+    run = RunFolder(places.runs / BENCH)
+    run.file("summary.json").write_text(run.file("summary.json").read_text() + " ")
+    async with runs(places) as (pilot, screen):
+        lines = {line.split()[1]: line for line in seen(pilot).splitlines()[3:9] if len(line.split()) > 2}
+        assert "hit proven" in lines["cache-probe-text"] and "intact" in lines["cache-probe-text"]
+        assert "CHANGED" in lines["bench"]
+        assert lines["grid"].startswith("✗") and "failed" in lines["grid"]
+        assert "1 failed" in seen(pilot)
+        await press(pilot, "g")
+        text = seen(pilot)
+        assert "the server exited with 137" in text and "INVALID client lag p99 31 ms" in text
+        assert screen.row is not None and screen.row.preset == "grid"
+
+
+@pytest.mark.slow
+async def test_every_figure_opens_to_its_conditions(places: Places) -> None:
+    async with runs(places) as (pilot, screen):
+        await press(pilot, "j", "j", "enter", "j", "j", "j", "j", "enter")
+        sheet = pilot.app.screen
+        assert isinstance(sheet, Reader)
+        text = seen(pilot)
+        assert "cb-grid-tiny · c4-b1" in text and "running limit B        1" in text
+        await press(pilot, "escape")
+        await press(pilot, "full_stop", "full_stop", "full_stop", "full_stop")
+        at = next(y for y, line in enumerate(screen.figures._lines) if line.target and line.target.kind == "request")
+        screen.figures.choose(at)
+        await press(pilot, "enter")
+        assert "raw request" in seen(pilot) or "request 0" in seen(pilot)
+
+
+async def test_two_cells_that_differ_are_refused_by_name_and_shown_without_a_verdict(places: Places) -> None:
+    async with runs(places) as (pilot, screen):
+        await press(pilot, "j", "j", "enter", "j", "j", "j", "j", "space", "j", "j", "j", "space")
+        assert screen.marks == ((GRID, "c4-b1"), (GRID, "c4-b4"))
+        await press(pilot, "c")
+        await until(lambda: isinstance(pilot.app.screen, ComparisonSheet))
+        await settled(pilot)
+        text = seen(pilot)
+        assert "Not comparable: 1 condition differs." in text and "running limit B" in text
+        assert "change" not in text and "throughput" not in text
+        await press(pilot, "o")
+        text = seen(pilot)
+        assert "without a verdict" in text and "throughput" in text and "change" not in text
+        await press(pilot, "x")
+        assert "Comparable; only running limit B (1 against 4) differs." in seen(pilot) and "change" in seen(pilot)
+
+
+@pytest.mark.slow
+async def test_a_run_of_several_cells_asks_which_one(places: Places) -> None:
+    async with runs(places) as (pilot, _):
+        await press(pilot, "space", "j", "space", "c")
+        await until(lambda: isinstance(pilot.app.screen, Choose))
+        await pilot.pause()
+        assert pilot.app.screen.query_one(OptionList).option_count == 6
+        await pilot.press("enter")
+        await until(lambda: isinstance(pilot.app.screen, ComparisonSheet))
+        await settled(pilot)
+        text = seen(pilot)
+        assert f"{GRID}:c1-b1" in text and BENCH in text and "conditions differ" in text
+        for label in ("input length", "picture size", "actual output length"):
+            assert label in text
+
+
+@pytest.mark.slow
+async def test_a_run_without_figures_is_not_compared(places: Places) -> None:
+    async with runs(places) as (pilot, _):
+        await press(pilot, "space", "space", "c")
+        await until(lambda: any("has no figures to compare" in note.message for note in pilot.app._notifications))
+
+
+@pytest.mark.slow
+async def test_the_filter_leaves_what_holds_every_word(places: Places) -> None:
+    failed_run(places)
+    async with runs(places) as (pilot, screen):
+        await press(pilot, "slash", *"sweep", "space", *"done")
+        assert [line.name for line in screen.board.lines] == [GRID]
+        await press(pilot, "escape")
+        assert len(screen.board.lines) == 4
+        await press(pilot, "slash", *"hit", "space", *"proven", "enter", "enter")
+        text = seen(pilot)
+        assert "Cold and warm pairs" in text and "448 of 449 cached" in text and screen.row is not None
+        assert screen.row.name == PROBE
+
+
+@pytest.mark.slow
+async def test_a_run_is_saved_as_a_report(places: Places) -> None:
+    async with runs(places) as (pilot, _):
+        await press(pilot, "e")
+        await until(lambda: isinstance(pilot.app.screen, Choose))
+        await pilot.pause()
+        await pilot.press("down", "down", "enter")
+        path = places.home / "reports" / f"{BENCH}.json"
+        await until(path.exists)
+        assert json.loads(path.read_text())["runs"][0]["run"] == BENCH
+
+
+async def test_a_sweep_is_followed_while_it_runs(places: Places) -> None:
+    recorded = RunFolder(places.runs / GRID)
+    run = RunFolder.create(places.runs, kind="sweep", preset="live", spec={}, title="Live", home=places.home,
+                           name="20261130-000000-live-0000")  # fmt: skip
+    run.set_state("running", started=1_796_000_000.0)
+    rows = list(recorded.read_jsonl("cells.jsonl"))
+    async with runs(places) as (pilot, screen):
+        assert "● running" in seen(pilot)
+        for number, row in enumerate(rows[:3], start=1):
+            run.append_jsonl("cells.jsonl", row)
+            run.events.progress(8 * number, 48, "requests", row["name"])
+            screen.look()
+            await settled(pilot)
+            assert screen.opened is not None and len(screen.opened.cells) == number
+        text = seen(pilot)
+        assert "24 of 48 requests" in text and "c4-b1" in text and "Throughput against TTFT" in text
+
+
+@pytest.mark.parametrize(
+    "size", [(80, 24), *(pytest.param(size, marks=pytest.mark.slow) for size in ((120, 40), (40, 10)))]
+)
+async def test_hostile_and_damaged_runs_are_shown_as_such(places: Places, size: tuple[int, int]) -> None:
+    hostile_run(places)
+    broken = places.runs / "20261129-235900-broken-0000"
+    broken.mkdir()
+    (broken / "job.json").write_text("{")
+    (broken / "cells.jsonl").write_bytes(b'\xff\xfe{}\n[1]\n{"name": 3, "summary": []}\n')
+    (broken / "summary.json").write_text("[" * 5000)
+    async with runs(places, size) as (pilot, screen):
+        assert screen.row is not None and screen.row.name == broken.name
+        await press(pilot, "enter")
+        assert "job.json cannot be read; state.json cannot be read; summary.json" in screen.head._said.plain
+        await press(pilot, "escape", "j", "enter", *["pagedown"] * 12, "G", "enter")
+        text = seen(pilot)
+        assert not [char for char in text if ord(char) < 32 and char != "\n"] and "\x9b" not in text
+        await press(pilot, "escape")
+        assert pilot.app.is_running
+
+
+def test_every_width_draws_every_run(places: Places) -> None:
+    hostile_run(places)
+    failed_run(places)
+    opener = Opener(places)
+    for line in Shelf(places).read().lines:
+        opened = opener.read(RunFolder(line.path))
+        for width in (20, 33, 58, 66, 118, 200):
+            made = lines_of(opened, width)
+            assert made and all("\n" not in one.text.plain and "\x1b" not in one.text.plain for one in made)
+
+
+def test_the_shelf_reads_again_only_what_moved(places: Places) -> None:
+    shelf, opener = Shelf(places), Opener(places)
+    before = {line.name: line for line in shelf.read().lines}
+    assert {line.seal for line in before.values()} == {"intact"}
+    run = RunFolder(places.runs / GRID)
+    opened = opener.read(run)
+    assert opener.read(run) is opened
+    run.append_jsonl("cells.jsonl", {"name": "new", "state": "failed", "why": "late"})
+    assert len(opener.read(run).cells) == 7
+    after = {line.name: line for line in shelf.read().lines}
+    assert after[GRID].seal == "changed" and "cells.jsonl" in after[GRID].why and after[PROBE] == before[PROBE]
+
+
+def test_cells_are_compared_by_name(places: Places) -> None:
+    grid, bench = RunFolder(places.runs / GRID), RunFolder(places.runs / BENCH)
+    comparison, rows = compare_sides(side(grid, "c4-b1"), side(grid, "c4-b4"), "running_limit")
+    assert comparison.comparable and rows[0].change is not None
+    with pytest.raises(LabError, match="has 6 cells") as refused:
+        compare_runs(grid, bench)
+    assert "c4-b1" in refused.value.hint
+    with pytest.raises(LabError, match="no cell “c9”"):
+        side(grid, "c9")
+    dead = failed_run(places)
+    assert "INVALID" in compare_sides(side(dead, "late"), side(grid, "c1-b1"))[0].sentence()
