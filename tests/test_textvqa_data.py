@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vlmconsole.counting.dataset import read_manifest
-from vlmconsole.counting.rows import DataError, read_rows
+from vlmconsole.counting.rows import DataError, Row, read_rows, write_rows
 from vlmconsole.counting.splits import LeakError, PictureIndex
-from vlmconsole.evaluation.textvqa_data import NAME, Question, choose, make_textvqa, read_shard
+from vlmconsole.counting.textvqa_data import NAME, Question, choose, make_textvqa, read_shard
 from vlmconsole.scoring.scorers import read_truth, score
 
 
@@ -158,3 +158,17 @@ def test_the_choice_does_not_depend_on_the_order_of_the_rows(pairs: list[tuple[i
     two = choose(iter(sorted(questions, key=lambda q: json.dumps([q.question_id, q.sha256]))), n)
     assert [(q.sha256, q.question_id) for q in one] == [(q.sha256, q.question_id) for q in two]
     assert [q.sha256 for q in one] == sorted(q.sha256 for q in one)
+
+
+def test_the_check_of_the_dataset_finds_what_was_changed(tmp_path: Path) -> None:
+    from vlmconsole.counting.examine import check_dataset
+
+    datasets = tmp_path / "datasets"
+    folder = make_textvqa(write_shards(tmp_path / "shards", many()), datasets)
+    states = {one.name: one.state for one in check_dataset(folder, datasets)}
+    assert states == {**dict.fromkeys(("hashes", "choice", "truth", "isolation"), "ok"), "labels": "not verifiable"}
+    rows = list(read_rows(folder / f"{NAME}.parquet"))
+    other = Row(rows[3].uid, jpeg(2000), rows[3].question, '["one answer"]', rows[3].source, "textvqa", NAME, 3)
+    write_rows(folder / f"{NAME}.parquet", [*rows[:3], other, *rows[4:]])
+    states = {one.name: one.state for one in check_dataset(folder, datasets)}
+    assert [name for name, state in states.items() if state == "wrong"] == ["hashes", "choice", "truth", "isolation"]

@@ -39,6 +39,19 @@ def register(app: typer.Typer) -> None:
         summary = _summary(folder, manifest, manifest_digest(manifest))
         emit(summary, lambda console: _table(console, summary))
 
+    @data.command("textvqa")
+    def textvqa(
+        shards: str = typer.Argument(..., metavar="SHARDS", help="Folder (or file) of TextVQA validation Parquet."),
+    ) -> None:
+        """Make textvqa64: the 64 pictures with the lowest SHA-256, of each the question with the lowest id."""
+        from vlmconsole.counting.dataset import manifest_digest, read_manifest
+        from vlmconsole.counting.textvqa_data import make_textvqa
+
+        folder = make_textvqa(Path(shards).expanduser(), state.lab.places.datasets, say=say)
+        manifest = read_manifest(folder)
+        summary = _summary(folder, manifest, manifest_digest(manifest))
+        emit(summary, lambda console: _table(console, summary))
+
     @data.command("list")
     def list_() -> None:
         """What datasets there are, and which recipes ship."""

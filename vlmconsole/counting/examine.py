@@ -14,6 +14,7 @@ from typing import Any
 from PIL import Image
 from pydantic import ValidationError
 
+from vlmconsole.counting import textvqa_data
 from vlmconsole.counting.dataset import MANIFEST, read_manifest, read_objects
 from vlmconsole.counting.findings import Finding, finding
 from vlmconsole.counting.labels import unreadable, wrong_label
@@ -33,6 +34,8 @@ def check_dataset(folder: Path, datasets: Path, *, on_progress: Progress | None 
     is taken from the manifest's word. Raises DataError when the folder is no dataset.
     """
     manifest = read_manifest(folder)
+    if manifest.get("name") == textvqa_data.NAME:
+        return textvqa_data.textvqa_findings(folder, manifest, datasets)
     try:
         recipe = Recipe.model_validate(manifest["recipe"])
     except (KeyError, ValidationError) as error:

@@ -9,8 +9,8 @@ from pathlib import Path
 from vlmconsole.counting.dataset import MANIFEST, make_dataset, read_manifest
 from vlmconsole.counting.recipe import load_recipe, recipe_names
 from vlmconsole.counting.rows import DataError, Row, read_rows
+from vlmconsole.counting.textvqa_data import NAME as TEXTVQA
 from vlmconsole.evaluation.settings import EvaluateSettings
-from vlmconsole.evaluation.textvqa_data import NAME as TEXTVQA
 from vlmconsole.gates.plan import digest
 from vlmconsole.gates.rules import Plan
 from vlmconsole.gates.samples import prompt_hash, truth_hash

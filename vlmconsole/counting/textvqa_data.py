@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.counting.dataset import MANIFEST, read_manifest
-from vlmconsole.counting.rows import DataError, Row, write_rows
+from vlmconsole.counting.findings import Finding, finding
+from vlmconsole.counting.rows import DataError, Row, read_rows, write_rows
 from vlmconsole.counting.splits import Known, PictureIndex
-from vlmconsole.gates.plan import digest
+from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.runs.folder import to_json, write_atomic
+from vlmconsole.scoring.scorers import ScoringError, read_truth
 from vlmconsole.scoring.textvqa import ANNOTATORS
 from vlmconsole.vision.images import PictureError, open_picture
 
@@ -129,7 +131,7 @@ def make_textvqa(
         "n": n,
         "chosen": [[question.sha256, question.question_id] for question in chosen],
     }
-    folder, sha = datasets / NAME, digest(recipe)
+    folder, sha = datasets / NAME, hashlib.sha256(canonical_json(recipe)).hexdigest()
     if folder.exists():
         if read_manifest(folder).get("recipe_sha256") == sha:
             return folder
@@ -168,6 +170,43 @@ def make_textvqa(
         shutil.rmtree(building, ignore_errors=True)
         raise
     return folder
+
+
+def textvqa_findings(folder: Path, manifest: dict[str, Any], datasets: Path) -> list[Finding]:
+    """What can be checked of `textvqa64` without its shards: files, hashes, order of choice, truth, isolation.
+
+    Whether no shard holds a lower hash, and whether the human answers are right, cannot be.
+    """
+    path = folder / f"{NAME}.parquet"
+    files = [name for name, was in manifest["files"].items() if _file(folder / name) != was]
+    rows = list(read_rows(path))
+    listed = [tuple(entry[:3]) for entry in manifest["splits"][NAME]["pictures"]]
+    changed = [r.uid for r, was in zip(rows, listed, strict=False) if (r.uid, r.sha256, r.pixel_sha256) != was]
+    hashes = [row.sha256 for row in rows]
+    chosen = [[row.sha256, int(row.uid.rpartition("-")[2])] for row in rows]
+    rule = chosen == manifest["recipe"]["chosen"] and hashes == sorted(set(hashes)) and len(rows) == len(listed)
+    index = PictureIndex(datasets)
+    places = [known.place for h in hashes for known in index.find([h]) if known.dataset != manifest["name"]]
+    unknown = [row.uid for row in rows if not index.find([row.sha256])]
+    return [
+        finding("hashes", f"{len(rows)} pictures: file bytes and pixels as in the manifest", files + changed),
+        finding("choice", RULE, [] if rule else ["the rows are not the chosen ones in the rule's order"]),
+        finding("truth", f"{len(rows)} questions with {ANNOTATORS} human answers each", _faults(rows)),
+        finding("isolation", "every picture is in the lab's index, and in no other dataset", places + unknown),
+        Finding("labels", "not verifiable", "the answers are people's; nothing here can check them"),
+    ]
+
+
+def _faults(rows: list[Row]) -> list[str]:
+    wrong = []
+    for row in rows:
+        try:
+            answers = read_truth("textvqa", row.truth)
+        except ScoringError:
+            answers = ()
+        if len(answers) != ANNOTATORS:
+            wrong.append(row.uid)
+    return wrong
 
 
 def _row(question: Question, index: int) -> Row:
