@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -25,6 +25,9 @@ def show_plots(console: Console, run: RunFolder) -> None:
     measured = cells(run)
     if len(measured) > 1:
         console.print(_cells(measured))
+    summary = run.read_json("summary.json")
+    if isinstance(summary, dict) and summary.get("choice"):
+        _print(console, reasoning(summary))
     found = points(run)
     if len(found) > 1:
         _print(console, scatter(found, width))
@@ -77,7 +80,8 @@ def waterfall(name: str, bars: list[Bar], width: int) -> list[str]:
 
 def _cells(found: list[Cell]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("cell", "C", "B", "TTFT p50", "p95", "tok/s", "n", "state", "work"):
+    sampled = any(cell.peak for cell in found)  # a tuning run's cells
+    for name in ("cell", "C", "B", "TTFT p50", "p95", "tok/s", *(["peak"] if sampled else []), "n", "state", "work"):
         table.add_column(name, justify="left" if name in ("cell", "state", "work") else "right")
     for cell in found:
         row = [
@@ -87,12 +91,32 @@ def _cells(found: list[Cell]) -> Table:
             _figure(cell.share("ttft_s", "p50"), "s"),
             _figure(cell.share("ttft_s", "p95"), "s"),
             _figure(cell.throughput),
+            *([cell.peak or "–"] if sampled else []),
             cell.n or 0,
             cell.state.upper() if cell.state != "valid" else cell.state,
             " · ".join(filter(None, [cell.work, cell.why])),
         ]
         table.add_row(*(Text(str(value)) for value in row))
     return table
+
+
+def reasoning(summary: dict[str, Any]) -> list[str]:
+    """A tuning's frozen rule, each of its steps, and what fresh starts said of the choice."""
+    choice, confirmation = summary["choice"], summary.get("confirmation")
+    lines = [f"rule frozen as {summary['rule_sha256'][:16]}…, before the first cell", *choice["steps"]]
+    lines.append(f"chosen: {choice['chosen'] or 'none'}, as {choice['why']}")
+    if confirmation:
+        change = confirmation["change"]
+        shares = {"TTFT p95": change["ttft_p95"], "throughput": change["throughput"]}
+        parts = [f"{name} {share:+.1%}" for name, share in shares.items() if share is not None]
+        if change["peak_bytes"] is not None:
+            parts.append(f"memory peak {change['peak_bytes'] / 2**20:+,.0f} MiB")
+        lines.append(f"{confirmation['state']} on fresh starts: {'; '.join(confirmation['said'])}")
+        lines.append(f"against the baseline: {', '.join(parts)}")
+        lines.append(
+            f"saved as server profile {summary['profile']}" if summary["profile"] else "not saved as a profile"
+        )
+    return lines
 
 
 def _pairs(found: list[PairLine], width: int) -> list[str]:

@@ -6,7 +6,7 @@ A run folder may be damaged or come from elsewhere: what has not the shape it sh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vlmconsole.runs.folder import RunFolder
@@ -52,6 +52,13 @@ class Cell:
     settings: dict[str, Any]
     summary: dict[str, Any]
     conditions: dict[str, Any]
+    memory: dict[str, Any] = field(default_factory=dict)  # of a tuning's cell: see measure.tune_memory.Peak
+
+    @property
+    def peak(self) -> str:
+        """The sampled memory peak with its kind, "" where none was sampled."""
+        size = number(self.memory.get("peak_bytes"))
+        return f"{self.memory.get('kind')} {size / 2**20:,.0f} MiB" if size else ""
 
     @property
     def concurrency(self) -> int | None:
@@ -210,10 +217,11 @@ def _cell(row: dict[str, Any]) -> Cell:
         parts["settings"],
         parts["summary"],
         parts["conditions"],
+        parts["memory"],
     )
 
 
-_DICTS = ("settings", "summary", "conditions")
+_DICTS = ("settings", "summary", "conditions", "memory")
 
 
 def _whole(value: object) -> int | None:
