@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from vlmconsole.screens.attach import open_outside
-from vlmconsole.screens.chat_ask import ChatAsk
+from vlmconsole.screens.chat_adapter import ChatAdapter
 
 from vlmconsole.runs.folder import write_atomic
 
 
-class ChatScreen(ChatAsk):
+class ChatScreen(ChatAdapter):
     """Key actions on messages and conversations; see keys.py for the keys."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class ChatScreen(ChatAsk):
             except ValueError as error:
                 self.notify(str(error), severity="error", markup=False)
                 return
-            kept = {"system": values["system"].strip(), "sampling": sampling}
+            kept = {"system": values["system"].strip(), "sampling": {**self.sampling, **sampling}}
             if self.chat is None:
                 self.draft = kept
             else:

@@ -169,12 +169,15 @@ class ChatAsk(ChatDesk):
             self.composer.question.clear()
             await self._image_command(text.removeprefix(COMMAND).strip())
             return
+        if await self.command(text):
+            return
         if not text and not self.pending:
             return
         slash = _SLASH.match(text)
         if slash is not None and not Path(slash[0]).exists():
             self.composer.notice(
-                f"no such command: {one_line(slash[0], 40)}; there is {COMMAND} PATH or URL", "$warning"
+                f"no such command: {one_line(slash[0], 40)}; there are {COMMAND} PATH or URL and /adapter NAME",
+                "$warning",
             )
             return
         if fault := self._fault():
@@ -189,6 +192,10 @@ class ChatAsk(ChatDesk):
         self.composer.question.clear()
         await self.show_pending()
         await self.ask(text, pictures)
+
+    async def command(self, text: str) -> bool:
+        """Commands of the classes above; True when `text` was one of theirs."""
+        return False
 
     async def _image_command(self, words: str) -> None:
         from vlmconsole.vision.paths import parse_paths
@@ -283,6 +290,8 @@ class ChatAsk(ChatDesk):
             message,
             max_tokens=self.max_tokens,
             temperature=self.temperature,
+            adapter=self.adapter,
+            other_base=bool(self.sampling.get("other_base")),
             show=show,
         )
         self.running.append(turn)
@@ -368,6 +377,10 @@ class ChatAsk(ChatDesk):
     @property
     def temperature(self) -> float:
         return float(self.sampling.get("temperature", self.console.lab.settings.temperature))
+
+    @property
+    def adapter(self) -> str:
+        return str(self.sampling.get("adapter", ""))
 
     def _kept_before(self) -> list[StoredMessage]:
         """The messages that stay before the next question."""

@@ -133,6 +133,11 @@ class ChatDesk(Screen[None]):
         return self.query_one("#conversations", Conversations)
 
     @property
+    def adapter(self) -> str:
+        """Name of the adapter that answers in this conversation, "" for the base alone."""
+        return ""
+
+    @property
     def listing(self) -> OptionList:
         return self.conversations.listing
 
@@ -172,6 +177,7 @@ class ChatDesk(Screen[None]):
         await self.transcript.show(self.store.messages(chat.id) if chat is not None else [])
         self.show_list()
         self.show_welcome()
+        self.show_server()
 
     def show_welcome(self) -> None:
         empty = not self.transcript.messages
@@ -197,7 +203,8 @@ class ChatDesk(Screen[None]):
             if self.furnished:
                 self.composer.notice(fault, "$error")
             return
-        bar.show(link.view.state, link.view.short, link.view.long)
+        view = link.view.with_adapter(self.adapter)
+        bar.show(view.state, view.short, view.long)
         if not self.furnished:
             return
         self.why.show_settings(link.settings)

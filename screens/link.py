@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vlmconsole.engines.effective import EffectiveSettings
     from vlmconsole.engines.messages import Message
     from vlmconsole.engines.profile import ServerProfile
+    from vlmconsole.engines.selected import SelectedAdapter
     from vlmconsole.engines.sight import Budget
     from vlmconsole.engines.stream import Delta
     from vlmconsole.vision.images import Picture
@@ -38,15 +39,24 @@ class ServerView:
     engine: str = ""
     version: str = ""
     note: str = ""
+    adapter: str = ""
+
+    def with_adapter(self, name: str) -> ServerView:
+        """The same, with the adapter that a conversation names."""
+        return replace(self, adapter=one_line(name, 40)) if name else self
 
     @property
     def short(self) -> str:
-        return f"{self.profile} · {self._said}"
+        return f"{self.profile}{self._plus} · {self._said}"
 
     @property
     def long(self) -> str:
         engine = f"{self.engine} {self.version}".strip()
-        return " · ".join(part for part in (self.profile, self.model, engine, self._said) if part)
+        return " · ".join(part for part in (self.profile, f"{self.model}{self._plus}", engine, self._said) if part)
+
+    @property
+    def _plus(self) -> str:
+        return f" + {self.adapter}" if self.adapter else ""
 
     @property
     def _said(self) -> str:
@@ -76,6 +86,7 @@ class ServerLink:
         self._changed = changed
         self._client: ChatClient | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._effects: dict[SelectedAdapter, SelectedAdapter] = {}
         self._ours = False  # whether its process was started by this lab, so that its end can be seen
 
     async def ensure(self) -> ChatClient:
@@ -155,12 +166,38 @@ class ServerLink:
         temperature: float,
         on_delta: Callable[[Delta], None],
         on_sent: Callable[[float], None] | None = None,
+        adapter: str = "",
+        other_base: bool = False,
     ) -> Answer:
-        """One question; waits for a server that is starting. Cancelling the task closes the socket."""
+        """One question; waits for a server that is starting. Cancelling the task closes the socket.
+
+        An adapter is looked at anew for each question, and its effect once, where a server may do without it unasked.
+        """
         client = await self.ensure()
+        chosen = await asyncio.to_thread(self.adapter, adapter, other_base) if adapter else None
+        if chosen is not None:
+            from vlmconsole.engines.effect import with_effect
+
+            if chosen not in self._effects:
+                self._effects[chosen] = await with_effect(client, chosen, messages)
+            chosen = self._effects[chosen]
         return await client.ask(
-            messages, max_tokens=max_tokens, temperature=temperature, on_delta=on_delta, on_sent=on_sent
+            messages,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            adapter=chosen,
+            on_delta=on_delta,
+            on_sent=on_sent,
         )
+
+    def adapter(self, name: str, other_base: bool = False) -> SelectedAdapter | None:
+        """The adapter `name` for this server, checked; None for the base alone. May read gigabytes: not for the event
+        loop. Raises AdapterError, a LabError."""
+        from vlmconsole.training.serving import select
+
+        settings = self._client.settings if self._client is not None else None
+        precision = settings.precision if settings is not None else None
+        return select(name, self.profile, precision, self.places, other_base=other_base)
 
     async def budget(self, messages: Sequence[Message], max_tokens: int) -> Budget | None:
         """Tokens of a question before it is sent; None while there is no server to ask for its context."""

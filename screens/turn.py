@@ -40,11 +40,14 @@ class Turn:
         max_tokens: int,
         temperature: float,
         show: Callable[[str], None],
+        adapter: str = "",
+        other_base: bool = False,
     ) -> None:
         self.message = message
         self._link, self._store, self._chat = link, store, chat
         self._max_tokens, self._temperature = max_tokens, temperature
         self._show = show
+        self._adapter, self._other_base = adapter, other_base
         # Read here, in the event loop: the store's connection belongs to it.
         before = [item for item in store.messages(chat.id) if item.id < message.id]
         # What another server answered to the same question is not part of what this one is asked.
@@ -82,6 +85,8 @@ class Turn:
                         temperature=self._temperature,
                         on_delta=self._take,
                         on_sent=self._note_sent,
+                        adapter=self._adapter,
+                        other_base=self._other_base,
                     )
                 )
                 if self._stopped:

@@ -149,7 +149,7 @@ async def test_a_command_that_is_not_there_is_said_and_not_sent(tmp_path: Path, 
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, typed)
-            said = f"no such command: {typed.split()[0]}; there is /image PATH or URL"
+            said = f"no such command: {typed.split()[0]}; there are /image PATH or URL and /adapter NAME"
             await until(lambda: said in str(screen.query_one("#notice").render()))
             assert screen.composer.question.text == typed
             assert server.requests == []

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.visual import Visual
 from textual.widgets import Static
 from vlmconsole.screens.widgets.columns import Row, RowsVisual, Rule
-from vlmconsole.screens.widgets.why import client_rows, seconds, setting_rows, timing_rows, token_rows
+from vlmconsole.screens.widgets.why import adapter_rows, client_rows, seconds, setting_rows, timing_rows, token_rows
 
 from vlmconsole.chats.records import StoredMessage
 
@@ -69,7 +69,8 @@ class WhyPanel(VerticalScroll):
                     Row("numbers", "none kept", "$muted"),
                 ]
             else:
-                rows = [*timing_rows(answer.answer), *token_rows(answer.answer), *client_rows(answer.answer)]
+                facts = answer.answer
+                rows = [*adapter_rows(facts), *timing_rows(facts), *token_rows(facts), *client_rows(facts)]
                 if answer.state != "done":
                     rows.insert(0, Row("state", _STATES.get(answer.state, answer.state), "$warning"))
         kept = (answer.answer or {}).get("settings") if answer is not None else None

@@ -67,6 +67,20 @@ def token_rows(answer: Answer) -> list[Row | Rule]:
     return rows
 
 
+def adapter_rows(answer: Answer) -> list[Row | Rule]:
+    """The adapter that answered, with the start of its weights' hash; nothing for the base alone."""
+    conditions: Mapping[str, Any] = answer.get("conditions") or {}
+    name, _, digest = str(conditions.get("adapter") or "").partition(" sha256:")
+    if not name:
+        return []
+    said = f"{name} · {digest[:8]}…" if digest else f"{name} · hash unknown"
+    notes = [str(note) for note in conditions.get("notes") or () if str(note).startswith(f"adapter {name}")]
+    return [
+        Row("adapter", said, "$accent"),
+        *(Row("", note.removeprefix(f"adapter {name}").lstrip(": "), "$warning") for note in notes),
+    ]
+
+
 def client_rows(answer: Answer) -> list[Row | Rule]:
     lag = (answer.get("client") or {}).get("lag_p99_ms")
     if lag is None:
