@@ -83,6 +83,7 @@ def test_a_run_leaves_all_of_its_evidence(done: tuple[Places, RunFolder]) -> Non
     assert {"loss", "grad norm", "development mean reward", "development all-correct"} <= curves
 
 
+@pytest.mark.slow
 def test_taken_up_in_this_process_ends_in_the_same_weights(done: tuple[Places, RunFolder]) -> None:
     places, whole = done
     base = load(base_folder(""))
@@ -102,6 +103,7 @@ def test_taken_up_in_this_process_ends_in_the_same_weights(done: tuple[Places, R
     assert next(second.steps(3)).loss == losses[2]
 
 
+@pytest.mark.slow
 def test_accumulation_changes_memory_and_nothing_else(done: tuple[Places, RunFolder]) -> None:
     places, _ = done
     ends = []
@@ -117,6 +119,7 @@ def test_accumulation_changes_memory_and_nothing_else(done: tuple[Places, RunFol
     assert all(torch.allclose(a[name], b[name], atol=2e-4) for name in a)
 
 
+@pytest.mark.slow
 def test_a_bfloat16_base_has_a_float32_adapter(done: tuple[Places, RunFolder]) -> None:
     places, _ = done
     base = load(base_folder(""), dtype="bfloat16")
@@ -136,6 +139,7 @@ def test_a_bfloat16_base_has_a_float32_adapter(done: tuple[Places, RunFolder]) -
         course.state()
 
 
+@pytest.mark.slow
 def test_mask_audit_sees_a_mask_over_the_prompt(
     done: tuple[Places, RunFolder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +204,7 @@ def damaged(done: tuple[Places, RunFolder], how: str) -> RunFolder:
     return run
 
 
-@pytest.mark.parametrize("how", ["a flipped bit", "cut off"])
+@pytest.mark.parametrize("how", ["a flipped bit", pytest.param("cut off", marks=pytest.mark.slow)])
 def test_a_corrupt_checkpoint_stops_with_its_reason(done: tuple[Places, RunFolder], how: str) -> None:
     places, whole = done
     left = damaged(done, how)
@@ -213,6 +217,7 @@ def test_a_corrupt_checkpoint_stops_with_its_reason(done: tuple[Places, RunFolde
     assert left.file("checkpoint.pt").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_other_settings_is_not_taken_up(done: tuple[Places, RunFolder]) -> None:
     places, whole = done
     with pytest.raises(JobError, match="made with another spec"):
@@ -233,6 +238,7 @@ def test_a_starting_adapter_must_fit(done: tuple[Places, RunFolder], tmp_path: P
         work(places, make(places, adapter=str(tmp_path)))
 
 
+@pytest.mark.slow
 def test_a_leaked_test_picture_stops_the_job(tmp_path: Path) -> None:
     places = lab(tmp_path / "lab")
     folder = make_dataset(load_recipe(str(tmp_path / "lab" / "few.toml")), places.datasets)
