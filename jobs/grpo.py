@@ -1,12 +1,18 @@
 """GRPO on pictures: in this process on any device, or through verl on a GPU box, from the same preset."""
 
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
+from vlmconsole.jobs.memory_plan import memory_plan
 
+from vlmconsole.errors import LabError
 from vlmconsole.gauges import nvidia
 from vlmconsole.runs.places import Places
+
+if TYPE_CHECKING:
+    from vlmconsole.training.memory import Work
 
 BUNDLED_STEP = 0.35  # seconds a step of 16 answers of the bundled model, one busy core
 
@@ -59,18 +65,42 @@ def devices(spec: GrpoSpec, places: Places) -> list[str]:
     return ["gpu"] if spec.device == "auto" and nvidia.read().cards else ["cpu"]
 
 
+def planned_work(spec: GrpoSpec, gpu: bool) -> "Work":
+    """What the memory plan is made for: the whole language half trained, all answers of a step sampled at once."""
+    from vlmconsole.training import bases, memory
+
+    verl = spec.engine == "verl"
+    return memory.Work(
+        base=spec.base,
+        precision="bfloat16" if verl else bases.precision_for(spec.precision, "cuda" if gpu else "cpu"),
+        trained="language",
+        rows=1 if verl else min(spec.micro, spec.questions) * spec.answers,
+        answer_tokens=spec.max_new_tokens,
+        scored=spec.max_new_tokens,
+        rollouts=spec.questions * spec.answers,
+        checkpointing=verl,
+        offload=verl and spec.verl.offload,
+    )
+
+
 def estimate(spec: GrpoSpec) -> Estimate:
-    """Seconds for the bundled model only: of others nothing was measured."""
+    """Seconds for the bundled model only: of others nothing was measured. Memory from its parts."""
+    gpu = devices(spec, Places(Path())) == ["gpu"]
+    try:
+        plan = memory_plan(planned_work(spec, gpu), "cuda" if gpu else "cpu")
+        memory, note = plan.peak, f"Memory: {plan}"
+    except LabError as error:
+        memory, note = None, f"Memory is not planned: {error.message}"
     if spec.engine == "verl":
-        return Estimate(note="verl's trainer has not been run by this project: no honest time or memory to give")
+        return Estimate(None, memory, None, f"{note}. verl's trainer itself has not been run by this project.")
     if spec.base:
-        return Estimate(note="measured for the bundled model only")
+        return Estimate(None, memory, None, f"{note}. Time was measured for the bundled model only.")
     work = spec.steps * spec.questions * spec.answers / 16 * (1 + 0.5 * (spec.passes - 1))
     return Estimate(
-        seconds=15 + work * BUNDLED_STEP,
-        memory_bytes=700_000_000,
+        seconds=20 + work * BUNDLED_STEP,
+        memory_bytes=memory,
         disk_bytes=30_000_000 + spec.steps * 40_000,
-        note="from runs of the bundled model on one busy core of an AMD EPYC",
+        note=f"{note}. Time: as measured for the bundled model on one busy core of an AMD EPYC",
     )
 
 

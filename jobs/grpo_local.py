@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmconsole.jobs.contract import Context, JobError, Stopped
-from vlmconsole.jobs.grpo import GrpoSpec
+from vlmconsole.jobs.data import examined, ready
+from vlmconsole.jobs.grpo import GrpoSpec, planned_work
 from vlmconsole.jobs.grpo_evidence import Evidence, Said, first_and_last
+from vlmconsole.jobs.memory_plan import memory_plan, say_peak
 
-from vlmconsole.counting.dataset import manifest_digest, read_manifest
+from vlmconsole.counting.dataset import MANIFEST, manifest_digest
 from vlmconsole.counting.rows import Row, read_rows
 from vlmconsole.counting.splits import LeakError, PictureIndex
-from vlmconsole.evaluation.items import ready_datasets
 from vlmconsole.measure.machine import hardware
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.scoring.scorers import score
@@ -38,8 +39,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     folder = bases.base_folder(spec.base)
     device = bases.device_for(spec.device)
     precision = bases.precision_for(spec.precision, device)
-    dataset = ready_datasets([spec.data], context.places.datasets, context.log)[0]
-    digest = manifest_digest(read_manifest(dataset))
+    dataset, digest = ready_data(context, spec.data)
     rows, heldout = split(dataset, spec.train_split), split(dataset, spec.validation_split)
     refuse_leaks(rows, context)
     loaded = load(folder, dtype=precision, device=device)
@@ -99,6 +99,13 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         if taken.number % spec.checkpoint_every == 0 or taken.number == spec.steps:
             keep()
     return _finish(context, spec, trainer, folder, heldout, eyes, identity)
+
+
+def ready_data(context: Context, name: str) -> tuple[Path, str]:
+    """The folder of a dataset (made already, or by its recipe now) in which nothing is wrong, and its digest."""
+    places = (context.places.datasets / name, Path(name).expanduser())
+    folder = next((path.absolute() for path in places if (path / MANIFEST).is_file()), None) or ready(context, name)
+    return folder, manifest_digest(examined(context, folder))
 
 
 def split(dataset: Path, name: str) -> list[Row]:
@@ -272,6 +279,8 @@ def _finish(
         raise JobError(f"the exported model is not the trained one: {same.count(False)} of {len(same)} answers differ")
     if moved["language"]["numbers_changed"] == 0:
         context.events.note("no weight changed: the learning rate is below this precision's resolution", "warning")
+    gpu = device.startswith("cuda")
+    plan = memory_plan(planned_work(spec, gpu), "cuda" if gpu else "cpu")
     reward, gradient = first_and_last(context.run, "reward_mean"), first_and_last(context.run, "grad_norm")
     return {
         "model": str(target),
@@ -293,6 +302,7 @@ def _finish(
         "language_change_norm": moved["language"]["change_norm"],
         "vision_bit_identical": eyes_same,
         "reload_same_answers": f"{same.count(True)} of {len(same)}",
+        "memory": say_peak(context, plan),
     }
 
 

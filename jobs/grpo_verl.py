@@ -14,11 +14,9 @@ from typing import Any
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.grpo import GrpoSpec
 from vlmconsole.jobs.grpo_evidence import TRAINING, Evidence, Said, first_and_last
-from vlmconsole.jobs.grpo_local import refuse_leaks, split
+from vlmconsole.jobs.grpo_local import ready_data, refuse_leaks, split
 
-from vlmconsole.counting.dataset import manifest_digest, read_manifest
 from vlmconsole.counting.rows import Row
-from vlmconsole.evaluation.items import ready_datasets
 from vlmconsole.measure.machine import hardware
 from vlmconsole.runs.conditions import Conditions
 
@@ -35,8 +33,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
 
     installed = verl_config.installed()
     folder = base_folder(spec.base)
-    dataset = ready_datasets([spec.data], context.places.datasets, context.log)[0]
-    digest = manifest_digest(read_manifest(dataset))
+    dataset, digest = ready_data(context, spec.data)
     rows = split(dataset, spec.train_split)
     refuse_leaks(rows, context)
     per_epoch = len(rows) // spec.questions

@@ -159,13 +159,20 @@ def test_killed_at_random_moments_it_is_the_same_run(lab: Places) -> None:
 
 
 def test_a_request_to_stop_keeps_the_step(lab: Places) -> None:
-    folder = new_run(lab)
+    folder = new_run(lab, "steps=500", "checkpoint_every=500")
     stop = threading.Event()
-    stop.set()
+
+    def ask() -> None:
+        while not folder.file("training.jsonl").exists():
+            time.sleep(0.01)
+        stop.set()
+
+    threading.Thread(target=ask, daemon=True).start()
     with pytest.raises(Stopped) as stopped:
         run(Context(folder, lab, None, None, stop), GrpoSpec.model_validate(folder.job()["spec"]))
-    assert stopped.value.summary is not None and stopped.value.summary["steps"] == 0
-    assert folder.read_json("checkpoint.json")["step"] == 0 and folder.file("checkpoint.pt").exists()
+    done = len(list(folder.read_jsonl("training.jsonl")))
+    assert 1 <= done < 500 and stopped.value.summary is not None and stopped.value.summary["steps"] == done
+    assert folder.read_json("checkpoint.json")["step"] == done and folder.file("checkpoint.pt").exists()
 
 
 def test_what_must_stop_it_stops_it_with_its_reason(lab: Places, whole: RunFolder) -> None:

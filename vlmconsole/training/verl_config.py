@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import import_module, metadata, util
 from pathlib import Path
 from typing import Any
 
@@ -81,20 +81,19 @@ def dead_keys(keys: Iterable[str], folder: Path) -> list[str]:
 
 
 def _compose(overrides: list[str], verl: Verl) -> dict[str, Any]:
+    # Hydra is verl's dependency, not ours: it is found in verl's environment or not at all.
     try:
-        from hydra import compose, initialize_config_dir
-        from hydra.errors import HydraException
-        from omegaconf import OmegaConf
-        from omegaconf.errors import OmegaConfBaseException
+        hydra, faults = import_module("hydra"), import_module("hydra.errors")
+        omega, omega_faults = import_module("omegaconf").OmegaConf, import_module("omegaconf.errors")
     except ImportError as error:
         raise VerlError(f"{error.name} is missing, which verl brings along.", "Build the environment again.") from None
     folder = verl.folder / "trainer" / "config"
     if not (folder / "ppo_trainer.yaml").is_file():
         raise VerlError(f"{folder} holds no ppo_trainer.yaml: this verl ({verl.version}) is built otherwise.")
     try:
-        with initialize_config_dir(config_dir=str(folder), version_base=None):
-            made = OmegaConf.to_container(compose("ppo_trainer", overrides), resolve=False)
-    except (HydraException, OmegaConfBaseException) as error:
+        with hydra.initialize_config_dir(config_dir=str(folder), version_base=None):
+            made = omega.to_container(hydra.compose("ppo_trainer", overrides), resolve=False)
+    except (faults.HydraException, omega_faults.OmegaConfBaseException) as error:
         told = " ".join(str(error).split())[:300]
         raise VerlError(f"verl {verl.version} refuses the settings: {told}") from None
     if not isinstance(made, dict):
