@@ -154,9 +154,9 @@ class RunsScreen(RunsDesk):
         if row is None:
             return
         found = await self.in_thread(lambda shelf, _: shelf.verify(row.name))
-        good = found.status == "intact"
-        tone = "information" if good or found.status == "not sealed" else "error"
-        self.notify(f"{row.preset}: {found.status}\n{found.why}", severity=tone, markup=False, timeout=8)
+        said = f"{row.preset}: {found.status}\n{found.why}"
+        harmless = found.status in ("intact", "not sealed")
+        self.notify(said, severity="information" if harmless else "error", markup=False, timeout=8)
         self.look()
 
     # -- filter --------------------------------------------------------------------------------------------

@@ -108,10 +108,10 @@ def scatter(found: Sequence[Cell], width: int) -> list[FigureLine]:
             column += 1
         field[row][column] = (letter, "bold $accent")
     made = heading("Throughput against TTFT", "tok/s over TTFT p50 in s")
-    for at, row in enumerate(field):
+    for at, signs in enumerate(field):
         value = {0: figure(highest), PLOT_ROWS // 2: figure(highest / 2), PLOT_ROWS - 1: "0"}.get(at, "")
         edge = "┤" if value else "│"
-        made.append(FigureLine(Content.assemble((f"{value:>{side}}{edge}", "$faint"), *row)))
+        made.append(FigureLine(Content.assemble((f"{value:>{side}}{edge}", "$faint"), *signs)))
     made.append(FigureLine(Content(" " * side + "└" + "─" * columns).stylize("$faint")))
     end, middle = f"{figure(widest)}", f"{figure(widest / 2)}"
     axis = " " * (side + 1) + "0" + middle.rjust(columns // 2) + end.rjust(columns - columns // 2 - 1)

@@ -104,7 +104,7 @@ class RunRows(LineView):
     def header(self, width: int) -> Content:
         names, said, took = self._room(width)
         last = f"{'took':>{took}}" if took else ""
-        line = f"  {'run':<{names}}  {'verdict, figure'[:said]:<{said}}{'began':>{BEGAN}}{last}  {'files':<{SEAL}}"
+        line = f"  {'run':<{names}}  {'result':<{said}}{'began':>{BEGAN}}{last}  {'files':<{SEAL}}"
         return Content(line).stylize("$faint")
 
     def _room(self, width: int) -> tuple[int, int, int]:

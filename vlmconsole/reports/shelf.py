@@ -172,7 +172,7 @@ def _said(summary: dict[str, Any]) -> str:
         return f"TTFT {figure(ttft['p50'])} s"
     cells, n = summary.get("cells"), number(summary.get("n"))
     if isinstance(cells, list | dict):
-        return f"{len(cells)} cells" + (f", n = {figure(n)}" if n else "")
+        return f"{len(cells)} cells"
     epoch, steps = number(summary.get("epoch")), number(summary.get("steps"))
     if epoch is not None:
         return f"epoch {figure(epoch)}"
