@@ -256,6 +256,8 @@ class Teacher:
             return  # finished by an earlier attempt
         self._keep()
         kept.save_adapter(self.course.model, folder, self._origin(epoch, last))
+        moved = kept.moved(kept.changes(self.run_folder.file(START), folder))
+        self.context.events.metric("weight change", moved, step=last)
         self.context.events.note(f"epoch {epoch}: adapter saved, weights only (the checkpoint can be gone on from)")
         if not self._judged(epoch):
             develop(self, epoch)
@@ -341,6 +343,7 @@ class Teacher:
         )
         if after != frozen:
             raise JobError("Weights that should be frozen have changed: the adapter belongs to no known base.")
+        self.context.events.emit("weights", epoch=choice.epoch, change_l2={one.name: one.moved for one in moved})
         still = [one.name for one in moved if one.most == 0]
         if still:
             self.context.events.note(f"{len(still)} of {len(moved)} tensors did not move ({still[0]}…)", "warning")

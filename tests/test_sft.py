@@ -80,7 +80,9 @@ def test_a_run_leaves_all_of_its_evidence(done: tuple[Places, RunFolder]) -> Non
     shown = [event for event in events if event["kind"] == "rollout"]
     assert len(shown) == 8 and all(run.file(event["picture"]).is_file() for event in shown)
     curves = {event["name"] for event in events if event["kind"] == "metric"}
-    assert {"loss", "grad norm", "development mean reward", "development all-correct"} <= curves
+    assert {"loss", "grad norm", "weight change", "development mean reward", "development all-correct"} <= curves
+    told = next(event for event in events if event["kind"] == "weights")["change_l2"]
+    assert len(told) == 56 and all(length > 0 for length in told.values())
 
 
 @pytest.mark.slow
@@ -159,7 +161,7 @@ def test_mask_audit_sees_a_mask_over_the_prompt(
     assert not run.file("training.jsonl").exists() and run.read_json("mask.json")["visual_tokens_supervised"] == 640
 
 
-def kill_at(run: RunFolder, step: int, earlier: RunFolder | None = None, timeout: float = 120) -> None:
+def kill_at(run: RunFolder, step: int, earlier: RunFolder | None = None, timeout: float = 200) -> None:
     """Start the worker and kill it -9 once training.jsonl shows `step`."""
     worker = start_worker(run, variables={"OMP_NUM_THREADS": "1"})
     until = time.monotonic() + timeout
@@ -174,6 +176,7 @@ def kill_at(run: RunFolder, step: int, earlier: RunFolder | None = None, timeout
     assert sum(1 for _ in run.read_jsonl("training.jsonl")) >= step and not run.file("summary.json").exists()
 
 
+@pytest.mark.timeout(500)
 def test_killed_and_taken_up_ends_in_the_same_weights(done: tuple[Places, RunFolder]) -> None:
     """One kill -9 of a real worker at its first step; the second attempt runs here."""
     places, whole = done

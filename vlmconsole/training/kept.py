@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import secrets
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,3 +103,8 @@ def changes(before: Path, after: Path) -> list[Change]:
         most = float(np.abs(moved).max(initial=0.0))
         found.append(Change(name, tuple(values.shape), kind, before_l2, after_l2, moved_l2, most))
     return found
+
+
+def moved(tensors: Sequence[Change]) -> float:
+    """The Euclidean length of the whole change."""
+    return math.sqrt(sum(one.moved**2 for one in tensors))
