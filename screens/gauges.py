@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -188,6 +189,9 @@ class GaugesScreen(Screen[None]):
         same = [one for one in keys if title_of(one)[1] == title_of(key)[1] and one in snapshot.tiles]
         curves = tuple(curve(gauges.board, one, snapshot.t - seconds) for one in same[:4])
         answered = tuple(one for one in curves if one.pieces or one.key == key)
+        # While less is known than it could look back, the next stretch that holds it all: no empty half.
+        first = min((one.pieces[0][0][0] for one in answered if one.pieces), default=snapshot.t)
+        seconds = next((span for span in WINDOWS if span >= min(seconds, snapshot.t - first)), seconds)
         return Plot(answered, snapshot.marks, snapshot.t, seconds, self.logarithmic)
 
     def _show(self, found: Look) -> None:
@@ -347,7 +351,7 @@ class GaugesScreen(Screen[None]):
 
         def chosen(text: str | None) -> None:
             if text:
-                in_background(self, lambda: self._replay(Path(text).expanduser()), "sources", exclusive=True)
+                in_background(self, partial(self._replay, Path(text).expanduser()), "sources", exclusive=True)
 
         hint = "a file of w, or of vlmconsole gauges --record FILE · Enter plays it · Esc back"
         self.app.push_screen(Ask("Which recording?", str(newest or ""), hint), chosen)

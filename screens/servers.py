@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from textual import events
@@ -318,7 +319,8 @@ class ServersScreen(Screen[None]):
         profile = self.profile
         if profile is not None:
             name, told = profile.name, self._told(profile.name, "starting")
-            in_background(self, lambda: self._do(name, "starting", lambda desk: desk.start(name, told)), f"do-{name}")
+            start = partial(self._do, name, "starting", lambda desk: desk.start(name, told))
+            in_background(self, start, f"do-{name}")
 
     def action_stop(self) -> None:
         """x: after saying who loses it."""
@@ -339,7 +341,7 @@ class ServersScreen(Screen[None]):
 
         def decided(yes: bool | None) -> None:
             if yes:
-                in_background(self, lambda: self._do(name, what, call), f"do-{name}")
+                in_background(self, partial(self._do, name, what, call), f"do-{name}")
 
         price = line.profile.price_per_hour
         billed = " The machine it runs on stays billed." if price and verb == "Stop" else ""

@@ -45,9 +45,11 @@ class Card:
         source = " · ".join(filter(None, (one_line(tile.source, 12), age_said(tile.age_s))))
         foot = Content(source).stylize("$faint")
         if tile.value is None:
-            why = Content(one_line(tile.why or "nothing yet", 200)).wrap(width)[:2]
+            why = Content(one_line(tile.why or "nothing yet", 200)).wrap(width)
+            if len(why) > 2:
+                why[1] = Content(f"{why[1].plain.rstrip()[: width - 1]}…")
             style = "$error" if tile.state == "missing" else "$muted"
-            said_why = [line.stylize("$muted") for line in why] + [Content("")] * (2 - len(why))
+            said_why = [line.stylize("$muted") for line in why[:2]] + [Content("")] * (2 - len(why))
             return head, Content(f"{SIGNS[tile.state]}–").stylize(style), *said_why, foot
         value = said_of(tile.value, tile.total, tile.unit)
         if self.second is not None:
@@ -143,8 +145,6 @@ class GaugeCards(ScrollView, can_focus=True, inherit_bindings=False):
             return
         silent = [name for name, source in snapshot.sources.items() if source.state != "ok" and source.age_s is None]
         self._rows = arranged(snapshot.tiles, silent, self.columns)
-        if self.chosen is None and self._rows:
-            self._choose(self._rows[0][0].tile.key)
         shape = (self.columns, self.pitch, self.step, *(len(row) for row in self._rows))
         drawn = {(y, x): card.lines(self.pitch - 3) for y, row in enumerate(self._rows) for x, card in enumerate(row)}
         before, self._drawn = self._drawn, drawn
@@ -173,8 +173,8 @@ class GaugeCards(ScrollView, can_focus=True, inherit_bindings=False):
 
     def move(self, across: int, down: int) -> None:
         """The cursor goes to the neighbouring card, and stays within the rows."""
-        place = self._place(self.key)
-        if place is None:
+        place = self._place(self.key) or (0, 0)
+        if not self._rows:
             return
         y = max(0, min(len(self._rows) - 1, place[0] + down))
         row = self._rows[y]

@@ -20,9 +20,8 @@ from vlmconsole.gauges.words import said
 from vlmconsole.runs.plain import one_line
 
 MARKS = 8  # newest marks drawn: more lines than these would hide the curves
-#: How each curve is drawn and how the head names it: by its stroke, not by its colour alone.
-STROKES = ((HiResMode.BRAILLE, "⠒⠒", "accent"), (HiResMode.HALFBLOCK, "▀▀", "warning"),
-           (HiResMode.QUADRANT, "▚▚", "muted"), (HiResMode.BRAILLE, "⠒⠒", "foreground"))  # fmt: skip
+#: How each curve is drawn: the first as a line, the others as points of their own shape. (sign in the head, colour)
+STROKES = (("⠒⠒", "accent"), ("∘∘", "warning"), ("××", "muted"), ("++", "foreground"))
 
 
 @dataclass(frozen=True)
@@ -108,22 +107,24 @@ class GaugePlot(Vertical):
         canvas.set_xlimits(plot.now - plot.seconds, plot.now)
         canvas.set_ylimits(low, high)
         colours = self.app.theme_variables
-        # The first curve is drawn last, over the others.
-        for curve, (mode, _, colour) in reversed(list(zip(plot.curves, STROKES, strict=False))):
+        # The line first: points over it stay to be seen, a line over points would hide them.
+        for number, curve in enumerate(plot.curves[: len(STROKES)]):
+            sign, name = STROKES[number]
+            colour = colours.get(name, "green")
             for piece in curve.pieces:
                 xs = [x for x, _ in piece]
                 ys = [math.log10(max(y, 1e-9)) if plot.log else y for _, y in piece]
-                if len(xs) == 1:
-                    canvas.scatter(xs, ys, marker="•", marker_style=colours.get(colour, "green"))
+                if number == 0 and len(xs) > 1:
+                    canvas.plot(xs, ys, line_style=colour, hires_mode=HiResMode.BRAILLE)
                 else:
-                    canvas.plot(xs, ys, line_style=colours.get(colour, "green"), hires_mode=mode)
+                    canvas.scatter(xs, ys, marker=sign[0] if number else "•", marker_style=colour)
         for mark in plot.marks[-MARKS:]:
             if plot.now - plot.seconds <= mark.at <= plot.now:
                 canvas.add_v_line(mark.at, line_style=colours.get("faint", "grey"))
 
     def _title(self, plot: Plot, state: str) -> Content:
         pieces: list[Content | str | tuple[str, str]] = []
-        for curve, (_, stroke, colour) in zip(plot.curves, STROKES, strict=False):
+        for curve, (stroke, colour) in zip(plot.curves, STROKES, strict=False):
             source = curve.key.partition(".")[0]
             name = curve.title if curve.title.startswith(source) else f"{source} {curve.title}"
             pieces += [(stroke, f"${colour}"), (f" {one_line(name, 40)}", "bold"), "   "]

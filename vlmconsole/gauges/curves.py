@@ -54,13 +54,13 @@ def thin(points: Sequence[Point], most: int = MOST) -> tuple[Point, ...]:
     """At most about ``most`` points that keep every peak: the lowest and the highest of each part, in their order."""
     if len(points) <= most:
         return tuple(points)
-    kept: list[Point] = []
-    parts = most // 2
+    kept: list[Point] = [points[0]]
+    parts = most // 2 - 1
     for part in range(parts):
         some = points[part * len(points) // parts : (part + 1) * len(points) // parts]
         low, high = min(some, key=_value), max(some, key=_value)
         kept += sorted({low, high})
-    return tuple(kept)
+    return tuple(dict.fromkeys([*kept, points[-1]]))
 
 
 def _value(point: Point) -> float:

@@ -142,6 +142,7 @@ class RunningJobs:
             "title": job.get("title"),
             "progress": {name: progress.get(name) for name in ("done", "total", "unit", "note")} if progress else None,
             "conditions": known,
+            "spec": job.get("spec"),
         }
 
 

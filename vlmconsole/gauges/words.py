@@ -15,7 +15,8 @@ def said(value: float | None, unit: str) -> str:
     if unit == "s":
         return f"{value * 1000:.3g} ms" if value < 0.9995 else f"{value:.3g} s"
     if unit == "bytes":
-        return f"{value / 1024**3:.1f} GiB"
+        size = value / 1024**3
+        return f"{size:.1f} GiB" if size < 99.95 else f"{size:,.0f} GiB"
     if unit == "share":
         return f"{value * 100:.0f} %"
     text = f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
@@ -49,7 +50,19 @@ def job_said(job: Mapping[str, Any]) -> str:
         parts.append(f"{progress['done']:g}{total} {progress.get('unit') or ''}".rstrip())
     if progress.get("note"):
         parts.append(str(progress["note"]))
-    return " · ".join([*parts, *conditions_said(job.get("conditions") or {})])
+    # The conditions are written at a measurement's end; until then what was asked for stands in for them.
+    return " · ".join([*parts, *conditions_said(job.get("conditions") or _asked_for(job.get("spec") or {}))])
+
+
+def _asked_for(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What a measurement's settings say already of its conditions."""
+    named = {"client_concurrency": "concurrency", "image": "image", "input_tokens": "input_tokens"}
+    asked = {name: spec[key] for name, key in named.items() if spec.get(key)}
+    if spec.get("output_tokens") and spec.get("concurrency"):
+        asked["output_tokens"] = f"{spec['output_tokens']} at most"
+    if spec.get("server"):
+        asked["model"] = f"server {spec['server']}"
+    return asked
 
 
 def conditions_said(conditions: Mapping[str, Any]) -> list[str]:
