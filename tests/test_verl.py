@@ -19,7 +19,9 @@ from vlmconsole.jobs.grpo import GrpoSpec
 from vlmconsole.jobs.grpo_verl import _Follower
 from vlmconsole.jobs.presets import load_preset, overlay
 
-from vlmconsole.counting.rows import Row
+from vlmconsole.counting.dataset import make_dataset
+from vlmconsole.counting.recipe import load_recipe
+from vlmconsole.counting.rows import Row, read_rows
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.training import verl
@@ -342,3 +344,73 @@ def test_advantages_equal_verls_own_function(wheels: Path) -> None:
     index = np.repeat(np.arange(1000), 4)
     theirs, _ = names["compute_grpo_outcome_advantage"](rewards.reshape(-1, 1).clone(), mask, index)
     assert torch.equal(theirs[:, 0], advantages(rewards).flatten())
+
+
+# Runs where verl 0.6.1 can be imported. torchvision is asked for by a package that verl reads pictures with, and used
+# for videos only: where it is missing an empty one stands in.
+DATASET = r"""
+import importlib.util, json, sys, types
+from transformers import AutoTokenizer, ProcessorMixin
+if importlib.util.find_spec("torchvision") is None:
+    for name in ("torchvision", "torchvision.io", "torchvision.transforms"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules["torchvision"].__version__ = "0.0"
+    sys.modules["torchvision"].io = sys.modules["torchvision.io"]
+    transforms = sys.modules["torchvision"].transforms = sys.modules["torchvision.transforms"]
+    transforms.InterpolationMode, transforms.functional = types.SimpleNamespace(BICUBIC=3), None
+from omegaconf import OmegaConf
+from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
+from vlmconsole.training.bases import base_folder
+from vlmconsole.training.model import IMAGE, image_processor
+
+tokenizer, images = AutoTokenizer.from_pretrained(base_folder("")), image_processor(base_folder(""))
+
+class Processor:
+    image_processor, image_token = images, IMAGE
+    apply_chat_template = staticmethod(tokenizer.apply_chat_template)
+    def __call__(self, text, images=None, videos=None, videos_kwargs=None, return_tensors=None):
+        seen = self.image_processor(images=images, return_tensors="pt")
+        (grid,), (said,) = seen["image_grid_thw"], text
+        assert said.count(IMAGE) == 1 and videos is None
+        given = tokenizer([said.replace(IMAGE, IMAGE * (int(grid.prod()) // 4))], return_tensors=return_tensors)
+        return {"input_ids": given["input_ids"], "attention_mask": given["attention_mask"], **seen}
+
+config = {"prompt_key": "prompt", "image_key": "images", "max_prompt_length": 512, "truncation": "error"}
+config |= {"filter_overlong_prompts": True, "filter_overlong_prompts_workers": 1, "cache_dir": sys.argv[2]}
+data = RLHFDataset(data_files=sys.argv[1], tokenizer=tokenizer, config=OmegaConf.create(config), processor=Processor())
+batch = collate_fn([data[i] for i in range(len(data))])
+print(json.dumps({
+    "rows": len(data),
+    "ids": list(batch["input_ids"].shape),
+    "sizes": [one["image"][0].size for one in batch["multi_modal_data"]],
+    "truths": [one["ground_truth"] for one in batch["reward_model"]],
+    "sources": list(batch["data_source"]),
+    "visual": int((batch["input_ids"][0] == tokenizer.convert_tokens_to_ids(IMAGE)).sum()),
+}))
+"""
+
+
+@pytest.mark.optin
+@pytest.mark.timeout(900)
+def test_the_parquet_loads_in_verls_own_dataset_class(tmp_path: Path) -> None:
+    """In the interpreter VLMCONSOLE_VERL_PYTHON (`vlmconsole env make verl-0.6.1`), or with VLMCONSOLE_VERL_SITE, a
+    `pip install --target` folder of verl 0.6.1, its dependencies and transformers 4.57.1, on this one's path."""
+    python, site = os.environ.get("VLMCONSOLE_VERL_PYTHON"), os.environ.get("VLMCONSOLE_VERL_SITE")
+    if not (python or site):
+        pytest.skip("neither VLMCONSOLE_VERL_PYTHON nor VLMCONSOLE_VERL_SITE is set")
+    recipe = tmp_path / "few.toml"
+    split = '[[splits]]\nname = "train"\nrole = "train"\nparts = [{ group = "regular", count = 3 }]\n'
+    recipe.write_text(f'title = "few"\nseed = 5\n{split}')
+    file = make_dataset(load_recipe(str(recipe)), tmp_path / "datasets") / "train.parquet"
+    done = subprocess.run(
+        [python or sys.executable, "-c", DATASET, str(file), str(tmp_path / "cache")],
+        capture_output=True,
+        text=True,
+        timeout=800,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf"), "PYTHONPATH": site or ""},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = json.loads(done.stdout.strip().splitlines()[-1])
+    assert (said["rows"], said["ids"], said["visual"]) == (3, [3, 512], 64)
+    assert said["sizes"] == [[448, 448]] * 3 and said["sources"] == ["vlmconsole/counting"] * 3
+    assert said["truths"] == [row.truth for row in read_rows(file)]
