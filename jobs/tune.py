@@ -33,7 +33,7 @@ def run(context: Context, spec: TuneSettings) -> dict[str, Any]:
     cells, base = spec.expand(), spec.baseline()
     for cell in cells:
         spec.profile(cell, profile)  # a parameter that cannot be set is said before anything runs
-    frozen = _freeze(context, spec)
+    frozen = _freeze(context, spec, profile)
     names = [cell.name for cell in cells] + [f"{CONFIRM}chosen", f"{CONFIRM}baseline"]
     book = Cells(context, {name: spec.requests for name in names})
     if context.earlier is not None:
@@ -73,13 +73,17 @@ def _launched(spec: TuneSettings, places: Places) -> ServerProfile:
     return profile
 
 
-def _freeze(context: Context, spec: TuneSettings) -> dict[str, Any]:
-    """Write the rule down with its hash in the ledger, before anything is measured."""
+def _freeze(context: Context, spec: TuneSettings, profile: ServerProfile) -> dict[str, Any]:
+    """Write the rule down with its hash in the ledger, before anything is measured.
+
+    The launch line that the parameters vary is frozen with it: cells of another server are never taken over.
+    """
     from vlmconsole.gates.ledger import Ledger
     from vlmconsole.gates.plan import freeze
     from vlmconsole.measure.tune_rule import CONFIRMED, STEPS
 
-    plan = spec.plan() | {"steps": list(STEPS), "confirmed": CONFIRMED}
+    server = {"engine": profile.engine, "model": profile.model, "launch": _words(profile)}
+    plan = spec.plan() | {"server": server, "steps": list(STEPS), "confirmed": CONFIRMED}
     frozen = freeze(context.run, RULE, plan, Ledger(context.places.ledger))
     context.events.note(f"rule frozen before the first cell: sha256 {frozen.sha256[:16]}… ({RULE})")
     return {"file": RULE, "sha256": frozen.sha256, "t": frozen.t}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from vlmconsole.jobs import tune
 from vlmconsole.jobs.presets import PresetError, load_preset, overlay
@@ -23,9 +24,14 @@ def preset(name: str, *sets: str) -> Any:
     return overlay(load_preset(name), list(sets))
 
 
+@cache
+def lab_rule() -> Rule:
+    found: Rule = preset("tune-lab").rule
+    return found
+
+
 def rule(**changes: Any) -> Rule:
-    lab = preset("tune-lab").rule.model_dump()
-    return Rule.model_validate(lab | changes)
+    return Rule.model_validate(lab_rule().model_dump() | changes)
 
 
 def cell(chunk: int, memory: float, p95: float, throughput: float, **more: Any) -> Measured:
@@ -133,6 +139,7 @@ measured = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(measured, unique_by=lambda one: one.name, max_size=9))
 def test_whatever_was_measured_the_choice_obeys_the_rule(cells: list[Measured]) -> None:
     given_rule = rule()

@@ -128,12 +128,18 @@ def test_a_killed_tuning_goes_on_without_redoing_cells_and_saves_the_confirmed_w
 
 def test_another_rule_or_an_edited_one_takes_nothing_over(places: Places) -> None:
     first, spec = new(places, SPEC)
-    tune._freeze(first, spec)
+    tune._freeze(first, spec, profile())
     first.run.append_jsonl("cells.jsonl", {"name": "chunk-400", "state": "failed"})
     softer = {**SPEC, "rule": {**SPEC["rule"], "close_within": 0.5}}
     job, changed = new(places, softer, first.run)
     with pytest.raises(JobError, match="was measured under another rule"):
         tune.run(job, changed)
+    slower = profile().model_copy(update={"model": "another"})
+    save_profile(places.servers, slower)
+    job, spec = new(places, SPEC, first.run)
+    with pytest.raises(JobError, match="was measured under another rule"):
+        tune.run(job, spec)
+    save_profile(places.servers, profile())
     rule = first.run.file(tune.RULE)
     rule.write_bytes(rule.read_bytes().replace(b"0.1", b"0.9"))
     job, spec = new(places, SPEC, first.run)
