@@ -38,7 +38,7 @@ class GatesScreen(GatesDesk):
             item = self.verdicts.rows.chosen
             self.app.push_screen(Reader(opened.entry.name, gate_parts(opened, item)))
 
-    def on_picked_opened(self, event: Picked.Opened) -> None:  # type: ignore[type-arg]
+    def on_picked_opened(self, event: Picked.Opened) -> None:
         event.stop()
         self.action_open()
 

@@ -202,7 +202,7 @@ class GatesDesk(Screen[None]):
         """Is a text being typed? Then single letters are letters."""
         return isinstance(self.focused, Input)
 
-    def on_picked_chosen(self, event: Picked.Chosen) -> None:  # type: ignore[type-arg]
+    def on_picked_chosen(self, event: Picked.Chosen) -> None:
         event.stop()
         if event.view is self.entries:
             self.look()

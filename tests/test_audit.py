@@ -349,7 +349,7 @@ EVALUATION: list[tuple[Change, str, str]] = [
     (another_picture_after, "test set", "another picture than the plan names"),
     (the_plan_is_frozen_late, "plan frozen", "after the first answer"),
     (another_before, "before", "after was trained from the base itself"),
-    (another_adapter_than_is_said, "evaluated adapters", "was evaluated"),
+    (another_adapter_than_is_said, "evaluated weights", "was evaluated"),
     (a_picture_is_left_out, "pairs", "on one side only"),
 ]
 
@@ -417,7 +417,7 @@ TAMPERING: list[tuple[Change, set[str]]] = [
     (the_plan, {"plan frozen", "seal", "verdict"}),
     (a_sample, {"scores", "seal", "verdict"}),
     (a_picture, {"mini: hashes"}),
-    (the_adapter, {"evaluated adapters", "final adapter", "seal"}),
+    (the_adapter, {"evaluated weights", "final adapter", "seal"}),
     (a_line_of_the_ledger, {"ledger"}),
     (the_test_set, {"test set", "samples", "mini: identity"}),
     (the_development_samples, {"development selection", "seal"}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -16,6 +16,9 @@ from vlmconsole.screens.widgets.picture import picture_view
 from vlmconsole.chats.records import StoredPicture
 from vlmconsole.runs.plain import one_line
 
+if TYPE_CHECKING:
+    from vlmconsole.vision.images import Picture
+
 
 class Zoom(ModalScreen[None]):
     """As large as the terminal allows; any of Esc, q, z, Enter goes back."""
@@ -23,7 +26,7 @@ class Zoom(ModalScreen[None]):
     CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,z,enter", "dismiss", "back", key_display="Esc")]
 
-    def __init__(self, picture: StoredPicture, drawing: Drawing) -> None:
+    def __init__(self, picture: Picture | StoredPicture, drawing: Drawing) -> None:
         super().__init__(classes="zoom")
         self._picture, self._drawing = picture, drawing
 

@@ -91,8 +91,10 @@ def audit(run: RunFolder, places: Places, *, tick: Tick = lambda _: None) -> Aud
         digests = plan["data"]["digests"] if isinstance(plan, dict) and isinstance(plan.get("data"), dict) else {}
         datasets |= {str(name): str(digest) for name, digest in dict(digests).items()}
         trained = _training_of(run, places)
-        if trained is None and _spec(run).get("after_adapter"):
-            found.append(Finding("training", "not verifiable", "the run that made the adapter is not in this lab"))
+        if trained is None and (_spec(run).get("after_adapter") or _spec(run).get("after_model")):
+            found.append(
+                Finding("training", "not verifiable", "the run that made the tested weights is not in this lab")
+            )
     if trained is not None:
         tick(f"the training {trained.name}")
         found += _training(trained, chain, shelves, datasets)
@@ -113,16 +115,16 @@ def _spec(run: RunFolder) -> dict[str, Any]:
 def _training(run: RunFolder, chain: Chain, shelves: Shelves, datasets: dict[str, str | None]) -> list[Finding]:
     """Checks of a training; its datasets are added to those to be looked at."""
     base = _base(str(_spec(run).get("base") or ""))
-    if run.job().get("kind") == "grpo":
-        return audit_policy(run, base)
-    found = audit_training(run, chain, shelves, base)
-    origin = run.read_json("adapter/provenance.json")
+    policy = run.job().get("kind") == "grpo"
+    found = audit_policy(run, base) if policy else audit_training(run, chain, shelves, base)
+    origin = run.read_json("model/provenance.json" if policy else "adapter/provenance.json")
     data = origin.get("data") if isinstance(origin, dict) else None
     for name, digest in (data if isinstance(data, dict) else {}).items():
         datasets.setdefault(str(name), str(digest))
         for role, what in (("train", "training pictures"), ("dev", "development pictures")):
             rows = [(row.uid, row.sha256, row.pixel_sha256) for row in shelves.split(str(name), role)]
-            found.append(isolation(shelves, rows, role, f"{what} of {name}"))
+            if rows or not policy:
+                found.append(isolation(shelves, rows, role, f"{what} of {name}"))
     return found
 
 
@@ -164,8 +166,8 @@ def _base(name: str) -> Path | None:
 
 def _training_of(run: RunFolder, places: Places) -> RunFolder | None:
     """The run that made the evaluated adapter, by the adapter's own account or by where it lies."""
-    named = str(_spec(run).get("after_adapter") or "")
-    folder = _adapter(places, named) if named else None
+    named, whole = (str(_spec(run).get(key) or "") for key in ("after_adapter", "after_model"))
+    folder = _adapter(places, named) if named else Path(whole).expanduser() if whole else None
     if folder is None:
         return None
     origin = RunFolder(folder).read_json("provenance.json")

@@ -200,15 +200,29 @@ def audit_models(run: RunFolder, find: Callable[[str], Path | None]) -> list[Fin
 
     `find` gives an adapter's folder by the name that the run's settings use.
     """
-    summary, spec = run.read_json("summary.json"), run.job().get("spec")
-    summary, spec = (value if isinstance(value, dict) else {} for value in (summary, spec))
-    conditions = run.read_json("conditions.json")
-    conditions = conditions if isinstance(conditions, dict) else {}
-    wrong, told, shas = [], [], {}
+    summary, spec, conditions = (
+        value if isinstance(value, dict) else {}
+        for value in (run.read_json("summary.json"), run.job().get("spec"), run.read_json("conditions.json"))
+    )
+    wrong: list[str] = []
+    told: list[str] = []
+    shas: dict[str, Any] = {}
     for side in SIDES:
-        who = summary.get(side) if isinstance(summary.get(side), dict) else {}
+        said = summary.get(side)
+        who: dict[str, Any] = said if isinstance(said, dict) else {}
         named = str(spec.get(f"{side}_adapter") or "")
         shas[side] = who.get("adapter_sha256")
+        whole = Path(str(spec.get(f"{side}_model") or "")).expanduser() if spec.get(f"{side}_model") else None
+        if whole is not None:
+            try:
+                model = weights_hash(whole)
+            except AuditWeightsError as error:
+                wrong.append(f"{side}: {error}")
+                continue
+            if model != who.get("model_sha256"):
+                text = f"{model[:12]}… now, {str(who.get('model_sha256'))[:12]}… was evaluated"
+                wrong.append(f"the model of {side} is {text}")
+            told.append(f"{side} {model[:12]}…")
         if not named:
             if who.get("adapter_sha256"):
                 wrong.append(f"{side} ran with an adapter that the settings do not name")
@@ -230,7 +244,7 @@ def audit_models(run: RunFolder, find: Callable[[str], Path | None]) -> list[Fin
         if not isinstance(identity, str) or not identity.endswith(f"sha256:{who.get('adapter_sha256')}"):
             wrong.append(f"the conditions of {side} name another adapter: {identity}")
         told.append(f"{side} {now[:12]}…")
-    found = [finding("evaluated adapters", f"unchanged since: {', '.join(told) or 'none was used'}", wrong)]
+    found = [finding("evaluated weights", f"unchanged since: {', '.join(told) or 'none was used'}", wrong)]
     folder = find(str(spec.get("after_adapter") or "")) if spec.get("after_adapter") else None
     origin = RunFolder(folder).read_json("provenance.json") if folder is not None else None
     if isinstance(origin, dict):

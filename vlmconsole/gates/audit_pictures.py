@@ -291,7 +291,9 @@ class _Inspector:
             self.wrong["labels"].append(f"{row.uid}: {said}")
 
     def _coverage(self, split: str, seen: Counter[tuple[str, int, int]]) -> None:
-        parts = next((s["parts"] for s in self.manifest.get("recipe", {}).get("splits", []) if s["name"] == split), [])
+        parts: list[dict[str, Any]] = next(
+            (s["parts"] for s in self.manifest.get("recipe", {}).get("splits", []) if s["name"] == split), []
+        )
         least: Counter[tuple[str, int, int]] = Counter()
         most: Counter[tuple[str, int, int]] = Counter()
         for part in parts:

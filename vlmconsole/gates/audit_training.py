@@ -26,7 +26,8 @@ def audit_training(run: RunFolder, chain: Chain, shelves: Shelves, base: Path | 
     """Every check of one training run. `base` is the model folder that it started from, None when it is not known."""
     summary = _object(run, "summary.json")
     provenance = _object(run, "adapter/provenance.json")
-    data = provenance.get("data") if isinstance(provenance.get("data"), dict) else {}
+    named = provenance.get("data")
+    data: dict[str, Any] = named if isinstance(named, dict) else {}
     found = [
         *_selection(run, chain, shelves, summary),
         _gradients(run),
@@ -129,13 +130,17 @@ def _gradients(run: RunFolder) -> Finding:
         if line.get("step") != number:
             wrong.append(f"line {number} is step {line.get('step')}")
             break
-        if not all(isinstance(one, (int, float)) and math.isfinite(one) for one in (loss, norm)):
+        if not (_finite(loss) and _finite(norm)):
             wrong.append(f"step {number}: loss {loss}, gradient norm {norm}")
-        elif norm <= 0:
+        elif not float(norm or 0.0) > 0:
             wrong.append(f"step {number}: the gradient is zero")
     if not lines:
         return Finding("gradients", "not verifiable", "training.jsonl is missing or empty")
     return finding("gradients", f"{len(lines)} steps in order, each with a finite loss and a gradient", wrong)
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _mask(run: RunFolder, shelves: Shelves, base: Path | None) -> Finding:
@@ -268,7 +273,7 @@ def audit_policy(run: RunFolder, base: Path | None) -> list[Finding]:
         if abs(float(mark.reward) - float(line.get("reward", -1))) > 1e-6:
             where = f"step {line.get('step')} {line.get('uid')}"
             wrong.append(f"{where}: reward {line.get('reward')}, its answer gives {float(mark.reward):g}")
-        groups[line.get("step"), line.get("uid")].append(line)
+        groups[line.get("step"), line.get("group", line.get("uid"))].append(line)
     rewards = finding("rewards", f"{n} answers scored again", wrong) if n else None
     wrong = []
     for (step, uid), lines in groups.items():

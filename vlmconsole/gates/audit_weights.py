@@ -76,7 +76,7 @@ def audit_change(run: Path, claimed: dict[str, Any]) -> list[Finding]:
     visual = [name for name in (*old, *new) if is_visual(name)]
     visual += [str(one.get("name")) for one in claimed.get("tensors", []) if is_visual(str(one.get("name")))]
     before, after = claimed.get("frozen_before") or {}, claimed.get("frozen_after") or {}
-    frozen = []
+    frozen: list[str] = []
     for half in sorted(set(before) | set(after)):
         if before.get(half) != after.get(half):
             text = f"the base's {half} weights were {str(before.get(half))[:12]}… and are {str(after.get(half))[:12]}…"

@@ -171,7 +171,8 @@ def _model(run: RunFolder, places: Places, side: Side) -> tuple[Loaded, int]:
     conditions = (run.read_json("conditions.json", {}) or {}).get(side)
     if not isinstance(spec, dict) or not isinstance(conditions, dict):
         raise ReplayError(f"{run.name} does not say how {side} was asked: its settings or conditions are missing.")
-    who = summary.get(side) if isinstance(summary, dict) and isinstance(summary.get(side), dict) else {}
+    said = summary.get(side) if isinstance(summary, dict) else None
+    who: dict[str, Any] = said if isinstance(said, dict) else {}
     settings = conditions.get("settings") or {}
     folder = bases.base_folder(str(spec.get(f"{side}_model") or spec.get("base") or ""))
     _same("model", adapters.base_sha256(folder), who.get("model_sha256"))
