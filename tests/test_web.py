@@ -155,7 +155,7 @@ async def test_in_a_real_browser(tmp_path: Path) -> None:
             await page.go(found[0])
             await page.call("Emulation.setFocusEmulationEnabled", enabled=True)
             for _ in range(240):
-                if await page.run("document.body.classList.contains('-first-byte')"):
+                if await page.run("Boolean(document.body) && document.body.classList.contains('-first-byte')"):
                     break
                 await asyncio.sleep(0.5)
             else:
