@@ -68,7 +68,7 @@ def test_grid_120(snap_compare: Any, places: Places, theme: str) -> None:
 
 
 def test_failed_80(snap_compare: Any, places: Places) -> None:
-    assert snap_compare(app(places), terminal_size=(80, 24), run_before=after("j", "enter"))
+    assert snap_compare(app(places), terminal_size=(80, 24), run_before=after("enter"))
 
 
 def test_runs_80(snap_compare: Any, places: Places) -> None:

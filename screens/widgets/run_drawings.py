@@ -200,8 +200,8 @@ def waterfalls(found: Sequence[tuple[str, tuple[Bar, ...]]], width: int) -> list
     if not found:
         return []
     made = heading("Each request")
-    legend = [(PREFILL, "$accent"), (" shortest TTFT of the cell  ", "$faint"), (WAIT, "$muted")]
-    legend += [(" beyond it: waiting, or slower  ", "$faint"), (DECODE, "$accent"), (" decode", "$faint")]
+    legend = [(PREFILL, "$accent"), (" shortest TTFT  ", "$faint"), (WAIT, "$muted")]
+    legend += [(" beyond it: waiting or slower  ", "$faint"), (DECODE, "$accent"), (" decode", "$faint")]
     made.append(FigureLine(Content.assemble(*legend)))
     for name, bars in found:
         made += _waterfall(name, bars, width)

@@ -23,6 +23,7 @@ from vlmconsole.screens.widgets.run_drawings import (
 
 from vlmconsole.reports.opened import Opened, Target
 from vlmconsole.reports.parts import Facts, Pictures, Plot, Prose, Section, Table
+from vlmconsole.runs.folder import FINAL
 from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.story import Told
 
@@ -53,9 +54,11 @@ def lines_of(opened: Opened, width: int, marked: Sequence[str] = ()) -> list[Fig
         for part in section.parts:
             if not part.title.startswith("Verdict") and not isinstance(part, Plot) and part.title != "Pairs":
                 made += _part(part, width)
-    for section in opened.sections:
-        if section not in early:
-            made += _section(section, width)
+    late = [one for one in opened.sections if one not in early]
+    if opened.state not in FINAL:  # what it says now before what it was asked for
+        late.reverse()
+    for section in late:
+        made += _section(section, width)
     while made and not made[0].text:
         made = made[1:]
     return made

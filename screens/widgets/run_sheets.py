@@ -64,7 +64,7 @@ class ComparisonSheet(ModalScreen[None]):
         for bar, side in ((BAR_A, self._a), (BAR_B, self._b)):
             n = side.summary.get("n")
             pieces += ["\n", (bar, "$accent"), f" {one_line(side.name, 100)}", (f"  n = {figure(n)}", "$muted")]
-        return Content.assemble(*pieces)
+        return Content.assemble(*pieces, "\n")
 
     def _body(self, width: int) -> list[Content]:
         found = self._comparison

@@ -95,7 +95,7 @@ def chapter(run: RunFolder, places: Places, beside: Path | None = None) -> Chapt
     """Everything of one run. A damaged file costs its own section, with the damage said, never the report."""
     job, state, ledger = run.job(), run.state(), Ledger(places.ledger)
     seal = ledger.verify(run)
-    sections: list[Section] = [*guarded("verdict", run, lambda: judged.sections(run, ledger))]
+    sections: list[Section] = [*guarded("verdict", run, lambda: judged.sections(run, places))]
     sections += guarded("measurement", run, lambda: measured.sections(run))
     sections += guarded("training", run, lambda: learned.sections(run))
     sections += guarded("settings", run, lambda: settings(run, job, sections))

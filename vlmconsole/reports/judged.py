@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
+import base64
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from vlmconsole.gates.desk import GateDesk
 from vlmconsole.gates.figures import COLUMNS, figures
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.metrics import Measures
 from vlmconsole.gates.samples import Sample, Side, read_side
 from vlmconsole.gates.verdict import Judged, Verdict, judge
 from vlmconsole.reports import svg
-from vlmconsole.reports.parts import Column, Facts, Part, Plot, Prose, Section, Table, figure, flat, percent
+from vlmconsole.reports.parts import Column, Facts, Part, Pictures, Plot, Prose, Section, Table, figure, flat, percent
+from vlmconsole.reports.parts import Picture as Shown
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+from vlmconsole.runs.plain import inert
 from vlmconsole.scoring.intervals import paired_interval
+from vlmconsole.vision.images import PictureError
 
+MOST_WRONG = 4  # wrong answers of one group that come with their pictures
+MOST_PICTURES = 32
+PICTURE_BYTES = 512 * 1024
+SHOWN_AS = ("image/png", "image/jpeg", "image/webp")
 MOST_CHANGED = 60  # answers that are set side by side
 
 
-def sections(run: RunFolder, ledger: Ledger) -> list[Section]:
-    """What of these there is of a run; a verdict only where a plan with gates lies in the folder."""
+def sections(run: RunFolder, places: Places, *, pictures: bool = True) -> list[Section]:
+    """What of these there is of a run; a verdict only where a plan with gates lies in the folder.
+
+    pictures: whether wrong answers come with their pictures, which are looked up in the lab's datasets.
+    """
     before, after = run.file("before.jsonl"), run.file("after.jsonl")
     made: list[Section] = []
     if before.exists() or after.exists():
         sides = read_side(before), read_side(after)
         if is_planned(run):
-            made += _verdict(judge(run, ledger))
+            made += _verdict(judge(run, Ledger(places.ledger)))
         else:
             both = before.exists() and after.exists()
             made.append(Section("Before and after", _groups(*sides)) if both else Section("Answers", _one(*sides)))
         changed = _changed(*sides)
         if changed:
             made.append(Section("Answers that changed", changed))
+        if pictures:
+            made += _wrong(run, places, *sides)
     audit = run.read_json("audit.json")
     if isinstance(audit, dict):
         made.append(Section("Audit", _audit(audit)))
@@ -187,6 +202,40 @@ def _changed(before: Side, after: Side) -> list[Part]:
     if len(moved) > MOST_CHANGED:
         note += f" {len(moved) - MOST_CHANGED} more in before.jsonl and after.jsonl."
     return [Table("", columns, rows, marks, note)]
+
+
+def _wrong(run: RunFolder, places: Places, before: Side, after: Side) -> list[Section]:
+    """Wrong answers with their pictures: the worst of each group, so that a person can judge them one by one."""
+    last = after if after.samples else before
+    by: dict[str, list[Sample]] = defaultdict(list)
+    for sample in last.samples.values():
+        if not sample.all_correct:
+            by[sample.group].append(sample)
+    desk, found, missing = GateDesk(places), [], 0
+    for some in by.values():
+        for sample in sorted(some, key=lambda one: (one.partial, one.id))[:MOST_WRONG]:
+            if len(found) >= MOST_PICTURES:
+                break
+            try:
+                picture = desk.picture(sample, run.path)
+            except (PictureError, OSError):
+                missing += 1
+                continue
+            if picture.mime not in SHOWN_AS or len(picture.data) > PICTURE_BYTES:
+                continue
+            first = before.samples.get(sample.id)
+            said = f"{sample.group}, {sample.id}\ntruth {sample.truth}"
+            if first is not None and last is after:
+                said += f"\nbefore {first.answer or 'no answer'}"
+            said += f"\n{'after' if last is after else 'answer'} {sample.answer or 'no answer'}"
+            url = f"data:{picture.mime};base64,{base64.b64encode(picture.data).decode()}"
+            found.append(Shown(url, inert(said)))
+    if not found and not missing:
+        return []
+    wrong = sum(map(len, by.values()))
+    note = f"{len(found)} of {wrong} wrong answers, the worst of each group."
+    note += f" {missing} pictures are in no dataset of this lab any more." if missing else ""
+    return [Section("Wrong answers", [Pictures("", found, note)])]
 
 
 def _audit(audit: dict[str, Any]) -> list[Part]:

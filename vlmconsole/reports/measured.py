@@ -15,6 +15,7 @@ from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import number
 
+MILLI = frozenset({"tpot_s", "itl_s"})
 MOST_BARS = 48  # requests of one waterfall
 SHARES = ("n", "min", "p50", "p90", "p95", "p99", "max")
 TIMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E"}
@@ -135,13 +136,17 @@ def _percentiles(cell: Cell) -> Table:
         found = cell.summary.get(key)
         if isinstance(found, dict):
             per = f" per {cell.summary['itl_per']}" if key == "itl_s" and cell.summary.get("itl_per") else ""
-            rows.append([f"{name}{per}", *(figure(found.get(share), 4) for share in SHARES)])
+            if key in MILLI:
+                values = [found.get("n"), *(_thousand(found.get(share)) for share in SHARES[1:])]
+                rows.append([f"{name}{per}, ms", *map(figure, values)])
+            else:
+                rows.append([f"{name}{per}, s", *(figure(found.get(share)) for share in SHARES)])
     lag = cell.summary.get("lag")
     probe = lag.get("probe") if isinstance(lag, dict) else None
     if isinstance(probe, dict):
         values = [probe.get("n"), *(_thousand(probe.get(share)) for share in SHARES[1:])]
         rows.append(["client's own lag, ms", *map(figure, values)])
-    columns = [Column("s", False), *(Column(share) for share in SHARES)]
+    columns = [Column("", False), *(Column(share) for share in SHARES)]
     notes = [f"{name}: {DEFINITIONS[key].split('. ')[0]}." for key, name in TIMES.items() if key in DEFINITIONS]
     return Table(cell.name or "Requests", columns, rows, note=" ".join(notes) if not cell.name else "")
 
@@ -226,7 +231,7 @@ def conditions(found: Sequence[Cell]) -> list[Part]:
         for key, value in first.items()
         if key not in varied and key not in NOT_SHOWN and value is not None
     ]
-    made: list[Part] = [Facts("The same for all" if len(known) > 1 else "Conditions", same)]
+    made: list[Part] = [Facts("The same for all" if len(known) > 1 else "", same)]
     if varied:
         rows = [
             [name, *(shown(key, one.model_dump(mode="json")[key]) for key in varied), _known(one.n)]

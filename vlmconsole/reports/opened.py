@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.measure.compare import COMPARED, shown
 from vlmconsole.measure.definitions import DEFINITIONS
 from vlmconsole.measure.views import Bar, Cell, PairLine, cells, pairs, waterfalls
@@ -67,7 +66,7 @@ class Opener:
         job, state = run.job(), str(run.state().get("state", "?"))
         sections: list[Section] = []
         if state in FINAL:
-            sections += guarded("verdict", run, lambda: judged.sections(run, Ledger(self.places.ledger)))
+            sections += guarded("verdict", run, lambda: judged.sections(run, self.places, pictures=False))
             sections += guarded("training", run, lambda: _without_curves(learned.sections(run)))
         under = guarded("measurement", run, lambda: _conditions(run))
         sections += guarded("settings", run, lambda: settings(run, job, [*sections, *under]))
