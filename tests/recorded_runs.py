@@ -69,3 +69,23 @@ def hostile_run(places: Places) -> RunFolder:
     run.log.write_text(ATTACK)
     run.set_state("failed", ATTACK, started=1_795_996_300.0, ended=1_795_996_301.0)
     return run
+
+
+def tuned_run(places: Places) -> RunFolder:
+    """A tuning in the form that its job writes: three cells, one dropped, and a choice that was not confirmed."""
+    run = RunFolder.create(places.runs, kind="tune", preset="tune-tiny", spec={}, title="Tuning", home=places.home,
+                           name="20261129-235300-tune-tiny-0000")  # fmt: skip
+    recorded = next(RunFolder(RECORDED / "cb-grid-tiny").read_jsonl("cells.jsonl"))
+    for number, name in enumerate(("small", "large", "dead")):
+        cell = {**recorded, "name": name, "parameters": {"max_num_seqs": 2 + number}}
+        cell["memory"] = {"peak_bytes": (160 + number) * 1024 * 1024}
+        run.append_jsonl("cells.jsonl", cell if name != "dead" else {**cell, "state": "failed", "summary": None})
+    choice = {"chosen": "small", "why": "lowest TTFT p95", "steps": ["1. usable: 2 of 3 cells"]}
+    choice["dropped"] = {"dead": "failed: the server ended"}
+    confirmation = {"state": "not confirmed", "said": ["throughput does not hold"]}
+    confirmation["change"] = {"ttft_p95": 0.2616, "peak_bytes": -14397440}
+    rule = {"throughput_floor": 0.95, "sha256": "5d" * 32}
+    run.write_json("summary.json", {"verdict": "not confirmed", "choice": choice, "confirmation": confirmation,
+                                    "rule": rule, "launch": ["server", "--max-num-seqs", "2"]})  # fmt: skip
+    run.set_state("done", started=1_795_996_300.0, ended=1_795_996_301.0)
+    return run

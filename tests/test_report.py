@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from recorded_runs import ATTACK, BENCH, GRID, PROBE, failed_run, hostile_run, lab_with_runs
+from PIL import Image
+from recorded_runs import ATTACK, BENCH, GRID, PROBE, failed_run, hostile_run, lab_with_runs, tuned_run
 
 from vlmconsole.cli import main
 from vlmconsole.measure.views import Bar, cells, grid, pairs, parts, shortest, waterfalls
@@ -98,6 +99,44 @@ def test_what_failed_stays_in_the_report_with_its_cause(places: Places) -> None:
         "Not sealed",
     ):
         assert said in page.text, said
+
+
+def test_a_tuning_shows_its_rule_its_steps_and_that_it_was_not_confirmed(places: Places) -> None:
+    page = Page(book.html([tuned_run(places)], places))
+    for said in ("1. usable: 2 of 3 cells", "dead: failed: the server ended", "Fresh starts: not confirmed", "+26.2 %",
+                 "-14 MiB", "161 MiB", "server --max-num-seqs 2", "5d" * 32):  # fmt: skip
+        assert said in page.text, said
+
+
+def test_a_training_shows_its_curves_epochs_answers_and_pictures(places: Places) -> None:
+    run = RunFolder.create(places.runs, kind="grpo", preset="grpo", spec={"lr": 1e-6}, title="GRPO", home=places.home)
+    run.file("pictures").mkdir()
+    Image.new("RGB", (8, 8), "red").save(run.file("pictures/0123456789abcdef.png"))
+    for step in (1, 2, 3):
+        run.append_jsonl("training.jsonl", {"step": step, "loss": 1 / step, "reward_mean": 0.2 * step})
+        for answer, reward in (("a", 1.0), ("b", 0.0)):
+            row = {
+                "step": step,
+                "uid": f"u{step}",
+                "truth": "T",
+                "answer": answer,
+                "reward": reward,
+                "advantage": reward,
+            }
+            run.append_jsonl("rollouts.jsonl", {**row, "picture": "pictures/0123456789abcdef.png"})
+    for epoch, right in ((2, False), (4, True)):
+        run.append_jsonl(f"dev-epoch{epoch}.jsonl", {"all_correct": right, "reward": float(right)})
+    run.write_json("summary.json", {"epoch": 4})
+    run.write_json(
+        "weights.json", {"visual": {"tensors_changed": 0}, "tensors": [{"name": "q_proj", "change_l2": 0.5}]}
+    )
+    html = book.html([run], places)
+    page = Page(html)
+    for said in ("loss", "mean reward", "3 points. First 0.200, last 0.600.", "4 1 100.0 1 kept", "q_proj 0.500",
+                 "rewards are all equal, so without advantage 0", "visual · changed 0"):  # fmt: skip
+        assert said in page.text, said
+    assert page.tags.count("img") == 3 and page.tags.count("svg") == 3
+    assert html.count("data:image/png;base64,") == 3
 
 
 def test_a_run_that_was_changed_after_sealing_says_so(places: Places) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from vlmconsole import __version__
 from vlmconsole.errors import LabError
 from vlmconsole.gates.ledger import MANIFEST, Ledger
-from vlmconsole.reports import judged, learned, measured
+from vlmconsole.reports import judged, learned, measured, tuned
 from vlmconsole.reports.parts import UNKNOWN, Facts, Part, Prose, Section, flat, shown
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder
@@ -97,6 +97,7 @@ def chapter(run: RunFolder, places: Places, beside: Path | None = None) -> Chapt
     seal = ledger.verify(run)
     sections: list[Section] = [*guarded("verdict", run, lambda: judged.sections(run, places))]
     sections += guarded("measurement", run, lambda: measured.sections(run))
+    sections += guarded("tuning", run, lambda: tuned.sections(run))
     sections += guarded("training", run, lambda: learned.sections(run))
     sections += guarded("settings", run, lambda: settings(run, job, sections))
     listed, more = _files(run, beside)

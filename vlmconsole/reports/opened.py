@@ -9,7 +9,7 @@ from itertools import islice
 from vlmconsole.measure.compare import COMPARED, shown
 from vlmconsole.measure.definitions import DEFINITIONS
 from vlmconsole.measure.views import Bar, Cell, PairLine, cells, pairs, waterfalls
-from vlmconsole.reports import judged, learned, measured
+from vlmconsole.reports import judged, learned, measured, tuned
 from vlmconsole.reports.book import guarded, settings
 from vlmconsole.reports.parts import Section, flat
 from vlmconsole.reports.shelf import Stamp, moved
@@ -67,6 +67,7 @@ class Opener:
         sections: list[Section] = []
         if state in FINAL:
             sections += guarded("verdict", run, lambda: judged.sections(run, self.places, pictures=False))
+            sections += guarded("tuning", run, lambda: tuned.sections(run))
             sections += guarded("training", run, lambda: _without_curves(learned.sections(run)))
         under = guarded("measurement", run, lambda: _conditions(run))
         sections += guarded("settings", run, lambda: settings(run, job, [*sections, *under]))

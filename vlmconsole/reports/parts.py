@@ -117,7 +117,7 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return figure(value, 6)
+        return f"{value:.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:.6g}"
     if isinstance(value, list | tuple) and all(not isinstance(item, dict | list) for item in value):
         text = ", ".join(shown(item) for item in value) or "none"
     else:
