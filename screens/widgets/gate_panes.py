@@ -49,6 +49,7 @@ class Verdicts(Vertical):
 
     def on_mount(self) -> None:
         self.empty.display = False
+        self.head.say(Content(" reading runs and plans …").stylize("$muted"))
 
     def show_empty(self, text: Content) -> None:
         """Nothing to judge: how to come to something, in the table's place."""

@@ -129,7 +129,7 @@ class GateRows(Picked[Judged | Gate]):
 
     def header(self, width: int) -> Content:
         wide = width >= WIDE
-        text = f"   {'group':<9} {'measure':<14} {'limit':>8}"
+        text = f"   {'group':<9} {'measure':<14} {'limit':>9}"
         text += f" {'before':>7} {'after':>7} {'margin':>8}" if wide else f" {'measured':>9} {'margin':>8}"
         bar = _bar_width(width)
         text += f"  {'gain, 95 %':<{bar}}" if wide and bar else ""
@@ -144,7 +144,7 @@ class GateRows(Picked[Judged | Gate]):
         sign, style = (MARKS[judged.verdict], STYLES[judged.verdict]) if known else ("·", "$muted")
         pieces: list[Content | str | tuple[str, str]] = [
             " ", (sign, style), " ", f"{one_line(gate.group, 9):<9} ", (f"{measure:<14} ", "$muted"),
-            f"{judged.limit_text.replace(' points', ' pts'):>8}",
+            f"{judged.limit_text.replace(' points', ' pts'):>9}",
         ]  # fmt: skip
         if not known:
             return Content.assemble(*pieces)
@@ -176,7 +176,7 @@ WIDE = 80  # cells from which on before and after are shown
 
 def _bar_width(width: int) -> int:
     """Cells left for the interval's bar."""
-    left = width - 85
+    left = width - 86
     return 0 if left < 9 else min(24, left)
 
 
