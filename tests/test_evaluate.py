@@ -339,3 +339,88 @@ def test_agreement_counts_like_answers_and_still_says_why_the_runs_may_not_be_pa
     assert "Not to be paired" in found.sentence() and "batch" in found.sentence()
     assert json.loads(json.dumps(found.to_json()))["pairable"] is False
     assert agreement(one, one).unlike == ()
+
+
+def test_the_paired_server_changes_its_model_and_nothing_else(tmp_path: Path) -> None:
+    from vlmconsole.engines import servers
+    from vlmconsole.engines.profile import load_profiles
+    from vlmconsole.errors import LabError
+    from vlmconsole.evaluation.served import with_model
+
+    profiles, places = load_profiles(None), Places(tmp_path)
+    python = places.environments / "sglang-0.5.5" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    before, after = (
+        servers._command(with_model(profiles["sglang-paired"], tmp_path / name), places, 30000)
+        for name in ("one", "two")
+    )
+    assert [(a, b) for a, b in zip(before, after, strict=True) if a != b] == [
+        (str(tmp_path / "one"), str(tmp_path / "two"))
+    ]
+    line = " ".join(after)
+    for flags in (
+        "--dtype bfloat16 --context-length 4096 --tp-size 1 --max-running-requests 1",
+        "--chunked-prefill-size 2048 --mem-fraction-static 0.60 --random-seed 42",
+        "--disable-radix-cache --disable-overlap-schedule --disable-cuda-graph --enable-deterministic-inference",
+    ):
+        assert flags in line
+    fixed = profiles["sglang-paired"]
+    assert fixed.launch is not None
+    launch = fixed.launch.model_copy(update={"argv": ("python", "-m", "server", "--model", "mine")})
+    with pytest.raises(LabError, match="names its model itself"):
+        with_model(fixed.model_copy(update={"launch": launch}), tmp_path)
+
+
+def test_a_server_whose_settings_change_on_the_way_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vlmconsole.engines import servers
+    from vlmconsole.engines.effective import EffectiveSettings
+    from vlmconsole.engines.profile import ServerProfile
+    from vlmconsole.errors import LabError
+    from vlmconsole.evaluation.served import served
+    from vlmconsole.measure.bench import Server
+
+    now = EffectiveSettings("sglang", version="0.5.5", running_limit=1, values={"chunked-prefill-size": 2048})
+
+    async def readback(profile: ServerProfile) -> EffectiveSettings:
+        return now
+
+    monkeypatch.setattr(servers, "readback", readback)
+    profile = ServerProfile(name="s", engine="sglang", base_url="http://127.0.0.1:9", model="m", served_model="m")
+    settings = EvaluateSettings(data=["small"], backend="server", server="s")
+    with served(settings, "before", Server(profile, now, "m"), Places(tmp_path)) as model:
+        said = model.conditions()
+        assert (said.running_limit, said.client_concurrency, said.temperature, said.seed) == (1, 1, 0.0, 42)
+        now = EffectiveSettings("sglang", version="0.5.5", running_limit=1, values={"chunked-prefill-size": 512})
+        with pytest.raises(LabError, match="chunked-prefill-size 2048 → 512"):
+            model.conditions()
+
+
+def test_a_comparison_of_a_model_with_itself_is_refused(tmp_path: Path) -> None:
+    from vlmconsole.jobs.contract import JobError
+
+    run = RunFolder.create(tmp_path / "runs", kind="evaluate", preset="x", spec={}, title="t", home=tmp_path)
+    with pytest.raises(JobError, match="the same model"):
+        KIND.run(Context(run, Places(tmp_path)), EvaluateSettings(data=["small"]))
+
+
+def test_notes_and_agreement_on_the_command_line(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    from vlmconsole.cli import main
+
+    run, evaluation = bench.attempt(plan=False, paired=False)
+    evaluation.answer()
+
+    def told(*words: str) -> Any:
+        with pytest.raises(SystemExit) as ended:
+            main(["--home", str(bench.home), "--json", "gates", *words])
+        out = capsys.readouterr().out
+        return ended.value.code, json.loads(out) if out.strip() else None
+
+    assert told("note", run.name, "--sample", "small-test-naming-00001", "--tag", "wrong target")[0] == 0
+    code, value = told("notes", run.name)
+    assert (code, value["tags"], value["notes"][0]["side"]) == (0, {"wrong target": 1}, "before")
+    assert told("note", run.name, "--sample", "nosuch", "--tag", "x")[0] == 2
+    code, value = told("agree", run.name, run.name)
+    assert (code, value["share"], value["pairable"]) == (0, 1.0, True)

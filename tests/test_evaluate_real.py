@@ -1,0 +1,135 @@
+"""Evaluation of the bundled model for real: killed and resumed, and the same base through two backends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vlmconsole.jobs.contract import Context
+from vlmconsole.jobs.evaluate import KIND
+from vlmconsole.jobs.launch import create_run, start_worker
+from vlmconsole.jobs.presets import load_preset, overlay
+
+from vlmconsole.engines.profile import save_profile
+from vlmconsole.engines.servers import Ready
+from vlmconsole.evaluation.agreement import agreement
+from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.gates.bind import freeze_for_run
+from vlmconsole.gates.ledger import Ledger
+from vlmconsole.gates.rules import parse_plan
+from vlmconsole.gates.verdict import judge
+from vlmconsole.measure.compare import compare
+from vlmconsole.runs.conditions import Conditions
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def lines(run: RunFolder, side: str) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if k not in ("t", "seconds")} for line in run.read_jsonl(f"{side}.jsonl")]
+
+
+def random_adapter(folder: Path) -> Path:
+    """A language-side adapter with random matrices: it changes answers, and is the better for nothing."""
+    torch = pytest.importorskip("torch")
+    from vlmconsole.training import adapters, bases, lora, model
+    from vlmconsole.training.provenance import Provenance, write_provenance
+
+    base = bases.base_folder("")
+    loaded = model.load(base)
+    adapted = lora.inject(loaded.model, seed=3)
+    dice = torch.Generator().manual_seed(5)
+    for name, value in adapted.named_parameters():
+        if "lora_B" in name:
+            value.data = torch.randn(value.shape, generator=dice) * 0.05
+    adapted.save_pretrained(folder)
+    origin = Provenance("sft", bases.BUNDLED, adapters.base_sha256(base), "float32", 8, 16, {}, "none")
+    write_provenance(folder, origin)
+    return folder
+
+
+def test_killed_in_both_sides_and_resumed_it_is_the_run_that_was_never_killed(tmp_path: Path) -> None:
+    places = Places(tmp_path).ensure()
+    random_adapter(places.adapters / "random")
+    preset = load_preset("eval-groups-tiny", places)
+    sets = ["paired=true", "after_adapter=random", "batch=4", "threads=1", 'groups=["regular", "high"]', "limit=6"]
+    spec = overlay(preset, sets)
+
+    def attempt(earlier: RunFolder | None, kill_at: int | None) -> RunFolder:
+        run = create_run(places, preset, spec, earlier)
+        worker = start_worker(run)
+        while worker.poll() is None:
+            have = sum(1 for side in ("before", "after") for _ in run.read_jsonl(f"{side}.jsonl"))
+            if kill_at is not None and have >= kill_at:
+                os.killpg(worker.pid, signal.SIGKILL)
+            time.sleep(0.01)
+        return run
+
+    whole = attempt(None, None)
+    assert whole.state()["state"] == "done", whole.log.read_text()
+    first = attempt(None, 4)
+    second = attempt(first, 16)
+    third = attempt(second, None)
+    assert [run.state()["state"] for run in (first, second, third)] == ["running", "running", "done"]
+    taken = third.read_json("summary.json")["taken_over"]
+    assert taken == sum(1 for side in ("before", "after") for _ in second.read_jsonl(f"{side}.jsonl")) >= 16
+    for side in ("before", "after"):
+        assert lines(third, side) == lines(whole, side)
+        made = [(line["id"], line["t"]) for line in third.read_jsonl(f"{side}.jsonl")]
+        assert {(line["id"], line["t"]) for line in second.read_jsonl(f"{side}.jsonl")} <= set(made)
+        assert len({i for i, _ in made}) == len(made) == 12
+    assert third.read_json("summary.json")["same_answers"] < 12  # the adapter really took part
+
+
+def test_one_base_through_two_backends_agrees_and_is_still_not_paired(tmp_path: Path, mlx_server: Ready) -> None:
+    places = Places(tmp_path).ensure()
+    save_profile(places.servers, mlx_server.profile.model_copy(update={"name": "shared", "launch": None}))
+    common = {"data": ["naming", "eval-groups-tiny"], "paired": False, "groups": ["naming", "regular", "hollow"]}
+    runs = []
+    for more in ({"threads": 1}, {"backend": "server", "server": "shared", "concurrency": 4}):
+        spec = EvaluateSettings.model_validate({**common, **more})
+        run = RunFolder.create(places.runs, kind="evaluate", preset="agree", spec={}, title="t", home=tmp_path)
+        summary = KIND.run(Context(run, places), spec)
+        assert (summary["n"], summary["http_failures"]) == (88, 0)
+        runs.append(run)
+    found = agreement(*runs)
+    assert found.n == 88 and found.share >= 0.98, found.sentence()
+    assert any("engine is" in text for text in found.unlike)
+
+    here, there = (run.read_json("conditions.json")["before"] for run in runs)
+    refused = compare(Conditions.model_validate(here), Conditions.model_validate(there))
+    assert not refused.comparable and "engine" in json.dumps(refused.to_json()["differs"])
+
+    pair = RunFolder.create(places.runs, kind="evaluate", preset="pair", spec={}, title="t", home=tmp_path)
+    group = {"name": "naming", "split": "test-naming", "n": 64, "scorer": "naming"}
+    plan = parse_plan(
+        {
+            "name": "agree",
+            "title": "t",
+            "whose": "the tests' own",
+            "before": "the base",
+            "trained": [0, 3],
+            "pictures": "synthetic",
+            "data": {"recipes": ["naming"]},
+            "generations": {"evaluation": 128},
+            "seeds": {"training": [1]},
+            "groups": [group],
+            "gates": [{"group": "naming", "metric": "partial_drop", "at_most": 5.0}],
+        },
+        "test",
+    )
+    ledger = Ledger(places.ledger)
+    freeze_for_run(plan, pair, tmp_path, ledger)
+    for side, run in zip(("before", "after"), runs, strict=True):
+        kept = [line | {"t": time.time() + 1} for line in run.read_jsonl("before.jsonl") if line["group"] == "naming"]
+        pair.append_jsonl(f"{side}.jsonl", *kept)
+    pair.write_json("conditions.json", {"before": here, "after": there})
+    verdict = judge(pair, ledger)
+    assert verdict.verdict == "CANNOT JUDGE"
+    assert any("off condition: engine is 'in-process' before and 'mlx-vlm' after" in p.text for p in verdict.problems)
