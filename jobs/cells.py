@@ -14,6 +14,7 @@ from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
 
 CELLS = "cells.jsonl"
+LONGEST_WHY = 480  # characters; the whole log is in the run folder
 
 
 class Cells:
@@ -122,7 +123,9 @@ class Cells:
         self, name: str, varied: dict[str, Any], error: LabError, more: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Keep a cell that could not be measured, with the reason."""
-        why = f"{error.message} {error.hint}".strip()
+        why = " ".join(f"{error.message} {error.hint}".split())  # one line: the end of a log may stand in it
+        if len(why) > LONGEST_WHY:
+            why = f"{why[: LONGEST_WHY // 3]} … {why[-2 * LONGEST_WHY // 3 :]}"
         return self._keep({"name": name, "settings": varied, "state": "failed", "why": why, **(more or {})})
 
     def _keep(self, entry: dict[str, Any]) -> dict[str, Any]:

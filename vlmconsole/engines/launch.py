@@ -237,7 +237,8 @@ async def until_ready(
             return
         if time.monotonic() - begun > timeout_s:
             raise LaunchError(f"{running.name} was not ready within {timeout_s:.0f} s.{tail(running.log)}")
-        await asyncio.sleep(_TICK_S)
+        # Every look goes through all processes: beside a start of minutes that is processor time taken from it.
+        await asyncio.sleep(min(0.5, max(_TICK_S, waited / 50)))
 
 
 async def end(running: Running, grace_s: float = 10.0) -> str:
