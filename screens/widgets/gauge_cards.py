@@ -47,7 +47,7 @@ class Card:
         if tile.value is None:
             why = Content(one_line(tile.why or "nothing yet", 200)).wrap(width)
             if len(why) > 2:
-                why[1] = Content(f"{why[1].plain.rstrip()[: width - 1]}…")
+                why[1] = Content(f"{why[1].plain.rstrip(' ;,')[: width - 1]}…")
             style = "$error" if tile.state == "missing" else "$muted"
             said_why = [line.stylize("$muted") for line in why[:2]] + [Content("")] * (2 - len(why))
             return head, Content(f"{SIGNS[tile.state]}–").stylize(style), *said_why, foot

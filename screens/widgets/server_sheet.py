@@ -82,7 +82,7 @@ def _table(settings: tuple[Setting, ...], width: int) -> Content:
         pieces: list[Piece] = [(f"{sign} ", style), (f"{one_line(line.name, named):<{named}}  ", "$muted")]
         pieces += [f"{one_line(line.wanted or '–', asked):<{asked}}  ", (read, style)]
         if line.note:
-            pieces.append((f"   {one_line(line.note, 200)}", "$muted"))
+            pieces.append((f" {one_line(line.note, 200)}", "$muted"))
         lines.append(Content.assemble(*pieces).truncate(named + asked + 6 + room, ellipsis=True))
     return Content("\n").join(lines)
 
@@ -96,7 +96,9 @@ def _rest(sheet: Sheet) -> Content:
         names = ", ".join(one_line(name, 60) for name in effective.adapters)
         pieces += [("\nadapters  ", "$muted"), names or ("none loaded", "$muted")]
         if names:
-            pieces.append(("   v asks with and without one", "$faint"))
+            # A server may take a name and answer with its base all the same.
+            pieces.append(("   named by the server; whether one has an effect, an evaluation tells", "$faint"))
+        pieces.append((f"\n{one_line(effective.cached_rule, 400)}", "$muted"))
         pieces += [(f"\n{one_line(note, 400)}", "$muted") for note in effective.notes]
     pieces += [(f"\n⚠ {one_line(warning, 400)}", "$warning") for warning in sheet.line.profile.warnings()]
     if sheet.line.profile.notes:

@@ -200,15 +200,14 @@ def _sheet(console: Console, value: dict[str, Any], lines: list[Setting]) -> Non
     for one in lines:
         if one.wanted or one.read:
             sign = "≠" if one.state == "differs" else ""
-            said = one.read or ("not told" if value["effective"] else "–")
+            said = f"{one.read} {one.note}".strip() if one.read else "not told" if value["effective"] else "–"
             table.add_row(*(Text(cell) for cell in (sign, one.name, one.wanted or "–", said)))
     if table.row_count:
         console.print(table)
     if value["effective"] is not None:
         adapters = value["effective"]["adapters"]
         console.print(Text(f"  adapters: {', '.join(adapters) if adapters else 'none loaded'}"))
-        notes = (one.note for one in lines if one.note)
-        for note in (*value["effective"]["notes"], *notes):
+        for note in (*value["effective"]["notes"], value["effective"]["cached_rule"]):
             console.print(Text(f"  {note}"))
     elif value["state"] == "ready":
         console.print(Text(f"  settings not read back: {value['not_read_back']}"))

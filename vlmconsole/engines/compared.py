@@ -14,7 +14,8 @@ from vlmconsole.vision.steps import size_text
 
 #: Flags whose meaning stands in a line of its own, under the field's word.
 NAMED = frozenset({"max-running-requests", "max-num-seqs", "context-length", "max-model-len", "dtype",
-                   "disable-radix-cache", "apc-enabled", "model-path", "model", "host", "port"})  # fmt: skip
+                   "disable-radix-cache", "apc-enabled", "model-path", "served-model-name", "model",
+                   "host", "port"})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def compare_settings(
         _setting("running limit B", limit, read.running_limit if read else None),
         _setting("context", context, read.context if read else None),
         _setting("precision", profile.precision or wanted.get("dtype"), read.precision if read else None),
-        _setting("prefix cache", cache, read.prefix_cache if read else None, read.cached_rule if read else ""),
+        _setting("prefix cache", cache, read.prefix_cache if read else None),
         _setting("KV capacity", None, read.kv_tokens if read else None, capacity(profile, read)),
     ]
     names = dict.fromkeys([*(name for name in wanted if name not in NAMED), *known])
@@ -62,7 +63,7 @@ def capacity(profile: ServerProfile, effective: EffectiveSettings | None) -> str
         return ""
     said = []
     if effective.context:
-        said.append(f"= {effective.kv_tokens // effective.context} sequences × {effective.context:,} tokens")
+        said.append(f"tokens = {effective.kv_tokens // effective.context} × {effective.context:,}")
     folder = profile.model_dir()
     if folder is None and effective.model_path and (Path(effective.model_path) / "config.json").is_file():
         folder = Path(effective.model_path)
@@ -86,6 +87,8 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, str) and value in ("true", "false"):
+        return "on" if value == "true" else "off"
     return f"{value:,}" if isinstance(value, int) and value >= 10_000 else str(value)
 
 
