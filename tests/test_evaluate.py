@@ -424,3 +424,24 @@ def test_notes_and_agreement_on_the_command_line(bench: Bench, capsys: pytest.Ca
     assert told("note", run.name, "--sample", "nosuch", "--tag", "x")[0] == 2
     code, value = told("agree", run.name, run.name)
     assert (code, value["share"], value["pairable"]) == (0, 1.0, True)
+
+
+def test_the_development_answers_of_the_training_come_along_to_be_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vlmconsole.jobs import evaluate as job
+
+    from vlmconsole.gates.rules import load_plan
+    from vlmconsole.training.adapters import Adapter
+    from vlmconsole.training.provenance import Provenance
+
+    training = RunFolder.create(tmp_path / "runs", kind="sft", preset="x", spec={}, title="t", home=tmp_path)
+    for epoch in (2, 4, 6):
+        training.append_jsonl(f"dev-epoch{epoch}.jsonl", {"id": f"dev-{epoch}"})
+    origin = Provenance("sft", "b", "0" * 64, "float32", 8, 16, {}, training.name)
+    adapter = Adapter("a", tmp_path, "peft", origin)
+    monkeypatch.setattr(job, "_adapter", lambda context, name: adapter)
+    run = RunFolder.create(tmp_path / "runs", kind="evaluate", preset="y", spec={}, title="t", home=tmp_path)
+    spec = EvaluateSettings(data=["sft-expand-tiny"], plan="sft-7-tiny", after_adapter="a")
+    job._take_development(Context(run, Places(tmp_path)), spec, load_plan("sft-7-tiny"))
+    assert sorted(path.name for path in run.path.glob("dev-*")) == [f"dev-epoch{n}.jsonl" for n in (2, 4, 6)]
