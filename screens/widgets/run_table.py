@@ -48,6 +48,7 @@ SEALS = {
     "ledger broken": ("ledger!", "$error"),
 }
 SEAL, TOOK, BEGAN = 7, 7, 7
+DOUBTFUL = ("INVALID", "CANNOT JUDGE", "not provable", "not confirmed", "no choice")
 
 
 def when(started: float | None, now: float) -> str:
@@ -112,7 +113,7 @@ class RunRows(LineView):
         left = width - 2 - 2 - BEGAN - 2 - SEAL
         took = TOOK if left >= 20 + 12 + TOOK else 0
         left -= took
-        said = max(12, min(20, left - 24))
+        said = max(12, min(20, left - 20))
         return max(8, left - said), said, took
 
     def line(self, y: int, width: int) -> Content:
@@ -152,7 +153,7 @@ def _said(row: Line) -> tuple[str, str]:
         return row.state, "$accent"
     if row.verdict == "FAIL":
         return row.verdict, "$error"
-    tone = "$warning" if row.verdict in ("INVALID", "CANNOT JUDGE", "not provable") else "$muted"
+    tone = "$warning" if row.verdict in DOUBTFUL else "$muted"
     return row.verdict or row.said, tone
 
 

@@ -211,7 +211,8 @@ def _wrong(run: RunFolder, places: Places, before: Side, after: Side) -> list[Se
     for sample in last.samples.values():
         if not sample.all_correct:
             by[sample.group].append(sample)
-    desk, found, missing = GateDesk(places), [], 0
+    desk, missing = GateDesk(places), 0
+    found: list[Shown] = []
     for some in by.values():
         for sample in sorted(some, key=lambda one: (one.partial, one.id))[:MOST_WRONG]:
             if len(found) >= MOST_PICTURES:
