@@ -445,3 +445,34 @@ def test_the_development_answers_of_the_training_come_along_to_be_counted(
     spec = EvaluateSettings(data=["sft-expand-tiny"], plan="sft-7-tiny", after_adapter="a")
     job._take_development(Context(run, Places(tmp_path)), spec, load_plan("sft-7-tiny"))
     assert sorted(path.name for path in run.path.glob("dev-*")) == [f"dev-epoch{n}.jsonl" for n in (2, 4, 6)]
+
+
+def test_the_spread_between_trainings_stands_beside_the_interval_over_pictures(bench: Bench) -> None:
+    from vlmconsole.errors import LabError
+    from vlmconsole.evaluation.spread import spread
+
+    def seed(number: int, wrong: int, **more: Any) -> RunFolder:
+        bad = frozenset(f"small-test-hollow-{n:05d}" for n in range(wrong))
+        sides = {
+            "before": {"wrong": frozenset(f"small-test-hollow-{n:05d}" for n in range(8))},
+            "after": {"wrong": bad, **more},
+        }
+        run, evaluation = bench.attempt(plan=False, per_side=lambda side: sides[side])
+        evaluation.answer()
+        told = run.read_json("conditions.json")
+        told["after"]["adapter"] = f"seed-{number}"
+        run.write_json("conditions.json", told)
+        return run
+
+    one, two = seed(1, 0), seed(2, 3)
+    groups = {found.group: found for found in spread([one, two])}
+    assert groups["hollow"].all_correct == (1.0, 0.7)
+    assert [round(difference, 6) for difference, _, _ in groups["hollow"].intervals] == [0.8, 0.5]
+    assert groups["regular"].all_correct == (1.0, 1.0)
+    assert "70.0–100.0 % all-correct between 2 trainings (100.0, 70.0), n = 10" in groups["hollow"].sentence()
+    with pytest.raises(LabError, match="at least two"):
+        spread([one])
+    with pytest.raises(LabError, match="the same adapter"):
+        spread([one, one])
+    with pytest.raises(LabError, match="not whole: 1 requests of after failed"):
+        spread([one, seed(3, 0, fails=frozenset({"small-test-regular-00003"}))])

@@ -1,9 +1,9 @@
-"""``vlmconsole gates note``, ``notes`` and ``agree``: what reading the answers themselves shows."""
+"""``vlmconsole gates note``, ``notes``, ``agree`` and ``spread``: what reading the answers themselves shows."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -69,6 +69,18 @@ def register(gates: typer.Typer) -> None:
 
         found = agreement(_run(first), _run(second), side)
         emit(found.to_json(), found.sentence())
+
+    @gates.command("spread")
+    def spread(
+        runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="One evaluation for each training seed.")],
+    ) -> None:
+        """How far several trainings lie apart on the same pictures, beside each one's interval over pictures."""
+        from vlmconsole.evaluation.spread import spread as between
+
+        folders = [_run(name) for name in runs]
+        found = between(folders)
+        value = {"runs": [folder.name for folder in folders], "groups": [one.to_json() for one in found]}
+        emit(value, "\n".join(one.sentence() for one in found))
 
 
 def _run(name: str) -> RunFolder:

@@ -1,0 +1,100 @@
+"""The spread between trainings: one evaluation for each training seed, over the same pictures, under like conditions.
+
+An interval over pictures says nothing of other trainings; this says a little: the values themselves, their mean and
+range. It is exploratory: no frozen plan judges by it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vlmconsole.errors import LabError
+from vlmconsole.gates.evidence import CONDITIONS, unlike
+from vlmconsole.gates.metrics import exact, paired
+from vlmconsole.gates.samples import Sample, read_side
+from vlmconsole.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One group: of each run, in order, the shares all-correct and partial (0 to 1) and the difference's interval."""
+
+    group: str
+    n: int
+    all_correct: tuple[float, ...]
+    partial: tuple[float, ...]
+    intervals: tuple[tuple[float, float, float], ...]  # difference of partial, low, high: over pictures
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; the deviation is the sample's (n − 1)."""
+        return {
+            "group": self.group,
+            "n": self.n,
+            "all_correct": list(self.all_correct),
+            "all_correct_mean": statistics.fmean(self.all_correct),
+            "all_correct_range": [min(self.all_correct), max(self.all_correct)],
+            "all_correct_deviation": statistics.stdev(self.all_correct),
+            "partial": list(self.partial),
+            "partial_deviation": statistics.stdev(self.partial),
+            "intervals": [list(interval) for interval in self.intervals],
+        }
+
+    def sentence(self) -> str:
+        """For people: the range between trainings, and each interval over pictures beside it."""
+        shares = ", ".join(f"{100 * share:.1f}" for share in self.all_correct)
+        low, high = 100 * min(self.all_correct), 100 * max(self.all_correct)
+        gains = "; ".join(f"{d:+.3f} [{a:+.3f}, {b:+.3f}]" for d, a, b in self.intervals)
+        text = f"{self.group}: {low:.1f}–{high:.1f} % all-correct between {len(self.partial)} trainings ({shares})"
+        return f"{text}, n = {self.n} pictures each; partial gains over pictures {gains}"
+
+
+def spread(runs: Sequence[RunFolder]) -> list[Spread]:
+    """The spread of `after` over the evaluations of several trainings, group by group.
+
+    Raises LabError for fewer than two runs, other pictures, a failed request, another before, or unlike conditions.
+    """
+    if len(runs) < 2:
+        raise LabError("A spread needs the evaluations of at least two trainings.")
+    sides = [(_side(run, "before"), _side(run, "after")) for run in runs]
+    told = [run.read_json(CONDITIONS) or {} for run in runs]
+    tested = [after.get("after", {}).get("adapter") or after.get("after", {}).get("model_sha256") for after in told]
+    if len(set(tested)) < len(tested):
+        raise LabError("Two of these runs test the same adapter: that is no other training.")
+    for run, (before, after), conditions in zip(runs[1:], sides[1:], told[1:], strict=True):
+        if _asked(before) != _asked(sides[0][0]) or _asked(after) != _asked(sides[0][1]):
+            raise LabError(f"{run.name} asked about other pictures than {runs[0].name}.")
+        wrong = unlike(told[0].get("after", {}), conditions.get("after", {}))
+        if told[0].get("before", {}).get("adapter") != conditions.get("before", {}).get("adapter"):
+            wrong.append("they start from different adapters")
+        if wrong:
+            raise LabError(f"{run.name} is not like {runs[0].name}: {'; '.join(wrong[:3])}.")
+    groups = list(dict.fromkeys(sample.group for sample in sides[0][1].values()))
+    return [_group(group, sides) for group in groups]
+
+
+def _group(group: str, sides: list[tuple[dict[str, Sample], dict[str, Sample]]]) -> Spread:
+    ids = sorted(i for i, sample in sides[0][1].items() if sample.group == group)
+    found = [paired([before[i] for i in ids], [after[i] for i in ids]) for before, after in sides]
+    return Spread(
+        group=group,
+        n=len(ids),
+        all_correct=tuple(float(one.all_correct[1]) for one in found),
+        partial=tuple(float(sum(exact(after[i].partial) for i in ids) / len(ids)) for _, after in sides),
+        intervals=tuple((one.interval.difference, one.interval.low, one.interval.high) for one in found),
+    )
+
+
+def _side(run: RunFolder, name: str) -> dict[str, Sample]:
+    side = read_side(run.file(f"{name}.jsonl"))
+    failed = [sample.id for sample in side.samples.values() if not sample.http_ok or sample.answer is None]
+    if side.problems or failed:
+        why = side.problems[0] if side.problems else f"{len(failed)} requests of {name} failed"
+        raise LabError(f"{run.name} is not whole: {why}.")
+    return side.samples
+
+
+def _asked(samples: dict[str, Sample]) -> set[tuple[str, str, str]]:
+    return {(sample.id, sample.picture_sha256, sample.prompt_sha) for sample in samples.values()}
