@@ -24,7 +24,7 @@ class ModelSpec(Spec):
     warm_up: int = Field(30, ge=0, description="steps of rising learning rate, each phase")
     eyes_share: float = Field(0.5, ge=0, description="weight of the naming loss in the language phase")
     refresh: int = Field(8, ge=0, description="eyes scenes seen beside each language batch")
-    question_steps: int = Field(500, ge=1, description="steps of each of the three stages of short questions")
+    question_steps: int = Field(500, ge=1, description="steps of a stage of short questions")
     question_rate: float = Field(1.5e-3, gt=0, description="AdamW learning rate of those stages")
     question_batch: int = Field(20, ge=2, le=256, description="pictures a step of that phase")
     question_counts: int = Field(5, ge=0, description="counting pictures among them")
@@ -38,7 +38,8 @@ class ModelSpec(Spec):
 def _estimate(spec: ModelSpec) -> Estimate:
     # Seconds a step of 24 (of 20 with 12 beside) as measured, and of the measuring at the end.
     steps = 0.85 * spec.eyes_steps + 1.6 * spec.language_steps
-    seconds = spec.batch / 24 * steps + spec.question_batch / 20 * 1.6 * 3 * spec.question_steps + 0.25 * spec.measure
+    asked = 1.6 * 4.6 * spec.question_steps  # three stages, and a fourth that is longer
+    seconds = spec.batch / 24 * steps + spec.question_batch / 20 * asked + 0.25 * spec.measure
     return Estimate(
         seconds=seconds * 2 / min(2, spec.threads),
         memory_bytes=1_200_000_000,
@@ -63,7 +64,7 @@ def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
     total = before["questions"]
     for stage in lessons.STAGES:
         before[stage.name] = total
-        total += recipe.question_steps
+        total += stage.steps(recipe)
 
     def report(point: pretrain.Point) -> None:
         done = before[point.phase] + point.step

@@ -235,6 +235,30 @@ def echo_chat(seed: str, turns: int = 6) -> QuestionSet:
     return QuestionSet(None, tuple(pairs), ("echo",) * turns)
 
 
+def said_set(seed: str, turns: int = 6) -> QuestionSet:
+    """Questions that name their own answer ("What shape is the red circle?"), half of them about a picture.
+
+    A model whose last token never looks at the words it was asked about cannot learn where in the picture to look:
+    these teach it to, which questions about one thing among others do not by themselves.
+    """
+    rng = random.Random(f"said:{seed}")
+    pairs = []
+    for _ in range(turns):
+        colour, shape = rng.choice(COLOURS), rng.choice(SHAPES)
+        which, word = rng.choice(("What", "Which")), rng.choice(("colour", "color"))
+        pairs.append(
+            rng.choice(
+                (
+                    (f"{which} shape is the {shape}?", shape),
+                    (f"{which} shape is the {colour} {shape}?", shape),
+                    (f"{which} {word} is the {colour} {shape}?", colour),
+                )
+            )
+        )
+    scene = few_things(f"said:{seed}", (2, 3)) if rng.random() < 0.5 else None
+    return QuestionSet(scene, tuple(pairs), ("said",) * turns)
+
+
 def outside_chat(seed: str) -> QuestionSet:
     """One or two turns of small talk without a picture."""
     rng = random.Random(f"outside:{seed}")

@@ -20,6 +20,7 @@ from vlmconsole.counting.questions import (
     few_things,
     outside_chat,
     question_set,
+    said_set,
 )
 from vlmconsole.counting.scene import GROUPS, KINDS, Scene, Wanted, compose, label_json, make_scene
 from vlmconsole.training.model import Turn
@@ -43,7 +44,7 @@ class Recipe:
     warm_up: int = 30
     eyes_share: float = 0.5  # weight of the naming loss, kept up in the language phase
     refresh: int = 8  # eyes scenes seen beside each language batch
-    question_steps: int = 500  # of each of the three stages of questions
+    question_steps: int = 500  # of each stage of questions, but for what a stage makes `longer`
     question_rate: float = 1.5e-3
     question_batch: int = 20  # the first `question_counts` of them count, one is small talk
     question_counts: int = 5
@@ -115,7 +116,9 @@ class Stage:
     `fewest`. `crowd_kinds` and `crowd_each` are numbers of kinds and of things of a kind in a crowd, `things` in
     the other pictures; `asks` are the crowds' questions, `shares` the others'. `echoes` are chats in which
     numbers are only said after: without them the digits past the largest count fade until no adapter on the
-    language half can bring them back, as it leaves the words themselves alone.
+    language half can bring them back, as it leaves the words themselves alone. `said` are sets of questions that name
+    their own answer, `counts` counting pictures in place of the recipe's, `longer` multiplies the recipe's steps, and
+    `colours` is the weight of a colour word in the loss.
     """
 
     name: str
@@ -128,6 +131,14 @@ class Stage:
     asks: tuple[str, ...] = ("colour", "colour", "shape", "shape", "yes_no")
     shares: tuple[tuple[str, int], ...] = tuple(SHARES.items())
     echoes: int = 0
+    said: int = 0
+    counts: int | None = None
+    longer: float = 1.0
+    colours: float = 1.0
+
+    def steps(self, recipe: Recipe) -> int:
+        """How many steps it takes under a recipe."""
+        return round(recipe.question_steps * self.longer)
 
 
 STAGES = (
@@ -146,6 +157,23 @@ STAGES = (
         (("colour", 8), ("larger", 6), ("yes_no", 6), ("shape", 2), ("how_many", 2), ("describe", 2), ("outside", 1)),
         echoes=3,
     ),
+    # What colour has that shape, which of two is larger: the last token has to learn to look at the words first.
+    Stage(
+        "names",
+        0.9,
+        1.2,
+        0.1,
+        (2, 2, 3),
+        (1, 4),
+        (2, 2, 2, 3, 3, 4),
+        ("colour", "colour", "colour", "colour", "yes_no"),
+        (("colour", 7), ("larger", 8), ("yes_no", 5), ("shape", 2), ("how_many", 3), ("describe", 3), ("outside", 1)),
+        echoes=1,
+        said=4,
+        counts=2,
+        longer=1.6,
+        colours=3.0,
+    ),
 )
 
 
@@ -154,13 +182,15 @@ def question_lesson(recipe: Recipe, stage: Stage, step: int, index: int) -> Less
     key = f"{recipe.seed}:{stage.name}:{step}:{index}"
     rng = random.Random(key)
     system = SYSTEM if rng.random() < 0.1 else None
-    if index < recipe.question_counts:
+    if index < (recipe.question_counts if stage.counts is None else stage.counts):
         return _counting_lesson(recipe, key, rng, system)
     if index == recipe.question_batch - 1:
         return _asked_lesson(outside_chat(key), system)
     if index >= recipe.question_batch - 1 - stage.echoes:
         return _asked_lesson(echo_chat(key), system)
-    turns, done = recipe.question_turns, step / recipe.question_steps
+    if index >= recipe.question_batch - 1 - stage.echoes - stage.said:
+        return _asked_lesson(said_set(key), system)
+    turns, done = recipe.question_turns, step / stage.steps(recipe)
     if rng.random() < max(stage.fewest, stage.crowds * (1 - stage.fall * done)):
         return _asked_lesson(crowd_set(key, turns, stage.crowd_kinds, stage.crowd_each, stage.asks), system)
     return _asked_lesson(question_set(key, turns, counts=stage.things, shares=dict(stage.shares)), system)

@@ -4,9 +4,9 @@
 the object whose centre it holds (or nothing). All renderings, layouts, hollow and small objects are in
 here, for later training leaves the vision alone. *Language*: mostly the counting question, which only ever
 shows up to three of each, so that counting further is left to be taught. The naming loss goes on beside it,
-so that the eyes stay sharp. *Questions*, in three stages: mostly short questions, many about one picture, which
-are slow to learn before counting is: what a thing is, then one among others, then the hard ones. The eyes see
-their hardest scenes again, small things on any ground.
+so that the eyes stay sharp. *Questions*, in four stages: mostly short questions, many about one picture, which
+are slow to learn before counting is: what a thing is, then one among others, then the hard ones, then those that
+need the asked words at the last token. The eyes see their hardest scenes again, small things on any ground.
 
 Every batch follows from (seed, phase, step) alone and dropout is not used, so a run stopped anywhere and
 taken up again from its last checkpoint ends in the same weights.
@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.counting.look import COLOURS
 from vlmconsole.counting.scene import KINDS, Scene
 from vlmconsole.training.lessons import (
     STAGES,
@@ -83,9 +84,19 @@ def _look(loaded: Loaded, head: Any, scenes: Sequence[Scene]) -> tuple[Any, floa
 
 
 def language_loss(
-    loaded: Loaded, head: Any, recipe: Recipe, lessons: Sequence[Lesson], more: Sequence[Scene], digits: Any
+    loaded: Loaded,
+    head: Any,
+    recipe: Recipe,
+    lessons: Sequence[Lesson],
+    more: Sequence[Scene],
+    digits: Any,
+    colours: Any | None = None,
+    colour_weight: float = 1.0,
 ) -> tuple[Any, float]:
-    """Loss on the answers' tokens, digits counted twice, and the share of answer tokens right (before the step)."""
+    """Loss on the answers' tokens, digits counted twice, and the share of answer tokens right (before the step).
+
+    `colours` are token ids that count `colour_weight` times.
+    """
     import torch
 
     inputs = encode(loaded, [one.chat for one in lessons], system=[one.system for one in lessons])
@@ -104,6 +115,8 @@ def language_loss(
     each = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
     is_digit = torch.isin(labels, digits)
     weight = torch.where(is_digit, 2.0, 1.0)
+    if colours is not None and colour_weight != 1.0:
+        weight = torch.where(torch.isin(labels, colours), colour_weight, weight)
     right = float((scores.argmax(-1) == labels).float().mean())
     return (each * weight).sum() / weight.sum() + recipe.eyes_share * naming, right
 
@@ -113,6 +126,13 @@ def digit_ids(loaded: Loaded) -> Any:
     import torch
 
     return torch.tensor(loaded.tokenizer.convert_tokens_to_ids(list("0123456789")))
+
+
+def colour_ids(loaded: Loaded) -> Any:
+    """The token ids that colour words are made of, at the beginning of an answer."""
+    import torch
+
+    return torch.tensor(sorted({token for colour in COLOURS for token in loaded.tokenizer(colour)["input_ids"]}))
 
 
 def _rate(step: int, steps: int, warm_up: int) -> float:
@@ -171,11 +191,13 @@ def pretrain(
     torch.set_num_threads(recipe.threads)
     model = loaded.model.train()
     head = new_head(recipe.seed, model.config.vision_config.out_hidden_size)
-    digits = digit_ids(loaded)
+    digits, colours = digit_ids(loaded), colour_ids(loaded)
     visual = model.model.visual
 
     def asked(stage: Stage) -> Callable[[int], tuple[Any, float]]:
-        return lambda step: language_loss(loaded, head, recipe, *question_lessons(recipe, stage, step), digits)
+        return lambda step: language_loss(
+            loaded, head, recipe, *question_lessons(recipe, stage, step), digits, colours, stage.colours
+        )
 
     phases = (
         Phase(
@@ -195,7 +217,7 @@ def pretrain(
         *(
             Phase(
                 stage.name,
-                recipe.question_steps,
+                stage.steps(recipe),
                 recipe.question_rate,
                 [*model.parameters(), *head.parameters()],
                 asked(stage),
