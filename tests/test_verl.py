@@ -349,11 +349,12 @@ def test_advantages_equal_verls_own_function(wheels: Path) -> None:
 # Runs where verl 0.6.1 can be imported. torchvision is asked for by a package that verl reads pictures with, and used
 # for videos only: where it is missing an empty one stands in.
 DATASET = r"""
-import importlib.util, json, sys, types
+import importlib.machinery, importlib.util, json, sys, types
 from transformers import AutoTokenizer, ProcessorMixin
 if importlib.util.find_spec("torchvision") is None:
     for name in ("torchvision", "torchvision.io", "torchvision.transforms"):
         sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)
     sys.modules["torchvision"].__version__ = "0.0"
     sys.modules["torchvision"].io = sys.modules["torchvision.io"]
     transforms = sys.modules["torchvision"].transforms = sys.modules["torchvision.transforms"]
@@ -366,7 +367,7 @@ from vlmconsole.training.model import IMAGE, image_processor
 tokenizer, images = AutoTokenizer.from_pretrained(base_folder("")), image_processor(base_folder(""))
 
 class Processor:
-    image_processor, image_token = images, IMAGE
+    image_processor, image_token, tokenizer = images, IMAGE, tokenizer
     apply_chat_template = staticmethod(tokenizer.apply_chat_template)
     def __call__(self, text, images=None, videos=None, videos_kwargs=None, return_tensors=None):
         seen = self.image_processor(images=images, return_tensors="pt")
