@@ -35,7 +35,7 @@ class Plot:
     log: bool = False
 
 
-class Clock(AxisFormatter):
+class Clock(AxisFormatter):  # type: ignore[misc]
     """Ticks at round times of day, few enough to be read."""
 
     STEPS = (10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600)
@@ -51,7 +51,7 @@ class Clock(AxisFormatter):
         return [time.strftime("%H:%M:%S" if fine else "%H:%M", time.localtime(tick)) for tick in ticks]
 
 
-class Scale(AxisFormatter):
+class Scale(AxisFormatter):  # type: ignore[misc]
     """Round values of the unit; with `log` the axis holds decimal logarithms, labelled as the values they stand for."""
 
     def __init__(self, unit: str, log: bool = False) -> None:
@@ -148,8 +148,8 @@ def _limits(plot: Plot) -> tuple[float, float]:
     values = [value for curve in plot.curves for value in curve.values]
     if plot.log:
         positive = [math.log10(value) for value in values if value > 0] or [0.0]
-        low, high = math.floor(min(positive) - 0.05), math.ceil(max(positive) + 0.05)
-        return float(low), float(max(high, low + 1))
+        floor, ceiling = math.floor(min(positive) - 0.05), math.ceil(max(positive) + 0.05)
+        return float(floor), float(max(ceiling, floor + 1))
     high = max(values, default=0.0)
     if plot.curves and plot.curves[0].unit == "share":
         return 0.0, 1.0

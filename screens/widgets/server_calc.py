@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -72,7 +72,7 @@ def worked_out(values: dict[str, str], pictures: ProcessorSettings, notes: tuple
 class Calculators(ModalScreen[None]):
     """Both on one sheet; what is typed is worked out at once."""
 
-    CSS_PATH: ClassVar[list[Path]] = [DIALOGS, Path(__file__).parent.parent / "servers.tcss"]
+    CSS_PATH: ClassVar[Any] = [DIALOGS, Path(__file__).parent.parent / "servers.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "back", key_display="Esc")]
 
     def __init__(self, profile: ServerProfile | None) -> None:

@@ -90,7 +90,7 @@ def _table(settings: tuple[Setting, ...], width: int) -> Content:
 def _rest(sheet: Sheet) -> Content:
     pieces: list[Piece] = []
     effective = sheet.effective
-    if effective is None and sheet.unread:
+    if effective is None and sheet.unread and sheet.line.status.state == "ready":  # else the state says it already
         pieces.append((f"\nnot read back: {one_line(sheet.unread, 400)}", "$muted"))
     if effective is not None:
         names = ", ".join(one_line(name, 60) for name in effective.adapters)

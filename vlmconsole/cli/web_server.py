@@ -34,7 +34,7 @@ OWN = {"console.css": "text/css", "upload.js": "text/javascript"}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class ConsoleServer(Server):  # type: ignore[misc]
+class ConsoleServer(Server):
     """Serves one console process per open page on the socket it is given."""
 
     def __init__(self, places: Places, listening: socket.socket) -> None:
