@@ -118,7 +118,11 @@ def test_sglang_is_given_a_name_that_holds_the_hash(places: Places) -> None:
     profile = make_profile({"name": "s", "engine": "sglang", "model": str(BASE), "base_url": "http://127.0.0.1:9"}, "s")
     chosen = select("taught", profile, None, places)
     assert chosen is not None and chosen.sha256 is not None
-    assert chosen.selector == f"taught-{chosen.sha256[:12]}" and chosen.folder == places.adapters / "taught"
+    assert chosen.selector == f"taught-{chosen.sha256[:12]}" and chosen.folder is not None
+    # SGLang takes no pattern for the layers, only their names.
+    config = json.loads((chosen.folder / "adapter_config.json").read_text())
+    names = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
+    assert config["target_modules"] == names and adapters.open_adapter(chosen.folder).sha256 == chosen.sha256
     own = select("resident", profile, None, places)
     assert own is not None and own.selector == "resident" and "not checked" in own.notes[0]
 

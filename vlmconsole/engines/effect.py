@@ -71,9 +71,12 @@ async def effect(client: ChatClient, adapter: SelectedAdapter, messages: Sequenc
 async def with_effect(client: ChatClient, adapter: SelectedAdapter, messages: Sequence[Message]) -> SelectedAdapter:
     """The adapter with a note on its effect, where the engine may answer with the base unasked; elsewhere as it is.
 
-    mlx-vlm says which adapter is loaded, and loads it or refuses. Raises EngineError.
+    mlx-vlm says which adapter is loaded, and loads it or refuses. Asked is the text alone under a system message of
+    ours: the measured question that follows must find neither its prefix nor its picture in a cache of the server.
+    Raises EngineError.
     """
     if client.profile.engine == "mlx":
         return adapter
-    found = await effect(client, adapter, messages)
+    text = next((m.text for m in reversed(messages) if m.role == "user" and m.text.strip()), "Describe the picture.")
+    found = await effect(client, adapter, [Message("system", "A look at an adapter's effect."), Message("user", text)])
     return replace(adapter, notes=(*adapter.notes, f"adapter {adapter.name}: {found}"))

@@ -136,4 +136,5 @@ async def make_ready(
     said = parse_object(response.content) or {}
     if response.status_code != 200 or said.get("success") is False:
         why = text(said.get("error_message")) or http_error(profile, response.status_code, response.content)
-        raise EngineError(f"adapter {adapter.name} could not be loaded: {why}; the server needs --enable-lora")
+        how = "; the server must run with --enable-lora" if response.status_code == 404 or "enable" in why else ""
+        raise EngineError(f"adapter {adapter.name} could not be loaded: {why}{how}")

@@ -119,6 +119,30 @@ def served_by_mlx(adapter: Adapter, cache: Path, base: Path | None = None) -> Pa
     return convert_to_mlx(adapter, out, base)
 
 
+def served_by_sglang(adapter: Adapter, cache: Path) -> Path:
+    """The folder that SGLang can load: the adapter's own, or a copy that names its layers in a list.
+
+    Ours are chosen by a pattern, since a list would reach the vision tower too; SGLang takes no pattern, and reads
+    the layers off the weights. Kept in `cache` by the adapter's hash. Raises AdapterError.
+    """
+    config = json.loads((adapter.path / CONFIG).read_text("utf-8"))
+    if not isinstance(config.get("target_modules"), str):
+        return adapter.path
+    out = cache / "adapters" / f"{adapter.sha256[:32]}-sglang"
+    if (out / CONFIG).is_file() and (out / FILES["peft"]).is_file():
+        return out
+    config["target_modules"] = sorted({layer.module.rpartition(".")[2] for layer in layers(adapter)})
+
+    def fill(folder: Path) -> None:
+        shutil.copyfile(adapter.weights, folder / FILES["peft"])
+        (folder / CONFIG).write_text(to_json(config), "utf-8")
+        (folder / ORIGIN).write_text(to_json({"from": adapter.name, "sha256": adapter.sha256}), "utf-8")
+
+    shutil.rmtree(out, ignore_errors=True)
+    out.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return _whole_folder(out, fill)
+
+
 def _whole_folder(out: Path, fill: Callable[[Path], None]) -> Path:
     """Make `out` by filling a folder beside it and renaming that, so nobody sees half of it."""
     if out.exists():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.runs.places import Places
 from vlmconsole.training.adapters import Adapter, AdapterError, check_fits, find_adapter
-from vlmconsole.training.convert import served_by_mlx
+from vlmconsole.training.convert import served_by_mlx, served_by_sglang
 
 if TYPE_CHECKING:
     from vlmconsole.engines.profile import ServerProfile
@@ -67,4 +67,5 @@ def _checked(
     # The hash belongs to the name: the server keeps adapters by name and would go on with an older one's weights.
     short = re.sub(r"[^A-Za-z0-9_-]+", "-", adapter.name).strip("-")[:48]
     selector = f"{short}-{adapter.sha256[:12]}"
-    return SelectedAdapter(adapter.name, selector, adapter.sha256, adapter.path, tuple(notes))
+    folder = served_by_sglang(adapter, places.cache)
+    return SelectedAdapter(adapter.name, selector, adapter.sha256, folder, tuple(notes))
