@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from job_queue import held, lab
 from judged import plan, right, small_dataset, write_run
 from textual.pilot import Pilot
+from textual.worker import WorkerCancelled
 from vlmconsole.screens.gates import GatesScreen
 from vlmconsole.screens.widgets.dialogs import Reader
 from vlmconsole.screens.widgets.gate_rows import interval_bar, run_label, short_answer
@@ -90,7 +92,8 @@ async def settle(pilot: Pilot[None]) -> None:
         await pilot.pause()
         some = list(pilot.app.workers)
         if some:
-            await pilot.app.workers.wait_for_complete(some)
+            with contextlib.suppress(WorkerCancelled):  # a picture that gave way to the next one
+                await pilot.app.workers.wait_for_complete(some)
     await pilot.pause()
 
 
