@@ -22,6 +22,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Static
 from vlmconsole.screens.background import in_background
+from vlmconsole.screens.gauges_text import facts, particulars
 from vlmconsole.screens.keys import bindings
 from vlmconsole.screens.table import SCREENS
 from vlmconsole.screens.widgets.dialogs import Ask, Reader
@@ -37,9 +38,6 @@ from vlmconsole.gauges.curves import curve
 from vlmconsole.gauges.figures import title_of
 from vlmconsole.gauges.recording import Recorder, Replay
 from vlmconsole.gauges.sources import Gauges, default_sources
-from vlmconsole.gauges.words import age_said, job_said, said, said_of
-from vlmconsole.measure.definitions import DEFINITIONS
-from vlmconsole.runs.folder import to_json
 from vlmconsole.runs.plain import inert, one_line
 
 if TYPE_CHECKING:
@@ -49,7 +47,6 @@ PERIOD, SLOW_PERIOD = 1.0, 3.0  # seconds between two paints; on a thin line few
 HIDDEN = 5.0  # seconds between two readings while nobody looks
 WINDOWS = (60.0, 300.0, 600.0, 3600.0, 86400.0)  # seconds that the plot looks back
 PANES = (("Tiles", "gauge-cards"), ("Plot", "gauge-plot"), ("Job and sources", "gauge-facts"))
-_DEFINED = {"ttft": "ttft_s", "tpot": "tpot_s", "throughput": "throughput_tok_s", "in_flight": "in_flight"}
 
 
 @dataclass(frozen=True)
@@ -200,7 +197,7 @@ class GaugesScreen(Screen[None]):
         self.cards.show(found.snapshot)
         if self.plot.display:
             self.plot.show(found.plot, self._state())
-        self.facts.say(self._facts(found.snapshot))
+        self.facts.say(facts(found.snapshot))
 
     def _state(self) -> str:
         parts = []
@@ -212,35 +209,6 @@ class GaugesScreen(Screen[None]):
         if self.paused:
             parts.append(f"paused at {time.strftime('%H:%M:%S', time.localtime(self.paused))}")
         return " · ".join(parts)
-
-    def _facts(self, snapshot: Snapshot) -> Content:
-        """The running job with its conditions, the two queues, and every source that does not answer, with the why."""
-        lines: list[Content] = []
-        job = snapshot.job
-        if job is not None:
-            lines.append(Content.assemble((" running  ", "$accent"), one_line(job_said(job), 400)))
-        else:
-            lines.append(Content(" no job runs").stylize("$muted"))
-        tiles = snapshot.tiles
-        queued, flight = tiles.get("server.queued"), tiles.get("own.in_flight")
-        if queued is not None and flight is not None and queued.value is not None and flight.value is not None:
-            running = tiles["server.running"].value if "server.running" in tiles else None
-            inside = queued.value + (running or 0)
-            text = (
-                f" own in flight {flight.value:g} · server running {said(running, '') or '?'} · queued {queued.value:g}"
-            )
-            lines.append(Content(text).stylize("$muted"))
-            if flight.value > inside:
-                more = f"   {flight.value - inside:g} not in its scheduler: preprocessing, or on the way"
-                lines[-1] = lines[-1] + Content(more).stylize("$warning")
-        for name, source in snapshot.sources.items():
-            if source.state != "ok":
-                sign, style = ("✗", "$error") if source.state == "missing" else ("◌", "$muted")
-                text = f" {name}: {one_line(source.why, 200)}" + (
-                    f". {one_line(source.hint, 160)}" if source.hint else ""
-                )
-                lines.append(Content.assemble((f" {sign}", style), (text, "$muted")))
-        return Content("\n").join(lines)
 
     def show_server(self) -> None:
         """The status line."""
@@ -367,30 +335,8 @@ class GaugesScreen(Screen[None]):
         card, found = self.cards.chosen, self.look_found
         if card is None or found is None:
             return
-        tile = card.tile
-        parts = [("now", f"{said_of(tile.value, tile.total, tile.unit)}   {tile.state}  {tile.why}".rstrip())]
-        if tile.p50 is not None:
-            parts.append(("last ten minutes", f"p50 {said(tile.p50, tile.unit)}   p95 {said(tile.p95, tile.unit)}"))
-        source = found.snapshot.sources.get(tile.source)
-        readings = f", {source.readings} readings" if source is not None else ""
-        parts.append(("source", f"{tile.source}, {age_said(tile.age_s) or 'no reading yet'} old{readings}"))
-        if source is not None and source.why:
-            parts.append(("why it is silent", f"{source.why} {source.hint}".strip()))
-        defined = DEFINITIONS.get(_DEFINED.get(tile.key.partition(".")[2], ""), "")
-        if defined:
-            own = tile.key.startswith("own.")
-            note = (
-                "" if own else "\nThe server's own figure: it leaves out the way there and what comes before its clock."
-            )
-            parts.append(("what it is", defined + note))
-        if found.snapshot.job is not None:
-            parts.append(("conditions of the running job", to_json(found.snapshot.job)))
-        marks = found.snapshot.marks[-20:]
-        if marks:
-            lines = (f"{time.strftime('%H:%M:%S', time.localtime(mark.at))}  {mark.text}" for mark in marks)
-            parts.append(("marks", "\n".join(lines)))
-        parts.append(("from a shell", "vlmconsole gauges --once --json"))
-        self.app.push_screen(Reader(tile.title, [(heading, inert(text)) for heading, text in parts]))
+        parts = particulars(card.tile, found.snapshot)
+        self.app.push_screen(Reader(card.tile.title, [(heading, inert(text)) for heading, text in parts]))
 
 
 def _stop(gauges: Gauges | Replay) -> None:

@@ -1,0 +1,66 @@
+"""The gauges' words: the running job, what does not answer, and all that is known of one figure."""
+
+from __future__ import annotations
+
+import time
+
+from textual.content import Content
+
+from vlmconsole.gauges.board import Snapshot, Tile
+from vlmconsole.gauges.words import age_said, job_said, said, said_of
+from vlmconsole.measure.definitions import DEFINITIONS
+from vlmconsole.runs.folder import to_json
+from vlmconsole.runs.plain import one_line
+
+_DEFINED = {"ttft": "ttft_s", "tpot": "tpot_s", "throughput": "throughput_tok_s", "in_flight": "in_flight"}
+
+
+def facts(snapshot: Snapshot) -> Content:
+    """The running job with its conditions, the two queues, and every source that does not answer, with the why."""
+    lines: list[Content] = []
+    job = snapshot.job
+    if job is not None:
+        lines.append(Content.assemble((" running  ", "$accent"), one_line(job_said(job), 400)))
+    else:
+        lines.append(Content(" no job runs").stylize("$muted"))
+    tiles = snapshot.tiles
+    queued, flight = tiles.get("server.queued"), tiles.get("own.in_flight")
+    if queued is not None and flight is not None and queued.value is not None and flight.value is not None:
+        running = tiles["server.running"].value if "server.running" in tiles else None
+        inside = queued.value + (running or 0)
+        text = f" own in flight {flight.value:g} · server running {said(running, '') or '?'} · queued {queued.value:g}"
+        lines.append(Content(text).stylize("$muted"))
+        if flight.value > inside:
+            more = f"   {flight.value - inside:g} not in its scheduler: preprocessing, or on the way"
+            lines[-1] = lines[-1] + Content(more).stylize("$warning")
+    for name, source in snapshot.sources.items():
+        if source.state != "ok":
+            sign, style = ("✗", "$error") if source.state == "missing" else ("◌", "$muted")
+            text = f" {name}: {one_line(source.why, 200)}" + (f". {one_line(source.hint, 160)}" if source.hint else "")
+            lines.append(Content.assemble((f" {sign}", style), (text, "$muted")))
+    return Content("\n").join(lines)
+
+
+def particulars(tile: Tile, snapshot: Snapshot) -> list[tuple[str, str]]:
+    """(heading, text) of what the figure is, where it comes from, and under which conditions."""
+    parts = [("now", f"{said_of(tile.value, tile.total, tile.unit)}   {tile.state}  {tile.why}".rstrip())]
+    if tile.p50 is not None:
+        parts.append(("last ten minutes", f"p50 {said(tile.p50, tile.unit)}   p95 {said(tile.p95, tile.unit)}"))
+    source = snapshot.sources.get(tile.source)
+    readings = f", {source.readings} readings" if source is not None else ""
+    parts.append(("source", f"{tile.source}, {age_said(tile.age_s) or 'no reading yet'} old{readings}"))
+    if source is not None and source.why:
+        parts.append(("why it is silent", f"{source.why} {source.hint}".strip()))
+    defined = DEFINITIONS.get(_DEFINED.get(tile.key.partition(".")[2], ""), "")
+    if defined:
+        own = tile.key.startswith("own.")
+        note = "" if own else "\nThe server's own figure: it leaves out the way there and what comes before its clock."
+        parts.append(("what it is", defined + note))
+    if snapshot.job is not None:
+        parts.append(("conditions of the running job", to_json(snapshot.job)))
+    marks = snapshot.marks[-20:]
+    if marks:
+        lines = (f"{time.strftime('%H:%M:%S', time.localtime(mark.at))}  {mark.text}" for mark in marks)
+        parts.append(("marks", "\n".join(lines)))
+    parts.append(("from a shell", "vlmconsole gauges --once --json"))
+    return parts
