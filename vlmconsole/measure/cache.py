@@ -214,9 +214,7 @@ def _control(
 
 def _share(pairs: Sequence[Pair]) -> float:
     """The median fall as a share of the cold request's TTFT; 0 where none is known."""
-    shares = [
-        pair.fall_s / pair.cold.ttft_s for pair in pairs if pair.fall_s is not None and pair.cold.ttft_s is not None
-    ]
+    shares = [pair.fall_s / pair.cold.ttft_s for pair in pairs if pair.fall_s is not None and pair.cold.ttft_s]
     return median(shares) if shares else 0.0
 
 
