@@ -48,6 +48,7 @@ async def hello(pilot: Pilot[None], screen: ChatScreen) -> dict[str, object]:
     return dict(facts)
 
 
+@pytest.mark.slow
 async def test_an_adapter_is_chosen_used_kept_and_left(home: Path) -> None:
     async with console(home) as (pilot, screen):
         plain = await hello(pilot, screen)
