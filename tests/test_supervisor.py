@@ -406,3 +406,22 @@ def test_only_one_supervisor_and_it_outlives_whoever_started_it(places: Places) 
     while store.get(number).state not in FINAL and time.monotonic() < deadline:
         time.sleep(0.05)
     assert store.get(number).state == "cancelled"
+
+
+def test_a_foreground_run_ends_though_its_supervisor_was_killed(places: Places) -> None:
+    (places.presets / "count.toml").write_text(
+        'kind = "job_kinds:COUNT"\ntitle = "Counts"\n[spec]\nsteps = 40\nseconds = 0.05\n'
+    )
+    followed = subprocess.Popen(
+        [sys.executable, "-P", "-m", "vlmconsole", "--home", str(places.home), "run", "count", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    store, deadline = Store(places.queue), time.monotonic() + 60
+    while not (found := store.listing(True)) or found[0].state != "running":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    info = process.running(places)
+    assert info is not None
+    os.kill(info["pid"], signal.SIGKILL)
+    out, _ = followed.communicate(timeout=100)
+    assert followed.returncode == 0 and json.loads(out)["state"] == "done"

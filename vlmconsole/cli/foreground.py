@@ -39,7 +39,8 @@ class Foreground:
         look = time.monotonic() - self._looked >= LOOK
         if look:
             self._looked = time.monotonic()
-            if any(job.state == "queued" for job in members) and process.running(self.places) is None:
+            # One that runs needs a supervisor as well: without, nobody books its end.
+            if any(job.state not in FINAL for job in members) and process.running(self.places) is None:
                 process.ensure(self.places)
         for job in members:
             if job.id == self._of and job.state in FINAL:
