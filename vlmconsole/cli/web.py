@@ -37,7 +37,7 @@ def web(
             raise
         fail(
             f"The browser's part is not installed here (module {missing.name} is missing).",
-            "Install it with: pip install 'vlmconsole[web]'",
+            "Install it with: pip install 'vlmconsole[tui]'",
         )
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
