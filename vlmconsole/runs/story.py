@@ -1,8 +1,13 @@
-"""What a run has told so far: curves, notes, progress and its worker's load, gathered from its events as they come."""
+"""What a run has told so far: curves, notes, progress, answers and its worker's load, gathered as they come.
 
-from collections import deque
+Most of it stands in the run's events; an evaluation's answers and a sweep's cells are in files of their own.
+"""
+
+import json
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from vlmconsole.runs.events import EventTail
@@ -12,6 +17,9 @@ from vlmconsole.runs.pace import Pace, Progress, number
 POINTS = 2_000  # of one curve; past it every second one is left out
 CURVES = 64  # names of curves kept; a job that makes up a new name each step must not fill the memory
 NOTES = 200
+ROLLOUTS = 600  # answers with their pictures that are kept, the newest
+TRAILS = 2_000  # pictures whose earlier outcomes are remembered
+SIDES = ("before", "after")
 ROUND = 2 * 1024 * 1024  # bytes of events taken in by one `read`
 
 
@@ -35,6 +43,50 @@ class Note:
 
 
 @dataclass(frozen=True)
+class Rollout:
+    """One answer to one picture while training. ``picture`` is a path inside the run ("" for none); ``advantage`` is
+    None where there is none (development pictures); ``trail`` says of the same picture at earlier steps whether it was
+    right (mean reward 1), oldest first.
+    """
+
+    step: float
+    epoch: float | None
+    uid: str
+    picture: str
+    truth: str
+    answer: str
+    reward: float
+    advantage: float | None
+    right: bool
+    label: str
+    trail: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Answers of one side of an evaluation to one group of pictures, so far; ``reward`` is their sum."""
+
+    side: str
+    group: str
+    n: int
+    right: int
+    reward: float
+    failed: int  # requests that brought no answer
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a sweep as it finished. TTFT in seconds, throughput in tokens a second; None: not measured."""
+
+    name: str
+    state: str
+    why: str
+    ttft_p50: float | None
+    ttft_p95: float | None
+    throughput: float | None
+
+
+@dataclass(frozen=True)
 class Told:
     """A moment of a story, safe to hand to another thread. CPU is per cent of one core, memory bytes."""
 
@@ -44,6 +96,16 @@ class Told:
     cpu: Curve | None = None
     memory: Curve | None = None
     bad: int = 0  # lines of the events that could not be read
+    rollouts: tuple[Rollout, ...] = ()
+    tallies: tuple[Tally, ...] = ()
+    cells: tuple[Cell, ...] = ()
+    now: str = ""  # what a sweep is at, by its last mark
+    left_s: float | None = None  # what a sweep itself expects still to take, seconds, at ``left_at`` (wall)
+    left_at: float = 0.0
+
+    def curve(self, name: str) -> Curve | None:
+        """The curve of that name."""
+        return next((one for one in self.curves if one.name == name), None)
 
 
 class _Growing:
@@ -76,13 +138,22 @@ class RunStory:
         self._curves: dict[str, _Growing] = {}
         self._cpu, self._memory = _Growing("cpu", "%", False), _Growing("memory", "B", False)
         self._notes: deque[Note] = deque(maxlen=NOTES)
+        self._rollouts: deque[Rollout] = deque(maxlen=ROLLOUTS)
+        self._trails: OrderedDict[str, list[tuple[float, float, int]]] = OrderedDict()
+        self._sides = {side: EventTail(run.file(f"{side}.jsonl")) for side in SIDES}
+        self._tallies: dict[tuple[str, str], Tally] = {}
+        self._cells_tail = EventTail(run.file("cells.jsonl"))
+        self._cells: list[Cell] = []
+        self._mark, self._left_at = "", 0.0
+        self._left: float | None = None
         self._began: float | None = None
         self._told = Told()
 
     def read(self) -> Told:
         """Take in what was added, at most ROUND bytes a call, and tell the whole. The same object when nothing was."""
         events = self._tail.read(ROUND)
-        if events or self._tail.bad != self._told.bad:
+        more = self._read_answers() + self._read_cells()
+        if events or more or self._tail.bad != self._told.bad:
             for event in events:
                 self._take(event)
             self._told = Told(
@@ -92,8 +163,37 @@ class RunStory:
                 self._cpu.curve() if self._cpu.points else None,
                 self._memory.curve() if self._memory.points else None,
                 self._tail.bad,
+                tuple(self._rollouts),
+                tuple(self._tallies.values()),
+                tuple(self._cells),
+                self._mark,
+                self._left,
+                self._left_at,
             )
         return self._told
+
+    def _read_answers(self) -> int:
+        """An evaluation's samples, side by side; how many were new."""
+        new = 0
+        for side, tail in self._sides.items():
+            for line in tail.read(ROUND):
+                group = str(line.get("group", ""))[:40]
+                had = self._tallies.get((side, group), Tally(side, group, 0, 0, 0.0, 0))
+                self._tallies[side, group] = Tally(
+                    side,
+                    group,
+                    had.n + 1,
+                    had.right + (line.get("all_correct") is True),
+                    had.reward + (number(line.get("reward")) or 0.0),
+                    had.failed + (line.get("http_ok") is False),
+                )
+                new += 1
+        return new
+
+    def _read_cells(self) -> int:
+        lines = self._cells_tail.read(ROUND)
+        self._cells += [_cell(line) for line in lines]
+        return len(lines)
 
     def _take(self, event: Mapping[str, Any]) -> None:
         t = number(event.get("t")) or 0.0
@@ -114,5 +214,68 @@ class RunStory:
                 value = number(event.get(key))
                 if value is not None:
                     growing.add(t - self._began, value)
+        elif kind == "rollout":
+            self._answer(event)
+        elif kind == "mark":
+            self._mark = str(event.get("text", ""))[:200]
+        elif kind == "cell":
+            self._left, self._left_at = number(event.get("left_s")), t
         else:
             self._pace.add(event)
+
+    def _answer(self, event: Mapping[str, Any]) -> None:
+        step, reward = number(event.get("step")), number(event.get("reward"))
+        if step is None or reward is None:
+            return
+        uid, right = str(event.get("uid") or event.get("picture") or "")[:200], event.get("right")
+        trail = self._trails.setdefault(uid, [])
+        self._trails.move_to_end(uid)
+        while len(self._trails) > TRAILS:
+            self._trails.popitem(last=False)
+        before = tuple(total >= n for then, total, n in trail if then != step)
+        if trail and trail[-1][0] == step:  # one of several answers to it
+            trail[-1] = (step, trail[-1][1] + reward, trail[-1][2] + 1)
+        else:
+            trail.append((step, reward, 1))
+            del trail[:-12]
+        self._rollouts.append(
+            Rollout(
+                step,
+                number(event.get("epoch")),
+                uid,
+                _inside(event.get("picture")),
+                _said(event.get("truth")),
+                _said(event.get("answer")),
+                reward,
+                number(event.get("advantage")),
+                right if isinstance(right, bool) else reward >= 1.0,
+                str(event.get("label") or "")[:80],
+                before,
+            )
+        )
+
+
+def _said(value: object) -> str:
+    """A truth or an answer as text, cut where no screen could show more."""
+    return (value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False))[:4000]
+
+
+def _inside(value: object) -> str:
+    """A picture's path inside the run, "" for anything that leads out of it."""
+    path = PurePosixPath(value) if isinstance(value, str) else PurePosixPath()
+    return str(path) if path.parts and not path.is_absolute() and ".." not in path.parts else ""
+
+
+def _cell(line: Mapping[str, Any]) -> Cell:
+    summary = line.get("summary")
+    figures = summary if isinstance(summary, dict) else {}
+    ttft = figures.get("ttft_s")
+    spread = ttft if isinstance(ttft, dict) else {}
+    return Cell(
+        str(line.get("name", ""))[:80],
+        str(line.get("state", "?"))[:20],
+        str(line.get("why") or ""),
+        number(spread.get("p50")),
+        number(spread.get("p95")),
+        number(figures.get("throughput_tok_s")),
+    )
