@@ -72,7 +72,7 @@ def bench(
     number = adding.add(store, adding.plan(chosen, sets or [], places))
     process.ensure(places)
     say(f"job {number}: {chosen.title}")
-    code = follow_job(store, number, places, cancels=True)
+    code = follow_job(store, number, places, cancels=True) or 0
     job = store.get(number)
     if not job.run:  # it never came to run
         emit({"summary": None, "conditions": None, "run": None, "state": job.state, "reason": job.reason}, job.state)
