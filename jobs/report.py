@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
 
 from vlmconsole.errors import LabError
@@ -17,7 +17,16 @@ PAGE, FLAT = "report.html", "report.json"
 class ReportSpec(Spec):
     """What is reported, in this order."""
 
-    runs: list[str] = Field(min_length=1, description="runs, by name or folder; one that never ran is said")
+    runs: list[str] = Field([], description="runs, by name or folder; one that is not there is said")
+    steps: dict[str, str | None] = Field(
+        {}, description="a flow's steps with their runs, after those; none for a step that never ran, which is said"
+    )
+
+    @model_validator(mode="after")
+    def _something(self) -> ReportSpec:
+        if not self.runs and not self.steps:
+            raise ValueError("name at least one run")
+        return self
 
 
 def run(context: Context, spec: ReportSpec) -> dict[str, Any]:
@@ -27,16 +36,17 @@ def run(context: Context, spec: ReportSpec) -> dict[str, Any]:
     except ImportError as error:
         raise JobError(f"a report needs {error.name}: install it with `pip install 'vlmconsole[report]'`") from None
 
-    found, absent = _found(context, spec.runs)
+    found, absent = _found(context, [*spec.runs, *(run for run in spec.steps.values() if run)])
+    absent += [f"step {name}" for name, run in spec.steps.items() if not run]
     for name in absent:
         context.events.note(f"not in the report: {name} (it has no run)", "warning")
     if not found:
         raise JobError("None of the runs to report is there.", "Name runs that `vlmconsole runs list` shows.")
     page = context.run.file(PAGE)
     context.events.progress(0, 2, unit="file")
-    write_atomic(page, book.html(found, context.places, beside=page).encode("utf-8", "replace"))
+    write_atomic(page, book.html(found, context.places, beside=page, absent=absent).encode("utf-8", "replace"))
     context.events.progress(1, 2, unit="file")
-    write_atomic(context.run.file(FLAT), to_json(flat.as_json(found, context.places)))
+    write_atomic(context.run.file(FLAT), to_json(flat.as_json(found, context.places, absent)))
     context.events.progress(2, 2, unit="file")
     states: dict[str, int] = {}
     for one in found:
@@ -64,5 +74,5 @@ KIND = JobKind(
     title="Report of several runs",
     spec=ReportSpec,
     run=run,
-    estimate=lambda spec: Estimate(20 + 5 * len(spec.runs)),
+    estimate=lambda spec: Estimate(20 + 5 * (len(spec.runs) + len(spec.steps))),
 )

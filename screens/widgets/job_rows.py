@@ -93,6 +93,8 @@ class Columns:
         if job.serves and row.progress is None:
             said = one_line(f"serves {job.serves}", self.bar + 13).ljust(self.bar + 13)
             return Content.assemble((said, "$muted"), "  ", device)
+        if job.kind == "flow" and row.progress is not None and row.progress.total is not None:
+            device = f"{row.progress.done:g} of {row.progress.total:g} {row.progress.unit}"
         return Content.assemble(self._progress(row, now), "  ", device)
 
     def _progress(self, row: Row, now: float) -> Content:

@@ -82,9 +82,10 @@ def add(
 
 
 def show_plan(planned: list[adding.Planned]) -> None:
-    """What adding would queue: settings, device, estimate."""
+    """What adding would queue: settings, device, estimate; of a flow, the whole at the end."""
     value = {"jobs": [one.to_json() for one in planned]}
-    emit(value, "\n".join(text for one in planned for text in _plan_lines(one)))
+    ordered = sorted(planned, key=lambda one: one.job.kind == "flow")
+    emit(value, "\n".join(text for one in ordered for text in _plan_lines(one)))
 
 
 def _after(text: str) -> tuple[int, Mode]:
@@ -97,10 +98,9 @@ def _after(text: str) -> tuple[int, Mode]:
 def _plan_lines(one: adding.Planned) -> Iterator[str]:
     job, guess = one.job, one.estimate
     yield f"{job.step + ': ' if job.step else ''}{job.title} ({job.preset}, kind {job.kind})"
-    if job.kind == "flow":
-        return
-    yield from (f"  {key} = {value}" for key, value in job.spec.items())
-    yield f"  device: {', '.join(job.devices) or 'none'}{', guest of server ' + job.server if job.server else ''}"
+    if job.kind != "flow":
+        yield from (f"  {key} = {value}" for key, value in job.spec.items())
+        yield f"  device: {', '.join(job.devices) or 'none'}{', guest of server ' + job.server if job.server else ''}"
     if job.options.get("environment"):
         yield f"  environment: {job.options['environment']}"
     if one.warning:
@@ -108,7 +108,8 @@ def _plan_lines(one: adding.Planned) -> Iterator[str]:
     if guess is None:
         yield "  time, memory, disk: not known beforehand"
         return
-    parts = [f"about {_duration(guess.seconds)}"] if guess.seconds is not None else []
+    word = "at least" if one.partial else "about"
+    parts = [f"{word} {_duration(guess.seconds)}"] if guess.seconds is not None else []
     for size, what in ((guess.memory_bytes, "memory"), (guess.disk_bytes, "disk")):
         if size is not None:
             parts.append(f"{size / 1024**3:.2g} GiB {what}")
@@ -152,6 +153,8 @@ def _cells(one: JobView) -> tuple[str, ...]:
     if one.progress:
         done, total, unit = one.progress
         progress = f"{done / total:.0%}" if total else f"{done:g} {unit}"
+        if job.kind == "flow":
+            progress = f"{done:g} of {total:g} {unit}"
     name = f"  {job.step}: {job.preset}" if job.flow else job.preset
     return str(job.id), name, job.state, progress, " ".join(job.granted or job.devices), one.why
 

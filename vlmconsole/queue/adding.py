@@ -54,6 +54,7 @@ class Planned:
     job: NewJob
     estimate: Estimate | None = None
     after_steps: tuple[tuple[str, Mode], ...] = ()
+    partial: bool = False  # the estimate's time does not cover all of it
     missing: tuple[str, ...] = ()  # modules that it needs and the console's own Python has not
 
     @property
@@ -99,21 +100,36 @@ def plan(preset: Preset, sets: Sequence[str], places: Places) -> list[Planned]:
         (own[name] if dot and name in own else rest).append(setting)
     if rest:
         raise PresetError(f"in a flow, write --set STEP.key=value (steps: {', '.join(own)})")
-    head = Planned(NewJob(preset.name, "flow", preset.title, {"steps": list(own)}, devices=()))
-    return [head, *(_plan_step(step, own[step.name], places) for step in flow.steps)]
+    steps = [_plan_step(step, own[step.name], places) for step in flow.steps]
+    head = NewJob(preset.name, "flow", preset.title, {"steps": list(own)}, devices=())
+    unknown = [step for step in steps if step.estimate is None or step.estimate.seconds is None]
+    return [Planned(head, together(steps), partial=bool(unknown)), *steps]
+
+
+def together(steps: Sequence[Planned]) -> Estimate:
+    """What the steps of a flow take: times and disk added up, the largest memory; the note names what is not in it."""
+    guesses = [step.estimate or Estimate() for step in steps]
+    seconds = [guess.seconds for guess in guesses if guess.seconds is not None]
+    memory = [guess.memory_bytes for guess in guesses if guess.memory_bytes is not None]
+    disk = [guess.disk_bytes for guess in guesses if guess.disk_bytes is not None]
+    unknown = [step.job.step or "" for step, guess in zip(steps, guesses, strict=True) if guess.seconds is None]
+    note = f"the sum of {len(seconds)} of {len(steps)} steps, one after the other"
+    if unknown:
+        note += f"; not known beforehand: {', '.join(unknown)}"
+    return Estimate(sum(seconds) if seconds else None, max(memory, default=None), sum(disk) if disk else None, note)
 
 
 def _plan_step(step: Step, sets: Sequence[str], places: Places) -> Planned:
     preset = load_preset(step.preset, places)
     preset = replace(preset, spec=merge(preset.spec, step.set))
     one = _plan_one(preset, sets, places)
-    after: dict[str, Mode] = dict.fromkeys(sources(step.set), "ok")
+    after = sources(step.set)
     for text in step.after:
         name, _, mode = text.partition(":")
         if mode not in ("", "ok", "any"):
             raise PresetError(f"step {step.name}: after = “{text}”: write {name} or {name}:any")
         after[name] = "any" if mode == "any" else "ok"
-    return Planned(replace(one.job, step=step.name), one.estimate, tuple(after.items()), one.missing)
+    return Planned(replace(one.job, step=step.name), one.estimate, tuple(after.items()), missing=one.missing)
 
 
 def _plan_one(preset: Preset, sets: Sequence[str], places: Places) -> Planned:

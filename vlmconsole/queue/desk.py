@@ -14,7 +14,7 @@ from vlmconsole.queue.adding import Planned
 from vlmconsole.queue.model import ACTIVE, FINAL, Attempt, Job, Mode
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
-from vlmconsole.queue.view import views
+from vlmconsole.queue.view import steps_done, views
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import Pace, Progress
@@ -115,6 +115,8 @@ class Desk:
         return self._board
 
     def _progress(self, job: Job) -> Progress | None:
+        if job.kind == "flow" and (over := steps_done(self._store, job)) is not None:
+            return Progress(job.started or job.added, *over, note="", rate=None)
         if job.state not in ACTIVE or not job.run:
             return None
         if job.run not in self._paces:

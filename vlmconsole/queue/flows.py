@@ -2,7 +2,8 @@
 
 A step's settings may hold ``${train.adapter}``: the value ``adapter`` in the summary of step *train*, or
 ``${train.run}``, the folder of its run. They are filled in when the step starts; everything else is checked when the
-flow is queued.
+flow is queued. ``${train.run?}`` asks for it only if it is there: the step then follows on *train* however that ended,
+and what is missing is null in a table, nothing in a list or a text.
 """
 
 import re
@@ -12,11 +13,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from vlmconsole.errors import LabError
-from vlmconsole.queue.model import Job
+from vlmconsole.queue.model import Job, Mode
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.folder import RunFolder
 
-PLACE = re.compile(r"\$\{([A-Za-z0-9_-]+)\.([A-Za-z0-9_.-]+)\}")
+PLACE = re.compile(r"\$\{([A-Za-z0-9_-]+)\.([A-Za-z0-9_.-]+)(\??)\}")
 
 
 class FlowError(LabError):
@@ -66,15 +67,20 @@ def read_flow(name: str, spec: dict[str, Any]) -> Flow:
         raise FlowError(f"flow {name}: {place}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
-def sources(value: Any) -> list[str]:
-    """The names of the steps whose results ``value`` asks for."""
+def sources(value: Any) -> dict[str, Mode]:
+    """The steps whose results ``value`` asks for: "ok" where it needs one, "any" where it would only have it."""
     if isinstance(value, str):
-        return [found.group(1) for found in PLACE.finditer(value)]
-    if isinstance(value, dict):
-        return [name for item in value.values() for name in sources(item)]
-    if isinstance(value, list):
-        return [name for item in value for name in sources(item)]
-    return []
+        found: dict[str, Mode] = {}
+        for place in PLACE.finditer(value):
+            if not place.group(3) or place.group(1) not in found:
+                found[place.group(1)] = "any" if place.group(3) else "ok"
+        return found
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    together: dict[str, Mode] = {}
+    for item in inner:
+        for name, mode in sources(item).items():
+            together[name] = mode if together.get(name, mode) == mode else "ok"
+    return together
 
 
 def resolve(store: Store, job: Job) -> dict[str, Any]:
@@ -88,20 +94,35 @@ def resolve(store: Store, job: Job) -> dict[str, Any]:
 
 
 def fill(value: Any, runs: dict[str, str | None]) -> Any:
-    """``value`` with every ``${step.key}`` replaced; a text that is nothing else keeps the result's own type."""
+    """``value`` with every ``${step.key}`` replaced; a text that is nothing else keeps the result's own type.
+
+    Raises FlowError for a result that is not there, unless it is asked for as ``${step.key?}``.
+    """
     if isinstance(value, dict):
         return {key: fill(item, runs) for key, item in value.items()}
     if isinstance(value, list):
-        return [fill(item, runs) for item in value]
+        pairs = [(item, fill(item, runs)) for item in value]
+        return [filled for item, filled in pairs if filled is not None or item is None]
     if not isinstance(value, str):
         return value
     whole = PLACE.fullmatch(value)
     if whole:
-        return _result(whole.group(1), whole.group(2), runs)
-    return PLACE.sub(lambda found: str(_result(found.group(1), found.group(2), runs)), value)
+        return _result(whole, runs)
+    return PLACE.sub(lambda place: str(_result(place, runs) or ""), value)
 
 
-def _result(step: str, key: str, runs: dict[str, str | None]) -> Any:
+def _result(place: re.Match[str], runs: dict[str, str | None]) -> Any:
+    """The value that one place asks for; None when it may be missing and is."""
+    step, key, optional = place.groups()
+    try:
+        return _known(step, key, runs)
+    except FlowError:
+        if optional:
+            return None
+        raise
+
+
+def _known(step: str, key: str, runs: dict[str, str | None]) -> Any:
     run = runs.get(step)
     if run is None:
         raise FlowError(f"step {step} has no run, so its {key} is not known")

@@ -120,16 +120,21 @@ def options(text: str) -> dict[str, Any]:
     return value
 
 
-def flow_state(steps: list[tuple[str, str, str | None]]) -> tuple[str, str | None]:
-    """State and reason of a flow from its steps' (state, name, reason): the worst that has happened, once none runs."""
+def flow_state(steps: list[tuple[str, str, str | None]], open_steps: int = 0) -> tuple[str, str | None]:
+    """State and reason of a flow from its steps' (state, name, reason): the worst that has happened, once none runs.
+
+    open_steps: how many of its queued steps do not wait for one that ended badly, so that it goes on without that.
+    """
     states = [state for state, _, _ in steps]
     if any(state in ACTIVE for state in states):
         return "running", None
-    for bad in ("failed", "lost", "cancelled"):
-        for state, name, reason in steps:
-            if state == bad:
-                # Steps that still wait for it are waiting for a retry: the flow as a whole has come to a stop.
-                return bad, f"step {name}: {reason or bad}"
+    bad = [one for one in ("failed", "lost", "cancelled") if one in states]
+    if bad and open_steps:
+        return "running", None
+    for state, name, reason in steps:
+        if bad and state == bad[0]:
+            # Steps that still wait for it are waiting for a retry: the flow as a whole has come to a stop.
+            return state, f"step {name}: {reason or state}"
     if all(state == "done" for state in states):
         return "done", None
     return ("running" if "done" in states else "queued"), None

@@ -62,10 +62,19 @@ def _read_info(places: Places) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+_begun: dict[Path, "subprocess.Popen[bytes]"] = {}  # the supervisor that this process last started, of each home
+
+
+def _on_its_way(places: Places) -> bool:
+    """Whether the one that was started from here has not come to its lock yet: on a busy machine that takes seconds."""
+    last = _begun.get(places.home)
+    return last is not None and last.poll() is None and _read_info(places).get("pid") != last.pid
+
+
 def ensure(places: Places) -> None:
     """Start the supervisor unless one runs; returns at once. Call it *after* the change it shall see."""
     places.ensure()
-    if running(places) is not None:
+    if running(places) is not None or _on_its_way(places):
         return
     log = places.state / "supervisor.log"
     if log.exists() and log.stat().st_size > LOG_LIMIT:
@@ -73,7 +82,7 @@ def ensure(places: Places) -> None:
     environment = {key: value for key, value in os.environ.items() if key != processes.RUN_MARK}
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        subprocess.Popen(
+        _begun[places.home] = subprocess.Popen(
             [sys.executable, "-P", "-m", "vlmconsole.queue.process", str(places.home)],
             stdin=subprocess.DEVNULL,
             stdout=descriptor,

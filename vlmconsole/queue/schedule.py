@@ -115,6 +115,7 @@ class _Round:
         self.guests = {job.guest_of for job in held if job.guest_of is not None}
         self.awaited: set[int] = set()  # servers that an earlier guest still waits to use
         self.claimed: dict[int, int] = {}  # server → earlier job that waits for it to end
+        self.hopeless = hopeless({want.id: want.after for want in wants if want.after}, states)
         self.coming: dict[str, Want] = {}
         for want in wants:
             # One that must first wait for other jobs may wait for this very guest: a guest never counts on it.
@@ -123,8 +124,9 @@ class _Round:
         self.waits_on: dict[int, int] = {}  # waiting job → the one job it waits for
 
     def _met(self, pair: tuple[int, str]) -> bool:
-        state = self.states.get(pair[0], "gone")
-        return state in OK_STATES or (pair[1] == "any" and state in ENDED)
+        other, mode = pair
+        state = self.states.get(other, "gone")
+        return state in OK_STATES or (mode == "any" and (state in ENDED or other in self.hopeless))
 
     def run(self) -> Decision:
         for want in self.wants:
@@ -326,6 +328,25 @@ class _Round:
             self.claimed.setdefault(holder.id, want.id)
             if holder.id not in self.guests and holder.id not in self.decision.stops:
                 self.decision.stops.append(holder.id)
+
+
+def hopeless(after: Mapping[int, Sequence[tuple[int, str]]], states: Mapping[int, str]) -> set[int]:
+    """Waiting jobs that need the success of one that ended without, or of another such job.
+
+    after: what each waiting job follows on. Only a person's retry could set these going. Who follows on one of them
+    "however it ends" does not wait for that: the report of a flow is made also when a step in its middle broke.
+    """
+    found: set[int] = set()
+    grown = True
+    while grown:
+        grown = False
+        for job, others in after.items():
+            if job not in found and any(
+                mode == "ok" and (other in found or states.get(other) in ENDED - OK_STATES) for other, mode in others
+            ):
+                found.add(job)
+                grown = True
+    return found
 
 
 def _too_few(request: str, have: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from vlmconsole.queue.connection import Connection, fault
 from vlmconsole.queue.model import FINAL, Attempt, Job, Mode, NewJob, QueueLine, flow_state, names, options
+from vlmconsole.queue.schedule import hopeless
 from vlmconsole.queue.schema import QueueError, prepare
 
 BUSY = 30.0  # seconds to wait for another writer before giving up
@@ -148,6 +149,11 @@ class Store:
             (*values, limit),
         )
 
+    def followed(self, number: int) -> list[tuple[int, Mode]]:
+        """The jobs that job ``number`` follows on, each with the end of it that is waited for."""
+        rows = self._db.execute("SELECT other, mode FROM after WHERE job=? ORDER BY other", (number,))
+        return [(int(other), mode) for other, mode in rows]
+
     def waiters(self, number: int) -> list[int]:
         """The jobs that have not ended and wait for job ``number``."""
         rows = self._db.execute(
@@ -238,13 +244,22 @@ class Store:
             self._renew_flow(number)
 
     def again(self, number: int, not_before: float = 0.0, *, by_hand: bool = True) -> None:
-        """A new attempt of an ended job, in its old place; the old attempt is kept beside it."""
-        with self.change() as db:
+        """A new attempt of an ended job, in its old place; the old attempt is kept beside it.
+
+        Of a flow: of every step that did not end well, and of those done ones that went on without such a step (the
+        report, which gets what was missing).
+        """
+        with self.change():
             job = self.get(number)
             if job.kind == "flow":
+                renewed: set[int] = set()
                 for step in self.steps(number):
-                    if step.state in FINAL and step.state != "done":
-                        self.again(step.id)
+                    unmade = step.state in FINAL and step.state != "done"
+                    without = step.state == "done" and any(other in renewed for other, _ in step.after)
+                    if unmade or without:
+                        self._again(step, 0.0, by_hand=True)
+                    if unmade or without or step.state == "queued":
+                        renewed.add(step.id)
                 self._renew_flow(number, itself=True)
                 return
             if job.state not in FINAL or job.state == "done":
@@ -252,6 +267,11 @@ class Store:
                     f"job {number} is {job.state} and has nothing to retry",
                     f"vlmconsole jobs clone {number} runs it anew",
                 )
+            self._again(job, not_before, by_hand=by_hand)
+
+    def _again(self, job: Job, not_before: float, *, by_hand: bool) -> None:
+        number = job.id
+        with self.change() as db:
             db.execute(
                 "INSERT OR REPLACE INTO attempts VALUES (?,?,?,?,?,?,?)",
                 (number, job.attempt, job.run, job.state, job.reason, job.started, job.ended),
@@ -370,9 +390,13 @@ class Store:
         if flow is None:
             return
         steps = self._db.execute(
-            "SELECT state, reason, step, started, ended FROM jobs WHERE flow=?", (flow,)
+            "SELECT id, state, reason, step, started, ended FROM jobs WHERE flow=? ORDER BY id", (flow,)
         ).fetchall()
-        state, reason = flow_state([(step["state"], step["step"], step["reason"]) for step in steps])
+        left = [step["id"] for step in steps if step["state"] == "queued"]
+        after = {step: self.followed(step) for step in left}
+        states = self.states({other for pairs in after.values() for other, _ in pairs})
+        told = [(step["state"], step["step"], step["reason"]) for step in steps]
+        state, reason = flow_state(told, len(left) - len(hopeless(after, states)))
         begun = [step["started"] for step in steps if step["started"]]
         ended = [step["ended"] for step in steps if step["ended"]]
         self._db.execute(

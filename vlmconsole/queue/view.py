@@ -8,7 +8,7 @@ from typing import Any
 
 from vlmconsole.gauges.host import usable_cores
 from vlmconsole.queue.environments import missing
-from vlmconsole.queue.model import Job, QueueLine
+from vlmconsole.queue.model import ACTIVE, FINAL, Job, QueueLine
 from vlmconsole.queue.schedule import Decision, Devices, Held, Want, decide
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.events import EventTail
@@ -114,7 +114,18 @@ def views(store: Store, places: Places, jobs: Sequence[Job], supervised: bool = 
         if ahead >= 0:
             far = f"more than {ahead} jobs are before it"
             decision.why |= {job.id: far for job in jobs if job.state == "queued" and job.id not in decided}
-    return [JobView(job, _why(job, decision, supervised), _progress(job)) for job in jobs]
+    return [
+        JobView(job, _why(job, decision, supervised), steps_done(store, job) if job.kind == "flow" else _progress(job))
+        for job in jobs
+    ]
+
+
+def steps_done(store: Store, flow: Job) -> tuple[float, float | None, str] | None:
+    """(steps that are over, all of them, unit) of a flow that has begun and not ended; a failed step is over too."""
+    if flow.state not in ACTIVE:
+        return None
+    states = [step.state for step in store.steps(flow.id)]
+    return sum(state in FINAL for state in states), len(states), "steps"
 
 
 def _why(job: Job, decision: Decision, supervised: bool) -> str:

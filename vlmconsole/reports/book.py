@@ -61,17 +61,26 @@ class Chapter:
     more_files: int
 
 
-def html(runs: Sequence[RunFolder], places: Places, *, beside: Path | None = None, now: float | None = None) -> str:
+def html(
+    runs: Sequence[RunFolder],
+    places: Places,
+    *,
+    beside: Path | None = None,
+    now: float | None = None,
+    absent: Sequence[str] = (),
+) -> str:
     """The report on ``runs`` as one page.
 
-    beside: the file it will be written to, so that its links reach the raw files. now: wall time, seconds. Raises
-    LabError when the extra for reports is not installed.
+    beside: the file it will be written to, so that its links reach the raw files. now: wall time, seconds. absent:
+    what should be in it and has no run; the page says so. Raises LabError when the extra for reports is not installed.
     """
     template = _template()
     chapters = [chapter(run, places, beside) for run in runs]
     title = chapters[0].title if len(chapters) == 1 else f"{len(chapters)} runs"
     made = time.strftime("%-d %B %Y, %H:%M %Z", time.localtime(now))
-    page: str = template.render(title=title, made=made, version=__version__, runs=chapters)
+    page: str = template.render(
+        title=title, made=made, version=__version__, runs=chapters, absent=[inert(one) for one in absent]
+    )
     # A lone surrogate of a file name is no UTF-8.
     return page.encode("utf-8", "replace").decode("utf-8")
 

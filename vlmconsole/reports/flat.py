@@ -22,8 +22,11 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 LISTED = ("cells.jsonl", "pairs.jsonl", "training.jsonl")  # small tables that belong into the JSON form
 
 
-def as_json(runs: Sequence[RunFolder], places: Places) -> dict[str, Any]:
-    """Settings, state, conditions, summary, seal and verdict of each run, with the rows of its small tables."""
+def as_json(runs: Sequence[RunFolder], places: Places, absent: Sequence[str] = ()) -> dict[str, Any]:
+    """Settings, state, conditions, summary, seal and verdict of each run, with the rows of its small tables.
+
+    absent: what should be among them and has no run.
+    """
     ledger = Ledger(places.ledger)
     found = []
     for run in runs:
@@ -42,7 +45,7 @@ def as_json(runs: Sequence[RunFolder], places: Places) -> dict[str, Any]:
             if rows:
                 value[name.removesuffix(".jsonl")] = rows
         found.append(finite(value))
-    return {"runs": found}
+    return {"runs": found, "absent": list(absent)}
 
 
 def as_csv(runs: Sequence[RunFolder]) -> str:

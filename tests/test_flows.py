@@ -1,0 +1,199 @@
+"""Flows that go on without a step, what is asked for only if it is there, and the plan of the whole lab."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import job_queue
+import pytest
+from vlmconsole.jobs.presets import Preset, load_preset
+
+from vlmconsole.cli.jobs import _plan_lines
+from vlmconsole.gates.rules import load_plan
+from vlmconsole.queue import adding, process
+from vlmconsole.queue.adding import Planned
+from vlmconsole.queue.desk import Desk
+from vlmconsole.queue.flows import FlowError, fill, sources
+from vlmconsole.queue.locks import DeviceLocks
+from vlmconsole.queue.model import flow_state
+from vlmconsole.queue.resources import Machine
+from vlmconsole.queue.schedule import Devices, Want, decide
+from vlmconsole.queue.store import Store
+from vlmconsole.queue.supervisor import Supervisor
+from vlmconsole.queue.view import views
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+
+BROKEN = {
+    "steps": [
+        {"name": "a", "preset": "count", "set": {"mode": "job-error"}},
+        {"name": "b", "preset": "count", "set": {"steps": "${a.steps}"}},
+        {"name": "c", "preset": "count", "set": {"steps": 1}},
+        {
+            "name": "page",
+            "preset": "report",
+            "set": {"runs": [], "steps": {"a": "${a.run?}", "b": "${b.run?}", "c": "${c.run?}"}},
+        },
+    ]
+}
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Places:
+    places = job_queue.lab(tmp_path / "home")
+    (places.presets / "count.toml").write_text('kind = "job_kinds:COUNT"\n[spec]\nsteps = 3\n')
+    return places
+
+
+def work(places: Places) -> None:
+    supervisor = Supervisor(places, Machine(DeviceLocks(places.home / "locks"), 2))
+    deadline = time.monotonic() + 120
+    while not supervisor.idle():
+        assert time.monotonic() < deadline
+        supervisor.tick()
+        time.sleep(0.02)
+
+
+def test_what_may_be_missing_is_left_out_and_what_is_there_is_filled_in(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, kind="k", preset="p", spec={}, title="t", home=tmp_path)
+    run.write_json("summary.json", {"best": 7})
+    runs: dict[str, str | None] = {"a": str(run.path), "b": None}
+    asked = {"list": ["${a.run?}", "${b.run?}", "x"], "a": "${a.best?}", "b": "${b.best?}", "text": "<${b.run?}>"}
+    assert fill(asked, runs) == {"list": [str(run.path), "x"], "a": 7, "b": None, "text": "<>"}
+    assert fill("${a.loss?}", runs) is None
+    with pytest.raises(FlowError, match="has no run"):
+        fill({"list": ["${b.run}"]}, runs)
+
+
+def test_an_optional_result_is_waited_for_however_its_step_ends_and_a_needed_one_only_done() -> None:
+    assert sources({"x": ["${a.run?}", "${b.n}"]}) == {"a": "any", "b": "ok"}
+    assert sources(["${a.run?}", "${a.n}"]) == sources(["${a.n}", "${a.run?}"]) == {"a": "ok"}
+    assert sources("${a.run?} ${a.n}") == {"a": "ok"}
+
+
+def test_any_end_does_not_wait_for_a_step_that_only_a_retry_could_start() -> None:
+    wants = [
+        Want(4, after=((3, "any"),)),  # stands before those it follows, as after a move
+        Want(2, after=((1, "ok"),)),
+        Want(3, after=((2, "ok"),)),
+        Want(5, after=((3, "ok"),)),
+        Want(6, after=((7, "any"),)),
+    ]
+    states = {1: "failed", 2: "queued", 3: "queued", 7: "running"}
+    decision = decide(wants, [], states, Devices(4))
+    assert [start.id for start in decision.starts] == [4]
+    assert decision.why[2].startswith("after 1, which failed") and decision.why[6] == "after 7"
+    assert decision.stuck == {2, 3, 5}
+    assert not decide(wants, [], {**states, 1: "running"}, Devices(4)).starts  # the step may still run
+
+
+def test_a_flow_that_goes_on_without_a_step_is_not_over() -> None:
+    steps = [("failed", "a", "gone"), ("queued", "b", None), ("queued", "page", None)]
+    assert flow_state(steps, 1) == ("running", None)
+    assert flow_state(steps, 0) == ("failed", "step a: gone")
+    assert flow_state([("lost", "a", None), ("failed", "b", None)], 0) == ("failed", "step b: failed")
+
+
+def test_a_step_that_breaks_is_named_in_the_report_which_is_made_again_after_a_retry(lab: Places) -> None:
+    store = Store(lab.queue)
+    flow = adding.add(store, adding.plan(Preset("f", "flow", "F", BROKEN), [], lab))
+    a, b, c, page = store.steps(flow)
+    work(lab)
+    assert [job.state for job in store.steps(flow)] == ["failed", "queued", "done", "done"]
+    assert store.get(flow).state == "failed" and "step a: the picture is gone" in (store.get(flow).reason or "")
+    first = RunFolder(Path(store.get(page.id).run or ""))
+    assert first.read_json("summary.json")["absent"] == ["step b"]
+    html = first.file("report.html").read_text("utf-8")
+    assert "never ran: step b." in html and "the picture is gone" in html
+    assert first.read_json("report.json")["absent"] == ["step b"]
+
+    with store.change() as db:  # the cause is put right
+        db.execute("UPDATE jobs SET spec='{\"steps\": 2}' WHERE id=?", (a.id,))
+    store.again(flow)
+    assert [job.state for job in store.steps(flow)] == ["queued", "queued", "done", "queued"]
+    work(lab)
+    assert [job.state for job in store.steps(flow)] == ["done"] * 4 and store.get(flow).state == "done"
+    second = RunFolder(Path(store.get(page.id).run or ""))
+    assert second.path != first.path and second.read_json("summary.json")["absent"] == []
+    assert store.get(c.id).attempt == 1 and store.get(b.id).attempt == 1
+
+
+def test_a_flow_tells_how_many_of_its_steps_are_over(lab: Places) -> None:
+    store = Store(lab.queue)
+    flow = adding.add(store, adding.plan(Preset("f", "flow", "F", BROKEN), [], lab))
+    a, b, _c, _page = store.steps(flow)
+    assert views(store, lab, [store.get(flow)])[0].progress is None
+    store.claim(a.id, (), None, "/nowhere")
+    store.finish(a.id, "failed", "gone")
+    assert views(store, lab, [store.get(flow)])[0].progress == (1, 4, "steps")
+    desk = Desk(lab)
+    row = next(row for row in desk.board().rows if row.job.id == flow)
+    assert row.progress is not None and row.progress.share == 0.25 and row.progress.left(time.time()) is None
+    assert b.state == "queued"
+
+
+def test_a_flows_plan_adds_up_what_is_known_and_names_the_rest(lab: Places) -> None:
+    head, *steps = adding.plan(Preset("f", "flow", "F", BROKEN), ["c.seconds=20"], lab)
+    assert head.estimate is not None and head.estimate.seconds == pytest.approx(0.03 + 20 + 35)
+    assert head.estimate.note.endswith("not known beforehand: b")
+    assert any("at least 55 s" in line for line in _plan_lines(head))
+    whole = replace(steps[0], job=replace(steps[0].job, kind="flow"))
+    assert any("about 0.03 s" in line for line in _plan_lines(whole))
+
+
+def planned(name: str, tmp_path: Path) -> dict[str, Planned]:
+    places = Places(tmp_path).ensure()
+    return {one.job.step or "": one for one in adding.plan(load_preset(name, places), [], places)}
+
+
+@pytest.mark.parametrize("name", ["lab-tiny", "lab-3b"])
+def test_the_whole_lab_is_planned_in_its_order_and_reported_whole(name: str, tmp_path: Path) -> None:
+    steps = planned(name, tmp_path)
+    after = {step: dict(one.after_steps) for step, one in steps.items()}
+    report = steps["report"]
+    shown: dict[str, Any] = report.job.spec["steps"]
+    assert set(shown) == set(steps) - {"", "report"} and next(iter(shown)) == "smoke"
+    assert set(after["report"].values()) == {"any"} and set(after["report"]) == set(shown)
+    assert after["repair-1"] == {"sft": "ok"} and after["repair-2"] == {"repair-1": "ok"}
+    assert after["judge-2"] == {"repair-1": "ok", "repair-2": "ok"}
+    # Before is the adapter that the round starts from, the rounds have their own pictures, and one frozen plan.
+    first, second = steps["judge-1"].job.spec, steps["judge-2"].job.spec
+    assert first["before_adapter"] == steps["repair-1"].job.spec["adapter"] == "${sft.adapter}"
+    assert second["before_adapter"] == steps["repair-2"].job.spec["adapter"] == "${repair-1.adapter}"
+    assert first["plan"] == second["plan"] and len(load_plan(first["plan"]).gates) == 15
+    assert first["data"][0] == steps["repair-1"].job.spec["data"]
+    assert second["data"][0] == steps["repair-2"].job.spec["data"]
+    assert second["diagnostic"] == f"{second['data'][0]}:train"
+    assert len(load_plan(steps["judge-sft"].job.spec["plan"]).gates) == 7
+    # Both trainings start from the base.
+    assert not steps["grpo-30"].job.spec.get("model") and after["grpo-30"] == {"grpo-3": "any"}
+    for timed in ("main", "tune"):
+        assert "cpu:all" in steps[timed].job.devices
+
+
+def test_one_supervisor_is_on_its_way_however_often_it_is_asked_for(
+    lab: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = []
+
+    class Slow:
+        """A supervisor that has not come to its lock yet."""
+
+        pid = 4242
+        ended: int | None = None
+
+        def __init__(self, *_args: object, **_more: object) -> None:
+            begun.append(self)
+
+        def poll(self) -> int | None:
+            return self.ended
+
+    monkeypatch.setattr(process.subprocess, "Popen", Slow)
+    process.ensure(lab), process.ensure(lab)
+    assert len(begun) == 1
+    begun[0].ended = 1  # it died at its start
+    process.ensure(lab)
+    assert len(begun) == 2
