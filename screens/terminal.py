@@ -104,10 +104,19 @@ def scp_line(path: str, inbox: str, environment: Mapping[str, str] = os.environ)
     return f"scp {option}{shlex.quote(path)} {shlex.quote(target)}"
 
 
-def heal_terminal() -> None:
-    """Give a terminal that a killed console left raw its ordinary modes back, before Textual remembers them.
+#: Mouse reports, focus reports, bracketed paste, resize reports, line wrap, the keyboard's mode, a hidden cursor and the
+#: alternate screen: all that Textual switches, back at rest.
+AT_REST = (
+    b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l\x1b[?1004l\x1b[?2004l\x1b[?2048l"
+    b"\x1b[?7h\x1b[<u\x1b[?1049l\x1b[?25h"
+)
 
-    Without this the next console would restore the broken modes at its own end. Does nothing on a healthy terminal.
+
+def heal_terminal(killed: bool) -> None:
+    """Give a terminal that a killed console left behind its ordinary modes back, before Textual remembers them.
+
+    `killed`: a console is known to have been killed on it (TerminalMark). Line editing is looked at in any case: without
+    this the next console would restore the broken modes at its own end. Does nothing on a healthy terminal.
     """
     import termios
 
@@ -117,16 +126,13 @@ def heal_terminal() -> None:
     except (termios.error, ValueError, OSError):
         return
     wanted = termios.ICANON | termios.ECHO | termios.ISIG | termios.IEXTEN
-    if modes[3] & wanted == wanted and modes[1] & termios.OPOST:
-        return
-    modes[0] |= termios.ICRNL | termios.IXON
-    modes[1] |= termios.OPOST | termios.ONLCR
-    modes[3] |= wanted
-    with contextlib.suppress(termios.error):
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, modes)
-    # Mouse reports, focus reports, bracketed paste, the alternate screen, a hidden cursor: all back to rest.
-    with contextlib.suppress(OSError):
-        os.write(
-            sys.stdout.fileno(),
-            b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1004l\x1b[?2004l\x1b[?1049l\x1b[?25h\x1b[<u",
-        )
+    if not (modes[3] & wanted == wanted and modes[1] & termios.OPOST):
+        killed = True
+        modes[0] |= termios.ICRNL | termios.IXON
+        modes[1] |= termios.OPOST | termios.ONLCR
+        modes[3] |= wanted
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, modes)
+    if killed:
+        with contextlib.suppress(OSError):
+            os.write(sys.stdout.fileno(), AT_REST)

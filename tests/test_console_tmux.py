@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from chat_server import Say, chat_server, profile_file
 from test_chat_screen import picture
@@ -29,7 +31,9 @@ class Tmux:
         self._base = ["tmux", "-S", str(folder / "socket"), "-f", "/dev/null"]
 
     def run(self, *words: str) -> str:
-        return subprocess.run([*self._base, *words], capture_output=True, text=True, timeout=20).stdout
+        # Without the COLUMNS that a readline loaded here set behind Python's back: they would outdo the window's size.
+        done = subprocess.run([*self._base, *words], capture_output=True, text=True, timeout=20, env=dict(os.environ))
+        return done.stdout
 
     def open(self, home: Path, columns: int, rows: int) -> None:
         command = f"{sys.executable} -m vlmconsole --home {home}; echo ended; stty -a | grep -c -- -icanon; sleep 60"
@@ -44,6 +48,17 @@ class Tmux:
     def paste(self, text: str) -> None:
         self.run("set-buffer", text)
         self.run("paste-buffer", "-p")
+
+    def console(self) -> psutil.Process:
+        """The console that the pane's shell started."""
+        shell = psutil.Process(int(self.run("list-panes", "-F", "#{pane_pid}")))
+        return next(child for child in shell.children(recursive=True) if "vlmconsole" in child.cmdline())
+
+    def modes(self) -> str:
+        """What the pane's program has switched, as tmux keeps it."""
+        return self.run(
+            "display", "-p", "alternate #{alternate_on}, mouse #{mouse_all_flag}, cursor #{cursor_flag}"
+        ).strip()
 
     async def shows(self, text: str, seconds: float = 60.0) -> str:
         end = time.monotonic() + seconds
@@ -102,6 +117,56 @@ async def test_a_closed_terminal_ends_the_console_and_keeps_the_answer(tmp_path:
         assert message.text.startswith("word word")
         await asyncio.sleep(0.5)
         assert str(home) not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+
+
+async def test_the_start_after_a_kill_gives_the_terminal_its_modes_back(tmp_path: Path, tmux: Tmux) -> None:
+    """SIGKILL in mid-answer. The next start cannot even open the conversations, yet it leaves a clean terminal."""
+    home, go = tmp_path / "home", tmp_path / "go"
+    console = f"{sys.executable} -m vlmconsole --home {home}"
+    wait = f"until [ -e {go} ]; do sleep 0.1; done"
+    # A shell that edits lines repairs those after a kill, and only those: hence `stty sane`.
+    await_in = f"{console}; stty sane; echo killed; {wait}; {console}; stty -a | grep -c -- -icanon; cat -v"
+    async with chat_server(Say(["word "] * 500, gap=0.05)) as server:
+        profile_file(home, server.port)
+        tmux.run("new-session", "-d", "-x", "120", "-y", "40", f"bash -c '{await_in}'")
+        await tmux.shows("ready")
+        assert tmux.modes() == "alternate 1, mouse 1, cursor 0"
+        tmux.keys("Go on", "Enter")
+        await tmux.shows("word word")
+        tmux.console().kill()
+        await asyncio.sleep(1)
+        assert tmux.modes() == "alternate 1, mouse 1, cursor 0"  # what a killed program leaves behind
+        for name in ("chats.sqlite", "chats.sqlite-wal", "chats.sqlite-shm"):
+            (home / name).write_bytes(b"no database " * 100)
+        go.touch()
+        await tmux.shows("chats.sqlite")
+        assert tmux.modes() == "alternate 0, mouse 0, cursor 1"
+        assert "killed" not in tmux.screen()  # that was written to the screen which is gone
+        tmux.paste("a paste")
+        seen = await tmux.shows("a paste")
+        assert "200~" not in seen  # bracketed paste is off
+        assert list((home / "state" / "terminals").iterdir()) == []
+
+
+async def test_the_start_after_a_kill_goes_on_where_it_was(tmp_path: Path, tmux: Tmux) -> None:
+    home = tmp_path / "home"
+    console = f"{sys.executable} -m vlmconsole --home {home}"
+    async with chat_server(Say(["word "] * 500, gap=0.05)) as server:
+        profile_file(home, server.port)
+        command = f"{console}; {console}; echo goodbye; stty -a | grep -c -- -icanon; sleep 60"
+        tmux.run("new-session", "-d", "-x", "120", "-y", "40", f"bash -c '{command}'")
+        await tmux.shows("ready")
+        tmux.keys("Go on", "Enter")
+        await tmux.shows("word word")
+        tmux.console().kill()
+        await tmux.shows("interrupted: the console ended in mid-answer")
+        tmux.keys("Escape")
+        await tmux.shows("i write")
+        tmux.keys("q")
+        await tmux.shows("goodbye")
+        await asyncio.sleep(0.5)
+        assert tmux.modes() == "alternate 0, mouse 0, cursor 1"
+        assert tmux.screen().split()[-2:] == ["goodbye", "0"]
 
 
 async def test_resize_storms_do_no_harm(tmp_path: Path, tmux: Tmux) -> None:

@@ -23,6 +23,7 @@ from vlmconsole.lab import Lab
 from vlmconsole.screens.pastes import tame_pastes
 from vlmconsole.screens.table import SCREENS, load_screen
 from vlmconsole.screens.terminal import Drawing, drawing_for, heal_terminal
+from vlmconsole.screens.terminal_mark import TerminalMark
 from vlmconsole.screens.theme import DARK, LIGHT
 
 if TYPE_CHECKING:
@@ -155,12 +156,20 @@ def _usable(chats: Path) -> bool:
 def run_console(home: Path | None = None) -> int:
     """Open the console on the lab of `home`; returns the exit code. Raises LabError before anything is drawn."""
     lab = Lab.open(home)
+    mark = TerminalMark(lab.places.state / "terminals")
+    heal_terminal(mark.take())
+    try:
+        return _run(lab)
+    finally:
+        mark.clear()
+
+
+def _run(lab: Lab) -> int:
     if not _usable(lab.places.chats):
         # Opened and closed again: what is wrong with the conversations is one line here, and a trace inside the app.
         from vlmconsole.chats.store import ChatStore
 
         ChatStore(lab.places.chats, lab.places.pictures).close()
-    heal_terminal()
     tame_pastes()
     app = ConsoleApp(lab, drawing=drawing_for(lab.settings.pictures))
     app.run()

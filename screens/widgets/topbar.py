@@ -44,12 +44,10 @@ class TopBar(Horizontal):
     def _draw(self) -> None:
         if not self.is_mounted:
             return
-        pieces: list[Content | tuple[str, str]] = [(" vlmconsole", "bold"), ("  ", "")]
-        for key, name in self._tabs:
-            here = name == self._current
-            pieces += [("  ", ""), (key, "$accent" if here else "$faint"), (f" {name}", "bold" if here else "$muted")]
-        tabs = Content.assemble(*pieces)
         state, short, long = self._status
+        tabs = self._named(" vlmconsole  ")
+        if tabs.cell_length + Content(short).cell_length + 4 > self.size.width:
+            tabs = self._named("")  # a person knows which program this is; whether the server is ready they do not
         sign, style = SIGNS.get(state, ("?", "$warning"))
         room = self.size.width - tabs.cell_length - 4
         text = one_line(long) if long and Content(long).cell_length + 3 <= room else one_line(short)
@@ -58,3 +56,10 @@ class TopBar(Horizontal):
             status = Content.assemble((one_line(short, max(8, room - 4)), "$muted"), " ", (sign, style), " ")
         self.query_one("#tabs", Static).update(tabs)
         self.query_one("#status", Static).update(status)
+
+    def _named(self, name: str) -> Content:
+        pieces: list[Content | tuple[str, str]] = [(name, "bold")]
+        for key, title in self._tabs:
+            here = title == self._current
+            pieces += [("  ", ""), (key, "$accent" if here else "$faint"), (f" {title}", "bold" if here else "$muted")]
+        return Content.assemble(*pieces)
