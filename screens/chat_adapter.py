@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from vlmconsole.screens.chat_ask import ChatAsk
+from vlmconsole.screens.chat_both import ChatBoth
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.plain import one_line
@@ -14,7 +14,7 @@ OTHER_BASE = "--other-base"
 NONE = "none"
 
 
-class ChatAdapter(ChatAsk):
+class ChatAdapter(ChatBoth):
     """Keeps the adapter's name with the conversation; None of it asks the server anything."""
 
     async def command(self, text: str) -> bool:

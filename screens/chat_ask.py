@@ -81,7 +81,6 @@ class ChatAsk(ChatDesk):
             return
         inbox = self.console.lab.places.inbox
         lines = "\n".join(one_line(scp_line(str(path), str(inbox)), 400) for path in missing)
-        self.composer.add_class("-tall")
         self.composer.notice(
             f"{names} is not on this machine. Run this where it is; it is attached on arrival:\n{lines}"
         )
@@ -91,7 +90,6 @@ class ChatAsk(ChatDesk):
     async def _watch_inbox(self, inbox: Path, names: set[str]) -> None:
         arrived: list[Path] = []
         await await_in_inbox(inbox, names, arrived.append)
-        self.composer.remove_class("-tall")
         await self.attach(arrived)
 
     async def on_chip_removed(self, event: Chip.Removed) -> None:
@@ -260,8 +258,8 @@ class ChatAsk(ChatDesk):
         self.show_welcome()
         await self.answer(link)
 
-    async def answer(self, link: ServerLink) -> None:
-        """Have the conversation's last question answered by `link`, in the background."""
+    async def answer(self, link: ServerLink) -> StoredMessage:
+        """Have the conversation's last question answered by `link`, in the background; returns the empty answer."""
         assert self.chat is not None
         message = self.store.add(self.chat.id, "assistant", "", state="streaming", server=link.profile.name)
         self.chat = self.store.chat(self.chat.id)
@@ -269,6 +267,7 @@ class ChatAsk(ChatDesk):
         self.show_list()
         # Paint first: laying out a picture in the same moment would make our own stamps late.
         self.call_after_refresh(self._answer, link, message)
+        return message
 
     @work(group="answer", exit_on_error=False)
     async def _answer(self, link: ServerLink, message: StoredMessage) -> None:
@@ -276,9 +275,9 @@ class ChatAsk(ChatDesk):
 
         from vlmconsole.screens.turn import Turn
 
-        def show(text: str) -> None:
+        def show(text: str, reasoning: str) -> None:
             if view := self.transcript.view_of(message.id):
-                view.grow(text, turn.ttft_s)
+                view.grow(text, turn.ttft_s, reasoning)
             if turn.ttft_s is not None and message.id not in self.begun:
                 self.begun[message.id] = turn.ttft_s
                 self.show_why()
@@ -332,21 +331,6 @@ class ChatAsk(ChatDesk):
         await self.show_pending()
         self.action_write()
         self.call_after_refresh(self.composer.notice, "changing a question: Enter asks again from here, Esc leaves it")
-
-    def action_both(self) -> None:
-        """b: have the last question answered by a second server as well; both answers stay, one of them goes on."""
-        from vlmconsole.screens.widgets.dialogs import Choose
-
-        if self.chat is None or self.chosen_question() is None:
-            return
-        own = self.console.link.profile.name if self.console.link else ""
-        others = [(p.name, p.name, p.title) for p in self.console.profiles().values() if p.name != own]
-
-        async def chosen(name: str | None) -> None:
-            if name is not None:
-                await self.answer(self.console.link_to(name))
-
-        self.app.push_screen(Choose("Ask the last question to", others), chosen)
 
     async def action_leave(self) -> None:
         """Esc: stop what is running; else stop changing a question; else leave the composer."""

@@ -54,6 +54,7 @@ KEYS: tuple[Key, ...] = (
     Key("s", "sampling", "sampling", "System prompt, temperature, longest answer", "s", "reading", False, "chat"),
     Key("S", "server", "server", "Choose the server that answers", "S", "reading", False, "chat"),
     Key("a", "adapter", "adapter", "Choose the adapter (LoRA) that answers", "a", "reading", False, "chat"),
+    Key("v", "pair", "side by side", "Two servers' answers side by side", "v", "reading", False, "chat"),
     Key("b", "both", "both", "Ask the last question to a second server too", "b", "reading", False, "chat"),
     Key("enter", "open", "open", "What the figure is, its source, its conditions", "Enter", "reading", True, "gauges"),
     Key("tab", "series(1)", "series", "The next figure's curve", "Tab", "reading", True, "gauges"),

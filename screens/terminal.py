@@ -104,8 +104,8 @@ def scp_line(path: str, inbox: str, environment: Mapping[str, str] = os.environ)
     return f"scp {option}{shlex.quote(path)} {shlex.quote(target)}"
 
 
-#: Mouse reports, focus reports, bracketed paste, resize reports, line wrap, the keyboard's mode, a hidden cursor and the
-#: alternate screen: all that Textual switches, back at rest.
+#: Mouse, focus and resize reports, bracketed paste, line wrap, the keyboard's mode, the alternate screen and
+#: a hidden cursor: all that Textual switches, back at rest.
 AT_REST = (
     b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l\x1b[?1004l\x1b[?2004l\x1b[?2048l"
     b"\x1b[?7h\x1b[<u\x1b[?1049l\x1b[?25h"
@@ -115,8 +115,8 @@ AT_REST = (
 def heal_terminal(killed: bool) -> None:
     """Give a terminal that a killed console left behind its ordinary modes back, before Textual remembers them.
 
-    `killed`: a console is known to have been killed on it (TerminalMark). Line editing is looked at in any case: without
-    this the next console would restore the broken modes at its own end. Does nothing on a healthy terminal.
+    `killed`: a console is known to have been killed on it (TerminalMark). Line editing is looked at in any case:
+    without this the next console would restore the broken modes at its own end. Does nothing on a healthy terminal.
     """
     import termios
 

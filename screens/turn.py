@@ -39,7 +39,7 @@ class Turn:
         *,
         max_tokens: int,
         temperature: float,
-        show: Callable[[str], None],
+        show: Callable[[str, str], None],
         adapter: str = "",
         other_base: bool = False,
     ) -> None:
@@ -131,7 +131,7 @@ class Turn:
             pieces = len(self._text) + len(self._reasoning)
             if pieces != shown:
                 shown = pieces
-                self._show(self.text)
+                self._show(self.text, "".join(self._reasoning))
             if pieces != saved and loop.time() - saved_at >= SAVE:
                 saved, saved_at = pieces, loop.time()
                 self._store.progress(self.message.id, self.text, "".join(self._reasoning))

@@ -19,6 +19,7 @@ class Say:
     """
 
     pieces: list[str] = field(default_factory=lambda: ["Three ", "red ", "circles."])
+    reasoning: list[str] = field(default_factory=list)
     gap: float = 0.0
     cut: bool = False
     prompt_tokens: int | None = 107
@@ -76,13 +77,14 @@ class ChatServer:
             self._whole(writer, {"error": {"message": say.error}}, say.status)
             return True
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
-        for piece in say.pieces:
+        deltas = [{"reasoning_content": piece} for piece in say.reasoning]
+        for delta in [*deltas, *({"content": piece} for piece in say.pieces)]:
             if say.gap:
                 await asyncio.sleep(say.gap)
             if writer.is_closing() or reader.at_eof():
                 self.closed_early += 1
                 return False
-            self._event(writer, {"choices": [{"index": 0, "delta": {"content": piece}}]})
+            self._event(writer, {"choices": [{"index": 0, "delta": delta}]})
             await writer.drain()
         if say.cut:
             writer.transport.abort()

@@ -60,7 +60,7 @@ class Tmux:
             "display", "-p", "alternate #{alternate_on}, mouse #{mouse_all_flag}, cursor #{cursor_flag}"
         ).strip()
 
-    async def shows(self, text: str, seconds: float = 60.0) -> str:
+    async def shows(self, text: str, seconds: float = 150.0) -> str:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             seen = self.screen()

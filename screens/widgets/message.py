@@ -26,12 +26,33 @@ ENDINGS = {
     "failed": "✗ failed",
 }
 
+#: Characters of reasoning shown while it comes; all of it once the answer has ended.
+THOUGHT = 600
+
 
 def clock(at: float) -> str:
     """Local time of day; with the day when that is not today."""
     moment = time.localtime(at)
     same_day = moment[:3] == time.localtime()[:3]
     return time.strftime("%H:%M:%S" if same_day else "%d %b %H:%M", moment)
+
+
+def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None, numbers: bool = True) -> Content:
+    """How far a message is, or how it ended; with its numbers where no panel shows them."""
+    if message.role == "user":
+        return Content("")
+    if message.state == "streaming":
+        said = "● answering" if begun or message.text else "● waiting for the first token"
+        if ttft_s is not None:
+            said += f" · TTFT {seconds(ttft_s)}"
+        return Content(said).stylize("$accent")
+    lines: list[Content] = []
+    if message.state in ENDINGS:
+        said = ENDINGS[message.state] + (f": {one_line(message.error, 400)}" if message.error else "")
+        lines.append(Content(said).stylize("$error" if message.state == "failed" else "$warning"))
+    if numbers and message.answer and (figures := summary(message.answer)):
+        lines.append(Content(figures).stylize("$faint"))
+    return Content("\n").join(lines)
 
 
 class MessageView(Vertical):
@@ -56,6 +77,7 @@ class MessageView(Vertical):
         self._cells = picture_cells
         self._proofs = proofs or []
         self._begun = False
+        self._thought = 0
         self._ttft_s: float | None = None
         self.prose = Prose(message.text, markdown=message.role == "assistant")
 
@@ -66,19 +88,23 @@ class MessageView(Vertical):
                 if self._drawing != "off":
                     yield picture_view(picture, *self._cells, self._drawing)
                 yield Static(self._facts(picture), classes="facts")
-        if self.message.reasoning:
-            yield Static(Content(inert(self.message.reasoning)), classes="reasoning")
+        yield Static(classes="reasoning")
         yield self.prose
         yield Static(self._foot(), classes="foot")
 
     def on_mount(self) -> None:
+        self._think(self.message.reasoning)
         self._mark()
 
     def on_click(self) -> None:
         self.post_message(self.Chosen(self))
 
-    def grow(self, text: str, ttft_s: float | None = None) -> None:
+    def grow(self, text: str, ttft_s: float | None = None, reasoning: str = "") -> None:
         """Show the text so far of a running answer; with its first piece the foot stops saying that it waits."""
+        if len(reasoning) != self._thought:
+            # Its end only: long thoughts laid out anew with every piece would take the screen's whole time.
+            self._think(reasoning if len(reasoning) <= THOUGHT else "…" + reasoning[-THOUGHT:])
+            self._thought = len(reasoning)
         self.prose.grow(text)
         if text and not self._begun:
             self._begun, self._ttft_s = True, ttft_s
@@ -87,6 +113,7 @@ class MessageView(Vertical):
     def update_message(self, message: StoredMessage) -> None:
         """Show how the message ended; its text is parsed once more as a whole."""
         self.message = message
+        self._think(message.reasoning)
         self.prose.settle(message.text)
         self.query_one(".head", Static).update(self._head())
         self.query_one(".foot", Static).update(self._foot())
@@ -98,6 +125,12 @@ class MessageView(Vertical):
         for facts, picture in zip(self.query(".facts"), self.message.pictures, strict=False):
             if isinstance(facts, Static):
                 facts.update(self._facts(picture))
+
+    def _think(self, reasoning: str) -> None:
+        view = self.query_one(".reasoning", Static)
+        view.display = bool(reasoning)
+        if reasoning:
+            view.update(Content(inert(reasoning)))
 
     def _mark(self) -> None:
         state = self.message.state
@@ -112,21 +145,7 @@ class MessageView(Vertical):
         return Content.assemble((who, style), ("  " + clock(self.message.created), "$faint"))
 
     def _foot(self) -> Content:
-        message = self.message
-        if message.role == "user":
-            return Content("")
-        if message.state == "streaming":
-            said = "● answering" if self._begun or message.text else "● waiting for the first token"
-            if self._ttft_s is not None:
-                said += f" · TTFT {seconds(self._ttft_s)}"
-            return Content(said).stylize("$accent")
-        lines: list[Content] = []
-        if message.state in ENDINGS:
-            said = ENDINGS[message.state] + (f": {one_line(message.error, 400)}" if message.error else "")
-            lines.append(Content(said).stylize("$error" if message.state == "failed" else "$warning"))
-        if message.answer and (numbers := summary(message.answer)):
-            lines.append(Content(numbers).stylize("$faint"))
-        return Content("\n").join(lines)
+        return foot(self.message, begun=self._begun, ttft_s=self._ttft_s)
 
     def _facts(self, picture: StoredPicture) -> Content:
         width, height = picture.size

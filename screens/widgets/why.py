@@ -30,18 +30,20 @@ def milliseconds(value_s: float | None) -> str:
 
 def timing_rows(answer: Answer) -> list[Row | Rule]:
     timing: Mapping[str, Any] = answer.get("timing") or {}
-    route = (answer.get("conditions") or {}).get("route")
-    ttft = seconds(timing.get("ttft_s"))
-    if timing.get("ttft_s") is not None and route in ("tunnel", "network"):
-        ttft += ", includes network"
     rows: list[Row | Rule] = [
-        Row("TTFT", ttft, "bold"),
+        Row("TTFT", _ttft(answer), "bold"),
         Row("per token", milliseconds(timing.get("tpot_s"))),
         Row("whole answer", seconds(timing.get("e2e_s"))),
     ]
     if timing.get("output_tokens_per_s") is not None:
         rows.append(Row("speed", f"{timing['output_tokens_per_s']:.1f} tok/s"))
     return rows
+
+
+def _ttft(answer: Answer) -> str:
+    ttft = (answer.get("timing") or {}).get("ttft_s")
+    over_a_wire = (answer.get("conditions") or {}).get("route") in ("tunnel", "network")
+    return seconds(ttft) + (", includes network" if ttft is not None and over_a_wire else "")
 
 
 def token_rows(answer: Answer) -> list[Row | Rule]:
@@ -139,7 +141,7 @@ def summary(answer: Answer) -> str:
     usage: Mapping[str, Any] = answer.get("usage") or {}
     parts = []
     if timing.get("ttft_s") is not None:
-        parts.append(f"TTFT {seconds(timing['ttft_s'])}")
+        parts.append(f"TTFT {_ttft(answer)}")
     if timing.get("tpot_s") is not None:
         parts.append(f"{milliseconds(timing['tpot_s'])} a token")
     if usage.get("completion_tokens") is not None:

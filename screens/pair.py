@@ -1,0 +1,150 @@
+"""Two servers' answers to one question, side by side: each with its own numbers, and what stands between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.screens.widgets.columns import Row, RowsVisual, Rule
+from vlmconsole.screens.widgets.message import foot
+from vlmconsole.screens.widgets.prose import Prose
+from vlmconsole.screens.widgets.why import adapter_rows, client_rows, seconds, setting_rows, timing_rows, token_rows
+
+from vlmconsole.chats.records import StoredMessage
+from vlmconsole.runs.plain import one_line
+
+#: A running answer is looked at this often (seconds).
+LOOK = 0.1
+
+
+@dataclass(frozen=True)
+class Live:
+    """An answer as far as it has come. `ttft_s` counts only while `message` is still streaming."""
+
+    message: StoredMessage
+    text: str
+    ttft_s: float | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.message.state == "streaming"
+
+
+def between(left: StoredMessage, right: StoredMessage) -> tuple[str, str]:
+    """One sentence on whether the two answers' figures may be compared, and its style. Both have ended."""
+    from vlmconsole.measure.compare import compare
+    from vlmconsole.runs.conditions import Conditions
+
+    for message in (left, right):
+        if not (message.answer or {}).get("conditions"):
+            return f"Not comparable: {one_line(message.server, 40)} gave no figures.", "$warning"
+    one, other = (Conditions.model_validate((message.answer or {})["conditions"]) for message in (left, right))
+    found = compare(one, other)
+    if len(found.differs) == 1:
+        found = compare(one, other, only=found.differs[0].key)
+    said = one_line(found.sentence(), 600)
+    if found.unknown:
+        said += f" Told by neither: {', '.join(found.unknown)}."
+    return f"{said} One answer each says nothing about the next.", "$muted" if found.comparable else "$warning"
+
+
+class Side(VerticalScroll):
+    """One server's answer: who, the words, how it ended, and the numbers with their conditions."""
+
+    def __init__(self, live: Live) -> None:
+        super().__init__(classes="side")
+        self._live = live
+        self._prose = Prose(live.text)
+
+    def compose(self) -> ComposeResult:
+        model = str(((self._live.message.answer or {}).get("conditions") or {}).get("model") or "")
+        head = Content(one_line(self._live.message.server or "model", 40)).stylize("bold $accent")
+        yield Static(Content.assemble(head, (f"  {one_line(model, 60)}" if model else "", "$faint")), classes="head")
+        yield self._prose
+        yield Static(classes="foot")
+        yield Static(classes="rows")
+
+    def on_mount(self) -> None:
+        self._numbers()
+
+    def follow(self, live: Live) -> None:
+        """The next state of the answer; nothing is drawn anew that has not moved."""
+        if live == self._live:
+            return
+        self._live = live
+        if live.running:
+            self._prose.grow(live.text)
+        else:
+            self._prose.settle(live.text)
+        self._numbers()
+
+    def _numbers(self) -> None:
+        live, answer = self._live, self._live.message.answer
+        rows: list[Row | Rule] = []
+        if live.running and live.ttft_s is not None:
+            rows = [Row("TTFT", seconds(live.ttft_s), "bold")]
+        elif answer is not None:
+            rows = [*adapter_rows(answer), *timing_rows(answer), *token_rows(answer), *client_rows(answer)]
+            rows += setting_rows(answer.get("settings") or {})
+        self.query_one(".foot", Static).update(foot(live.message, begun=bool(live.text), numbers=False))
+        self.query_one(".rows", Static).update(RowsVisual(rows))
+
+
+class PairScreen(ModalScreen[None]):
+    """Columns on a wide terminal, one below the other on a narrow one. `read` gives an answer's present state."""
+
+    CSS_PATH = DIALOGS
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter,v", "dismiss", "back", key_display="Esc"),
+        Binding("j,down", "scroll(2)", "down", show=False),
+        Binding("k,up", "scroll(-2)", "up", show=False),
+        Binding("pagedown", "scroll(16)", "page down", show=False),
+        Binding("pageup", "scroll(-16)", "page up", show=False),
+        Binding("tab,right_square_bracket,left_square_bracket", "other", "the other answer", show=False),
+    ]
+
+    def __init__(self, question: str, ids: tuple[int, int], read: Callable[[int], Live]) -> None:
+        super().__init__(classes="pair")
+        self._question, self._ids, self._read = question, ids, read
+        self._ended = False
+
+    def compose(self) -> ComposeResult:
+        title = Content(one_line(self._question, 70)).stylize("bold")
+        yield Static(Content.assemble(title, ("   Esc back · Tab the other · j k scroll", "$faint")), classes="title")
+        yield Static(classes="between")
+        with Horizontal(classes="sides"):
+            for message_id in self._ids:
+                yield Side(self._read(message_id))
+
+    def on_mount(self) -> None:
+        self.query(Side).first().focus()
+        self.set_interval(LOOK, self._look)
+        self._look()
+
+    def _look(self) -> None:
+        if self._ended:
+            return
+        lives = [self._read(message_id) for message_id in self._ids]
+        for side, live in zip(self.query(Side), lives, strict=True):
+            side.follow(live)
+        self._ended = not any(live.running for live in lives)
+        said, style = "Whether the two may be compared is said when both have ended.", "$faint"
+        if self._ended:
+            said, style = between(lives[0].message, lives[1].message)
+        self.query_one(".between", Static).update(Content(said).stylize(style))
+
+    def action_scroll(self, by: int) -> None:
+        if isinstance(self.focused, Side):
+            self.focused.scroll_relative(y=by, animate=False)
+
+    def action_other(self) -> None:
+        sides = list(self.query(Side))
+        sides[1 if self.focused is sides[0] else 0].focus()
