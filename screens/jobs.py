@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vlmconsole.screens.attach import open_outside
 from vlmconsole.screens.background import in_background
-from vlmconsole.screens.jobs_desk import JobsDesk
+from vlmconsole.screens.jobs_desk import ANSWERS, LOG, JobsDesk
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
 from vlmconsole.screens.widgets.figures import size
 from vlmconsole.screens.widgets.job_detail import Curves, all_curves
@@ -17,6 +17,8 @@ from vlmconsole.screens.widgets.job_form import JobForm
 from vlmconsole.screens.widgets.job_sheets import CurveSheet, PlanSheet, PresetList
 from vlmconsole.screens.widgets.job_table import JobRows
 from vlmconsole.screens.widgets.log_view import LogView
+from vlmconsole.screens.widgets.train_answers import Answers, Shown
+from vlmconsole.screens.widgets.train_sheet import AnswerSheet
 
 from vlmconsole.errors import LabError
 from vlmconsole.queue import forms
@@ -131,6 +133,9 @@ class JobsScreen(JobsDesk):
         if isinstance(self.focused, Curves) and self.focused.count:
             self.action_curve()
             return
+        if self.pane == ANSWERS and (shown := self.answers.chosen) is not None:
+            self.open_answer(shown)
+            return
         job = row.job
         parts = [("state", f"{job.state}  {row.why}"), ("settings", to_json(job.spec))]
         if job.options:
@@ -152,6 +157,15 @@ class JobsScreen(JobsDesk):
     def on_job_rows_opened(self, event: JobRows.Opened) -> None:
         event.stop()
         self.action_open()
+
+    def on_answers_opened(self, event: Answers.Opened) -> None:
+        event.stop()
+        self.open_answer(event.shown)
+
+    def open_answer(self, shown: Shown) -> None:
+        """A picture of the training as large as the screen allows, with every answer to it in full."""
+        if self.more is not None and self.more.job.run:
+            self.app.push_screen(AnswerSheet(shown, Path(self.more.job.run), self.console.drawing))
 
     def action_curve(self) -> None:
         """p: the chosen curve over the whole screen."""
@@ -234,7 +248,7 @@ class JobsScreen(JobsDesk):
 
     def action_filter(self) -> None:
         """/: the queue's filter, or in the log its search."""
-        if self.pane == 2:
+        if self.pane == LOG:
             field = self.log_view.field
         else:
             self.go_to_pane(0)
@@ -244,10 +258,10 @@ class JobsScreen(JobsDesk):
 
     def action_leave(self) -> None:
         """Esc: out of a field, then out of its search or filter, out of the large pane, back to the queue."""
-        for field, pane in ((self.table.field, 0), (self.log_view.field, 2)):
+        for field, pane in ((self.table.field, 0), (self.log_view.field, LOG)):
             if self.focused is field or (field.display and self.pane == pane):
                 # The log's words stay marked once the field is left: , . and & go on with them.
-                if self.focused is field and pane == 2 and field.value:
+                if self.focused is field and pane == LOG and field.value:
                     self.log_view.lines.focus()
                 else:
                     field.value = ""
@@ -256,18 +270,20 @@ class JobsScreen(JobsDesk):
                 return
         if self.has_class("-large"):
             self.remove_class("-large")
+            self.show_answers()
         else:
             self.go_to_pane(0)
 
     def action_large(self) -> None:
         """z: the pane one is in, over the whole screen, and back."""
         self.toggle_class("-large")
+        self.show_answers()
 
     def action_follow(self) -> None:
         """f: stay at the log's end, or stay where one reads."""
         follow = not self.log_view.lines.follow
         if follow:
-            self.go_to_pane(2)
+            self.go_to_pane(LOG)
             self.action_edge(1)
         else:
             self.log_view.follow(False)
@@ -293,7 +309,11 @@ class JobsScreen(JobsDesk):
         await self._step(event.by)
 
     async def action_match(self, by: int) -> None:
-        """, and . : the match before and after."""
+        """, and . : the match before and after; among the answers, the step before and after."""
+        if self.pane == ANSWERS:
+            self.answers.turn(by)
+            self.show_answers()
+            return
         await self._step(by)
 
     async def _step(self, by: int) -> None:
@@ -306,7 +326,7 @@ class JobsScreen(JobsDesk):
         """&: nothing but the lines that were found, and back."""
         words = self.log_view.lines.words
         if not words:
-            self.go_to_pane(2)
+            self.go_to_pane(LOG)
             self.action_filter()
             self.notify("type what the lines are to hold, Esc, then & again", markup=False)
             return

@@ -26,6 +26,7 @@ from vlmconsole.screens.widgets.job_table import JobRows, JobTable
 from vlmconsole.screens.widgets.keyline import KeyLine
 from vlmconsole.screens.widgets.log_view import LogLines, LogView
 from vlmconsole.screens.widgets.topbar import TopBar
+from vlmconsole.screens.widgets.train_answers import Answers
 
 from vlmconsole.errors import LabError
 from vlmconsole.queue.desk import WINDOW, Board, Desk, Particulars, Row
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from vlmconsole.app import ConsoleApp
 
 _READING = reading_actions("jobs")
-PANES = (("Queue", "queue"), ("Job", "job"), ("Log", "log"))
+PANES = (("Queue", "queue"), ("Job", "job"), ("Answers", "answers"), ("Log", "log"))
+ANSWERS, LOG = 2, 3  # places among them
 PERIOD = 1.0  # seconds between two looks
 STORIES = 8  # runs whose events are kept in mind, the chosen one last
 #: What can be done with a job, and in which states; else the key is off, and gone from the footer.
@@ -77,6 +79,7 @@ class JobsDesk(Screen[None]):
         super().__init__()
         self.table = JobTable(self.console.clock, id="queue")
         self.detail = JobDetail(id="job")
+        self.answers = Answers(id="answers")
         self.log_view = LogView(id="log")
         self.pane = 0
         self.board = Board()
@@ -104,6 +107,7 @@ class JobsDesk(Screen[None]):
             yield self.table
             with Vertical(id="job-side"):
                 yield self.detail
+                yield self.answers
                 yield self.log_view
         yield KeyLine()
 
@@ -164,8 +168,7 @@ class JobsDesk(Screen[None]):
             if str(error) != self._trouble:  # drawn once, not every second
                 self._trouble = str(error)
                 self.table.show_fault(error.message, error.hint)
-                self.detail.show(None, None, Told(), None, 0.0)
-                self.log_view.show(None)
+                self._show_nothing()
             return
         finally:
             self._looking = False
@@ -204,17 +207,35 @@ class JobsDesk(Screen[None]):
             if row is not None:
                 self.look()  # the cursor went on meanwhile
             else:
-                self.detail.show(None, None, Told(), None, 0.0)
-                self.log_view.show(None)
+                self._show_nothing()
             return
         self.more, self.told = found.more, found.told
         self.detail.show(row, found.more, found.told, found.page, self.console.clock())
+        self.show_answers()
         if self.log_view.page is read_from:  # else someone turned the page meanwhile
             same = read_from is not None and found.page is not None and read_from.path == found.page.path
             if not same:
                 self.forget_search()
                 self.log_view.follow(True)
             self.log_view.show(found.page, keep=same)
+
+    def _show_nothing(self) -> None:
+        """No job is there to be chosen."""
+        self.told = Told()
+        self.detail.show(None, None, self.told, None, 0.0)
+        self.show_answers()
+        self.log_view.show(None)
+
+    def show_answers(self) -> None:
+        """The chosen job's answers with their pictures; the pane is there only where it has some."""
+        folder = Path(self.more.job.run) if self.more is not None and self.more.job.run else Path()
+        had = self.answers.has_class("-there")
+        self.answers.show(self.told.rollouts, folder, self.console.drawing, large=self.has_class("-large"))
+        self.set_class(bool(self.told.rollouts), "-answers")
+        if had and not self.told.rollouts and self.pane == ANSWERS:
+            self.go_to_pane(1)
+        elif had != bool(self.told.rollouts):
+            self._mark_pane(self.pane)
 
     def forget_search(self) -> None:
         """Another log: what was found in the last one means nothing here."""
@@ -224,7 +245,9 @@ class JobsDesk(Screen[None]):
         """The status line."""
         link = self.console.link
         bar = self.query_one(TopBar)
-        if link is None:
+        if link is None and self.console.no_server:
+            bar.show("failed", f"{self.console.lab.settings.server} · failed", "")
+        elif link is None:
             bar.show("starting", "…", "")
         else:
             bar.show(link.view.state, link.view.short, link.view.long)
@@ -246,7 +269,9 @@ class JobsDesk(Screen[None]):
         row = self.row
         if row is not None:
             # What is known at once is shown at once; the rest follows with the look.
-            self.detail.show(row, None, Told(), None, self.console.clock())
+            self.more, self.told = None, Told()
+            self.detail.show(row, None, self.told, None, self.console.clock())
+            self.show_answers()
         self.look()
 
     def on_job_rows_wanted(self, event: JobRows.Wanted) -> None:
@@ -277,13 +302,16 @@ class JobsDesk(Screen[None]):
                 self._mark_pane(number)
 
     def action_pane(self, by: int) -> None:
-        self.go_to_pane((self.pane + by) % len(PANES))
+        there = [number for number in range(len(PANES)) if number != ANSWERS or self.answers.has_class("-there")]
+        at = there.index(self.pane) if self.pane in there else 0
+        self.go_to_pane(there[(at + by) % len(there)])
 
     def go_to_pane(self, index: int) -> None:
         """Show (on a narrow screen) and focus one of PANES."""
         self._mark_pane(index)
         curves = self.detail.curves
-        target = (self.table.rows, curves if curves.display else self.detail, self.log_view.lines)[index]
+        detail = curves if curves.display else self.detail
+        target = (self.table.rows, detail, self.answers.scroll, self.log_view.lines)[index]
         target.focus()
 
     def _mark_pane(self, index: int) -> None:
@@ -293,6 +321,8 @@ class JobsDesk(Screen[None]):
         self.query_one("#job-side").set_class(index > 0, "-current")
         pieces: list[Any] = []
         for number, (title, _) in enumerate(PANES):
+            if number == ANSWERS and not self.answers.has_class("-there"):
+                continue
             pieces += [(title, "bold" if number == self.pane else "$faint"), "   "]
         self.query_one("#panetabs", Static).update(Content.assemble(*pieces, ("[ ] panes", "$faint")))
 
@@ -300,6 +330,8 @@ class JobsDesk(Screen[None]):
         if isinstance(self.focused, LogLines):
             self.focused.by(by)
             self.log_view.draw_head()
+        elif self.pane == ANSWERS:
+            self.answers.choose(self.answers.cursor + by)
         elif isinstance(self.focused, Curves) and self.focused.count:
             self.focused.choose(self.focused.cursor + by)
         elif isinstance(self.focused, JobDetail):

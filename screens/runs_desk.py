@@ -102,7 +102,9 @@ class RunsDesk(Screen[None]):
     def show_server(self) -> None:
         """The status line."""
         link, bar = self.console.link, self.query_one(TopBar)
-        if link is None:
+        if link is None and self.console.no_server:
+            bar.show("failed", f"{self.console.lab.settings.server} · failed", "")
+        elif link is None:
             bar.show("starting", "…", "")
         else:
             bar.show(link.view.state, link.view.short, link.view.long)

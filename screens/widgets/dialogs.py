@@ -195,7 +195,12 @@ class KeyHelp(ModalScreen[None]):
 
     def _text(self) -> Content:
         lines: list[Content] = []
+        used = {key.place for key in KEYS if key.screen in ("", self._screen)}
         for place, title in self.TITLES:
+            if place not in used:
+                continue
+            if place == "reading" and "composer" not in used:
+                title = "While no text is being typed"
             lines += [Content(""), Content(title).stylize("$accent")]
             if place == "anywhere":
                 lines += [_key(f"F{number} or {number}", f"{name} screen") for number, name in self._tabs]

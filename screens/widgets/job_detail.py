@@ -14,6 +14,7 @@ from vlmconsole.screens.widgets.figures import bar, figure, size, sparkline
 from vlmconsole.screens.widgets.job_rows import devices, job_name, state_sign
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
+from vlmconsole.screens.widgets.train_course import course, in_order, stall
 
 from vlmconsole.queue.desk import Particulars, Row, duration
 from vlmconsole.runs.logfile import LogPage, shown
@@ -50,10 +51,10 @@ class Curves(LineView):
 
     def line(self, y: int, width: int) -> Content:
         curve = self.curves[y]
-        longest = max(len(one_line(one.name, 30)) for one in self.curves)
-        name = one_line(curve.name, 30)
-        last = f"{figure(curve.last)} {one_line(curve.unit, 8)}".rstrip()
-        widest = max(len(f"{figure(one.last)} {one_line(one.unit, 8)}".rstrip()) for one in self.curves)
+        longest = max(len(_name(one)) for one in self.curves)
+        name = _name(curve)
+        last = _last(curve)
+        widest = max(len(_last(one)) for one in self.curves)
         here = "▸" if y == self.cursor and self.has_focus else " "
         room = max(4, width - longest - widest - 5)
         course = sparkline([value for _, value in curve.points], min(room, 48))
@@ -68,13 +69,23 @@ class Curves(LineView):
         self.refresh()
 
 
+def _name(curve: Curve) -> str:
+    """A curve's name, short enough to leave its course some room; its large plot has it whole."""
+    return one_line(curve.name.removesuffix(" (not a baseline)"), 23)
+
+
+def _last(curve: Curve) -> str:
+    unit = one_line(curve.unit, 20)
+    return f"{figure(curve.last)} {unit}".rstrip() if len(unit) <= 5 else figure(curve.last)
+
+
 class JobDetail(VerticalScroll):
     """Shows one job, and only what there is of it."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.curves = Curves()
-        names = ("job-head", "job-cause", "job-tail", "job-course", "job-more")
+        names = ("job-head", "job-cause", "job-tail", "job-course", "job-live", "job-more")
         self._parts = {name: Said(id=name) for name in names}
 
     def compose(self) -> ComposeResult:
@@ -88,7 +99,7 @@ class JobDetail(VerticalScroll):
         """Put a job there. `now` is wall time; `told` and `page` belong to the job's present run."""
         if row is None:
             self._put("job-head", Content("The chosen job is shown here.").stylize("$faint"))
-            for name in ("job-cause", "job-tail", "job-course", "job-more"):
+            for name in ("job-cause", "job-tail", "job-course", "job-live", "job-more"):
                 self._put(name, Content(""))
             self.curves.show(())
             return
@@ -97,6 +108,7 @@ class JobDetail(VerticalScroll):
         self._put("job-cause", _cause(row) if failed or row.job.state == "queued" else Content(""))
         self._put("job-tail", _tail(page) if failed else Content(""))
         self._put("job-course", _course(row, told))
+        self._put("job-live", course(row, told, now))
         self.curves.show(all_curves(told))
         self._put("job-more", _more(row, more, told))
 
@@ -117,7 +129,9 @@ def _head(row: Row, told: Told, now: float) -> Content:
         pieces.append(f" {duration((job.ended or now) - job.started)}")
     progress = row.progress or told.progress
     if job.state in ("running", "starting"):
-        left = progress.left(now) if progress else None
+        left = progress.left(now) if progress and not stall(row, progress, now) else None
+        if told.left_s is not None:  # a sweep counts its servers' starts in
+            left = max(0.0, told.left_s - (now - told.left_at))
         pieces.append((f" · {duration(left)} left" if left is not None else "", "$muted"))
         pieces.append((f" · on {devices(job)}", "$muted"))
         server = f" · guest of server {one_line(job.server, 40)}" if job.server else ""
@@ -146,7 +160,7 @@ def _progress(progress: Progress) -> list[Piece]:
     units = unit if not unit or unit.endswith("s") else f"{unit}s"
     if progress.share is None or progress.total is None:
         return [f"{progress.done:g} {units}"]
-    full, empty = bar(progress.share, 16)
+    full, empty = bar(progress.share, 12)
     counted = f" · {progress.done:g} of {progress.total:g} {units}".rstrip()
     return [(full, "$accent"), (empty, "$faint"), f" {int(100 * progress.share)} %", (counted, "$muted")]
 
@@ -167,7 +181,7 @@ def _tail(page: LogPage | None) -> Content:
 
 def all_curves(told: Told) -> tuple[Curve, ...]:
     """The job's own curves, then its worker's load."""
-    curves = list(told.curves)
+    curves = in_order(told.curves)
     if told.cpu is not None:
         curves.append(replace(told.cpu, name="worker CPU"))
     if told.memory is not None:

@@ -1,6 +1,8 @@
-"""The last line: the keys that work right now, as many as fit, never half a one."""
+"""The last line: the keys that work right now, as many as fit, never half a one; under a window, the window's."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from textual.content import Content
 from textual.screen import Screen
@@ -16,13 +18,14 @@ class KeyLine(Widget):
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
+        self.app.screen_change_signal.subscribe(self, self._changed)
 
-    def _changed(self, screen: Screen[object]) -> None:
+    def _changed(self, screen: Screen[Any]) -> None:
         self.refresh()
 
     def render(self) -> Content:
         line = Content("")
-        for _, binding, enabled, _ in self.screen.active_bindings.values():
+        for _, binding, enabled, _ in self.app.screen.active_bindings.values():
             if not (binding.show and enabled):
                 continue
             shown = binding.key_display or binding.key

@@ -1,0 +1,141 @@
+"""How a training, an evaluation or a sweep goes, in a few lines: development scores, running scores, cells, a stall."""
+
+from __future__ import annotations
+
+from textual.content import Content
+from vlmconsole.screens.widgets.figures import figure
+
+from vlmconsole.queue.desk import Row, duration
+from vlmconsole.runs.pace import Progress
+from vlmconsole.runs.plain import one_line
+from vlmconsole.runs.story import Cell, Curve, Tally, Told
+
+Piece = Content | str | tuple[str, str]
+#: Curves that one looks at first, in this order; then the others as the job told them.
+FIRST = ("loss", "reward mean", "reward spread", "grad norm", "learning rate", "zero advantage")
+DEVELOPMENT = {
+    "development all-correct": "all-correct",
+    "development mean reward": "reward",
+    "validation reward (not a baseline)": "reward",
+}
+PASSES = 6  # development passes told, the newest
+CELLS = 8  # of a sweep, the newest
+SILENT = 60.0  # seconds without progress that are nothing yet
+TIMES = 10.0  # how many times a usual step without progress is a stall
+CELL_SIGNS = {"valid": ("✓", "$accent"), "failed": ("✗", "$error")}
+
+
+def in_order(curves: tuple[Curve, ...]) -> list[Curve]:
+    """The curves, those first that tell most of a training."""
+    rank = {name: place for place, name in enumerate(FIRST)}
+    return sorted(curves, key=lambda curve: rank.get(curve.name, len(FIRST)))
+
+
+def course(row: Row, told: Told, now: float) -> Content:
+    """What there is of it, line by line; empty for a job of another kind. `now` is wall time, seconds."""
+    lines = [stall(row, told.progress or row.progress, now)]
+    lines += [*_development(told), _pointless(told), *_scores(told.tallies), *_cells(row, told)]
+    return Content("\n").join([line for line in lines if line])
+
+
+def stall(row: Row, progress: Progress | None, now: float) -> Content:
+    """A notice when a running job has not moved for much longer than one of its steps took."""
+    if row.job.state != "running" or row.job.serves or row.job.kind == "flow":
+        return Content("")
+    since = progress.t if progress is not None else row.job.started
+    if since is None:
+        return Content("")
+    usual = 1 / progress.rate if progress is not None and progress.rate else None
+    still = now - since
+    if still < max(SILENT, TIMES * usual if usual else 0.0):
+        return Content("")
+    pieces: list[Piece] = [(f"! no progress for {duration(still)}", "$warning")]
+    if usual:
+        unit = one_line(progress.unit, 20) if progress is not None else "step"
+        pieces.append((f", one {unit.removesuffix('s')} took {usual:.2g} s before", "$muted"))
+    limit = row.job.options.get("no_progress_s")
+    if limit:
+        pieces.append((f", it is stopped at {duration(float(limit))}", "$muted"))
+    return Content.assemble(*pieces)
+
+
+def _development(told: Told) -> list[Content]:
+    """Scores on pictures that choose an epoch: under a heading that says what they are not, a line for each pass."""
+    curves = [curve for name in DEVELOPMENT if (curve := told.curve(name)) is not None]
+    if not curves:
+        return []
+    epochs = {one.step: one.epoch for one in told.rollouts if one.epoch is not None}
+    steps = sorted({step for curve in curves for step, _ in curve.points})[-PASSES:]
+    lines = [Content.assemble(("development ", "$muted"), ("not a baseline", "$warning"))]
+    for step in steps:
+        at = f"epoch {epochs[step]:g}" if step in epochs else f"step {step:g}"
+        said = []
+        for curve in curves:
+            value = next((value for x, value in reversed(curve.points) if x == step), None)
+            if value is not None:
+                said.append(f"{DEVELOPMENT[curve.name]} {value:.1f} %" if curve.unit == "%" else f"reward {value:.3f}")
+        lines.append(Content.assemble((f"  {at:<9} ", "$muted"), "   ".join(said)))
+    return lines
+
+
+def _pointless(told: Told) -> Content:
+    """How many groups taught nothing, because all their answers earned the same."""
+    curve = told.curve("zero advantage")
+    if curve is None or not curve.points:
+        return Content("")
+    share = sum(value for _, value in curve.points) / len(curve.points)
+    recent = f"{100 * curve.last:.0f} % of the last step's groups"
+    return Content.assemble(("zero advantage  ", "$muted"), recent, (f", {100 * share:.0f} % of all so far", "$muted"))
+
+
+def _scores(tallies: tuple[Tally, ...]) -> list[Content]:
+    """The score so far, side by side, and below it group by group. Not the verdict, which needs all answers."""
+    if not tallies:
+        return []
+    sides = [side for side in ("before", "after") if any(one.side == side for one in tallies)]
+    groups = list(dict.fromkeys(one.group for one in tallies))
+    wide = max(len(title := "all-correct"), *(len(one_line(group, 14)) for group in groups))
+    head = Content(f"{title:<{wide}}" + "".join(f"{side:>17}" for side in sides)).stylize("$faint")
+    lines = [head]
+    for group in [None, *groups] if len(groups) > 1 else [None]:
+        pieces: list[Piece] = [(f"{one_line(group, 14) if group else 'so far':<{wide}}", "" if group else "bold")]
+        for side in sides:
+            some = [one for one in tallies if one.side == side and group in (None, one.group)]
+            n, right, failed = (sum(getattr(one, key) for one in some) for key in ("n", "right", "failed"))
+            text = f"{100 * right / n:.1f} % of {n}" if n else "–"
+            pieces.append((f"{text:>17}", "" if group else "bold"))
+            pieces.append((f" {failed} failed", "$error") if failed else "")
+        lines.append(Content.assemble(*pieces))
+    return lines
+
+
+def _cells(row: Row, told: Told) -> list[Content]:
+    """The cells of a sweep that have finished, the newest below, and the one it is at."""
+    if not told.cells:
+        return [Content.assemble(("now  ", "$muted"), one_line(told.now, 80))] if told.now and _runs(row) else []
+    newest = told.cells[-CELLS:]
+    wide = max(len(one_line(cell.name, 24)) for cell in newest)
+    lines = [Content(f"  {'cell':<{wide}}  {'TTFT p50':>9} {'p95':>8}  {'tok/s':>7}").stylize("$faint")]
+    lines += [_cell(cell, wide) for cell in newest]
+    rest = len(told.cells) - len(newest)
+    if rest:
+        lines.append(Content(f"  {rest} before").stylize("$faint"))
+    if told.now and _runs(row):
+        lines.append(Content.assemble(("● ", "$accent"), one_line(told.now, 80)))
+    return lines
+
+
+def _runs(row: Row) -> bool:
+    return row.job.state == "running"
+
+
+def _cell(cell: Cell, wide: int) -> Content:
+    sign, style = CELL_SIGNS.get(cell.state, ("!", "$warning"))
+    name = f" {one_line(cell.name, 24):<{wide}}"
+    if cell.ttft_p50 is None and cell.throughput is None:
+        return Content.assemble((sign, style), name, (f"  {one_line(cell.why or cell.state, 120)}", "$muted"))
+    spread = (cell.ttft_p50, cell.ttft_p95)
+    p50, p95 = (f"{figure(round(value, 4))} s" if value is not None else "–" for value in spread)
+    speed = f"{cell.throughput:.1f}" if cell.throughput is not None else "–"
+    state = "" if cell.state == "valid" else f"  {one_line(cell.state, 20)}: {one_line(cell.why, 80)}"
+    return Content.assemble((sign, style), name, f"  {p50:>9} {p95:>8}  {speed:>7}", (state, "$warning"))
