@@ -170,6 +170,7 @@ def test_the_whole_lab_is_planned_in_its_order_and_reported_whole(name: str, tmp
     assert len(load_plan(steps["judge-sft"].job.spec["plan"]).gates) == 7
     # Both trainings start from the base.
     assert not steps["grpo-30"].job.spec.get("model") and after["grpo-30"] == {"grpo-3": "any"}
+    assert all(one.job.options["retries"] == 1 for step, one in steps.items() if step)
     for timed in ("main", "tune"):
         assert "cpu:all" in steps[timed].job.devices
 

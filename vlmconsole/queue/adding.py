@@ -100,7 +100,7 @@ def plan(preset: Preset, sets: Sequence[str], places: Places) -> list[Planned]:
         (own[name] if dot and name in own else rest).append(setting)
     if rest:
         raise PresetError(f"in a flow, write --set STEP.key=value (steps: {', '.join(own)})")
-    steps = [_plan_step(step, own[step.name], places) for step in flow.steps]
+    steps = [_plan_step(step, own[step.name], places, preset.queue) for step in flow.steps]
     head = NewJob(preset.name, "flow", preset.title, {"steps": list(own)}, devices=())
     unknown = [step for step in steps if step.estimate is None or step.estimate.seconds is None]
     return [Planned(head, together(steps), partial=bool(unknown)), *steps]
@@ -119,9 +119,10 @@ def together(steps: Sequence[Planned]) -> Estimate:
     return Estimate(sum(seconds) if seconds else None, max(memory, default=None), sum(disk) if disk else None, note)
 
 
-def _plan_step(step: Step, sets: Sequence[str], places: Places) -> Planned:
+def _plan_step(step: Step, sets: Sequence[str], places: Places, queue: dict[str, Any]) -> Planned:
+    """One step; ``queue`` is the flow's own [queue] table, which each step's preset may overrule."""
     preset = load_preset(step.preset, places)
-    preset = replace(preset, spec=merge(preset.spec, step.set))
+    preset = replace(preset, spec=merge(preset.spec, step.set), queue={**queue, **preset.queue})
     one = _plan_one(preset, sets, places)
     after = sources(step.set)
     for text in step.after:
