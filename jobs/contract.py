@@ -85,7 +85,8 @@ class JobKind:
     ``devices(spec, places)`` names what the job must hold, e.g. ``["cpu"]``, ``["gpu"]``, ``["gpu1", "port:30000"]``.
     ``needs_server(spec, places)`` is the profile that must serve before it starts (None: it needs none that this lab
     starts), ``serves(spec)`` the profile that the job itself serves. ``needs`` are
-    the importable modules of the extra ``train`` that it cannot do without, so that the plan can say which are missing.
+    the importable modules of the extra ``train`` that it cannot do without (or a function of the spec that names them),
+    so that the plan can say which are missing.
     """
 
     name: str
@@ -97,4 +98,10 @@ class JobKind:
     devices: Callable[[Any, Places], list[str]] | None = None
     needs_server: Callable[[Any, Places], str | None] | None = None
     serves: Callable[[Any], str | None] | None = None
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()
+
+    def needed(self, spec: BaseModel | None) -> tuple[str, ...]:
+        """The modules that a job with these settings cannot do without; none while the settings are not known."""
+        if callable(self.needs):
+            return self.needs(spec) if spec is not None else ()
+        return self.needs

@@ -241,6 +241,11 @@ def needs_server(spec: EvaluateSettings, places: Places) -> str | None:
     return started_by_the_lab(spec.server, places)
 
 
+def needs(spec: EvaluateSettings) -> tuple[str, ...]:
+    """In-process it loads the models itself; a server has them loaded already."""
+    return ("torch", "transformers", "peft") if spec.backend == "in-process" else ()
+
+
 KIND = JobKind(
     name="evaluate",
     title="Evaluate before and after over the same pictures",
@@ -249,4 +254,5 @@ KIND = JobKind(
     estimate=estimate,
     devices=devices,
     needs_server=needs_server,
+    needs=needs,
 )

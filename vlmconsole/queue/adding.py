@@ -163,7 +163,7 @@ def _plan_one(preset: Preset, sets: Sequence[str], places: Places) -> Planned:
         priority=options.priority,
     )
     # A job with an environment of its own runs in another Python, which is not looked into.
-    missing = () if options.environment else tuple(name for name in kind.needs if find_spec(name) is None)
+    missing = () if options.environment else tuple(name for name in kind.needed(model) if find_spec(name) is None)
     return Planned(job, kind.estimate(model) if kind.estimate and model else None, missing=missing)
 
 
