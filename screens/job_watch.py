@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vlmconsole.queue.model import Job
 
 PERIOD = 2.0  # seconds between two looks at the files' times
-SIGNS = {"done": "✓", "failed": "✗", "lost": "?", "cancelled": "–"}
+SIGNS = {"done": "✓", "failed": "✗", "lost": "?", "cancelled": "–", "FAIL": "✗", "CANNOT JUDGE": "?"}
 
 
 class JobWatch:
@@ -64,18 +64,19 @@ class JobWatch:
             return  # the jobs screen says what is wrong with the queue
         finally:
             self._busy = False
-        for job in ended:
-            said = f"{SIGNS.get(job.state, '')} job {job.id} {one_line(job.preset, 60)}: {job.state}"
+        for job, verdict in ended:
+            said = f"{SIGNS.get(verdict or job.state, '✓')} job {job.id} {one_line(job.preset, 60)}: {job.state}"
+            said += f", verdict {verdict}" if verdict else ""
             reason = f"\n{one_line(job.reason, 300)}" if job.reason and job.state != "done" else ""
             bad = job.state in ("failed", "lost")
             self._app.notify(said + reason, severity="error" if bad else "information", markup=False, timeout=8)
         if ended and self._app.lab.settings.bell:
             self._app.bell()
 
-    def _read(self) -> list[Job]:
+    def _read(self) -> list[tuple[Job, str]]:
         from vlmconsole.queue.desk import Desk
 
         if self._desk is None:
             self._desk = Desk(self._app.lab.places)
         self._known, ended = self._desk.ended(self._known)
-        return ended
+        return [(job, self._desk.verdict(job)) for job in ended]

@@ -11,7 +11,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from vlmconsole.screens.widgets.figures import bar, figure, size, sparkline
-from vlmconsole.screens.widgets.job_rows import devices, job_name, state_sign
+from vlmconsole.screens.widgets.job_rows import VERDICTS, devices, job_name, state_sign
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.screens.widgets.train_course import course, in_order, stall
@@ -124,7 +124,9 @@ def _head(row: Row, told: Told, now: float) -> Content:
     pieces: list[Piece] = [(f"{job.id} {job_name(job)}", "bold"), (attempt, "$muted")]
     if job.title and job.title != job.preset:
         pieces.append((f"\n{one_line(job.title, 200)}", "$muted"))
-    pieces += ["\n", state_sign(job)]
+    pieces += ["\n", state_sign(job, row.verdict)]
+    if row.verdict:
+        pieces.append((f", verdict {row.verdict}", VERDICTS[row.verdict][1]))
     if job.started:
         pieces.append(f" {duration((job.ended or now) - job.started)}")
     progress = row.progress or told.progress

@@ -30,9 +30,16 @@ def state_word(job: Job) -> str:
     return "stopping" if job.stop is not None and job.state in ("starting", "running") else job.state
 
 
-def state_sign(job: Job) -> Content:
+#: what the gates said of a job that is done → (sign, style): it ran well, and yet it is not simply well
+VERDICTS = {"FAIL": ("✗", "$error"), "CANNOT JUDGE": ("?", "$warning"), "PASS": ("✓", "$accent")}
+
+
+def state_sign(job: Job, verdict: str = "") -> Content:
+    """Sign and word; a done job whose gates did not pass has their sign."""
     word = state_word(job)
     sign, sign_style, word_style = SIGNS.get(word, ("?", "$warning", ""))
+    if word == "done":
+        sign, sign_style = VERDICTS.get(verdict, (sign, sign_style))
     return Content.assemble((sign, sign_style), " ", (word, word_style))
 
 
@@ -76,7 +83,7 @@ class Columns:
             "  ",
             Content(job_name(job)).truncate(self.job, ellipsis=True, pad=True),
             "  ",
-            state_sign(job).truncate(STATE_WIDTH, pad=True),
+            state_sign(job, row.verdict).truncate(STATE_WIDTH, pad=True),
             "  ",
             self._rest(row, now).truncate(self.rest, ellipsis=True),
         )
@@ -88,7 +95,10 @@ class Columns:
         if job.state == "done":
             took = duration(job.ended - job.started) if job.ended and job.started else ""
             ago = f"{duration(now - job.ended)} ago" if job.ended and now - job.ended < 86400 else ""
-            return Content(" · ".join(filter(None, (f"took {took}" if took else "", ago)))).stylize("$muted")
+            said = Content(" · ".join(filter(None, (f"took {took}" if took else "", ago)))).stylize("$muted")
+            if not row.verdict:
+                return said
+            return Content.assemble((row.verdict, VERDICTS[row.verdict][1]), (" · ", "$muted"), said)
         device = devices(job)
         if job.serves and row.progress is None:
             said = one_line(f"serves {job.serves}", self.bar + 13).ljust(self.bar + 13)

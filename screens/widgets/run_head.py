@@ -6,7 +6,7 @@ import time
 
 from textual.content import Content
 from vlmconsole.screens.widgets.figures import bar
-from vlmconsole.screens.widgets.run_table import STATES
+from vlmconsole.screens.widgets.run_table import outcome
 
 from vlmconsole.queue.desk import duration
 from vlmconsole.reports.shelf import Line
@@ -28,7 +28,7 @@ def head(row: Line | None, told: Told | None, now: float) -> Content:
     """At most a few lines; `now` is wall time, seconds."""
     if row is None:
         return Content("The chosen run's figures are shown here.").stylize("$faint")
-    sign, style = STATES.get(row.state, ("?", "$warning"))
+    sign, style = outcome(row)
     pieces: list[Piece] = [(row.preset, "bold"), "  ", (f"{sign} {row.state}", style)]
     end = row.ended or (now if row.state == "running" else None)
     if row.started is not None and end is not None:

@@ -37,6 +37,7 @@ STATES = {
     "starting": ("◌", "$warning"),
     "queued": ("○", "$muted"),
 }
+JUDGED = {"FAIL": ("✗", "$error"), "CANNOT JUDGE": ("?", "$warning")}
 #: what is known of a run's files → (in the table, style)
 SEALS = {
     "intact": ("intact", "$muted"),
@@ -57,6 +58,13 @@ def when(started: float | None, now: float) -> str:
         return ""
     then, today = time.localtime(started), time.localtime(now)
     return time.strftime("%H:%M" if then[:3] == today[:3] else "%-d %b", then)
+
+
+def outcome(row: Line) -> tuple[str, str]:
+    """(sign, style) of a run: of its state, or of its verdict where it is done and its gates did not pass."""
+    if row.state == "done" and row.verdict in JUDGED:
+        return JUDGED[row.verdict]
+    return STATES.get(row.state, ("?", "$warning"))
 
 
 class RunRows(LineView):
@@ -119,7 +127,7 @@ class RunRows(LineView):
     def line(self, y: int, width: int) -> Content:
         row, now = self.rows[y], self._clock()
         names, room, span = self._room(width)
-        sign, style = STATES.get(row.state, ("?", "$warning"))
+        sign, style = outcome(row)
         if row.name in self.marked:
             sign, style = "◆", "$accent"
         said, tone = _said(row)

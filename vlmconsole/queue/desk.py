@@ -4,7 +4,7 @@ Everything here may wait for the disk, so a screen calls it in a thread; a desk 
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,20 @@ from vlmconsole.runs.places import Places
 
 WINDOW = 200  # rows of waiting and of ended jobs that are read at once
 PRIVATE = frozenset({"reserve", "worker.lock"})  # the worker's own tools, nothing of the run
+VERDICTS = ("FAIL", "CANNOT JUDGE", "PASS")  # of gates, the worst first
 REACH = 64 * 1024  # bytes of a running job's newest events that its speed is taken from
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the queue. ``why`` says why it waits or how it ended."""
+    """One line of the queue. ``why`` says why it waits or how it ended; ``verdict`` is what the gates said of a job
+    that is done (of a flow: the worst of its steps'), "" where nothing was judged.
+    """
 
     job: Job
     why: str
     progress: Progress | None = None
+    verdict: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class Desk:
         self.places = places
         self._store = Store(places.queue)
         self._paces: dict[str, tuple[EventTail, Pace]] = {}
+        self._verdicts: dict[str, str] = {}
         self._seen: tuple[object, ...] = ()
         self._board = Board()
 
@@ -86,16 +91,29 @@ class Desk:
     def board(self, words: str = "", window: int = WINDOW) -> Board:
         """The queue now: running, waiting in order, ended newest first, ``window`` of each; or those with ``words``.
 
-        The same object while nothing has changed, so that nothing needs to be drawn.
+        A flow has its steps beneath it, and those that run stand below the other running jobs. The same object while
+        nothing has changed, so that nothing needs to be drawn.
         """
         supervised = process.running(self.places) is not None
         seen = (self._store.version(), words, window, supervised, int(time.time() / 5))
         busy = any(row.job.state in ACTIVE for row in self._board.rows)
         if seen == self._seen and not busy:
             return self._board
-        jobs = self._store.find(words, window) if words.strip() else self._store.listing(ended=window, limit=window)
+        if words.strip():
+            jobs = self._store.find(words, window)
+        else:
+            jobs = self._beneath(self._store.listing(ended=window, limit=window))
+        self._verdicts = {run: said for run, said in self._verdicts.items() if run in {job.run for job in jobs}}
+        verdicts = {job.id: self.verdict(job) for job in jobs}
         rows = tuple(
-            Row(one.job, one.why, self._progress(one.job))
+            Row(
+                one.job,
+                one.why,
+                self._progress(one.job),
+                worst(verdicts[job.id] for job in jobs if one.job.id in (job.id, job.flow))
+                if one.job.kind == "flow"
+                else verdicts[one.job.id],
+            )
             for one in views(self._store, self.places, jobs, supervised, ahead=2 * WINDOW)
         )
         counts = self._store.counts()
@@ -113,6 +131,33 @@ class Desk:
         if board != self._board:
             self._board = board
         return self._board
+
+    def _beneath(self, jobs: list[Job]) -> list[Job]:
+        """The same jobs with each flow's steps beneath it: of one that has not ended all, else those that are there."""
+        flows = [job for job in jobs if job.kind == "flow"]
+        steps: dict[int, list[Job]] = {}
+        for flow in flows:
+            these = [job for job in jobs if job.flow == flow.id]
+            waiting = [job for job in these if job.state == "queued"]  # in the queue's order, which a person may change
+            if flow.state not in FINAL:
+                known = {job.id for job in waiting}
+                these = [job for job in self._store.steps(flow.id) if job.id not in known]
+            begun = sorted((job for job in these if job.state != "queued"), key=lambda job: job.id)
+            steps[flow.id] = [*begun, *waiting, *(job for job in these if job.state == "queued" and job not in waiting)]
+        alone = [job for job in jobs if job.flow not in steps]
+        first = [job for job in alone if job.state in ACTIVE and job.kind != "flow"]
+        rest = [job for job in alone if job not in first]
+        return [*first, *(one for job in rest for one in (job, *steps.get(job.id, ())))]
+
+    def verdict(self, job: Job) -> str:
+        """PASS, FAIL or CANNOT JUDGE of a job that is done, "" where no gates judged it."""
+        if job.state != "done" or not job.run:
+            return ""
+        if job.run not in self._verdicts:  # a finished run does not change any more
+            summary = RunFolder(Path(job.run)).read_json("summary.json")
+            said = summary.get("verdict") if isinstance(summary, dict) else None
+            self._verdicts[job.run] = said if said in VERDICTS else ""
+        return self._verdicts[job.run]
 
     def _progress(self, job: Job) -> Progress | None:
         if job.kind == "flow" and (over := steps_done(self._store, job)) is not None:
@@ -217,6 +262,11 @@ class Desk:
         self._seen = ()  # our own commits do not show in the version
         if start:
             process.ensure(self.places)
+
+
+def worst(verdicts: Iterable[str]) -> str:
+    """The worst of them, "" for none."""
+    return min((one for one in verdicts if one), key=VERDICTS.index, default="")
 
 
 def losses(row: Row, waiters: Sequence[int], now: float) -> str:
