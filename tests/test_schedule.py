@@ -211,20 +211,3 @@ def test_without_a_person_in_the_way_everything_ends(world: World) -> None:
 def test_with_kept_servers_and_foreign_processes_it_settles_with_a_reason_for_each(world: World) -> None:
     """Whatever is left is stuck, and says which person's act would free it (the check is in `World.step`)."""
     drive(world)
-
-
-def test_a_guest_keeps_its_place_while_its_server_starts() -> None:
-    """Else the job behind it takes the slot, and a server idles for as long as that runs."""
-    guest, behind, timed = Want(2, server="demo"), Want(3), Want(4, ("cpu:all",))
-    first = decide([guest, timed, behind], [], {}, TWO)
-    assert first.servers == [("demo", 2)] and not first.starts
-    second = decide([Want(9, serves="demo"), guest, behind], [], {}, TWO)
-    assert only(second) == [9] and second.why[3].endswith("is before it")
-    starting = Held(9, ("cpu.0", "server.demo"), "demo")
-    third = decide([guest, behind], [starting], {}, TWO)
-    assert not third.starts and third.why[2] == "needs server demo, which is starting (job 9)"
-    ready = replace(starting, ready=True)
-    assert only(decide([guest, behind], [ready], {}, TWO)) == [2]
-    # A server that a person must see to holds up nobody.
-    blocked = Want(9, serves="demo", blocked="environment mlx is not built")
-    assert only(decide([blocked, guest, behind], [], {}, TWO)) == [3]

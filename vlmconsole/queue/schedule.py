@@ -206,15 +206,10 @@ class _Round:
                 leaving = any(job.serves == name for job in self.held)
                 if not leaving and not any(profile == name for profile, _ in self.decision.servers):
                     self.decision.servers.append((name, want.id))
-                    # For the instant until it stands in the queue: what it will need goes to nobody behind.
-                    self.reserved = dict.fromkeys(self.devices.cpus(), want.id) | self.reserved
                 self.wait(want, f"needs server {name}, which will be started for it")
             else:
                 self.waits_on[want.id] = server.id
                 self.wait(want, f"needs server {name}, first in line for it is job {server.id}")
-                considered = server.id in self.decision.why or any(s.id == server.id for s in self.decision.starts)
-                if considered and server.id not in self.decision.stuck:
-                    self._keep_place(want, None)
             return None
         if host.id in self.claimed:
             self.wait(want, f"needs server {name}, which job {self.claimed[host.id]} waits to replace")
@@ -222,21 +217,8 @@ class _Round:
         if not host.ready:
             self.wait(want, f"needs server {name}, which is starting (job {host.id})")
             self.awaited.add(host.id)
-            self._keep_place(want, host)
             return None
         return host
-
-    def _keep_place(self, want: Want, host: Held | None) -> None:
-        """Reserve a guest's own devices while its server starts: else the server would idle until they come free."""
-        why = self.decision.why[want.id]
-        chosen = self._choose(want, list(want.devices), host)
-        if chosen is None:  # too few, which is said once the server runs
-            self.decision.stuck.discard(want.id)
-        else:
-            worst = self._worst(want, chosen)
-            if worst is None or self._rank(worst, want) < 4:
-                self._reserve(want, chosen, host)
-        self.decision.why[want.id] = why
 
     def _place(self, want: Want, host: Held | None) -> None:
         """Give ``want`` its devices, or say who has them and reserve them if they will come free."""
