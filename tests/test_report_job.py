@@ -6,6 +6,7 @@ import pytest
 from vlmconsole.jobs.contract import Context, JobError
 from vlmconsole.jobs.report import ReportSpec, run
 
+from vlmconsole.reports import book
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
@@ -29,3 +30,23 @@ def test_a_page_of_all_runs_with_the_failed_one_and_what_never_ran(tmp_path: Pat
     assert own.file("report.json").exists()
     with pytest.raises(JobError, match="None of the runs"):
         run(Context(own, places), ReportSpec(runs=["never"]))
+
+
+def test_the_last_page_says_what_no_plan_judged_and_what_broke(tmp_path: Path) -> None:
+    places = Places(tmp_path).ensure()
+    tried = RunFolder.create(
+        places.runs, kind="evaluate", preset="tried", spec={}, title="Tried <b>it</b>", home=places.home
+    )
+    tried.set_state("done")
+    groups = {
+        "regular": {"paired": {"difference": 0.01, "interval": [-0.02, 0.04]}},
+        "hollow": {"paired": {"difference": -0.2, "interval": [-0.3, -0.1]}},
+        "high": {"before": {"answered": 4}},
+        "odd": {"paired": {"difference": "x", "interval": [1]}},
+    }
+    tried.write_json("summary.json", {"groups": groups})
+    page = book.html([tried, made(places, "bad", "failed")], places)
+    assert 'href="#claims"' in page and "Tried &lt;b&gt;it&lt;/b&gt;, regular: partial reward +0.0100" in page
+    assert "-0.0200 … +0.0400: no difference is shown" in page and "-0.3000 … -0.1000: a loss here" in page
+    assert "Title of bad: failed, the server died" in page and "high: partial" not in page
+    assert 'id="claims"' not in book.html([tried], places)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from vlmconsole import __version__
 from vlmconsole.errors import LabError
 from vlmconsole.gates.ledger import MANIFEST, Ledger
-from vlmconsole.reports import judged, learned, measured, tuned
+from vlmconsole.reports import claimed, judged, learned, measured, tuned
 from vlmconsole.reports.parts import UNKNOWN, Facts, Part, Prose, Section, flat, shown
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder
@@ -78,8 +78,9 @@ def html(
     chapters = [chapter(run, places, beside) for run in runs]
     title = chapters[0].title if len(chapters) == 1 else f"{len(chapters)} runs"
     made = time.strftime("%-d %B %Y, %H:%M %Z", time.localtime(now))
+    last = guarded("judged", runs[0], lambda: claimed.sections(runs, places)) if len(runs) > 1 else []
     page: str = template.render(
-        title=title, made=made, version=__version__, runs=chapters, absent=[inert(one) for one in absent]
+        title=title, made=made, version=__version__, runs=chapters, last=last, absent=[inert(one) for one in absent]
     )
     # A lone surrogate of a file name is no UTF-8.
     return page.encode("utf-8", "replace").decode("utf-8")

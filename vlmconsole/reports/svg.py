@@ -67,7 +67,7 @@ def short(value: float) -> str:
 def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     """Round values that cover low…high; equal ends are widened."""
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
-        high = low + (abs(low) or 1.0)
+        high = low + (abs(low) if abs(low) > 1e-9 else 1.0)
     rough = (high - low) / wanted
     power = 10.0 ** math.floor(math.log10(rough))
     step = next((power * m for m in (1, 2, 2.5, 5) if power * m >= rough), power * 10)

@@ -1,0 +1,74 @@
+"""The last page of a report of several runs: every verdict in one table, and what may and may not be claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vlmconsole.gates.ledger import Ledger
+from vlmconsole.gates.verdict import judge
+from vlmconsole.reports.judged import is_planned
+from vlmconsole.reports.parts import Column, Part, Prose, Section, Table
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.pace import number
+from vlmconsole.runs.places import Places
+from vlmconsole.runs.plain import inert, one_line
+
+
+def sections(runs: Sequence[RunFolder], places: Places) -> list[Section]:
+    """Verdicts, claims and what came out otherwise; nothing where no run was judged, compared or audited."""
+    ledger = Ledger(places.ledger)
+    rows, marks = [], []
+    parts: list[Part] = []
+    for run in (run for run in runs if is_planned(run)):
+        found = judge(run, ledger)
+        counts = found.counts
+        title = one_line(run.job().get("title") or run.name)
+        rows.append([title, found.verdict, *(str(counts[word]) for word in ("PASS", "FAIL", "CANNOT JUDGE")), run.name])
+        marks.append("" if found.verdict == "PASS" else "bad")
+        parts.append(Prose(f"{title}: may be claimed", found.claims.may or ["nothing"]))
+        parts.append(Prose(f"{title}: may not be claimed", found.claims.may_not, "warn"))
+    made = []
+    if rows:
+        heads = [Column("pass"), Column("fail"), Column("cannot judge"), Column("run", False)]
+        table = Table("", [Column("judged", False), Column("verdict", False), *heads], rows, marks)
+        made.append(Section("Every verdict", [table]))
+    looked = [line for run in runs for line in _without_plan(run)]
+    if looked:
+        note = "No plan was frozen for these, so that no gate judges them and nothing is claimed from them."
+        made.append(Section("Compared without a plan", [Prose("", looked, note=note)]))
+    broken = [
+        f"{one_line(run.job().get('title') or run.name)}: {run.state().get('state')}, "
+        f"{inert(str(run.state().get('reason') or 'no reason kept'))}"
+        for run in runs
+        if run.state().get("state") in ("failed", "lost", "cancelled")
+    ]
+    if broken:
+        made.append(Section("What did not come to its end", [Prose("", broken, "bad")]))
+    return [*made, Section("Claims", parts)] if parts else made
+
+
+def _without_plan(run: RunFolder) -> list[str]:
+    """One sentence for each group of a paired evaluation that no plan judged."""
+    if is_planned(run) or run.job().get("kind") != "evaluate":
+        return []
+    summary = run.read_json("summary.json", {})
+    groups = summary.get("groups") if isinstance(summary, dict) else None
+    title = one_line(run.job().get("title") or run.name)
+    return [
+        f"{title}, {one_line(name)}: {said}"
+        for name, group in (groups.items() if isinstance(groups, dict) else ())
+        if (said := _difference(group))
+    ]
+
+
+def _difference(group: Any) -> str:
+    """The paired difference of a group's partial reward in words; "" where only one side was asked."""
+    paired = group.get("paired") if isinstance(group, dict) else None
+    if not isinstance(paired, dict) or not isinstance(paired.get("interval"), list) or len(paired["interval"]) != 2:
+        return ""
+    change, low, high = (number(value) for value in (paired.get("difference"), *paired["interval"]))
+    if change is None or low is None or high is None:
+        return ""
+    words = "a gain here" if low > 0 else "a loss here" if high < 0 else "no difference is shown"
+    return f"partial reward {change:+.4f}, 95 % interval {low:+.4f} … {high:+.4f}: {words}"
