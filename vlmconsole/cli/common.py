@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import math
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from vlmconsole.lab import Lab
 
+PIPE_WIDTH = 200  # columns of a table that no terminal shows
 OK, FAILED, USAGE, CANNOT_JUDGE = 0, 1, 2, 3
 
 
@@ -74,7 +76,9 @@ def console(*, stderr: bool = False) -> Console:
     """A rich console. Model output and file names must be printed with ``markup=False``."""
     from rich.console import Console
 
-    return Console(stderr=stderr, quiet=state.quiet and stderr, highlight=False)
+    # Into a pipe or a file lines may be long: a table squeezed to 80 columns there helps nobody.
+    width = None if (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return Console(stderr=stderr, quiet=state.quiet and stderr, highlight=False, width=width)
 
 
 def say(message: str) -> None:
