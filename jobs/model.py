@@ -38,7 +38,7 @@ class ModelSpec(Spec):
 def _estimate(spec: ModelSpec) -> Estimate:
     # Seconds a step of 24 (of 20 with 12 beside) as measured, and of the measuring at the end.
     steps = 0.85 * spec.eyes_steps + 1.6 * spec.language_steps
-    asked = 1.6 * 4.6 * spec.question_steps  # three stages, and a fourth that is longer
+    asked = 1.6 * 4.8 * spec.question_steps  # four stages, and a fifth that is shorter
     seconds = spec.batch / 24 * steps + spec.question_batch / 20 * asked + 0.25 * spec.measure
     return Estimate(
         seconds=seconds * 2 / min(2, spec.threads),

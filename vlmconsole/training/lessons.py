@@ -117,8 +117,8 @@ class Stage:
     the other pictures; `asks` are the crowds' questions, `shares` the others'. `echoes` are chats in which
     numbers are only said after: without them the digits past the largest count fade until no adapter on the
     language half can bring them back, as it leaves the words themselves alone. `said` are sets of questions that name
-    their own answer, `counts` counting pictures in place of the recipe's, `longer` multiplies the recipe's steps, and
-    `colours` is the weight of a colour word in the loss.
+    their own answer, `counts` counting pictures in place of the recipe's, `longer` and `rate` multiply the recipe's
+    steps and learning rate, and `colours` is the weight of a colour word in the loss.
     """
 
     name: str
@@ -134,6 +134,7 @@ class Stage:
     said: int = 0
     counts: int | None = None
     longer: float = 1.0
+    rate: float = 1.0
     colours: float = 1.0
 
     def steps(self, recipe: Recipe) -> int:
@@ -157,22 +158,38 @@ STAGES = (
         (("colour", 8), ("larger", 6), ("yes_no", 6), ("shape", 2), ("how_many", 2), ("describe", 2), ("outside", 1)),
         echoes=3,
     ),
-    # What colour has that shape, which of two is larger: the last token has to learn to look at the words first.
+    # What colour has that shape: the last token has to learn to look at the words first. Nothing else for a while.
     Stage(
         "names",
-        0.9,
-        1.2,
-        0.1,
+        0.6,
+        0.0,
+        0.6,
         (2, 2, 3),
         (1, 4),
-        (2, 2, 2, 3, 3, 4),
-        ("colour", "colour", "colour", "colour", "yes_no"),
-        (("colour", 7), ("larger", 8), ("yes_no", 5), ("shape", 2), ("how_many", 3), ("describe", 3), ("outside", 1)),
+        (2, 2, 3),
+        ("colour",),
+        (("colour", 1),),
         echoes=1,
-        said=4,
-        counts=2,
-        longer=1.6,
+        said=5,
+        counts=1,
+        rate=1.4,
         colours=3.0,
+    ),
+    Stage(
+        "sizes",
+        0.3,
+        1.0,
+        0.15,
+        (2, 2, 3),
+        (1, 4),
+        (2, 2, 3, 3, 4),
+        ("colour", "colour", "yes_no", "yes_no"),
+        (("colour", 6), ("larger", 9), ("yes_no", 6), ("shape", 2), ("how_many", 4), ("describe", 4), ("outside", 1)),
+        echoes=2,
+        said=2,
+        counts=3,
+        longer=0.8,
+        colours=2.0,
     ),
 )
 

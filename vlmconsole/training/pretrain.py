@@ -4,9 +4,10 @@
 the object whose centre it holds (or nothing). All renderings, layouts, hollow and small objects are in
 here, for later training leaves the vision alone. *Language*: mostly the counting question, which only ever
 shows up to three of each, so that counting further is left to be taught. The naming loss goes on beside it,
-so that the eyes stay sharp. *Questions*, in four stages: mostly short questions, many about one picture, which
+so that the eyes stay sharp. *Questions*, in five stages: mostly short questions, many about one picture, which
 are slow to learn before counting is: what a thing is, then one among others, then the hard ones, then those that
-need the asked words at the last token. The eyes see their hardest scenes again, small things on any ground.
+need the asked words at the last token, then all of them. The eyes see their hardest scenes again, small things on any
+ground.
 
 Every batch follows from (seed, phase, step) alone and dropout is not used, so a run stopped anywhere and
 taken up again from its last checkpoint ends in the same weights.
@@ -218,7 +219,7 @@ def pretrain(
             Phase(
                 stage.name,
                 stage.steps(recipe),
-                recipe.question_rate,
+                recipe.question_rate * stage.rate,
                 [*model.parameters(), *head.parameters()],
                 asked(stage),
             )
