@@ -224,3 +224,24 @@ def test_merging_rounds_bfloat16_as_torch_does(made: Path, tmp_path: Path) -> No
     a, b = (lora[f"base_model.model.model.language_model.layers.1.mlp.up_proj.lora_{half_}.weight"] for half_ in "AB")
     wanted = (torch.from_numpy(as_float(*tensors[name]).copy()) + 2.0 * (b @ a)).bfloat16().view(torch.uint16).numpy()
     assert np.array_equal(ours, wanted)
+
+
+@pytest.mark.parametrize("alpha", ["NaN", "Infinity", "-16", "0", "true", "1" + "0" * 400, '"16"', "null"])
+def test_an_alpha_that_is_no_number_above_zero_is_refused(adapter: Path, alpha: str) -> None:
+    config = adapter / "adapter_config.json"
+    said = json.loads(config.read_text())
+    said["lora_alpha"] = "HERE"
+    config.write_text(json.dumps(said).replace('"HERE"', alpha))
+    with pytest.raises(AdapterError, match="lora_alpha must be numbers above zero"):
+        check_whole(open_adapter(adapter))
+    with pytest.raises(AdapterError, match="lora_alpha"):
+        merge(BASE, open_adapter(adapter), adapter.parent / "merged")
+    assert not (adapter.parent / "merged").exists()
+
+
+def test_a_merge_that_overflows_leaves_no_model(adapter: Path) -> None:
+    for ending in ("lora_A.weight", "lora_B.weight"):
+        change_tensor(adapter, ending, lambda values: np.full_like(values, 1e30))
+    with pytest.raises(AdapterError, match="would become infinite or NaN"):
+        merge(BASE, open_adapter(adapter), adapter.parent / "merged")
+    assert [path.name for path in adapter.parent.iterdir()] == [adapter.name]

@@ -17,6 +17,7 @@ import numpy as np
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import list_runs
+from vlmconsole.runs.pace import number
 from vlmconsole.runs.places import Places
 from vlmconsole.training.provenance import Provenance, ProvenanceError, read_provenance, weights_sha256
 from vlmconsole.training.weights import WeightsError, as_float, read_arrays, read_header
@@ -168,7 +169,9 @@ def rank_and_alpha(adapter: Adapter) -> tuple[int, float]:
     """Rank and alpha of a PEFT adapter. Raises AdapterError for settings that change what the matrices mean."""
     config = _config(adapter.path)
     rank, alpha = config.get("r"), config.get("lora_alpha")
-    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1 or not isinstance(alpha, int | float):
+    # NaN is a number to JSON and True one to Python: either would silently make other weights of the same matrices.
+    scale = number(alpha)
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1 or scale is None or scale <= 0:
         raise AdapterError(f"{adapter.path / CONFIG}: r and lora_alpha must be numbers above zero")
     odd = [
         key for key in ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save") if config.get(key)
@@ -177,7 +180,7 @@ def rank_and_alpha(adapter: Adapter) -> tuple[int, float]:
         odd.append("bias")
     if odd:
         raise AdapterError(f"{adapter.path / CONFIG} uses {', '.join(odd)}, which a plain LoRA here does not have")
-    return rank, float(alpha)
+    return rank, scale
 
 
 def check_whole(adapter: Adapter, base: Path | None = None) -> None:

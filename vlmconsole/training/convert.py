@@ -78,7 +78,13 @@ def merge(base: Path, adapter: Adapter, out: Path, label: str = "") -> Path:
             return values
         met.add(layer.module)
         a, b = as_float(*arrays[layer.a]), as_float(*arrays[layer.b])
-        return _rounded(as_float(kind, values) + np.float32(alpha / rank) * (b @ a), kind)
+        with np.errstate(over="ignore", invalid="ignore"):
+            made = _rounded(as_float(kind, values) + np.float32(alpha / rank) * (b @ a), kind)
+        if not np.isfinite(as_float(kind, made)).all():
+            raise AdapterError(
+                f"{adapter.name}: {layer.module} would become infinite or NaN in {kind}", "do not use it"
+            )
+        return made
 
     def fill(folder: Path) -> None:
         for path in sorted(base.iterdir()):
