@@ -14,6 +14,7 @@ from job_queue import held, lab, run_all
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 from vlmconsole.screens.jobs import JobsScreen
+from vlmconsole.screens.jobs_desk import LOG
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
 from vlmconsole.screens.widgets.job_form import FormLine, JobForm
 from vlmconsole.screens.widgets.job_sheets import CurveSheet, PlanSheet, PresetList
@@ -151,7 +152,7 @@ async def test_on_a_narrow_screen_a_failure_shows_its_cause_and_the_logs_end_fir
         await pilot.press("right_square_bracket")
         await settled(pilot)
         assert "following" in seen(pilot)
-        assert screen.pane == 2
+        assert screen.pane == LOG
 
 
 async def test_the_footer_is_true_and_curves_open_large(full: Places) -> None:

@@ -151,7 +151,7 @@ def _course(row: Row, told: Told) -> Content:
     pieces: list[Piece] = ["\n" if row.job.state in ("failed", "lost") else "", *_progress(progress)]
     rate = progress.rate
     if rate and row.job.state == "running":
-        pieces.append((f" · {rate:.3g}/s" if rate >= 1 else f" · {1 / rate:.3g} s each", "$muted"))
+        pieces.append((f" · {rate:.2g}/s" if rate >= 1 else f" · {1 / rate:.2g} s each", "$muted"))
     if progress.note:
         pieces.append((f"\n{one_line(progress.note, 300)}", "$muted"))
     return Content.assemble(*pieces)
@@ -162,7 +162,7 @@ def _progress(progress: Progress) -> list[Piece]:
     units = unit if not unit or unit.endswith("s") else f"{unit}s"
     if progress.share is None or progress.total is None:
         return [f"{progress.done:g} {units}"]
-    full, empty = bar(progress.share, 12)
+    full, empty = bar(progress.share, 8)
     counted = f" · {progress.done:g} of {progress.total:g} {units}".rstrip()
     return [(full, "$accent"), (empty, "$faint"), f" {int(100 * progress.share)} %", (counted, "$muted")]
 

@@ -103,8 +103,12 @@ class Columns:
         if job.serves and row.progress is None:
             said = one_line(f"serves {job.serves}", self.bar + 13).ljust(self.bar + 13)
             return Content.assemble((said, "$muted"), "  ", device)
-        if job.kind == "flow" and row.progress is not None and row.progress.total is not None:
-            device = f"{row.progress.done:g} of {row.progress.total:g} {row.progress.unit}"
+        over = row.progress
+        if job.kind == "flow" and over is not None and over.share is not None and over.total is not None:
+            full, empty = bar(over.share, self.bar)
+            return Content.assemble(
+                (full, "$accent"), (empty, "$faint"), f" {over.done:g} of {over.total:g} {over.unit}"
+            )
         return Content.assemble(self._progress(row, now), "  ", device)
 
     def _progress(self, row: Row, now: float) -> Content:

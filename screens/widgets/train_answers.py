@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vlmconsole.vision.images import Picture
 
 MOST = 24  # pictures drawn at once
-SMALL, LARGE = (15, 7), (26, 13)  # cells of a picture beside the queue, and over the whole screen
+SMALL, LARGE = (14, 7), (26, 13)  # cells of a picture beside the queue, and over the whole screen
 LISTED = 4  # different answers named under a picture
 Piece = Content | str | tuple[str, str]
 
@@ -122,7 +122,7 @@ class Tile(Vertical):
         if not self.is_mounted:
             return
         self.text.say(tile_text(shown))
-        self.styles.width = cells[0]
+        self.styles.width = cells[0] + 1
         drawn = (folder / shown.picture, cells, drawing)
         if drawn != self._drawn:
             self._drawn = drawn
@@ -146,17 +146,17 @@ class Tile(Vertical):
 
 
 def tile_text(shown: Shown) -> Content:
-    """Truth; then each different answer with its mark, how often it came and its advantage; then what was before."""
+    """Truth; then each different answer with mark, reward, advantage and how often it came; then what was before."""
     first = shown.answers[0]
     lines: list[Content] = [Content.assemble(("truth ", "$muted"), _short(first.truth))]
     counted = Counter((one.answer, one.right, one.reward, one.advantage) for one in shown.answers)
     for (answer, right, reward, advantage), times in list(counted.items())[:LISTED]:
         pieces: list[Piece] = [mark(right), " ", _short(answer)]
-        pieces.append((f" ×{times}" if times > 1 else "", "$muted"))
+        if reward != float(right):  # else the mark says it
+            pieces.append((f" {figure(reward).removeprefix('0')}", "$muted"))
         if advantage is not None:
-            pieces.append((f" {signed(advantage)}" if advantage else " ±0", "$muted"))
-        elif 0 < reward < 1:
-            pieces.append((f" reward {figure(reward)}", "$muted"))
+            pieces.append((f" {signed(advantage, 1)}", "$muted"))
+        pieces.append((f" ×{times}" if times > 1 else "", "$muted"))
         lines.append(Content.assemble(*pieces))
     if len(counted) > LISTED:
         lines.append(Content(f"{len(counted) - LISTED} more").stylize("$faint"))
@@ -169,13 +169,15 @@ def mark(right: bool) -> Content:
     return Content("✓").stylize("$accent") if right else Content("✗").stylize("$error")
 
 
-def signed(value: float) -> str:
-    """An advantage: `+0.50`, `−1.50`."""
-    return f"{value:+.2f}".replace("-", "−")
+def signed(value: float, digits: int = 2) -> str:
+    """An advantage: `+0.50`, `−1.50`, `±0`."""
+    return f"{value:+.{digits}f}".replace("-", "−") if value else "±0"
 
 
 def _short(text: str) -> str:
-    return inert(short_answer(text))[:24] or "nothing"
+    """An answer in at most a few cells; the sheet has it whole."""
+    short = inert(short_answer(text))
+    return (short if len(short) <= 6 else short[:5] + "…") or "nothing"
 
 
 def headline(shown: Sequence[Shown], steps: Sequence[float], step: float) -> Content:
@@ -210,7 +212,7 @@ class Answers(Vertical):
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self.head = Said(id="answers-head")
-        self.grid = ItemGrid(min_column_width=SMALL[0] + 2, stretch_height=False, id="answers-grid")
+        self.grid = ItemGrid(min_column_width=SMALL[0] + 1, stretch_height=False, id="answers-grid")
         self.scroll = Scroll(id="answers-scroll")
         self.tiles: list[Tile] = []
         self.shown: list[Shown] = []
@@ -242,7 +244,7 @@ class Answers(Vertical):
         self.head.say(headline(self.shown, steps, step))
         self._furnish()
         cells = LARGE if large else SMALL
-        self.grid.min_column_width = cells[0] + 2
+        self.grid.min_column_width = cells[0] + 1
         for tile, shown in zip(self.tiles, self.shown, strict=True):
             tile.show(shown, folder, cells, drawing)
         self._stand(self.cursor)
