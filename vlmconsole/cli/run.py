@@ -93,9 +93,12 @@ def _again(store: Store, name: str) -> int:
 def ending(folder: RunFolder) -> str:
     """How a run ended, for people: state, reason, the log's tail after a failure, the figures of the summary."""
     now = folder.state()
-    lines = [f"{now.get('state')}{': ' + now['reason'] if now.get('reason') else ''}"]
+    lines = [f"{now.get('state')}" + (f": {now['reason']}" if now.get("reason") else "")]
     summary: Any = folder.read_json("summary.json", {})
-    lines += [f"  {key}: {value}" for key, value in summary.items() if not isinstance(value, dict | list)]
+    if isinstance(summary, dict):
+        lines += [f"  {key}: {value}" for key, value in summary.items() if not isinstance(value, dict | list)]
+    else:
+        lines.append("  summary.json cannot be read")
     if now.get("state") in ("failed", "lost"):
         lines += [f"  | {line}" for line in log_tail(folder, 5)]
     lines.append(f"run: {folder.path}")

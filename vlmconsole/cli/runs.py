@@ -13,6 +13,7 @@ from vlmconsole.cli.compare import compare
 from vlmconsole.cli.export import export
 from vlmconsole.cli.run import ending
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
+from vlmconsole.runs.pace import number
 
 
 def register(app: typer.Typer) -> None:
@@ -25,20 +26,22 @@ def register(app: typer.Typer) -> None:
 
 
 def brief(run: RunFolder) -> dict[str, Any]:
-    """One line's worth of a run."""
+    """One line's worth of a run. Its files may be anything: what is no text or number there is not told as one."""
     job, now = run.job(), run.state()
+    attempt = now.get("attempt", 1)
     return {
         "run": run.name,
-        "preset": job.get("preset"),
-        "kind": job.get("kind"),
-        "title": job.get("title"),
-        "state": now.get("state"),
-        "reason": now.get("reason"),
-        "attempt": now.get("attempt", 1),
-        "started": now.get("started"),
-        "ended": now.get("ended"),
+        **{key: _text(job.get(key)) for key in ("preset", "kind", "title")},
+        **{key: _text(now.get(key)) for key in ("state", "reason")},
+        "attempt": attempt if isinstance(attempt, int) else None,
+        "started": number(now.get("started")),
+        "ended": number(now.get("ended")),
         "path": str(run.path),
     }
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def list_command(
@@ -78,7 +81,8 @@ def show(run: Annotated[str, typer.Argument(help="a run's name, a part of it, a 
         "summary": folder.read_json("summary.json"),
         "files": files,
     }
-    lines = [f"{job.get('title')} ({job.get('kind')})", *(f"  {k} = {_brief(v)}" for k, v in value["spec"].items())]
+    spec = value["spec"] if isinstance(value["spec"], dict) else {"settings": "cannot be read"}
+    lines = [f"{value['title']} ({value['kind']})", *(f"  {k} = {_brief(v)}" for k, v in spec.items())]
 
     def human(console: Console) -> None:
         from vlmconsole.cli.plots import show_plots

@@ -81,7 +81,7 @@ def choose_sample(run: RunFolder, side: Side = "after") -> str:
             return (False, -1)
         return (counts == (11, 12), sum(counts))
 
-    lines = list(run.read_jsonl(f"{side}.jsonl"))
+    lines = [line for line in run.read_jsonl(f"{side}.jsonl") if line.get("id")]
     if not lines:
         raise ReplayError(f"{run.name} holds no answers of {side}.")
     return str(max(lines, key=size)["id"])

@@ -174,6 +174,6 @@ def _files(run: RunFolder, beside: Path | None) -> tuple[list[File], int]:
         name = path.relative_to(run.path).as_posix()
         entry = known.get(name) if isinstance(known, dict) else None
         sha = str(entry.get("sha256", "")) if isinstance(entry, dict) else ""
-        link = quote(os.path.relpath(path, beside.parent)) if beside is not None else ""
+        link = quote(os.fsencode(os.path.relpath(path, beside.parent))) if beside is not None else ""
         found.append(File(inert(name), path.stat().st_size, inert(sha), link))
     return found[:MOST_FILES], max(0, len(found) - MOST_FILES)

@@ -20,6 +20,9 @@ def save(runs: Sequence[RunFolder], places: Places, form: str, path: Path | None
     Raises LabError when it cannot be written or the extra for reports is missing.
     """
     path = path or usual(runs, places, form)
+    if path.exists() and not path.is_file():
+        # Renaming onto a device would put a file in its place (and /dev/stdout is a link).
+        raise LabError(f"{path} is no file that could be replaced.", "Name a new file.")
     if form == "html":
         text = book.html(runs, places, beside=path)
     else:

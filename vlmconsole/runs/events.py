@@ -89,6 +89,8 @@ class EventTail:
 
     def read(self, limit: int = READ_LIMIT) -> list[dict[str, Any]]:
         """New events, at most about ``limit`` bytes of them; an empty list when there are none."""
+        if not self.path.is_file():  # missing, or a device or pipe that would never end
+            return []
         try:
             with self.path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size

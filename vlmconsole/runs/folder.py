@@ -134,6 +134,8 @@ class RunFolder:
     def read_json(self, name: str, default: Any = None) -> Any:
         """The JSON in ``name``, or ``default`` when it is missing or unreadable."""
         try:
+            if not self.file(name).is_file():  # a device or a pipe would never end
+                return default
             return json.loads(self.file(name).read_text("utf-8", "replace"))
         except (OSError, ValueError, RecursionError):
             return default
@@ -144,6 +146,8 @@ class RunFolder:
 
     def read_jsonl(self, name: str) -> Iterator[dict[str, Any]]:
         """The objects of ``name``, torn or bad lines left out; nothing when it is missing."""
+        if not self.file(name).is_file():  # missing, or a device or pipe that would never end
+            return
         try:
             file = self.file(name).open("rb")
         except FileNotFoundError:
