@@ -43,7 +43,7 @@ def list_presets(places: Places | None = None) -> list[Preset]:
     found = {preset.name: preset for preset in _shipped()}
     if places is not None and places.presets.is_dir():
         for path in sorted(places.presets.glob("*.toml")):
-            preset = _parse(path.stem, path.read_text("utf-8"), str(path))
+            preset = _parse(path.stem, _text(path), str(path))
             if preset is not None:
                 found[preset.name] = preset
     return sorted(found.values(), key=lambda preset: preset.name)
@@ -52,7 +52,7 @@ def list_presets(places: Places | None = None) -> list[Preset]:
 def load_preset(name: str, places: Places | None = None) -> Preset:
     """The preset called ``name``, or the TOML file at that path. Raises PresetError with the nearest name."""
     if name.endswith(".toml") and Path(name).is_file():
-        preset = _parse(Path(name).stem, Path(name).read_text("utf-8"), name)
+        preset = _parse(Path(name).stem, _text(Path(name)), name)
         if preset is None:
             raise PresetError(f"{name} is no job preset: it has no `kind`")
         return preset
@@ -105,7 +105,7 @@ def parse_value(text: str) -> Any:
     """A value from the command line: TOML where it is one, plain text otherwise."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, brackets without end
         return text
 
 
@@ -120,6 +120,8 @@ def explain(model: type[BaseModel], problem: Any) -> str:
         return f"there is no key “{key}”{hint} (keys: {', '.join(keys)})"
     if problem["type"] == "missing":
         return f"“{key}” is needed and has no default"
+    if not path:  # a rule over several keys: showing all of them would hide what is wrong
+        return str(problem["msg"]).removeprefix("Value error, ")
     given = problem.get("input")
     shown = repr(given) if len(repr(given)) <= 60 else repr(given)[:57] + "…"
     message = problem["msg"][:1].lower() + problem["msg"][1:]
@@ -161,10 +163,17 @@ def _shipped() -> Iterator[Preset]:
     yield from walk(files("vlmconsole.presets"))
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise PresetError(f"{path} is no text in UTF-8: {error.reason} at byte {error.start}") from None
+
+
 def _parse(name: str, text: str, source: str) -> Preset | None:
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise PresetError(f"{source} is no valid TOML: {error}") from None
     if "kind" not in table:
         return None
@@ -172,6 +181,8 @@ def _parse(name: str, text: str, source: str) -> Preset | None:
     if unknown:
         allowed = "kind, title, notes, [spec], [queue]"
         raise PresetError(f"{source}: there is no key “{sorted(unknown)[0]}” in a preset (keys: {allowed})")
+    if not isinstance(table.get("spec", {}), dict):
+        raise PresetError(f"{source}: spec is {table['spec']!r}, not a table [spec] of settings")
     return Preset(
         name,
         str(table["kind"]),

@@ -45,7 +45,11 @@ def main(argv: list[str] | None = None) -> None:
         print_failure(_machine_said(error))
         code = FAILED
     except Exception as error:
-        code = _report_bug(error)
+        if isinstance(error, RuntimeError) and "home directory" in str(error):  # pathlib's, of a path like ~nobody/x
+            print_failure(Failure("A path begins with ~ and a name that is no user here.", "Write it out from /."))
+            code = FAILED
+        else:
+            code = _report_bug(error)
     sys.exit(code)
 
 
@@ -116,7 +120,7 @@ def _report_bug(error: Exception) -> int:
         folder = Path(tempfile.gettempdir())
     log = folder / "crash.log"
     try:
-        with log.open("a", encoding="utf-8") as stream:
+        with log.open("a", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(f"\n$ vlmconsole {' '.join(sys.argv[1:])}\n{text}")
         where = f"The trace is in {log}."
     except OSError as unwritable:

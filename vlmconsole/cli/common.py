@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vlmconsole.errors import LabError
+from vlmconsole.runs.plain import inert
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,18 +74,25 @@ def emit(value: Any, human: Callable[[Console], None] | str | None = None) -> No
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console. Model output and file names must be printed with ``markup=False``."""
+    """A rich console. Model output and file names must be printed with ``markup=False``; their escapes never arrive."""
     from rich.console import Console
+    from rich.text import Text
+
+    class Inert(Console):
+        """Whatever text is printed, also in a table's cell, holds no command for the terminal."""
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(inert(text), **options)
 
     # Into a pipe or a file lines may be long: a table squeezed to 80 columns there helps nobody.
     width = None if (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    return Console(stderr=stderr, quiet=state.quiet and stderr, highlight=False, width=width)
+    return Inert(stderr=stderr, quiet=state.quiet and stderr, highlight=False, width=width)
 
 
 def say(message: str) -> None:
     """A progress or log line for people: stderr, silent under ``--quiet``."""
     if not state.quiet:
-        sys.stderr.write(message + "\n")
+        sys.stderr.write(inert(message) + "\n")
         sys.stderr.flush()
 
 
@@ -93,9 +101,10 @@ def print_failure(failure: LabError) -> None:
     if state.json:
         error = {"message": failure.message, "hint": failure.hint or None, **getattr(failure, "details", {})}
         sys.stdout.write(jsonlib.dumps({"error": _plain(error)}, ensure_ascii=False) + "\n")
-    sys.stderr.write(f"error: {failure.message}\n")
+    # A message may quote a name or a file of someone else's; a terminal would obey what is in it.
+    sys.stderr.write(f"error: {inert(failure.message)}\n")
     if failure.hint:
-        sys.stderr.write(f"       {failure.hint}\n")
+        sys.stderr.write(f"       {inert(failure.hint)}\n")
 
 
 def _plain(value: Any) -> Any:
