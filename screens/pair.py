@@ -57,7 +57,7 @@ def between(left: StoredMessage, right: StoredMessage) -> tuple[str, str]:
 
 
 class Side(VerticalScroll):
-    """One server's answer: who, the words, how it ended, and the numbers with their conditions."""
+    """One server's answer: who, how it ended, the words, and the numbers with their conditions."""
 
     def __init__(self, live: Live) -> None:
         super().__init__(classes="side")
@@ -68,8 +68,8 @@ class Side(VerticalScroll):
         model = str(((self._live.message.answer or {}).get("conditions") or {}).get("model") or "")
         head = Content(one_line(self._live.message.server or "model", 40)).stylize("bold $accent")
         yield Static(Content.assemble(head, (f"  {one_line(model, 60)}" if model else "", "$faint")), classes="head")
-        yield self._prose
         yield Static(classes="foot")
+        yield self._prose
         yield Static(classes="rows")
 
     def on_mount(self) -> None:
@@ -94,7 +94,7 @@ class Side(VerticalScroll):
         elif answer is not None:
             rows = [*adapter_rows(answer), *timing_rows(answer), *token_rows(answer), *client_rows(answer)]
             rows += setting_rows(answer.get("settings") or {})
-        self.query_one(".foot", Static).update(foot(live.message, begun=bool(live.text), numbers=False))
+        self.query_one(".foot", Static).update(foot(live.message, begun=bool(live.text), ttft_s=live.ttft_s))
         self.query_one(".rows", Static).update(RowsVisual(rows))
 
 
@@ -117,8 +117,8 @@ class PairScreen(ModalScreen[None]):
         self._ended = False
 
     def compose(self) -> ComposeResult:
-        title = Content(one_line(self._question, 70)).stylize("bold")
-        yield Static(Content.assemble(title, ("   Esc back · Tab the other · j k scroll", "$faint")), classes="title")
+        title = Content(one_line(self._question, 52)).stylize("bold")
+        yield Static(Content.assemble(title, ("   Esc back · Tab other", "$faint")), classes="title")
         yield Static(classes="between")
         with Horizontal(classes="sides"):
             for message_id in self._ids:

@@ -14,7 +14,7 @@ from test_chat_screen import answered, ask, console, until
 from textual.app import App, ComposeResult
 from vlmconsole.screens.widgets.blocks import layout
 from vlmconsole.screens.widgets.markdown import markdown_blocks
-from vlmconsole.screens.widgets.prose import Prose
+from vlmconsole.screens.widgets.prose import BlocksVisual, Prose
 
 from vlmconsole.runs.plain import inert
 
@@ -107,3 +107,21 @@ def test_a_stream_ends_as_the_whole_text_would(text: str, data: st.DataObject) -
     prose.settle(text)
     whole = layout(markdown_blocks(inert(text))[0], 50)
     assert [line.plain for line in prose.render().lines(50)] == [line.plain for line in whole]
+
+
+words = st.text(alphabet=st.sampled_from("abc  \n\n*_`#>-|[]1.漢"), max_size=300)
+
+
+@settings(max_examples=150, deadline=None)
+@given(words, st.integers(4, 30), st.data())
+def test_lines_taken_over_while_an_answer_grows_are_those_of_a_whole_layout(
+    text: str, width: int, data: st.DataObject
+) -> None:
+    stood, at = BlocksVisual([]), 0
+    while at < len(text):
+        at = min(len(text), at + data.draw(st.integers(1, 60)))
+        blocks = markdown_blocks(inert(text[:at]))[0]
+        stood = BlocksVisual(blocks, stood)
+        whole = layout(blocks, width)
+        assert [line.plain for line in stood.lines(width)] == [line.plain for line in whole]
+        assert [line.markup for line in stood.lines(width)] == [line.markup for line in whole]

@@ -109,11 +109,44 @@ def _fit(cell: Content, size: int, right: bool) -> Content:
 
 def layout(blocks: list[Block], width: int) -> list[Content]:
     """All blocks as lines, a blank line between two unless both are tight."""
+    return joined(blocks, [block.lines(width) for block in blocks])
+
+
+def joined(blocks: list[Block], each: list[list[Content]]) -> list[Content]:
+    """The lines of every block, as `layout` sets them."""
     made: list[Content] = []
     before: Block | None = None
-    for block in blocks:
+    for block, lines in zip(blocks, each, strict=True):
         if before is not None and not (before.tight and block.tight):
             made.append(Content(""))
-        made.extend(block.lines(width))
+        made.extend(lines)
         before = block
     return made
+
+
+def lines_after(block: Block, width: int, before: Block, lines: list[Content]) -> list[Content]:
+    """`block.lines(width)`, made from the `lines` of what stood in its place `before`.
+
+    A paragraph that grows keeps its lines but the last two: words are set one after another, so what follows moves
+    nothing that stands. Without this a paragraph costs more with every piece that comes.
+    """
+    if block is before:
+        return lines
+    if not isinstance(block, TextBlock) or not isinstance(before, TextBlock) or len(lines) < 4:
+        return block.lines(width)
+    at, old, new = 0, before.content, block.content
+    for line in lines[:-2]:
+        at = old.plain.find(line.plain, at)
+        if at < 0:
+            return block.lines(width)
+        at += len(line.plain)
+    at += len(old.plain[at:]) - len(old.plain[at:].lstrip(" \n"))
+    if not (old.plain.startswith(lines[-2].plain, at) and new.plain.startswith(old.plain[:at])):
+        return block.lines(width)
+    if _spans(old, at) != _spans(new, at):
+        return block.lines(width)
+    return [*lines[:-2], *new[at:].wrap(max(1, width))]
+
+
+def _spans(content: Content, end: int) -> list[tuple[int, int, object]]:
+    return [(span.start, min(span.end, end), span.style) for span in content.spans if span.start < end]

@@ -37,8 +37,8 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M:%S" if same_day else "%d %b %H:%M", moment)
 
 
-def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None, numbers: bool = True) -> Content:
-    """How far a message is, or how it ended; with its numbers where no panel shows them."""
+def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None) -> Content:
+    """How far a message is, or how it ended, and its most wanted numbers."""
     if message.role == "user":
         return Content("")
     if message.state == "streaming":
@@ -50,7 +50,7 @@ def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None, nu
     if message.state in ENDINGS:
         said = ENDINGS[message.state] + (f": {one_line(message.error, 400)}" if message.error else "")
         lines.append(Content(said).stylize("$error" if message.state == "failed" else "$warning"))
-    if numbers and message.answer and (figures := summary(message.answer)):
+    if message.answer and (figures := summary(message.answer)):
         lines.append(Content(figures).stylize("$faint"))
     return Content("\n").join(lines)
 

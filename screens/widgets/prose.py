@@ -10,24 +10,33 @@ from textual.strip import Strip
 from textual.style import Style
 from textual.visual import RenderOptions, Visual
 from textual.widget import Widget
-from vlmconsole.screens.widgets.blocks import Block, layout
+from vlmconsole.screens.widgets.blocks import Block, joined, lines_after
 from vlmconsole.screens.widgets.markdown import PARSED, markdown_blocks, plain_blocks
 
 from vlmconsole.runs.plain import inert
 
 
 class BlocksVisual(Visual):
-    """Blocks drawn at a width. Lines are laid out once per width, and strips once per style."""
+    """Blocks drawn at a width. Lines are laid out once per width, those that stood `before` in the same place never."""
 
-    def __init__(self, blocks: list[Block]) -> None:
+    def __init__(self, blocks: list[Block], before: BlocksVisual | None = None) -> None:
         self._blocks = blocks
+        # One that was never laid out has nothing to give, and would hold the one before it.
+        self._before = before if before is not None and before._width >= 0 else None
         self._width = -1
+        self._each: list[list[Content]] = []
         self._lines: list[Content] = []
-        self._cached: tuple[tuple[int, Style, int | None], list[Strip]] | None = None
 
     def lines(self, width: int) -> list[Content]:
         if width != self._width:
-            self._width, self._lines = width, layout(self._blocks, width)
+            before, self._before = self._before, None  # kept no longer: each holds the one before it
+            stood = before if before is not None and before._width == width else BlocksVisual([])
+            known = len(stood._each)
+            self._each = [
+                lines_after(block, width, stood._blocks[n], stood._each[n]) if n < known else block.lines(width)
+                for n, block in enumerate(self._blocks)
+            ]
+            self._width, self._lines = width, joined(self._blocks, self._each)
         return self._lines
 
     @property
@@ -43,20 +52,33 @@ class BlocksVisual(Visual):
 
     def render_strips(self, width: int, height: int | None, style: Style, options: RenderOptions) -> list[Strip]:
         lines = self.lines(width)
-        key = (width, style, height)
-        if options.selection is None and self._cached is not None and self._cached[0] == key:
-            return self._cached[1]
-        strips: list[Strip] = []
-        for y, line in enumerate(lines if height is None else lines[:height]):
-            if options.selection is not None and options.selection_style is not None:
-                span = options.selection.get_span(y)
-                if span is not None:
-                    end = len(line.plain) if span[1] == -1 else span[1]
-                    line = line.stylize(options.selection_style, span[0], end)
-            strips.append(_strip(line, style, options, y))
-        if options.selection is None:
-            self._cached = (key, strips)
-        return strips
+        return [
+            strip
+            for y, line in enumerate(lines if height is None else lines[:height])
+            for strip in LineVisual(line, y).render_strips(width, 1, style, options)
+        ]
+
+
+class LineVisual(Visual):
+    """One laid-out line, the `y`-th of its message."""
+
+    def __init__(self, line: Content, y: int) -> None:
+        self._line, self._y = line, y
+
+    def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:
+        return self._line.cell_length
+
+    def get_height(self, rules: RulesMap, width: int) -> int:
+        return 1
+
+    def render_strips(self, width: int, height: int | None, style: Style, options: RenderOptions) -> list[Strip]:
+        line = self._line
+        if options.selection is not None and options.selection_style is not None:
+            span = options.selection.get_span(self._y)
+            if span is not None:
+                end = len(line.plain) if span[1] == -1 else span[1]
+                line = line.stylize(options.selection_style, span[0], end)
+        return [_strip(line, style, options, self._y)]
 
 
 def _strip(line: Content, style: Style, options: RenderOptions, y: int) -> Strip:
@@ -94,6 +116,7 @@ class Prose(Widget):
         """Show the whole text, parsed from its beginning."""
         self._raw = text
         self._settled, self._settled_at = [], 0
+        self._visual_now = BlocksVisual([])  # nothing is taken over from what stood while it grew
         clean = inert(text)
         self._show(markdown_blocks(clean)[0] if self.markdown else plain_blocks(clean))
 
@@ -112,7 +135,7 @@ class Prose(Widget):
 
     def _show(self, blocks: list[Block]) -> None:
         before = self._visual_now
-        self._visual_now = BlocksVisual(blocks)
+        self._visual_now = BlocksVisual(blocks, before)
         width = self.content_size.width
         # Laying out the whole transcript costs far more than repainting one message: only when the height moves.
         same = width > 0 and len(before.lines(width)) == len(self._visual_now.lines(width))
@@ -123,6 +146,13 @@ class Prose(Widget):
 
     def render(self) -> BlocksVisual:
         return self._visual_now
+
+    def render_line(self, y: int) -> Strip:
+        """Only the lines that are seen are drawn: a long answer would cost as much as it is long."""
+        lines = self._visual_now.lines(self.size.width)
+        if y >= len(lines):
+            return Strip.blank(self.size.width, self.visual_style.rich_style)
+        return Visual.to_strips(self, LineVisual(lines[y], y), self.size.width, 1, self.visual_style)[0]
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         text = "\n".join(line.plain for line in self._visual_now.laid_out)

@@ -45,7 +45,7 @@ class TopBar(Horizontal):
         if not self.is_mounted:
             return
         state, short, long = self._status
-        tabs = self._named(" vlmconsole  ")
+        tabs = self._named(" vlmconsole")
         if tabs.cell_length + Content(short).cell_length + 4 > self.size.width:
             tabs = self._named("")  # a person knows which program this is; whether the server is ready they do not
         sign, style = SIGNS.get(state, ("?", "$warning"))
@@ -58,7 +58,7 @@ class TopBar(Horizontal):
         self.query_one("#status", Static).update(status)
 
     def _named(self, name: str) -> Content:
-        pieces: list[Content | tuple[str, str]] = [(name, "bold")]
+        pieces: list[Content | tuple[str, str]] = [(name, "bold"), ("  ", "")] if name else []
         for key, title in self._tabs:
             here = title == self._current
             pieces += [("  ", ""), (key, "$accent" if here else "$faint"), (f" {title}", "bold" if here else "$muted")]
