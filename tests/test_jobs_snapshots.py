@@ -80,6 +80,23 @@ def ran(places: Places, store: Store, number: int, recorded: str, state: str, re
     return run
 
 
+@pytest.fixture
+def training(home: Places) -> Places:
+    """Another running job, first in the table: a GRPO training that really ran, at its third step."""
+    run = home.runs / "20261129-140009-grpo"
+    shutil.copytree(RECORDED / "grpo", run)
+    told = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    shift = NOW - 1.5 - told[-1]["t"]
+    (run / "events.jsonl").write_text("".join(json.dumps({**e, "t": e["t"] + shift}) + "\n" for e in told))
+    store = Store(home.queue)
+    number = store.add(NewJob("grpo-30-tiny", "grpo", "GRPO, 30 steps from the base", {}, priority=9))
+    store.claim(number, ("cpu.1",), None, str(run))
+    store.running(number, 1, "1")
+    with store.change() as db:
+        db.execute("UPDATE jobs SET started=? WHERE id=?", (NOW - 61, number))
+    return home
+
+
 def app(places: Places, theme: str = "dark") -> ConsoleApp:
     places.config.write_text(f'server = "none"\ntheme = "{theme}"\n')
     return ConsoleApp(Lab.open(places.home), clock=lambda: NOW)
@@ -108,6 +125,29 @@ def after(*keys: str) -> Callable[[Pilot[None]], Any]:
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_running_120(snap_compare: Any, home: Places, theme: str) -> None:
     assert snap_compare(app(home, theme), terminal_size=(120, 40), run_before=after())
+
+
+def test_training_120(snap_compare: Any, training: Places) -> None:
+    assert snap_compare(app(training), terminal_size=(120, 40), run_before=after())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_answers_80(snap_compare: Any, training: Places, theme: str) -> None:
+    keys = ("right_square_bracket", "right_square_bracket", "comma", "comma")
+    assert snap_compare(app(training, theme), terminal_size=(80, 24), run_before=after(*keys))
+
+
+@pytest.mark.slow
+def test_answers_large_120(snap_compare: Any, training: Places) -> None:
+    keys = ("right_square_bracket", "right_square_bracket", "z", "comma", "comma")
+    assert snap_compare(app(training, "light"), terminal_size=(120, 40), run_before=after(*keys))
+
+
+@pytest.mark.slow
+def test_one_answer_120(snap_compare: Any, training: Places) -> None:
+    keys = ("right_square_bracket", "right_square_bracket", "comma", "comma", "enter")
+    assert snap_compare(app(training), terminal_size=(120, 40), run_before=after(*keys))
 
 
 @pytest.mark.slow
