@@ -17,6 +17,7 @@ PAGE, FLAT = "report.html", "report.json"
 class ReportSpec(Spec):
     """What is reported, in this order."""
 
+    title: str = Field("", description="of the page; empty: how many runs it holds")
     runs: list[str] = Field([], description="runs, by name or folder; one that is not there is said")
     steps: dict[str, str | None] = Field(
         {}, description="a flow's steps with their runs, after those; none for a step that never ran, which is said"
@@ -44,7 +45,9 @@ def run(context: Context, spec: ReportSpec) -> dict[str, Any]:
         raise JobError("None of the runs to report is there.", "Name runs that `vlmconsole runs list` shows.")
     page = context.run.file(PAGE)
     context.events.progress(0, 2, unit="file")
-    write_atomic(page, book.html(found, context.places, beside=page, absent=absent).encode("utf-8", "replace"))
+    labels = {run: name for name, run in spec.steps.items() if run}
+    text = book.html(found, context.places, beside=page, absent=absent, title=spec.title, labels=labels)
+    write_atomic(page, text.encode("utf-8", "replace"))
     context.events.progress(1, 2, unit="file")
     write_atomic(context.run.file(FLAT), to_json(flat.as_json(found, context.places, absent)))
     context.events.progress(2, 2, unit="file")

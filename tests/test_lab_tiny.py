@@ -155,6 +155,40 @@ def running(tmp_path: Path) -> Iterator[Running]:
         time.sleep(0.2)
 
 
+def assert_whole(places: Places, steps: dict[str, Job], broken: str) -> None:
+    """Every step is done, ``broken`` in its second attempt; nothing made twice; sides, audits, seals, report right."""
+    assert {name: (job.state, job.reason) for name, job in steps.items()} == dict.fromkeys(steps, ("done", None))
+    runs = {name: RunFolder(Path(job.run or "")) for name, job in steps.items()}
+    assert {name for name, job in steps.items() if job.attempt > 1} == {broken} and steps[broken].attempt == 2
+    # Nothing was learnt or answered twice: each step of the training once, each picture once on each side.
+    told = {name: runs[name].read_json("summary.json") for name in runs}
+    for name in ("sft", "repair-1", "repair-2"):
+        trained = [row["step"] for row in runs[name].read_jsonl("training.jsonl")]
+        assert trained == list(range(1, told[name]["steps"] + 1)) and len(trained) >= 16
+    for name in ("judge-sft", "judge-1", "judge-2"):
+        for side in ("before", "after"):
+            ids = Counter(row["id"] for row in runs[name].read_jsonl(f"{side}.jsonl"))
+            assert len(ids) == 16 and set(ids.values()) == {1}
+        assert told[name]["verdict"] in ("PASS", "FAIL")
+    # Before is what the round started from, and each round goes on from the one before it.
+    for judged, start, trained_by in (("judge-1", "sft", "repair-1"), ("judge-2", "repair-1", "repair-2")):
+        assert told[judged]["before"]["adapter_sha256"] == told[start]["adapter_sha256"]
+        assert told[judged]["after"]["adapter_sha256"] == told[trained_by]["adapter_sha256"]
+        assert told[trained_by]["parent_sha256"] == told[start]["adapter_sha256"]
+    for name in ("audit-sft", "audit-1", "audit-2"):
+        assert told[name]["wrong"] == 0, runs[name].read_json("audit.json")
+        assert told[name]["replay"] == "the same"
+    ledger = Ledger(places.ledger)
+    assert {ledger.verify(run).status for run in runs.values()} == {"intact"}
+
+    page = runs["report"].file("report.html").read_text("utf-8")
+    flat = json.loads(runs["report"].file("report.json").read_text("utf-8"))
+    asked = runs["report"].job()["spec"]["steps"]
+    assert [one["path"] for one in flat["runs"]] == list(asked.values()) and set(asked) == set(steps) - {"report"}
+    assert told["report"]["absent"] == [] and all(run.name in page for name, run in runs.items() if name != "report")
+    assert "may be claimed" in page.lower()
+
+
 def test_from_nothing_to_the_report_through_two_kills(running: Running) -> None:
     def training() -> Job | None:
         job = running.steps().get("sft")
@@ -168,34 +202,5 @@ def test_from_nothing_to_the_report_through_two_kills(running: Running) -> None:
     running.until(lambda: running.process.poll() is not None or running.steps()["report"].state in FINAL)
     assert running.process.wait(60) == 0, running.said.read_text()[-3000:]
 
-    steps = running.steps()
-    assert {name: (job.state, job.reason) for name, job in steps.items()} == dict.fromkeys(steps, ("done", None))
-    runs = {name: RunFolder(Path(job.run or "")) for name, job in steps.items()}
-    assert [job.attempt for name, job in steps.items() if name != "sft"] == [1] * (len(steps) - 1)
-    # Nothing was learnt or answered twice: each step of the training once, each picture once on each side.
-    trained = [row["step"] for row in runs["sft"].read_jsonl("training.jsonl")]
-    assert trained == list(range(1, len(trained) + 1)) and len(trained) == 16
-    for name in ("judge-sft", "judge-1", "judge-2"):
-        for side in ("before", "after"):
-            ids = Counter(row["id"] for row in runs[name].read_jsonl(f"{side}.jsonl"))
-            assert len(ids) == 16 and set(ids.values()) == {1}
-        assert runs[name].read_json("summary.json")["verdict"] in ("PASS", "FAIL")
-    # Before is what the round started from, and each round goes on from the one before it.
-    told = {name: runs[name].read_json("summary.json") for name in runs}
-    for judged, start, trained_by in (("judge-1", "sft", "repair-1"), ("judge-2", "repair-1", "repair-2")):
-        assert told[judged]["before"]["adapter_sha256"] == told[start]["adapter_sha256"]
-        assert told[judged]["after"]["adapter_sha256"] == told[trained_by]["adapter_sha256"]
-        assert told[trained_by]["parent_sha256"] == told[start]["adapter_sha256"]
-    for name in ("audit-sft", "audit-1", "audit-2"):
-        assert told[name]["wrong"] == 0, runs[name].read_json("audit.json")
-        assert told[name]["replay"] == "the same"
-    ledger = Ledger(running.places.ledger)
-    assert {ledger.verify(run).status for run in runs.values()} == {"intact"}
-
-    page = runs["report"].file("report.html").read_text("utf-8")
-    flat = json.loads(runs["report"].file("report.json").read_text("utf-8"))
-    asked = runs["report"].job()["spec"]["steps"]
-    assert [one["path"] for one in flat["runs"]] == list(asked.values()) and set(asked) == set(steps) - {"report"}
-    assert told["report"]["absent"] == [] and all(run.name in page for name, run in runs.items() if name != "report")
-    assert "may be claimed" in page.lower()
+    assert_whole(running.places, running.steps(), broken="sft")
     assert json.loads(running.out.read_text())["state"] == "done"

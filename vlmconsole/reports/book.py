@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -68,17 +69,24 @@ def html(
     beside: Path | None = None,
     now: float | None = None,
     absent: Sequence[str] = (),
+    title: str = "",
+    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """The report on ``runs`` as one page.
 
     beside: the file it will be written to, so that its links reach the raw files. now: wall time, seconds. absent:
-    what should be in it and has no run; the page says so. Raises LabError when the extra for reports is not installed.
+    what should be in it and has no run; the page says so. title: of the page. labels: names of runs, by their folders,
+    such as the steps of a flow. Raises LabError when the extra for reports is not installed.
     """
     template = _template()
-    chapters = [chapter(run, places, beside) for run in runs]
-    title = chapters[0].title if len(chapters) == 1 else f"{len(chapters)} runs"
+    chapters = [chapter(run, places, beside, labels.get(str(run.path), "")) for run in runs]
+    title = inert(title) or (chapters[0].title if len(chapters) == 1 else f"{len(chapters)} runs")
     made = time.strftime("%-d %B %Y, %H:%M %Z", time.localtime(now))
-    last = guarded("judged", runs[0], lambda: claimed.sections(runs, places)) if len(runs) > 1 else []
+    last = (
+        guarded("judged", runs[0], lambda: claimed.sections(runs, places, [chapter.title for chapter in chapters]))
+        if len(runs) > 1
+        else []
+    )
     page: str = template.render(
         title=title, made=made, version=__version__, runs=chapters, last=last, absent=[inert(one) for one in absent]
     )
@@ -101,7 +109,7 @@ def _template() -> Any:
     return environment.from_string((files("vlmconsole.reports") / "page.html").read_text("utf-8"))
 
 
-def chapter(run: RunFolder, places: Places, beside: Path | None = None) -> Chapter:
+def chapter(run: RunFolder, places: Places, beside: Path | None = None, label: str = "") -> Chapter:
     """Everything of one run. A damaged file costs its own section, with the damage said, never the report."""
     job, state, ledger = run.job(), run.state(), Ledger(places.ledger)
     seal = ledger.verify(run)
@@ -115,7 +123,7 @@ def chapter(run: RunFolder, places: Places, beside: Path | None = None) -> Chapt
     verdict = next((one.title for one in sections if one.title.startswith("Verdict")), "")
     return Chapter(
         run.name,
-        one_line(job.get("title") or job.get("preset") or run.name),
+        (f"{one_line(label)}: " if label else "") + one_line(job.get("title") or job.get("preset") or run.name),
         one_line(state.get("state") or "state unknown", 40),
         inert(str(state.get("reason") or "")),
         good,

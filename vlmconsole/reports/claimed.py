@@ -15,15 +15,16 @@ from vlmconsole.runs.places import Places
 from vlmconsole.runs.plain import inert, one_line
 
 
-def sections(runs: Sequence[RunFolder], places: Places) -> list[Section]:
-    """Verdicts, claims and what came out otherwise; nothing where no run was judged, compared or audited."""
+def sections(runs: Sequence[RunFolder], places: Places, titles: Sequence[str]) -> list[Section]:
+    """Verdicts, claims and what came out otherwise, each under its run's title; nothing where there is none."""
     ledger = Ledger(places.ledger)
     rows, marks = [], []
     parts: list[Part] = []
-    for run in (run for run in runs if is_planned(run)):
+    for run, title in zip(runs, titles, strict=True):
+        if not is_planned(run):
+            continue
         found = judge(run, ledger)
         counts = found.counts
-        title = one_line(run.job().get("title") or run.name)
         rows.append([title, found.verdict, *(str(counts[word]) for word in ("PASS", "FAIL", "CANNOT JUDGE")), run.name])
         marks.append("" if found.verdict == "PASS" else "bad")
         parts.append(Prose(f"{title}: may be claimed", found.claims.may or ["nothing"]))
@@ -33,14 +34,13 @@ def sections(runs: Sequence[RunFolder], places: Places) -> list[Section]:
         heads = [Column("pass"), Column("fail"), Column("cannot judge"), Column("run", False)]
         table = Table("", [Column("judged", False), Column("verdict", False), *heads], rows, marks)
         made.append(Section("Every verdict", [table]))
-    looked = [line for run in runs for line in _without_plan(run)]
+    looked = [line for run, title in zip(runs, titles, strict=True) for line in _without_plan(run, title)]
     if looked:
         note = "No plan was frozen for these, so that no gate judges them and nothing is claimed from them."
         made.append(Section("Compared without a plan", [Prose("", looked, note=note)]))
     broken = [
-        f"{one_line(run.job().get('title') or run.name)}: {run.state().get('state')}, "
-        f"{inert(str(run.state().get('reason') or 'no reason kept'))}"
-        for run in runs
+        f"{title}: {run.state().get('state')} ({inert(str(run.state().get('reason') or 'no reason kept'))})"
+        for run, title in zip(runs, titles, strict=True)
         if run.state().get("state") in ("failed", "lost", "cancelled")
     ]
     if broken:
@@ -48,13 +48,12 @@ def sections(runs: Sequence[RunFolder], places: Places) -> list[Section]:
     return [*made, Section("Claims", parts)] if parts else made
 
 
-def _without_plan(run: RunFolder) -> list[str]:
+def _without_plan(run: RunFolder, title: str) -> list[str]:
     """One sentence for each group of a paired evaluation that no plan judged."""
     if is_planned(run) or run.job().get("kind") != "evaluate":
         return []
     summary = run.read_json("summary.json", {})
     groups = summary.get("groups") if isinstance(summary, dict) else None
-    title = one_line(run.job().get("title") or run.name)
     return [
         f"{title}, {one_line(name)}: {said}"
         for name, group in (groups.items() if isinstance(groups, dict) else ())
