@@ -204,4 +204,6 @@ def _turn(decoded: Decoded, orientation: int, kind: str) -> None:
 def _why_unreadable(data: bytes, kind: str, name: str, error: Exception) -> str:
     if looks_cut_off(data, kind) or "truncated" in str(error).lower():
         return f"{name} is cut off: the {kind} file ends before its picture does; copy or download it again"
-    return f"{name} is a damaged {kind} picture ({one_line(error, 100)}): copy or export it again"
+    # Pillow names a Python object where it can name nothing else: that is no cause.
+    cause = "" if "<_io." in str(error) else f" ({one_line(error, 100)})"
+    return f"{name} is a damaged {kind} picture{cause}: copy or export it again"
