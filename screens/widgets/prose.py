@@ -23,7 +23,7 @@ class BlocksVisual(Visual):
         self._blocks = blocks
         # One that was never laid out has nothing to give, and would hold the one before it.
         self._before = before if before is not None and before._width >= 0 else None
-        self._width = -1
+        self._width: int = -1
         self._each: list[list[Content]] = []
         self._lines: list[Content] = []
 
