@@ -172,3 +172,29 @@ def test_the_check_of_the_dataset_finds_what_was_changed(tmp_path: Path) -> None
     write_rows(folder / f"{NAME}.parquet", [*rows[:3], other, *rows[4:]])
     states = {one.name: one.state for one in check_dataset(folder, datasets)}
     assert [name for name, state in states.items() if state == "wrong"] == ["hashes", "choice", "truth", "isolation"]
+
+
+@pytest.mark.parametrize("number", ["²", "9" * 5000, "-1", "1.5"], ids=["power", "long", "below", "part"])
+def test_a_question_id_that_only_looks_like_a_number_is_said(tmp_path: Path, number: str) -> None:
+    shard = write_shards(tmp_path, [row(1, 1) | {"question_id": number}], shards=1)
+    with pytest.raises(DataError, match=r"row 1: question_id is .* not a whole number"):
+        make_textvqa(shard, tmp_path / "datasets")
+
+
+def test_text_that_is_no_text_is_said(tmp_path: Path) -> None:
+    path = write_shards(tmp_path, [row(1, 1)], shards=1)
+    path = next(path.glob("*.parquet")) if path.is_dir() else path
+    table = pq.read_table(path)
+    bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")])
+    pq.write_table(table.set_column(table.schema.get_field_index("question"), "question", bad), path)
+    with pytest.raises(DataError, match="cannot be read as Parquet after row 0"):
+        list(read_shard(path))
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 90_000, "{}", '{"splits": 3, "files": {}}', '{"splits": {}, "files": {"a": 3}}']
+)
+def test_a_manifest_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(DataError, match=r"cannot be read|has no table of its"):
+        read_manifest(tmp_path)

@@ -80,6 +80,16 @@ async def test_only_the_printed_address_lets_one_in(visitor: Visitor) -> None:
         assert (await visitor.get(path))[0] in (403, 404), path
 
 
+async def test_a_cookie_that_is_no_text_is_refused_and_not_fallen_over(visitor: Visitor) -> None:
+    await visitor.enter()
+    path = "/" + visitor.base.rpartition("/")[2] + "/"
+    reader, writer = await asyncio.open_connection("127.0.0.1", visitor.server.port_here)
+    host = f"127.0.0.1:{visitor.server.port_here}".encode()
+    writer.write(b"GET " + path.encode() + b" HTTP/1.1\r\nHost: " + host + b"\r\nCookie: vlmconsole=\xff\xfe\r\n\r\n")
+    assert (await asyncio.wait_for(reader.readline(), 10)).split()[1] == b"403"
+    writer.close()
+
+
 async def test_other_names_and_other_pages_are_refused(visitor: Visitor) -> None:
     await visitor.enter()
     assert (await visitor.get(Host=f"evil.example:{visitor.server.port_here}"))[0] == 403, "DNS rebinding"

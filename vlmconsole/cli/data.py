@@ -57,11 +57,16 @@ def register(app: typer.Typer) -> None:
         """What datasets there are, and which recipes ship."""
         from vlmconsole.counting.dataset import MANIFEST, manifest_digest, read_manifest
         from vlmconsole.counting.recipe import recipe_names
+        from vlmconsole.counting.rows import DataError
 
         made = sorted(path.parent for path in state.lab.places.datasets.glob(f"*/{MANIFEST}"))
         rows = []
         for folder in made:
-            manifest = read_manifest(folder)
+            try:
+                manifest = read_manifest(folder)
+            except DataError as error:  # one bad folder must not hide the others
+                say(f"not usable: {error.message}")
+                continue
             rows.append(_summary(folder, manifest, manifest_digest(manifest)))
         lines = [f"{row['name']}  {row['n']} pictures  {row['path']}" for row in rows] or ["No dataset is made yet."]
         lines.append(f"Recipes: {', '.join(recipe_names())}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import logging
 import os
 import re
 import secrets
@@ -59,7 +60,11 @@ class ConsoleServer(Server):
         return f"{self.public_url}/?key={self._key}"
 
     def run(self) -> None:
-        """Serve until Ctrl+C or TERM."""
+        """Serve until Ctrl+C or TERM. What a malformed request made of aiohttp goes into a log, not on the terminal."""
+        log = logging.getLogger("aiohttp.server")
+        log.propagate = False
+        self._places.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log.addHandler(logging.FileHandler(self._places.state / "web.log", delay=True, encoding="utf-8"))
         web.run_app(self.make(), sock=self._listening, print=lambda *_: None, access_log=None, shutdown_timeout=3.0)
 
     def make(self) -> web.Application:
@@ -110,7 +115,8 @@ class ConsoleServer(Server):
         return response
 
     def _known(self, key: str) -> bool:
-        return hmac.compare_digest(key.encode(), self._key.encode())
+        # Bytes of a cookie that are no text arrive as lone surrogates.
+        return hmac.compare_digest(key.encode("utf-8", "surrogateescape"), self._key.encode())
 
     async def _index(self, request: web.Request) -> web.Response:
         size = request.query.get("fontsize", "16")
@@ -162,8 +168,12 @@ class ConsoleServer(Server):
                 descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             except FileExistsError:
                 continue
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(data)
+            except OSError:  # the disk is full: half a picture helps nobody
+                path.unlink(missing_ok=True)
+                raise
             return path
         raise OSError(f"{inbox} holds too many files called {name}")
 

@@ -75,15 +75,19 @@ def make_dataset(recipe: Recipe, datasets: Path, *, on_progress: Progress | None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """A dataset's manifest. Raises DataError when the folder is no dataset."""
+    """A dataset's manifest, with its tables `splits` and `files`. Raises DataError when the folder is no dataset."""
     try:
         value = json.loads((folder / MANIFEST).read_text("utf-8"))
     except FileNotFoundError:
         raise DataError(f"{folder} is no dataset: it has no {MANIFEST}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{folder / MANIFEST} cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise DataError(f"{folder / MANIFEST} is no JSON object")
+    for key in ("splits", "files"):
+        table = value.get(key)
+        if not isinstance(table, dict) or not all(isinstance(entry, dict) for entry in table.values()):
+            raise DataError(f"{folder / MANIFEST} has no table of its {key}", "It was edited: make the dataset again.")
     return value
 
 

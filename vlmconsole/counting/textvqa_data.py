@@ -72,7 +72,7 @@ def read_shard(path: Path) -> Iterator[Question]:
                 for value in batch.to_pylist():
                     number += 1
                     yield _question(value, f"{path.name} row {number}")
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # a text column may hold bytes that are none
         raise DataError(f"{path} cannot be read as Parquet after row {number}: {error}") from None
 
 
@@ -86,8 +86,9 @@ def _question(value: dict[str, Any], where: str) -> Question:
     text, number = value["question"], value["question_id"]
     if not isinstance(text, str) or not text.strip():
         raise DataError(f"{where} has no question.")
-    if isinstance(number, bool) or not str(number).isdigit():
-        raise DataError(f"{where}: question_id is {number!r}, not a whole number.")
+    digits = str(number)
+    if isinstance(number, bool) or not digits.isdecimal() or len(digits) > 20:
+        raise DataError(f"{where}: question_id is {digits[:40]!r}, not a whole number.")
     return Question(picture, str(value["image_id"]), int(number), text, tuple(answers))
 
 
