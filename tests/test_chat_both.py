@@ -89,7 +89,7 @@ async def test_reasoning_is_shown_as_it_comes(tmp_path: Path) -> None:
         view = list(screen.query(".reasoning"))[-1]
         return str(view.render()) if view.display else ""  # type: ignore[attr-defined]
 
-    say = Say(["Three."], reasoning=["Let me ", "count [/INST] \x1b[31m", *["again "] * 200], gap=0.01)
+    say = Say(["Three."], reasoning=["Let me ", "count [/INST] \x1b[31m", *["again "] * 5000], gap=0.01)
     async with chat_server(say) as server:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
@@ -97,8 +97,10 @@ async def test_reasoning_is_shown_as_it_comes(tmp_path: Path) -> None:
             await until(lambda: bool(screen.answers()) and thought().startswith("Let me count [/INST]"))
             assert screen.answers()[-1].state == "streaming" and screen.answers()[-1].text == ""
             await until(lambda: thought().startswith("…"))  # a long one shows its end while it comes
+            await pilot.press("escape")
             await until(lambda: answered(screen))
             await until(lambda: thought().startswith("Let me count [/INST]") and thought().endswith("again "))
+            assert screen.answers()[-1].state == "stopped"
             assert "\x1b" not in thought()
 
 

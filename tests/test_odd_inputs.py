@@ -11,6 +11,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
 
+import pytest
 from hostile import HOSTILE
 from test_images import REFUSED, RIGHT
 from vlmconsole.screens.widgets.blocks import layout
@@ -18,6 +19,9 @@ from vlmconsole.screens.widgets.markdown import markdown_blocks
 
 from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.vision.images import PictureError, open_picture
+
+# pytest puts aside the filter by which the package keeps Pillow's own warnings off the screen.
+pytestmark = pytest.mark.filterwarnings("ignore:::PIL")
 
 TABLE = Path(__file__).parent.parent / "docs" / "odd-inputs.md"
 HEAD = """# Odd inputs, and what happens
