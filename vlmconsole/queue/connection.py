@@ -4,7 +4,9 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.queue.schema import QueueError
+from vlmconsole.queue.schema import QueueError, prepare
+
+BUSY = 30.0  # seconds to wait for another writer before giving up
 
 
 class Connection(sqlite3.Connection):
@@ -41,3 +43,27 @@ def fault(error: sqlite3.DatabaseError, path: Path) -> QueueError | None:
             f"Make room on the disk of {path.parent}, and see that it works.",
         )
     return None
+
+
+def opened(path: Path) -> Connection:
+    """The queue's file, made or brought up to date where need be. Raises QueueError."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        database = sqlite3.connect(path, timeout=BUSY, isolation_level=None, factory=Connection)
+        database.path = path
+        path.chmod(0o600)
+        database.row_factory = sqlite3.Row
+        # A queued job must survive a power cut: each commit reaches the disk.
+        database.execute("PRAGMA synchronous=FULL")
+        database.execute("PRAGMA foreign_keys=ON")
+        prepare(database)
+    except sqlite3.DatabaseError as error:
+        raise fault(error, path) or QueueError(
+            f"The queue {path} cannot be opened ({error}).", "Try again; another process may hold it for long."
+        ) from None
+    except OSError as error:
+        raise QueueError(
+            f"The queue's file {path} cannot be written ({error.strerror}).",
+            f"Make {path} and its folder writable for you, or use another lab home (--home).",
+        ) from None
+    return database

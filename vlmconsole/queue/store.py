@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.queue.connection import Connection, fault
+from vlmconsole.queue.connection import opened
 from vlmconsole.queue.model import FINAL, Attempt, Job, Mode, NewJob, QueueLine, flow_state, names, options
 from vlmconsole.queue.schedule import hopeless
-from vlmconsole.queue.schema import QueueError, prepare
+from vlmconsole.queue.schema import QueueError
 
-BUSY = 30.0  # seconds to wait for another writer before giving up
 ORDER = "priority DESC, position, id"
 
 
@@ -25,25 +24,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=BUSY, isolation_level=None, factory=Connection)
-            self._db.path = path
-            path.chmod(0o600)
-            self._db.row_factory = sqlite3.Row
-            # A queued job must survive a power cut: each commit reaches the disk.
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.execute("PRAGMA foreign_keys=ON")
-            prepare(self._db)
-        except sqlite3.DatabaseError as error:
-            raise fault(error, path) or QueueError(
-                f"The queue {path} cannot be opened ({error}).", "Try again; another process may hold it for long."
-            ) from None
-        except OSError as error:
-            raise QueueError(
-                f"The queue's file {path} cannot be written ({error.strerror}).",
-                f"Make {path} and its folder writable for you, or use another lab home (--home).",
-            ) from None
+        self._db = opened(path)
 
     def close(self) -> None:
         self._db.close()
