@@ -35,6 +35,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
     return home
 
 
+@pytest.mark.slow
 async def test_mlx_changes_its_answers_as_torch_does(mlx_server: Ready, places: Places) -> None:
     scenes = [make_scene(f"served:{i}", red=i % 4, blue=(i + 1) % 4) for i in range(2)]
     asks = [Ask(str(i), COUNT_PROMPT, (scene.draw(),)) for i, scene in enumerate(scenes)]

@@ -131,6 +131,7 @@ def said(folder: RunFolder) -> list[tuple[int, str, float]]:
     return [(one["step"], one["answer"], one["advantage"]) for one in folder.read_jsonl("rollouts.jsonl")]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_killed_and_taken_up_it_is_the_same_run(lab: Places, whole: RunFolder) -> None:
     killed = new_run(lab, "validate_every=2")

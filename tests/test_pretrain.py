@@ -45,6 +45,7 @@ def train(folder: Path, recipe: Recipe, stop_after: int | None = None) -> tuple[
     return loaded.model.state_dict(), points
 
 
+@pytest.mark.slow
 def test_stopped_or_killed_runs_end_in_the_same_weights(tmp_path: Path) -> None:
     whole, points = train(tmp_path / "whole", SHORT)
     assert [p.phase for p in points] == ["eyes"] * 3 + ["language"] * 3 + ["questions"] * 2 + ["binding"] * 2 + [

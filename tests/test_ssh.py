@@ -191,6 +191,7 @@ def test_a_tunnel_that_cannot_open_says_why_and_another_program_keeps_its_port(s
         Tunnel(good, 0, tmp_path)
 
 
+@pytest.mark.slow
 @needs_sshd
 def test_gauges_of_a_far_server_come_through_a_tunnel_and_come_back(tmp_path: Path) -> None:
     (tmp_path / "sshd").mkdir()
@@ -261,6 +262,7 @@ def test_a_program_is_started_there_in_its_environment_followed_and_stopped(host
     assert remote.stop(host, "serve-1") == "none"
 
 
+@pytest.mark.slow
 @needs_sshd
 def test_a_program_that_ends_at_once_or_will_not_end(host: SshHost) -> None:
     with pytest.raises(SshError, match=r"it ended at once: .*no/such/program"):
@@ -367,6 +369,7 @@ def test_far_gpus_report_every_second_and_come_back_after_a_cut(
     assert source._process is None
 
 
+@pytest.mark.slow
 @needs_sshd
 def test_far_machine_without_nvidia_smi_asks_the_console_there(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     console = shutil.which("vlmconsole") or str(Path(sys.executable).with_name("vlmconsole"))
