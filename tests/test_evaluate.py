@@ -339,6 +339,9 @@ def test_agreement_counts_like_answers_and_still_says_why_the_runs_may_not_be_pa
     assert "Not to be paired" in found.sentence() and "batch" in found.sentence()
     assert json.loads(json.dumps(found.to_json()))["pairable"] is False
     assert agreement(one, one).unlike == ()
+    for text in ("3", "", '{"before": 3}'):
+        two.file("conditions.json").write_text(text)
+        assert f"{two.name} tells no conditions of before" in agreement(two, two).unlike, "alike by lack of them"
 
 
 def test_the_paired_server_changes_its_model_and_nothing_else(tmp_path: Path) -> None:

@@ -60,14 +60,23 @@ def agreement(first: RunFolder, second: RunFolder, side: str = "before") -> Agre
     if not both:
         raise LabError(f"{first.name} and {second.name} have no answered question of {side} in common.")
     differing = tuple(i for i in both if samples[0][i].answer != samples[1][i].answer)
-    conditions = [(run.read_json(CONDITIONS) or {}).get(side) or {} for run in (first, second)]
+    conditions = [_conditions(run, side) for run in (first, second)]
     # Their own adapters and models may differ before and after; between two backends the same one is asked for.
     found = unlike(*conditions)
     for key in ("model_sha256", "adapter"):
         if conditions[0].get(key) != conditions[1].get(key):
             found.append(f"{key} is {conditions[0].get(key)!r} and {conditions[1].get(key)!r}")
-    told = tuple(text.replace(" before and ", " and ").replace(" after", "") for text in found)
-    return Agreement((first.name, second.name), side, len(both), differing, told)
+    told = [text.replace(" before and ", " and ").replace(" after", "") for text in found]
+    # Two runs that both lack them would look alike.
+    pairs = zip((first, second), conditions, strict=True)
+    told += dict.fromkeys(f"{run.name} tells no conditions of {side}" for run, said in pairs if not said)
+    return Agreement((first.name, second.name), side, len(both), differing, tuple(told))
+
+
+def _conditions(run: RunFolder, side: str) -> dict[str, Any]:
+    value = run.read_json(CONDITIONS)
+    told = value.get(side) if isinstance(value, dict) else None
+    return told if isinstance(told, dict) else {}
 
 
 def _answered(run: RunFolder, side: str) -> dict[str, Sample]:
