@@ -46,7 +46,7 @@ class GrpoSpec(Spec):
     max_norm: float = Field(1.0, gt=0, description="gradient norm above which it is scaled down")
     passes: int = Field(1, ge=1, description="optimizer steps on each batch of answers")
     micro: int = Field(4, ge=1, description="questions a forward pass; less needs less memory")
-    seed: int = Field(0, ge=0, description="every draw of an answer follows from it")
+    seed: int = Field(0, ge=0, le=2**32 - 1, description="every draw of an answer follows from it")
     scorer: Literal["counting", "naming"] = Field("counting", description="what rewards an answer")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="of the in-process engine")

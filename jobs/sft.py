@@ -35,7 +35,7 @@ class SftSpec(Spec):
     batch: int = Field(4, ge=1, le=1024, description="pictures at once")
     accumulation: int = Field(1, ge=1, le=1024, description="batches a step, so batch × accumulation pictures")
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
-    seed: int = Field(1, ge=0, description="of the fresh adapter and of the order of the pictures")
+    seed: int = Field(1, ge=0, le=2**32 - 1, description="of the fresh adapter and of the order of the pictures")
     dev_epochs: list[int] = Field([2, 4, 6], min_length=1, description="epochs that development chooses among")
     scorer: Literal["counting", "naming"] = Field("counting", description="how development answers are scored")
     max_new_tokens: int = Field(64, ge=1, le=4096, description="ceiling of a development answer, tokens")

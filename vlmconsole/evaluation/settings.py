@@ -30,7 +30,7 @@ class EvaluateSettings(BaseModel):
     scorer: str = Field("", description="counting, naming or textvqa; empty: as each picture's data says")
     batch: int = Field(32, ge=1, le=1024, description="pictures answered together, in-process")
     max_new_tokens: int = Field(64, ge=1, le=4096, description="ceiling of an answer, tokens")
-    seed: int = Field(42, ge=0, description="of the generation, which is greedy")
+    seed: int = Field(42, ge=0, le=2**32 - 1, description="of the generation, which is greedy")
     limit: int | None = Field(None, ge=1, description="first so many pictures of each group; never under a plan")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: float32 on CPU, else bfloat16")
     threads: int = Field(2, ge=1, le=256, description="CPU threads, in-process")
