@@ -39,6 +39,7 @@ UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
+Subsystem sftp internal-sftp
 SetEnv HOME={self.home} XDG_STATE_HOME={self.home}/state
 """
         )
