@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from vlmconsole.chats import schema
 from vlmconsole.chats.export import export_chat
 from vlmconsole.chats.history import turns
 from vlmconsole.chats.records import ChatStoreError
@@ -193,3 +194,20 @@ def test_the_console_says_in_one_line_that_the_conversations_are_damaged(tmp_pat
     (tmp_path / "chats.sqlite").write_bytes(b"no database at all, " * 400)
     with pytest.raises(ChatStoreError, match="cannot be opened"):
         run_console(tmp_path)
+
+
+def test_only_a_damaged_file_is_advised_to_be_moved_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bad.sqlite").write_bytes(b"no database" * 500)
+    with pytest.raises(ChatStoreError) as damaged:
+        schema.connect(tmp_path / "bad.sqlite")
+    assert "away to start afresh" in damaged.value.hint
+
+    def full(*_: object) -> None:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    monkeypatch.setattr(schema, "_migrate", full)
+    with pytest.raises(ChatStoreError, match="disk is full") as no_room:
+        schema.connect(tmp_path / "good.sqlite")
+    assert "Make room" in no_room.value.hint and "away" not in no_room.value.hint

@@ -77,9 +77,14 @@ def connect(database: Path) -> sqlite3.Connection:
         _migrate(connection, database)
         database.chmod(0o600)
     except (sqlite3.Error, OSError) as error:
-        raise ChatStoreError(
-            f"the conversations in {database} cannot be opened ({error}); move the file away to start afresh"
-        ) from error
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            hint = f"Move {database} away to start afresh."
+        elif code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):  # never advise to put good conversations aside
+            hint = f"Make room on the disk of {database.parent} and try again; what is in the file stays."
+        else:
+            hint = "Try again; another process may hold the file."
+        raise ChatStoreError(f"the conversations in {database} cannot be opened ({error})", hint) from error
     return connection
 
 
@@ -100,5 +105,6 @@ def _migrate(connection: sqlite3.Connection, database: Path) -> None:
                 connection.execute(f"PRAGMA user_version={VERSION}")
             connection.execute("COMMIT")
         except sqlite3.Error:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:  # a full disk has ended it already, and its own error is the one to tell
+                connection.execute("ROLLBACK")
             raise
