@@ -95,10 +95,10 @@ class Columns:
         if job.state == "done":
             took = duration(job.ended - job.started) if job.ended and job.started else ""
             ago = f"{duration(now - job.ended)} ago" if job.ended and now - job.ended < 86400 else ""
-            said = Content(" · ".join(filter(None, (f"took {took}" if took else "", ago)))).stylize("$muted")
+            when = Content(" · ".join(filter(None, (f"took {took}" if took else "", ago)))).stylize("$muted")
             if not row.verdict:
-                return said
-            return Content.assemble((row.verdict, VERDICTS[row.verdict][1]), (" · ", "$muted"), said)
+                return when
+            return Content.assemble((row.verdict, VERDICTS[row.verdict][1]), (" · ", "$muted"), when)
         device = devices(job)
         if job.serves and row.progress is None:
             said = one_line(f"serves {job.serves}", self.bar + 13).ljust(self.bar + 13)
