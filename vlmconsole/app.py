@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -29,6 +30,7 @@ from vlmconsole.screens.theme import DARK, LIGHT
 if TYPE_CHECKING:
     from vlmconsole.screens.link import ServerLink
 
+HANG_UP = 10.0  # seconds that an end by a signal may take
 LOOK = 2.0  # seconds between two looks whether the server's process still lives
 _STYLES = Path(vlmconsole.screens.__file__).parent
 
@@ -71,9 +73,19 @@ class ConsoleApp(App[None]):
     def on_mount(self) -> None:
         for number in (signal.SIGHUP, signal.SIGTERM):
             # A closed terminal must end the console, not leave it spinning on a dead screen.
-            asyncio.get_running_loop().add_signal_handler(number, self.exit)
+            signal.signal(number, partial(self._hang_up, asyncio.get_running_loop()))
         # After the first frame: profiles and engines are not needed to paint, only to answer.
         self.call_after_refresh(self._connect)
+
+    def _hang_up(self, loop: asyncio.AbstractEventLoop, number: int, frame: object) -> None:
+        """End; at once where the loop itself waits for a terminal that takes nothing any more.
+
+        Not the loop's own signal handler, which would never be called then. What an answer had is in the store.
+        """
+        last = threading.Timer(HANG_UP, os._exit, (128 + number,))
+        last.daemon = True
+        last.start()
+        loop.call_soon_threadsafe(self.exit)
 
     def _connect(self) -> None:
         from vlmconsole.screens.job_watch import JobWatch
