@@ -97,6 +97,7 @@ def test_a_flow_that_goes_on_without_a_step_is_not_over() -> None:
     assert flow_state([("lost", "a", None), ("failed", "b", None)], 0) == ("failed", "step b: failed")
 
 
+@pytest.mark.slow
 def test_a_step_that_breaks_is_named_in_the_report_which_is_made_again_after_a_retry(lab: Places) -> None:
     store = Store(lab.queue)
     flow = adding.add(store, adding.plan(Preset("f", "flow", "F", BROKEN), [], lab))
