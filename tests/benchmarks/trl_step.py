@@ -107,9 +107,9 @@ def clock() -> Any:
 
 def trl_grpo(steps: int) -> None:
     import trl
+    from datasets import Dataset
     from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
 
-    from datasets import Dataset
     from vlmconsole.counting.questions import COUNT_PROMPT
     from vlmconsole.scoring.reward import read_truth, score_counts
 
@@ -160,10 +160,10 @@ def trl_grpo(steps: int) -> None:
 
 def trl_sft(steps: int) -> None:
     import trl
+    from datasets import Dataset
     from peft import LoraConfig
     from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
 
-    from datasets import Dataset
     from vlmconsole.counting.questions import COUNT_PROMPT
     from vlmconsole.training.lora import LANGUAGE_ONLY
 
