@@ -16,9 +16,11 @@ from audited import END, LAYER, SmallLab, lines_of, write_lines
 from PIL import Image, ImageDraw, PngImagePlugin
 
 from vlmconsole.counting.rows import Row
-from vlmconsole.gates.audit import Audit, audit, keep
+from vlmconsole.gates.audit import Audit, AuditError, audit, keep
 from vlmconsole.gates.desk import read_audit
 from vlmconsole.gates.verdict import judge
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
 
 Change = Callable[[SmallLab], None]
 
@@ -492,3 +494,15 @@ def test_a_server_that_hides_its_tensors_is_no_fault(tmp_path: Path) -> None:
     result = audit(lab.run, lab.places)
     assert result.verdict == "PASS"
     assert next(one.state for one in result.findings if one.name == "input tensors") == "not verifiable"
+
+
+@pytest.mark.parametrize(
+    ("kind", "now", "said"), [("sweep", "done", "only trainings"), ("evaluate", "running", "ended")]
+)
+def test_what_cannot_be_audited_is_refused_and_not_accused(tmp_path: Path, kind: str, now: str, said: str) -> None:
+    places = Places(tmp_path).ensure()
+    run = RunFolder.create(places.runs, kind=kind, preset="x", spec={}, title="X", home=places.home)
+    run.write_json("plan.json", {"cells": []})  # sweeps freeze a plan as well
+    run.set_state(now)
+    with pytest.raises(AuditError, match=said):
+        audit(run, places)

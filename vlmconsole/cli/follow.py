@@ -10,16 +10,27 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
+from rich.text import Text
 
+from vlmconsole.queue.desk import duration
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
 
 LINE_EVERY = 10.0  # seconds between two progress lines where there is no terminal
+
+
+class _Left(ProgressColumn):
+    """The time left, in words that cannot be taken for the time gone; nothing while it is not known."""
+
+    def render(self, task: Task) -> Text:
+        left = task.time_remaining
+        return Text("" if left is None or not task.total else f"{duration(left)} left", style="cyan", no_wrap=True)
 
 
 class Follower:
@@ -38,8 +49,7 @@ class Follower:
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            _Left(),
             TextColumn("{task.fields[metrics]}", markup=False),
             console=self.console,
             disable=not self._live,

@@ -71,8 +71,13 @@ def audit(run: RunFolder, places: Places, *, tick: Tick = lambda _: None) -> Aud
     Never raises for what is wrong with the run.
     """
     kind = str(run.job().get("kind", ""))
-    evaluated = run.file("before.jsonl").exists() or run.file("plan.json").exists()
-    if kind not in ("sft", "repair", "grpo", "evaluate") and not evaluated:
+    now = run.state().get("state")
+    if now in ("queued", "starting", "running"):
+        raise AuditError(f"{run.name} is {now}: an audit looks at a run that has ended.", "Audit it once it is done.")
+    # Sweeps and tunings freeze a plan as well: samples are what makes an evaluation.
+    trainings = ("sft", "repair", "grpo")
+    evaluated = kind not in trainings and (kind == "evaluate" or run.file("before.jsonl").exists())
+    if kind not in trainings and not evaluated:
         raise AuditError(
             f"{run.name} is a run of the kind {kind or 'unknown'}: only trainings and evaluations are audited.",
             "vlmconsole verify checks any run against its seal.",
