@@ -162,3 +162,11 @@ def test_a_relative_home_means_one_place(tmp_path: Path, monkeypatch: pytest.Mon
     places = Places(Path("lab")).ensure()
     assert places.home == tmp_path / "lab" and places.config == tmp_path / "lab" / "config.toml"
     assert places.state.stat().st_mode & 0o777 == 0o700
+
+
+def test_runs_of_one_second_are_listed_in_the_order_they_were_made(tmp_path: Path) -> None:
+    made = [
+        RunFolder.create(tmp_path, kind="k", preset="same", spec={}, title="T", home=tmp_path).name for _ in range(8)
+    ]
+    assert [run.name for run in list_runs(tmp_path)] == made[::-1]
+    assert find_run(tmp_path, "last").name == made[-1]

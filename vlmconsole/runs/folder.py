@@ -14,6 +14,7 @@ from typing import Any
 from vlmconsole.errors import LabError
 from vlmconsole.runs.events import EventWriter, append_line, finite, parse_line
 
+SECOND = len("20261231-235959")  # of a name: the time to the second
 FINAL = frozenset({"done", "failed", "cancelled", "lost"})
 STATES = ("queued", "starting", "running", "done", "failed", "cancelled", "lost")
 
@@ -160,12 +161,20 @@ class RunFolder:
 
 
 def list_runs(parent: Path) -> list[RunFolder]:
-    """Every run folder below ``parent``, newest first (by name, which begins with the time)."""
+    """Every run folder below ``parent``, newest first (by name, which begins with the time).
+
+    Within one second the file that begins a run decides, so that ``last`` is the last.
+    """
+    found: list[tuple[str, int, str]] = []
     try:
-        names = sorted((entry.name for entry in os.scandir(parent) if entry.is_dir()), reverse=True)
+        names = [entry.name for entry in os.scandir(parent) if entry.is_dir()]
     except FileNotFoundError:
         return []
-    return [RunFolder(parent / name) for name in names if (parent / name / "job.json").exists()]
+    for name in names:
+        with contextlib.suppress(OSError):
+            begun = (parent / name / "job.json").stat().st_mtime_ns
+            found.append((name[:SECOND], begun, name))
+    return [RunFolder(parent / name) for *_, name in sorted(found, reverse=True)]
 
 
 class NoRunError(LabError):
