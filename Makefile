@@ -14,7 +14,7 @@ run: $(VENV)/.run ## set everything up and open the console on the bundled model
 	@$(BIN)/vlmconsole $(ARGS)
 
 test: $(VENV)/.test ## install the test extras, then run the default tests
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-slow: $(VENV)/.test ## the longer tests too (real servers, real training)
 	@$(BIN)/python -m pytest -m 'not optin' $(ARGS)

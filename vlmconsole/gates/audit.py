@@ -71,9 +71,6 @@ def audit(run: RunFolder, places: Places, *, tick: Tick = lambda _: None) -> Aud
     Never raises for what is wrong with the run.
     """
     kind = str(run.job().get("kind", ""))
-    now = run.state().get("state")
-    if now in ("queued", "starting", "running"):
-        raise AuditError(f"{run.name} is {now}: an audit looks at a run that has ended.", "Audit it once it is done.")
     # Sweeps and tunings freeze a plan as well: samples are what makes an evaluation.
     trainings = ("sft", "repair", "grpo")
     evaluated = kind not in trainings and (kind == "evaluate" or run.file("before.jsonl").exists())
@@ -82,6 +79,9 @@ def audit(run: RunFolder, places: Places, *, tick: Tick = lambda _: None) -> Aud
             f"{run.name} is a run of the kind {kind or 'unknown'}: only trainings and evaluations are audited.",
             "vlmconsole verify checks any run against its seal.",
         )
+    now = run.state().get("state")
+    if now in ("queued", "starting", "running"):
+        raise AuditError(f"{run.name} is {now}: an audit looks at a run that has ended.", "Audit it once it is done.")
     ledger = Ledger(places.ledger)
     chain = ledger.read()
     shelves = Shelves(places.datasets, tick)
