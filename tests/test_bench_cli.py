@@ -72,6 +72,11 @@ def test_bench_measures_writes_its_run_and_compares(server: Reference, tmp_path:
     assert code == 0
     assert compared["comparable"]
     assert "ttft_s.p50" in {row["key"] for row in compared["figures"]}
+    assert compared["not_intact"] == []
+    with run.file("summary.json").open("a") as file:
+        file.write("\n")
+    _, compared, _ = call(tmp_path, "runs", "compare", first["run"], second["run"])
+    assert compared["not_intact"] == [f"{run.name} is changed: changed: summary.json"]
 
 
 def test_a_server_that_fails_is_a_failure_with_its_reason(server: Reference, tmp_path: Path) -> None:

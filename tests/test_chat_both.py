@@ -94,7 +94,8 @@ async def test_reasoning_is_shown_as_it_comes(tmp_path: Path) -> None:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "How many?")
-            await until(lambda: bool(screen.answers()) and thought().startswith("Let me count [/INST]"))
+            # On a busy machine it may have grown past its beginning before one looks.
+            await until(lambda: bool(screen.answers()) and thought().startswith(("Let me count [/INST]", "…")))
             assert screen.answers()[-1].state == "streaming" and screen.answers()[-1].text == ""
             await until(lambda: thought().startswith("…"))  # a long one shows its end while it comes
             await pilot.press("escape")

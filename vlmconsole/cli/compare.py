@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vlmconsole.measure.compare import Side
+    from vlmconsole.runs.folder import RunFolder
 
 
 def compare(
@@ -27,14 +28,18 @@ def compare(
 
     from vlmconsole.measure.compare import compare_sides, shown
 
-    left, right = _side(a), _side(b)
+    (left, one), (right, other) = _side(a), _side(b)
+    doubts = _doubts(one, other)
     comparison, rows = compare_sides(left, right, only or None)
     value = {"a": left.name, "b": right.name, **comparison.to_json(), "sentence": comparison.sentence()}
+    value["not_intact"] = doubts
     if comparison.comparable:
         value["figures"] = [{**vars(row), "change": row.change} for row in rows]
 
     def human(console: Console) -> None:
         console.print(Text(f"a {left.name}\nb {right.name}"))
+        for doubt in doubts:
+            console.print(Text(f"! {doubt}", style="bold red"), soft_wrap=True)
         console.print(Text(comparison.sentence(), style="" if comparison.comparable else "bold red"), soft_wrap=True)
         table = Table(box=None, pad_edge=False)
         if not comparison.comparable:
@@ -61,19 +66,30 @@ def compare(
     raise typer.Exit(0 if comparison.comparable else CANNOT_JUDGE)
 
 
-def _side(name: str) -> Side:
-    """The measurement that RUN or RUN:CELL names."""
+def _doubts(*runs: RunFolder) -> list[str]:
+    """What the seals say against the files behind the figures; nothing for runs that are intact."""
+    from vlmconsole.gates.ledger import Ledger
+
+    ledger = Ledger(state.lab.places.ledger)
+    found = [ledger.verify(run) for run in {run.path: run for run in runs}.values()]
+    return [f"{one.run} is {one.status}: {one.why}" for one in found if one.status != "intact"]
+
+
+def _side(name: str) -> tuple[Side, RunFolder]:
+    """The measurement that RUN or RUN:CELL names, and its run."""
     from vlmconsole.measure.compare import side
     from vlmconsole.runs.folder import NoRunError, find_run
 
     runs = state.lab.places.runs
     try:
-        return side(find_run(runs, name))
+        found = find_run(runs, name)
+        return side(found), found
     except NoRunError:
         run, colon, cell = name.rpartition(":")
         if not colon:
             raise
-        return side(find_run(runs, run), cell)
+        found = find_run(runs, run)
+        return side(found, cell), found
 
 
 def _figure(value: float | None) -> str:
