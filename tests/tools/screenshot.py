@@ -20,8 +20,8 @@ from vlmconsole.screens.chat import ChatScreen
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.counting.questions import COUNT_PROMPT
-from vlmconsole.engines.servers import stop_server
 from vlmconsole.lab import Lab
+from vlmconsole.queue.served import stop_served
 
 QUESTIONS = (("scene-regular.png", COUNT_PROMPT),)
 
@@ -51,7 +51,7 @@ async def shot(size: tuple[int, int], theme: str) -> str:
                 return app.export_screenshot()
         finally:
             if app.link is not None:
-                await stop_server(app.link.profile, app.lab.places)
+                await stop_served(app.link.profile, app.lab.places)
 
 
 async def until(true: object, seconds: float) -> None:
