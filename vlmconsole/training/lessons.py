@@ -1,7 +1,8 @@
 """What the bundled model is shown, step by step: scenes for its eyes, chats for its tongue.
 
 Everything follows from the recipe's seed and the step, so a training can be taken up anywhere. The shipped
-weights were made from exactly these; another key or another order of draws gives another model.
+weights were made from exactly these, but for the last two stages (`names`, `sizes`), which they have not seen yet;
+another key or another order of draws gives another model.
 """
 
 from __future__ import annotations
