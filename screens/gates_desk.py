@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import Screen
-from textual.timer import Timer
 from textual.widgets import Input, Static
-from vlmconsole.screens.background import in_background
 from vlmconsole.screens.keys import bindings, reading_actions
+from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.table import SCREENS
 from vlmconsole.screens.widgets.gate_panes import EMPTY, Evidence, Spoken, Verdicts, audit_text, claims_text
 from vlmconsole.screens.widgets.gate_rows import EntryRows, Picked, gate_of
@@ -28,9 +26,6 @@ from vlmconsole.errors import LabError
 from vlmconsole.gates.desk import Case, Entry, GateDesk, Opened
 from vlmconsole.runs.plain import inert
 from vlmconsole.vision.images import Picture
-
-if TYPE_CHECKING:
-    from vlmconsole.app import ConsoleApp
 
 _READING = reading_actions("gates")
 PANES = (
@@ -45,7 +40,7 @@ PERIOD = 2.0  # seconds between two looks
 T = TypeVar("T")
 
 
-class GatesDesk(Screen[None]):
+class GatesDesk(LookingScreen):
     """Shows what is judged. Doing something about it is added by the class above."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(("anywhere", "reading"), "gates")
@@ -66,14 +61,7 @@ class GatesDesk(Screen[None]):
         self._listing: list[Entry] = []
         self._desk: GateDesk | None = None
         self._thread = ThreadPoolExecutor(1, "gates")
-        self._timer: Timer | None = None
-        self._looking = self._again = False
         self._trouble = ""
-
-    @property
-    def console(self) -> ConsoleApp:
-        """The app, by its own type."""
-        return cast("ConsoleApp", self.app)
 
     def compose(self) -> ComposeResult:
         yield TopBar([(str(entry.number), entry.title) for entry in SCREENS], "Gates")
@@ -90,23 +78,12 @@ class GatesDesk(Screen[None]):
     def on_mount(self) -> None:
         self.nothing.say(EMPTY)
         self.field.cursor_blink = self.field.display = False
-        self.console.server_changed.subscribe(self, lambda _: self.show_server())
-        self.show_server()
-        self._timer = self.set_interval(PERIOD, self.look)
+        self.begin_looking(PERIOD)
         self.go_to_pane(0)
         self.look()
 
     def on_unmount(self) -> None:
         self._thread.shutdown(wait=False)
-
-    def on_screen_suspend(self) -> None:
-        if self._timer is not None:
-            self._timer.pause()
-
-    def on_screen_resume(self) -> None:
-        if self._timer is not None:
-            self._timer.resume()
-            self.look()
 
     # -- looking -------------------------------------------------------------------------------------------
 
@@ -125,22 +102,14 @@ class GatesDesk(Screen[None]):
         run = self.opened.entry.path if self.opened is not None else self.console.lab.places.runs
         return GateDesk(self.console.lab.places).picture(case.after, run)
 
-    def look(self) -> None:
-        """Look now, in the background; asked again meanwhile, it looks once more."""
-        if self._looking:
-            self._again = True
-            return
-        self._looking = True
-        in_background(self, self._look, "look")
-
     async def _look(self) -> None:
         try:
             while True:
-                self._again = False
+                self._once_more = False
                 chosen = self.entries.chosen
                 listing, opened = await self.in_thread(lambda desk, chosen=chosen: _read(desk, chosen))  # type: ignore[misc]
                 self._show(listing, opened)
-                if not self._again:
+                if not self._once_more:
                     return
         except (LabError, OSError) as error:
             if str(error) != self._trouble:
@@ -185,15 +154,6 @@ class GatesDesk(Screen[None]):
         plans = len(self._listing) - runs
         said = f" {runs} run{'s' * (runs != 1)} · {plans} frozen plan{'s' * (plans != 1)}"
         self.entry_head.say(Content.assemble((said, "$muted"), (f"  {len(found)} found" if words else "", "$accent")))
-
-    def show_server(self) -> None:
-        """The status line."""
-        link = self.console.link
-        bar = self.query_one(TopBar)
-        if link is None:
-            bar.show("starting", "…", "")
-        else:
-            bar.show(link.view.state, link.view.short, link.view.long)
 
     # -- parts ---------------------------------------------------------------------------------------------
 

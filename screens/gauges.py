@@ -12,18 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import Screen
-from textual.timer import Timer
 from textual.widgets import Static
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.gauges_text import facts, particulars
 from vlmconsole.screens.keys import bindings
+from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.table import SCREENS
 from vlmconsole.screens.widgets.dialogs import Ask, Reader
 from vlmconsole.screens.widgets.gauge_cards import TWINS, GaugeCards
@@ -40,9 +39,6 @@ from vlmconsole.gauges.recording import Recorder, Replay
 from vlmconsole.gauges.sources import Gauges, default_sources
 from vlmconsole.runs.plain import inert, one_line
 
-if TYPE_CHECKING:
-    from vlmconsole.app import ConsoleApp
-
 PERIOD, SLOW_PERIOD = 1.0, 3.0  # seconds between two paints; on a thin line fewer
 HIDDEN = 5.0  # seconds between two readings while nobody looks
 WINDOWS = (60.0, 300.0, 600.0, 3600.0, 86400.0)  # seconds that the plot looks back
@@ -57,7 +53,7 @@ class Look:
     plot: Plot
 
 
-class GaugesScreen(Screen[None]):
+class GaugesScreen(LookingScreen):
     """See keys.py for its keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(("anywhere", "reading"), "gauges")
@@ -80,13 +76,6 @@ class GaugesScreen(Screen[None]):
         self.pane = 0
         self._server = ""
         self._recorder: Recorder | None = None
-        self._timer: Timer | None = None
-        self._looking = False
-
-    @property
-    def console(self) -> ConsoleApp:
-        """The app, by its own type."""
-        return cast("ConsoleApp", self.app)
 
     def compose(self) -> ComposeResult:
         yield TopBar([(str(entry.number), entry.title) for entry in SCREENS], "Gauges")
@@ -110,17 +99,12 @@ class GaugesScreen(Screen[None]):
             _stop(self.gauges)
 
     def on_screen_suspend(self) -> None:
-        if self._timer is not None:
-            self._timer.pause()
         if isinstance(self.gauges, Gauges) and self._recorder is None:
             self.gauges.pace(HIDDEN)
 
     def on_screen_resume(self) -> None:
         if isinstance(self.gauges, Gauges):
             self.gauges.pace(PERIOD)
-        if self._timer is not None:
-            self._timer.resume()
-            self.look()
 
     # -- looking -------------------------------------------------------------------------------------------
 
@@ -209,15 +193,6 @@ class GaugesScreen(Screen[None]):
         if self.paused:
             parts.append(f"paused at {time.strftime('%H:%M:%S', time.localtime(self.paused))}")
         return " · ".join(parts)
-
-    def show_server(self) -> None:
-        """The status line."""
-        link = self.console.link
-        bar = self.query_one(TopBar)
-        if link is None:
-            bar.show("starting", "…", "")
-        else:
-            bar.show(link.view.state, link.view.short, link.view.long)
 
     # -- moving about --------------------------------------------------------------------------------------
 

@@ -8,18 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import Screen
-from textual.timer import Timer
 from textual.widgets import Input, Static
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.keys import bindings, reading_actions
+from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.table import SCREENS
 from vlmconsole.screens.widgets.job_detail import Curves, JobDetail
 from vlmconsole.screens.widgets.job_table import JobRows, JobTable
@@ -35,9 +34,6 @@ from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.logfile import LogPage
 from vlmconsole.runs.story import RunStory, Told
-
-if TYPE_CHECKING:
-    from vlmconsole.app import ConsoleApp
 
 _READING = reading_actions("jobs")
 PANES = (("Queue", "queue"), ("Job", "job"), ("Answers", "answers"), ("Log", "log"))
@@ -68,7 +64,7 @@ class Look:
     page: LogPage | None
 
 
-class JobsDesk(Screen[None]):
+class JobsDesk(LookingScreen):
     """Shows the queue. Doing something about it is added by the class above."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(("anywhere", "reading"), "jobs")
@@ -90,15 +86,8 @@ class JobsDesk(Screen[None]):
         self._desk: Desk | None = None
         self._stories: dict[str, RunStory] = {}
         self._thread = ThreadPoolExecutor(1, "jobs")  # the queue's connection belongs to one thread
-        self._timer: Timer | None = None
-        self._looking = False
         self._trouble = ""
         self._state = "?"  # of the chosen job, as the footer knows it
-
-    @property
-    def console(self) -> ConsoleApp:
-        """The app, by its own type."""
-        return cast("ConsoleApp", self.app)
 
     def compose(self) -> ComposeResult:
         yield TopBar([(str(entry.number), entry.title) for entry in SCREENS], "Jobs")
@@ -112,9 +101,7 @@ class JobsDesk(Screen[None]):
         yield KeyLine()
 
     def on_mount(self) -> None:
-        self.console.server_changed.subscribe(self, lambda _: self.show_server())
-        self.show_server()
-        self._timer = self.set_interval(PERIOD, self.look)
+        self.begin_looking(PERIOD)
         self.go_to_pane(0)
         self.look()
 
@@ -125,15 +112,6 @@ class JobsDesk(Screen[None]):
     def _close(self) -> None:
         if self._desk is not None:
             self._desk.close()
-
-    def on_screen_suspend(self) -> None:
-        if self._timer is not None:
-            self._timer.pause()
-
-    def on_screen_resume(self) -> None:
-        if self._timer is not None:
-            self._timer.resume()
-            self.look()
 
     # -- looking -------------------------------------------------------------------------------------------
 
@@ -146,12 +124,6 @@ class JobsDesk(Screen[None]):
             return call(self._desk)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, run)
-
-    def look(self) -> None:
-        """Look now, in the background; a look that is under way is enough."""
-        if not self._looking:
-            self._looking = True
-            in_background(self, self._look, "look")
 
     async def look_now(self) -> Told:
         """Look, and give the chosen job's story."""
@@ -240,17 +212,6 @@ class JobsDesk(Screen[None]):
     def forget_search(self) -> None:
         """Another log: what was found in the last one means nothing here."""
         self.log_view.show_found("", [], only=False)
-
-    def show_server(self) -> None:
-        """The status line."""
-        link = self.console.link
-        bar = self.query_one(TopBar)
-        if link is None and self.console.no_server:
-            bar.show("failed", f"{self.console.lab.settings.server} · failed", "")
-        elif link is None:
-            bar.show("starting", "…", "")
-        else:
-            bar.show(link.view.state, link.view.short, link.view.long)
 
     # -- parts ---------------------------------------------------------------------------------------------
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import Screen
-from textual.timer import Timer
 from textual.widgets import Input, Static
-from vlmconsole.screens.background import in_background
 from vlmconsole.screens.keys import bindings, reading_actions
+from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.table import SCREENS
 from vlmconsole.screens.widgets.keyline import KeyLine
 from vlmconsole.screens.widgets.run_figures import RunFigures
@@ -30,9 +28,6 @@ from vlmconsole.reports.opened import Opened, Opener
 from vlmconsole.reports.shelf import Board, Line, Shelf
 from vlmconsole.runs.folder import RunFolder
 
-if TYPE_CHECKING:
-    from vlmconsole.app import ConsoleApp
-
 _READING = reading_actions("runs")
 _OF_A_RUN = frozenset({"open", "mark", "export", "verify"})
 PANES = (("Runs", "runs"), ("Figures", "run-side"))
@@ -42,7 +37,7 @@ T = TypeVar("T")
 Mark = tuple[str, str]
 
 
-class RunsDesk(Screen[None]):
+class RunsDesk(LookingScreen):
     """Shows the runs. Doing something with them is added by the class above."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(("anywhere", "reading"), "runs")
@@ -62,13 +57,6 @@ class RunsDesk(Screen[None]):
         self._shelf: Shelf | None = None
         self._opener: Opener | None = None
         self._thread = ThreadPoolExecutor(1, "runs")  # what is remembered of the runs belongs to one thread
-        self._timer: Timer | None = None
-        self._looking = self._again = False
-
-    @property
-    def console(self) -> ConsoleApp:
-        """The app, by its own type."""
-        return cast("ConsoleApp", self.app)
 
     def compose(self) -> ComposeResult:
         yield TopBar([(str(entry.number), entry.title) for entry in SCREENS], "Runs")
@@ -81,33 +69,12 @@ class RunsDesk(Screen[None]):
         yield KeyLine()
 
     def on_mount(self) -> None:
-        self.console.server_changed.subscribe(self, lambda _: self.show_server())
-        self.show_server()
-        self._timer = self.set_interval(PERIOD, self.look)
+        self.begin_looking(PERIOD)
         self.go_to_pane(0)
         self.look()
 
     def on_unmount(self) -> None:
         self._thread.shutdown(wait=False)
-
-    def on_screen_suspend(self) -> None:
-        if self._timer is not None:
-            self._timer.pause()
-
-    def on_screen_resume(self) -> None:
-        if self._timer is not None:
-            self._timer.resume()
-            self.look()
-
-    def show_server(self) -> None:
-        """The status line."""
-        link, bar = self.console.link, self.query_one(TopBar)
-        if link is None and self.console.no_server:
-            bar.show("failed", f"{self.console.lab.settings.server} · failed", "")
-        elif link is None:
-            bar.show("starting", "…", "")
-        else:
-            bar.show(link.view.state, link.view.short, link.view.long)
 
     # -- looking -------------------------------------------------------------------------------------------
 
@@ -121,20 +88,12 @@ class RunsDesk(Screen[None]):
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, run)
 
-    def look(self) -> None:
-        """Look now, in the background; asked again meanwhile, it looks once more."""
-        if self._looking:
-            self._again = True
-            return
-        self._looking = True
-        in_background(self, self._look, "look")
-
     async def _look(self) -> None:
         try:
             while True:
-                self._again = False
+                self._once_more = False
                 await self._look_once()
-                if not self._again:
+                if not self._once_more:
                     return
         finally:
             self._looking = False
@@ -152,7 +111,7 @@ class RunsDesk(Screen[None]):
         self.draw_table()
         row = self.row
         if row is not None and (opened is None or opened.name != row.name):
-            self._again = True  # the cursor went on meanwhile
+            self._once_more = True  # the cursor went on meanwhile
             return
         self.opened = opened
         self.draw_run()

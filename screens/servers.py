@@ -6,18 +6,17 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import Screen
-from textual.timer import Timer
 from textual.widgets import Static
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.keys import bindings
+from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.table import SCREENS
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
 from vlmconsole.screens.widgets.keyline import KeyLine
@@ -35,15 +34,12 @@ from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import to_json
 from vlmconsole.runs.plain import inert, one_line
 
-if TYPE_CHECKING:
-    from vlmconsole.app import ConsoleApp
-
 PERIOD, SLOW_PERIOD = 2.0, 5.0  # seconds between two looks
 PANES = (("Profiles", "server-left"), ("Server", "server-sheet"), ("Log", "log"))
 T = TypeVar("T")
 
 
-class ServersScreen(Screen[None]):
+class ServersScreen(LookingScreen):
     """See keys.py for its keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(("anywhere", "reading"), "servers")
@@ -62,14 +58,7 @@ class ServersScreen(Screen[None]):
         self.doing: dict[str, str] = {}  # profile → what is being done with it, and its phase
         self._desk: ServerDesk | None = None
         self._thread = ThreadPoolExecutor(1, "servers")  # the queue's connection belongs to one thread
-        self._timer: Timer | None = None
-        self._looking = False
         self._trouble = ""
-
-    @property
-    def console(self) -> ConsoleApp:
-        """The app, by its own type."""
-        return cast("ConsoleApp", self.app)
 
     def compose(self) -> ComposeResult:
         yield TopBar([(str(entry.number), entry.title) for entry in SCREENS], "Servers")
@@ -85,25 +74,14 @@ class ServersScreen(Screen[None]):
         yield KeyLine()
 
     def on_mount(self) -> None:
-        self.console.server_changed.subscribe(self, lambda _: self.show_server())
-        self.show_server()
         slow = self.console.lab.settings.slow_link
-        self._timer = self.set_interval(SLOW_PERIOD if slow else PERIOD, self.look)
+        self.begin_looking(SLOW_PERIOD if slow else PERIOD)
         self.go_to_pane(0)
         self.look()
 
     def on_unmount(self) -> None:
         self._thread.submit(lambda: self._desk.close() if self._desk is not None else None)
         self._thread.shutdown(wait=False)
-
-    def on_screen_suspend(self) -> None:
-        if self._timer is not None:
-            self._timer.pause()
-
-    def on_screen_resume(self) -> None:
-        if self._timer is not None:
-            self._timer.resume()
-            self.look()
 
     # -- looking -------------------------------------------------------------------------------------------
 
@@ -116,12 +94,6 @@ class ServersScreen(Screen[None]):
             return call(self._desk)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, run)
-
-    def look(self) -> None:
-        """Look now, in the background; a look that is under way is enough."""
-        if not self._looking:
-            self._looking = True
-            in_background(self, self._look, "look")
 
     async def _look(self) -> None:
         line = self.listing.chosen
@@ -183,15 +155,6 @@ class ServersScreen(Screen[None]):
             "\n".join(line for line in lines if line and not line.startswith("Not in it")),
         )
         self.calc.say(text)
-
-    def show_server(self) -> None:
-        """The status line."""
-        link = self.console.link
-        bar = self.query_one(TopBar)
-        if link is None:
-            bar.show("starting", "…", "")
-        else:
-            bar.show(link.view.state, link.view.short, link.view.long)
 
     # -- parts and moving about ----------------------------------------------------------------------------
 
