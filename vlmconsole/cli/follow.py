@@ -1,8 +1,6 @@
 """Following a run in the terminal: progress bar, time left, the latest metrics, notes as they come."""
 
-import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -101,12 +99,3 @@ def _figure(value: object, unit: object) -> str:
     """Four significant digits: a live line is for watching, the file holds the rest."""
     text = f"{value:.4g}" if isinstance(value, int | float) else str(value)
     return f"{text} {unit}" if unit else text
-
-
-def until(ended: Callable[[], bool], follower: Follower, every: float = 0.2) -> None:
-    """Poll until ``ended()``, then once more for the last words."""
-    while not ended():
-        follower.poll()
-        time.sleep(every)
-    follower.poll()
-    sys.stderr.flush()

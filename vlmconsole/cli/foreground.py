@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from vlmconsole.cli.common import FAILED, state
+from vlmconsole.cli.common import FAILED, say, state
 from vlmconsole.cli.follow import Follower
 from vlmconsole.queue import process
 from vlmconsole.queue.model import ACTIVE, FINAL, Job
@@ -62,7 +62,7 @@ class Foreground:
         return self.store.get(self.number).state in FINAL and all(job.state not in ACTIVE for job in members)
 
     def say(self, text: str) -> None:
-        (self._shown or _plain()).say(text)
+        (self._shown.say if self._shown is not None else say)(text)
 
     def close(self) -> None:
         self._hide()
@@ -88,10 +88,6 @@ class Foreground:
         for job in self.members():
             if job.state in ACTIVE and job.pid and job.run:
                 processes.kill_family(job.pid, Path(job.run))
-
-
-def _plain() -> Follower:
-    return Follower(RunFolder(Path()), "", state.quiet)
 
 
 def follow_job(store: Store, number: int, places: Places, *, cancels: bool, timeout: float = 0) -> int | None:
