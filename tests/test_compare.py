@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded_runs import GRID, lab_with_runs
 
+from vlmconsole.cli import main
 from vlmconsole.errors import LabError
 from vlmconsole.measure.compare import COMPARED, compare, compare_runs
+from vlmconsole.measure.compare_sweeps import compare_sweeps
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 
@@ -157,3 +162,85 @@ def test_an_invalid_cell_is_not_compared(tmp_path: Path) -> None:
 def test_a_run_without_figures_says_so(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="no figures to compare"):
         compare_runs(make_run(tmp_path, "a", SUMMARY), make_run(tmp_path, "b", None))
+
+
+def make_sweep(parent: Path, name: str, cells: dict[str, dict[str, Any]]) -> RunFolder:
+    """A sweep of measured cells: name → changed conditions, or what its line in cells.jsonl is to have besides."""
+    run = RunFolder.create(parent, kind="sweep", preset=name, spec={}, title=name, home=parent)
+    for cell, more in cells.items():
+        line = {"name": cell, "state": "valid", "settings": {}, "summary": SUMMARY}
+        given = conditions(**{key: value for key, value in more.items() if key in BASE}).model_dump(mode="json")
+        line |= {"conditions": given, **{key: value for key, value in more.items() if key not in BASE}}
+        run.append_jsonl("cells.jsonl", {key: value for key, value in line.items() if value is not None})
+    return run
+
+
+def test_two_sweeps_are_compared_cell_by_cell_and_each_unlike_cell_is_refused(tmp_path: Path) -> None:
+    faster = {**SUMMARY, "throughput_tok_s": 150.0}
+    a = make_sweep(tmp_path, "a", {"C1": {}, "C4": {}, "large": {}, "late": {}, "only-a": {}})
+    b = make_sweep(
+        tmp_path,
+        "b",
+        {
+            "C4": {"model": "another", "precision": "4-bit"},
+            "C1": {"summary": faster},  # another order, same name
+            "large": {"state": "failed", "why": "the server ended", "summary": None},
+            "late": {"state": "invalid", "why": "the client was late"},
+        },
+    )
+    found = compare_sweeps(a, b)
+    assert [pair.name for pair in found.pairs] == ["C1", "C4", "late"]
+    first, refused, late = found.pairs
+    assert first.comparison.comparable
+    assert {row.key: row.change for row in first.rows}["throughput_tok_s"] == pytest.approx(0.5)
+    assert [one.key for one in refused.comparison.differs] == ["model", "precision"]
+    assert "precision (bfloat16 against 4-bit)" in refused.comparison.sentence()
+    assert late.comparison.invalid == [f"{b.name}:late is INVALID: the client was late."]
+    assert not found.comparable
+    assert found.sentence().startswith("1 of 3 cells may be compared")
+    assert [line.split(" ", 1)[0] for line in found.alone] == [f"{a.name}:large", f"{a.name}:only-a", f"{b.name}:large"]
+    assert "the server ended" in found.alone[-1]
+    told = found.to_json()
+    assert "figures" in told["cells"][0] and "figures" not in told["cells"][1]
+
+
+def test_sweeps_that_differ_in_one_condition_everywhere_are_an_experiment(tmp_path: Path) -> None:
+    names = {"C1": 1, "C4": 4}
+    a = make_sweep(tmp_path, "a", {name: {"client_concurrency": c} for name, c in names.items()})
+    b = make_sweep(tmp_path, "b", {name: {"client_concurrency": c, "cache": "on"} for name, c in names.items()})
+    assert not compare_sweeps(a, b).comparable
+    found = compare_sweeps(a, b, only="cache")
+    assert found.comparable
+    assert found.sentence() == "Comparable: 2 cells of the same names."
+    strangers = compare_sweeps(a, make_sweep(tmp_path, "c", {"x": {}, "y": {}}))
+    assert not strangers.comparable
+    assert "no cell of the same name" in strangers.sentence()
+    assert len(strangers.alone) == 4
+
+
+def test_the_command_shows_every_cell_and_the_exit_code_says_whether_all_may_be_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = lab_with_runs(tmp_path / "home", GRID)
+    other = places.runs / "20261129-235200-cb-grid-tiny-cafe"
+    shutil.copytree(places.runs / GRID, other)
+
+    def call(*words: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as stopped:
+            main(["--home", str(places.home), "runs", "compare", GRID, other.name, *words])
+        return int(stopped.value.code or 0), capsys.readouterr().out
+
+    code, said = call("--json")
+    told = json.loads(said)
+    assert (code, told["comparable"], len(told["cells"]), told["alone"]) == (0, True, 6, [])
+    assert [line.split(" ", 1)[0] for line in told["not_intact"]] == [other.name]  # a copy is in no ledger
+    lines = (other / "cells.jsonl").read_text().splitlines()
+    changed = json.loads(lines[0])
+    changed["conditions"]["precision"] = "bfloat16"
+    (other / "cells.jsonl").write_text("\n".join([json.dumps(changed), *lines[1:]]) + "\n")
+    code, said = call()
+    assert code == 3
+    assert "5 of 6 cells may be compared" in said
+    assert f"{changed['name']}: Not comparable: 1 condition differs: precision (" in said
+    assert "--only precision" in said
+    assert call("--only", "precision")[0] == 0

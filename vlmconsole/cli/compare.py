@@ -1,4 +1,4 @@
-"""``vlmconsole runs compare A B``: two measurements side by side, or a refusal that names what differs."""
+"""``vlmconsole runs compare A B``: two measurements or two sweeps side by side, or refusals that name what differs."""
 
 from __future__ import annotations
 
@@ -11,25 +11,34 @@ from vlmconsole.cli.common import CANNOT_JUDGE, emit, state
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vlmconsole.measure.compare import Side
+    from vlmconsole.measure.compare import Comparison, Row
+    from vlmconsole.measure.compare_sweeps import SweepComparison
     from vlmconsole.runs.folder import RunFolder
+
+#: what is shown of each pair of cells; --json has every figure
+SHOWN_OF_CELLS = ("ttft_s.p50", "ttft_s.p95", "tpot_s.p50", "throughput_tok_s")
 
 
 def compare(
     a: Annotated[
-        str, typer.Argument(help="a measured run: its name, a part of it, a path, or `last`; RUN:CELL of a sweep")
+        str,
+        typer.Argument(help="a measured run: its name, a part of it, a path, or `last`; RUN:CELL is one of a sweep"),
     ],
-    b: Annotated[str, typer.Argument(help="another one")],
+    b: Annotated[str, typer.Argument(help="another one; two sweeps are compared cell by cell")],
     only: Annotated[str, typer.Option(metavar="KEY", help="the one condition that may differ")] = "",
 ) -> None:
     """Compare two measurements. Refused (exit code 3) when conditions differ, each of them named."""
-    from rich.table import Table
-    from rich.text import Text
+    from vlmconsole.measure.compare import compare_sides, side
+    from vlmconsole.measure.compare_sweeps import compare_sweeps, is_sweep
 
-    from vlmconsole.measure.compare import compare_sides, shown
-
-    (left, one), (right, other) = _side(a), _side(b)
+    (one, cell), (other, other_cell) = _named(a), _named(b)
     doubts = _doubts(one, other)
+    if not cell and not other_cell and is_sweep(one) and is_sweep(other):
+        found = compare_sweeps(one, other, only or None)
+        value = {**found.to_json(), "not_intact": doubts}
+        emit(value, lambda console: _show_sweeps(console, found, doubts))
+        raise typer.Exit(0 if found.comparable else CANNOT_JUDGE)
+    left, right = side(one, cell), side(other, other_cell)
     comparison, rows = compare_sides(left, right, only or None)
     value = {"a": left.name, "b": right.name, **comparison.to_json(), "sentence": comparison.sentence()}
     value["not_intact"] = doubts
@@ -37,33 +46,77 @@ def compare(
         value["figures"] = [{**vars(row), "change": row.change} for row in rows]
 
     def human(console: Console) -> None:
-        console.print(Text(f"a {left.name}\nb {right.name}"))
-        for doubt in doubts:
-            console.print(Text(f"! {doubt}", style="bold red"), soft_wrap=True)
-        console.print(Text(comparison.sentence(), style="" if comparison.comparable else "bold red"), soft_wrap=True)
-        table = Table(box=None, pad_edge=False)
-        if not comparison.comparable:
-            for name in ("differs", "a", "b"):
-                table.add_column(name)
-            for one in comparison.differs:
-                table.add_row(one.label, Text(shown(one.key, one.a)), Text(shown(one.key, one.b)))
-            console.print(table)
-            if len(comparison.differs) == 1:
-                key = comparison.differs[0].key
-                console.print(f"If that is the experiment: --only {key}", markup=False)
-            return
-        for name in ("", "a", "b", "", "change"):
-            table.add_column(name, justify="right" if name else "left")
-        for row in rows:
-            change = "" if row.change is None else f"{row.change:+.1%}"
-            table.add_row(row.name, _figure(row.a), _figure(row.b), row.unit, change)
-        console.print(table)
-        console.print(f"n: a {rows[0].n_a}, b {rows[0].n_b}" if rows else "no figures", markup=False)
-        if comparison.unknown:
-            console.print(f"not known of either: {', '.join(comparison.unknown)}", markup=False, soft_wrap=True)
+        _show_names(console, left.name, right.name, doubts)
+        _show_pair(console, comparison, rows)
 
     emit(value, human)
     raise typer.Exit(0 if comparison.comparable else CANNOT_JUDGE)
+
+
+def _show_names(console: Console, a: str, b: str, doubts: list[str]) -> None:
+    from rich.text import Text
+
+    console.print(Text(f"a {a}\nb {b}"), soft_wrap=True)
+    for doubt in doubts:
+        console.print(Text(f"! {doubt}", style="bold red"), soft_wrap=True)
+
+
+def _show_pair(console: Console, comparison: Comparison, rows: list[Row]) -> None:
+    """The verdict, then the figures, or the conditions that differ."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from vlmconsole.measure.compare import shown
+
+    console.print(Text(comparison.sentence(), style="" if comparison.comparable else "bold red"), soft_wrap=True)
+    table = Table(box=None, pad_edge=False)
+    if not comparison.comparable:
+        for name in ("differs", "a", "b"):
+            table.add_column(name)
+        for one in comparison.differs:
+            table.add_row(one.label, Text(shown(one.key, one.a)), Text(shown(one.key, one.b)))
+        console.print(table)
+        if len(comparison.differs) == 1:
+            key = comparison.differs[0].key
+            console.print(f"If that is the experiment: --only {key}", markup=False)
+        return
+    for name in ("", "a", "b", "", "change"):
+        table.add_column(name, justify="right" if name else "left")
+    for row in rows:
+        table.add_row(row.name, _figure(row.a), _figure(row.b), row.unit, _change(row))
+    console.print(table)
+    console.print(f"n: a {rows[0].n_a}, b {rows[0].n_b}" if rows else "no figures", markup=False)
+    if comparison.unknown:
+        console.print(f"not known of either: {', '.join(comparison.unknown)}", markup=False, soft_wrap=True)
+
+
+def _show_sweeps(console: Console, found: SweepComparison, doubts: list[str]) -> None:
+    """One table a figure's worth of cells, then each refusal with its reasons."""
+    from rich.table import Table
+    from rich.text import Text
+
+    _show_names(console, found.a, found.b, doubts)
+    console.print(Text(found.sentence(), style="" if found.comparable else "bold red"), soft_wrap=True)
+    table = Table(box=None, pad_edge=False)
+    for name in ("cell", "figure", "a", "b", "", "change", "n a", "n b"):
+        table.add_column(name, justify="left" if name in ("cell", "figure") else "right")
+    for pair in found.pairs:
+        name = pair.name
+        for row in pair.rows if pair.comparison.comparable else ():
+            if row.key in SHOWN_OF_CELLS:
+                counts = ("" if n is None else str(n) for n in (row.n_a, row.n_b))
+                table.add_row(Text(name), row.name, _figure(row.a), _figure(row.b), row.unit, _change(row), *counts)
+                name = ""
+    if table.row_count:
+        console.print(table)
+    for pair in found.pairs:
+        if not pair.comparison.comparable:
+            console.print(Text(f"{pair.name}: {pair.comparison.sentence()}", style="bold red"), soft_wrap=True)
+    keys = {one.key for pair in found.pairs for one in pair.comparison.differs}
+    if len(keys) == 1 and not any(pair.comparison.invalid for pair in found.pairs):
+        console.print(f"If that is the experiment: --only {keys.pop()}", markup=False)
+    for line in found.alone:
+        console.print(Text(f"not compared: {line}"), soft_wrap=True)
 
 
 def _doubts(*runs: RunFolder) -> list[str]:
@@ -75,22 +128,23 @@ def _doubts(*runs: RunFolder) -> list[str]:
     return [f"{one.run} is {one.status}: {one.why}" for one in found if one.status != "intact"]
 
 
-def _side(name: str) -> tuple[Side, RunFolder]:
-    """The measurement that RUN or RUN:CELL names, and its run."""
-    from vlmconsole.measure.compare import side
+def _named(name: str) -> tuple[RunFolder, str]:
+    """The run that RUN or RUN:CELL names, and the cell ("" when none is named)."""
     from vlmconsole.runs.folder import NoRunError, find_run
 
     runs = state.lab.places.runs
     try:
-        found = find_run(runs, name)
-        return side(found), found
+        return find_run(runs, name), ""
     except NoRunError:
         run, colon, cell = name.rpartition(":")
         if not colon:
             raise
-        found = find_run(runs, run)
-        return side(found, cell), found
+        return find_run(runs, run), cell
 
 
 def _figure(value: float | None) -> str:
     return "not known" if value is None else f"{value:.4g}"
+
+
+def _change(row: Row) -> str:
+    return "" if row.change is None else f"{row.change:+.1%}"
