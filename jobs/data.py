@@ -1,57 +1,29 @@
 """A job's dataset: made when it is not there yet, and examined before anything is learnt from it."""
 
-import contextlib
-import fcntl
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from vlmconsole.jobs.contract import Context, JobError
 
-from vlmconsole.counting.dataset import make_dataset, manifest_digest, read_manifest
+from vlmconsole.counting import ready as datasets
+from vlmconsole.counting.dataset import manifest_digest, read_manifest
 from vlmconsole.counting.examine import check_dataset
-from vlmconsole.counting.recipe import Recipe, load_recipe
+from vlmconsole.counting.recipe import load_recipe, recipe_names
 from vlmconsole.counting.rows import Row, read_rows
 
 
 def ready(context: Context, name: str) -> Path:
-    """The folder of the dataset that the recipe `name` makes, made now if need be, with all that it replays from.
+    """The folder of a dataset by its name, its path or its recipe's, made now if need be, with all it replays from.
 
-    Raises LeakError and DataError, with the reason, and Stopped.
+    Raises LeakError, DataError and RecipeError, with the reason, and Stopped.
     """
-    recipe = load_recipe(name)
-    for split in recipe.splits:
-        for part in split.parts:
-            source = (part.replay or "").partition(":")[0]
-            if source and not (context.places.datasets / source).exists():
-                ready(context, source)
-    with _alone(context):
-        if not (context.places.datasets / recipe.name).exists():
-            context.events.note(f"making the dataset {recipe.name}")
-        return make_dataset(recipe, context.places.datasets, on_progress=_watched(context, f"making {recipe.name}"))
 
+    def watch(making: str, done: int, total: int) -> None:
+        context.check_stop()
+        if done % 64 == 0 or done == total:
+            context.events.progress(done, total, unit="picture", note=f"making {making}")
 
-@contextlib.contextmanager
-def _alone(context: Context) -> Iterator[None]:
-    """One job of the lab makes datasets at a time: trainings that start together want the same one."""
-    context.places.datasets.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(context.places.datasets / ".making", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        said = False
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not said:
-                    context.events.note("another job is making a dataset: waiting for it")
-                    said = True
-                context.wait(0.5)
-                context.check_stop()
-        yield
-    finally:
-        os.close(descriptor)
+    return datasets.ready(name, context.places.datasets, say=context.events.note, watch=watch, pause=context.check_stop)
 
 
 def examined(context: Context, folder: Path) -> dict[str, Any]:
@@ -85,11 +57,15 @@ def split_rows(folder: Path, manifest: dict[str, Any], role: str) -> list[Row]:
     return list(read_rows(folder / f"{names[0]}.parquet"))
 
 
-def sizes(name: str) -> dict[str, int]:
-    """Pictures by role as a recipe promises them, without making any; a user's whole file counts as none."""
-    recipe: Recipe = load_recipe(name)
+def sizes(name: str) -> dict[str, int] | None:
+    """Pictures by role as a recipe promises them; a user's whole file that is unread counts as none.
+
+    None for what is no recipe: a dataset that only the lab knows is counted when its job starts.
+    """
+    if not name.endswith(".toml") and name not in recipe_names():
+        return None
     found: dict[str, int] = {}
-    for split in recipe.splits:
+    for split in load_recipe(name).splits:
         found[split.role] = found.get(split.role, 0) + sum(part.size or 0 for part in split.parts)
     return found
 

@@ -26,6 +26,8 @@ SECONDS = {"in-process": 0.04, "server": 0.6}
 
 def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     """Freeze the plan, answer both sides, judge. What was answered stays, whatever happens."""
+    from vlmconsole.jobs.data import ready
+
     from vlmconsole.counting.textvqa_data import make_textvqa
     from vlmconsole.evaluation import items as asked
     from vlmconsole.evaluation.evaluate import Evaluation, Stopping
@@ -35,7 +37,7 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     datasets = context.places.datasets
     if spec.textvqa:
         make_textvqa(Path(spec.textvqa).expanduser(), datasets, say=context.events.note)
-    folders = asked.ready_datasets(spec.data, datasets, context.events.note)
+    folders = [ready(context, name) for name in spec.data]
     plan = _freeze(context, spec, folders) if spec.plan else None
     items = asked.choose(spec, folders, plan)
     evaluation = Evaluation(

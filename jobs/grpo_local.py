@@ -11,7 +11,7 @@ from vlmconsole.jobs.grpo import GrpoSpec, planned_work
 from vlmconsole.jobs.grpo_evidence import Evidence, Said, first_and_last
 from vlmconsole.jobs.memory_plan import memory_plan, say_peak
 
-from vlmconsole.counting.dataset import MANIFEST, manifest_digest
+from vlmconsole.counting.dataset import manifest_digest
 from vlmconsole.counting.rows import Row, read_rows
 from vlmconsole.counting.splits import LeakError, PictureIndex
 from vlmconsole.measure.machine import hardware
@@ -103,8 +103,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
 
 def ready_data(context: Context, name: str) -> tuple[Path, str]:
     """The folder of a dataset (made already, or by its recipe now) in which nothing is wrong, and its digest."""
-    places = (context.places.datasets / name, Path(name).expanduser())
-    folder = next((path.absolute() for path in places if (path / MANIFEST).is_file()), None) or ready(context, name)
+    folder = ready(context, name)
     return folder, manifest_digest(examined(context, folder))
 
 

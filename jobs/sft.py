@@ -77,6 +77,8 @@ def _estimate(spec: SftSpec) -> Estimate:
         count = sizes(spec.data)
     except LabError as error:
         return Estimate(note=f"nothing can be said: {error.message}")
+    if count is None:
+        return Estimate(note="nothing can be said before the pictures of the dataset are counted, when it starts")
     train, dev = count.get("train", 0), count.get("dev", 0)
     steps = spec.epochs * -(-train // (spec.batch * spec.accumulation))
     note = f"{train} pictures × {spec.epochs} epochs = {steps} steps of {spec.batch * spec.accumulation}"

@@ -15,12 +15,13 @@ from test_textvqa_data import many, write_shards
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.evaluate import KIND
 
+from vlmconsole.counting.ready import ready
 from vlmconsole.counting.rows import DataError
 from vlmconsole.evaluation import local
 from vlmconsole.evaluation.agreement import agreement
 from vlmconsole.evaluation.answerer import Said, Who
 from vlmconsole.evaluation.evaluate import Evaluation, EvaluationError
-from vlmconsole.evaluation.items import choose, items_digest, ready_datasets
+from vlmconsole.evaluation.items import choose, items_digest
 from vlmconsole.evaluation.notes import NoteError, add_note, read_notes
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.evaluation.taking import Earlier
@@ -230,14 +231,14 @@ def test_a_server_that_is_gone_ends_the_evaluation_instead_of_failing_every_pict
 
 def test_one_side_alone_and_groups_by_name(bench: Bench) -> None:
     settings = EvaluateSettings(data=["small"], paired=False, groups=["hollow", "test-naming"], limit=3)
-    items = choose(settings, ready_datasets(["small"], bench.home / "datasets", bench.told.append), None)
+    items = choose(settings, [ready("small", bench.home / "datasets", say=bench.told.append)], None)
     assert [(i.group, i.scorer) for i in items] == [("hollow", "counting")] * 3 + [("naming", "naming")] * 3
     with pytest.raises(DataError, match="holds nosuch"):
         choose(settings.model_copy(update={"groups": ["nosuch"]}), [bench.dataset], None)
     with pytest.raises(DataError, match="no recipe called 'nosuch'"):
-        ready_datasets(["nosuch"], bench.home / "datasets", bench.told.append)
+        ready("nosuch", bench.home / "datasets")
     with pytest.raises(DataError, match="textvqa64 is not made yet"):
-        ready_datasets(["textvqa64"], bench.home / "datasets", bench.told.append)
+        ready("textvqa64", bench.home / "datasets")
     everything = choose(EvaluateSettings(data=["small"]), [bench.dataset], None)
     assert [i.group for i in everything] == ["regular"] * 10 + ["hollow"] * 10 + ["naming"] * 10
     assert items_digest(everything) != items_digest(everything[::-1])

@@ -30,11 +30,13 @@ def register(app: typer.Typer) -> None:
         name: str = typer.Option(None, help="Another name than the recipe's."),
     ) -> None:
         """Make a dataset below the lab home. Made ones are never overwritten."""
-        from vlmconsole.counting.dataset import make_dataset, manifest_digest, read_manifest
+        from vlmconsole.counting import ready
+        from vlmconsole.counting.dataset import manifest_digest, read_manifest
         from vlmconsole.counting.recipe import load_recipe
 
-        recipe = load_recipe(preset, seed=seed, rename=name)
-        folder = make_dataset(recipe, state.lab.places.datasets, on_progress=_progress("pictures"))
+        recipe, tell = load_recipe(preset, seed=seed, rename=name), _progress("pictures")
+        places = state.lab.places
+        folder = ready.make(recipe, places.datasets, say=say, watch=lambda _, done, total: tell(done, total))
         manifest = read_manifest(folder)
         summary = _summary(folder, manifest, manifest_digest(manifest))
         emit(summary, lambda console: _table(console, summary))

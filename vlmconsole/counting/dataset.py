@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.counting.alone import alone
 from vlmconsole.counting.explore import EXPLORATORY, explore_scene
 from vlmconsole.counting.own import read_own
 from vlmconsole.counting.questions import COUNT_PROMPT, question_set
@@ -44,20 +45,41 @@ class Made:
     replay_of: str | None = None
 
 
-def make_dataset(recipe: Recipe, datasets: Path, *, on_progress: Progress | None = None) -> Path:
+def make_dataset(
+    recipe: Recipe,
+    datasets: Path,
+    *,
+    on_progress: Progress | None = None,
+    waiting: Callable[[], None] | None = None,
+) -> Path:
     """Make the dataset below `datasets` and return its folder; one made before by the same recipe is left alone.
 
-    Raises DataError (an existing other dataset, a missing replay source) and LeakError (a user's picture that
-    stands in two splits, or stood in an earlier dataset).
+    One maker at a time: `waiting` is called now and then while another one is at work, and may raise. Raises
+    DataError (an existing other dataset, a missing replay source) and LeakError (a user's picture that stands in two
+    splits, or stood in an earlier dataset).
     """
     folder = datasets / recipe.name
-    if folder.exists():
-        if read_manifest(folder).get("recipe_sha256") == recipe.sha256:
-            return folder
-        raise DataError(
-            f"{folder} holds another dataset of this name.",
-            "Made datasets are never overwritten: give a new name with --name.",
-        )
+    if _made_already(folder, recipe):
+        return folder
+    with alone(datasets, waiting):
+        # Again, as another may have made it meanwhile.
+        return folder if _made_already(folder, recipe) else _make(recipe, datasets, on_progress)
+
+
+def _made_already(folder: Path, recipe: Recipe) -> bool:
+    """Whether this recipe made that folder. Raises DataError when another did."""
+    if not folder.exists():
+        return False
+    if read_manifest(folder).get("recipe_sha256") == recipe.sha256:
+        return True
+    raise DataError(
+        f"{folder} holds another dataset of this name.",
+        "Made datasets are never overwritten: give a new name with --name.",
+    )
+
+
+def _make(recipe: Recipe, datasets: Path, on_progress: Progress | None) -> Path:
+    folder = datasets / recipe.name
     index = PictureIndex(datasets)
     maker = _Maker(recipe, datasets, index.seen(but=recipe.sha256), on_progress)
     maker.check_sources()

@@ -38,6 +38,9 @@ DESCRIBE = (
     "Describe the picture.", "Describe this image.", "What is this?", "What do you see?",
     "What is in the picture?", "What is in this image?", "What's in this picture?", "Describe the image.",
 )  # fmt: skip
+CLEARLY = 1.35  # how many times larger across one thing has to be to be called larger than another
+# Circumradii in pixels that are called so; those between are not asked about.
+SIZES = {"small": (0, 20), "medium": (22, 38), "large": (44, 1000)}
 
 
 @dataclass(frozen=True)
@@ -92,12 +95,33 @@ def _compare(rng: random.Random, things: tuple[Thing, ...]) -> tuple[str, str] |
         for two in lone:
             small, large = sorted((one.radius, two.radius))
             # Told apart by eye: at least a third larger across.
-            if one is not two and large >= 1.35 * small:
+            if one is not two and large >= CLEARLY * small:
                 word = rng.choice(("larger", "smaller", "bigger"))
                 wanted = min if word == "smaller" else max
                 answer = wanted((one, two), key=lambda t: t.radius)
                 return f"Which is {word}, the {one.name} or the {two.name}?", f"the {answer.name}"
     return None
+
+
+def _extreme(rng: random.Random, things: tuple[Thing, ...]) -> tuple[str, str] | None:
+    ordered = sorted(things, key=lambda t: t.radius)
+    word = rng.choice(("larger", "bigger", "smaller") if len(things) == 2 else ("largest", "biggest", "smallest"))
+    if word.startswith("small"):
+        ordered.reverse()
+        clear = len(things) > 1 and ordered[-2].radius >= CLEARLY * ordered[-1].radius
+    else:
+        clear = len(things) > 1 and ordered[-1].radius >= CLEARLY * ordered[-2].radius
+    return (f"Which is {word}?", f"the {ordered[-1].name}") if clear else None
+
+
+def _size(rng: random.Random, things: tuple[Thing, ...]) -> tuple[str, str] | None:
+    names = [t.name for t in things]
+    lone = [t for t in things if names.count(t.name) == 1]
+    if not lone:
+        return None
+    thing = rng.choice(lone)
+    word = next((word for word, (low, high) in SIZES.items() if low <= thing.radius <= high), None)
+    return (f"How {rng.choice(('big', 'large'))} is the {thing.name}?", word) if word else None
 
 
 def _yes_no(rng: random.Random, things: tuple[Thing, ...]) -> tuple[str, str]:
@@ -127,12 +151,24 @@ ASKERS: dict[str, Ask] = {
     "colour": _colour,
     "shape": _shape,
     "larger": _compare,
+    "extreme": _extreme,
+    "size": _size,
     "yes_no": _yes_no,
     "how_many": _how_many,
     "describe": _describe,
     "outside": _outside,
 }
-SHARES = {"colour": 5, "shape": 5, "larger": 4, "yes_no": 5, "how_many": 3, "describe": 2, "outside": 1}
+SHARES = {
+    "colour": 5,
+    "shape": 5,
+    "larger": 3,
+    "extreme": 3,
+    "size": 3,
+    "yes_no": 5,
+    "how_many": 3,
+    "describe": 2,
+    "outside": 1,
+}
 
 
 def few_things(seed: str, counts: Sequence[int] = (1, 2, 2, 3, 3, 4)) -> Scene:

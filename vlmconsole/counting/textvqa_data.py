@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.counting.alone import alone
 from vlmconsole.counting.dataset import MANIFEST, read_manifest
 from vlmconsole.counting.findings import Finding, finding
 from vlmconsole.counting.rows import DataError, Row, read_rows, write_rows
@@ -121,6 +122,11 @@ def make_textvqa(
     The same shards again change nothing; other shards under the same name are refused (DataError). Raises LeakError
     when one of its pictures belongs to another dataset of the lab.
     """
+    with alone(datasets):
+        return _make(place, datasets, n, say)
+
+
+def _make(place: Path, datasets: Path, n: int, say: Callable[[str], None]) -> Path:
     files = shards(place)
     say(f"reading {len(files)} shards of {place}")
     chosen = choose((question for path in files for question in read_shard(path)), n)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vlmconsole.counting.dataset import MANIFEST, make_dataset, read_manifest
-from vlmconsole.counting.recipe import load_recipe, recipe_names
+from vlmconsole.counting.dataset import read_manifest
+from vlmconsole.counting.ready import ready
 from vlmconsole.counting.rows import DataError, Row, read_rows
-from vlmconsole.counting.textvqa_data import NAME as TEXTVQA
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.plan import digest
 from vlmconsole.gates.rules import Plan
@@ -34,31 +33,6 @@ class Item:
     pixel_sha256: str
     question: str
     truth: str | tuple[str, ...]
-
-
-def ready_datasets(names: Iterable[str], datasets: Path, say: Callable[[str], None]) -> list[Path]:
-    """The folders of these datasets; recipes that are not made yet are made, with what they replay from."""
-    return [_ready(name, datasets, say) for name in names]
-
-
-def _ready(name: str, datasets: Path, say: Callable[[str], None]) -> Path:
-    for folder in (datasets / name, Path(name).expanduser()):
-        if (folder / MANIFEST).is_file():
-            return folder.absolute()
-    if name == TEXTVQA:
-        raise DataError(
-            f"{TEXTVQA} is not made yet.",
-            "Point the setting textvqa at the Parquet shards, or: vlmconsole data textvqa SHARDS",
-        )
-    if name not in recipe_names():
-        raise DataError(f"There is no dataset and no recipe called {name!r}.", "vlmconsole data list shows them.")
-    recipe = load_recipe(name)
-    for split in recipe.splits:
-        for part in split.parts:
-            if part.replay is not None:
-                _ready(str(part.replay).partition(":")[0], datasets, say)
-    say(f"making the dataset {name}")
-    return make_dataset(recipe, datasets)
 
 
 def choose(settings: EvaluateSettings, folders: list[Path], plan: Plan | None) -> list[Item]:
@@ -136,7 +110,7 @@ def diagnostic_items(settings: EvaluateSettings, datasets: Path, plan: Plan | No
     if not settings.diagnostic:
         return []
     name, _, split = settings.diagnostic.partition(":")
-    folder = _ready(name, datasets, lambda _: None)
+    folder = ready(name, datasets)
     if split not in read_manifest(folder)["splits"]:
         raise DataError(f"{name} has no split {split}.")
     n = plan.generations.training_diagnostic if plan is not None else 0

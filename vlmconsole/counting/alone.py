@@ -1,0 +1,35 @@
+"""One maker of datasets at a time: two jobs that want the same dataset must not both draw it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LOCK = ".making"
+TURN_S = 0.25  # seconds between two looks at the lock
+
+
+@contextmanager
+def alone(datasets: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold the lab's lock of datasets. `waiting` is called before each look at a lock that is taken, and may raise.
+
+    The lock goes with its process, so that a maker that was killed never blocks the next.
+    """
+    datasets.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(datasets / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if waiting is not None:
+                    waiting()
+                time.sleep(TURN_S)
+        yield
+    finally:
+        os.close(descriptor)

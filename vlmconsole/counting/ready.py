@@ -1,0 +1,130 @@
+"""From what a person calls a dataset to its folder: one way for making, training, freezing and evaluating.
+
+A name is, in this order, a dataset that the lab holds, a folder or a recipe file by its path, or a shipped recipe.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vlmconsole.counting.dataset import MANIFEST, make_dataset, read_manifest
+from vlmconsole.counting.recipe import Recipe, load_recipe, recipe_names
+from vlmconsole.counting.rows import DataError
+from vlmconsole.counting.textvqa_data import NAME as TEXTVQA
+
+#: (name of the dataset being made, pictures done, of how many)
+Watch = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a name stands for: a `folder` that holds a made dataset, the `recipe` that would make one, or both."""
+
+    folder: Path | None
+    recipe: Recipe | None
+
+
+@dataclass(frozen=True)
+class Promised:
+    """One split of a dataset, made or not: its role, and how many pictures it has or will have.
+
+    `n` is None for a whole file of the user's that has not been read yet.
+    """
+
+    role: str
+    n: int | None
+
+
+def look_up(name: str, datasets: Path) -> Source:
+    """What `name` stands for; nothing is made. Raises DataError and RecipeError, with the nearest name."""
+    place = Path(name).expanduser()
+    for folder in (datasets / name, place):
+        if (folder / MANIFEST).is_file():
+            return Source(folder.absolute(), None)
+    if name.endswith(".toml") or name in recipe_names():
+        recipe = load_recipe(name)
+        made = datasets / recipe.name
+        return Source(made.absolute() if (made / MANIFEST).is_file() else None, recipe)
+    if name == TEXTVQA:
+        raise DataError(
+            f"{TEXTVQA} is not made yet.",
+            "Point the setting textvqa at the Parquet shards, or: vlmconsole data textvqa SHARDS",
+        )
+    if place.is_file():
+        raise DataError(
+            f"{name} is a file, not a dataset.",
+            "Name it in a recipe (parts = [{ file = … }]), make that, and give its name.",
+        )
+    made_names = [path.parent.name for path in datasets.glob(f"*/{MANIFEST}")]
+    close = difflib.get_close_matches(name, [*made_names, *recipe_names()], n=1)
+    hint = f"Did you mean {close[0]}? " if close else ""
+    raise DataError(f"There is no dataset and no recipe called {name!r}.", f"{hint}vlmconsole data list shows them.")
+
+
+def ready(
+    name: str,
+    datasets: Path,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+    watch: Watch = lambda name, done, total: None,
+    pause: Callable[[], None] = lambda: None,
+) -> Path:
+    """The folder of the dataset called `name`, made now if need be, with all that it replays from.
+
+    `pause` is called now and then while another maker is waited for, and may raise to end that. Raises LeakError,
+    DataError and RecipeError.
+    """
+    source = look_up(name, datasets)
+    if source.recipe is None:
+        assert source.folder is not None
+        if name in recipe_names() and read_manifest(source.folder).get("recipe_sha256") != load_recipe(name).sha256:
+            say(f"the lab's {name} is not what the shipped recipe makes: it is taken as it is")
+        return source.folder
+    return make(source.recipe, datasets, say=say, watch=watch, pause=pause)
+
+
+def make(
+    recipe: Recipe,
+    datasets: Path,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+    watch: Watch = lambda name, done, total: None,
+    pause: Callable[[], None] = lambda: None,
+) -> Path:
+    """The folder of what `recipe` makes, and first of every shipped dataset that it replays from. Raises as `ready`."""
+    for split in recipe.splits:
+        for part in split.parts:
+            source = (part.replay or "").partition(":")[0]
+            if source in recipe_names() and not (datasets / source).exists():
+                make(load_recipe(source), datasets, say=say, watch=watch, pause=pause)
+    waited = False
+
+    def waiting() -> None:
+        nonlocal waited
+        if not waited:
+            say("another job is making a dataset: waiting for it")
+            waited = True
+        pause()
+
+    if not (datasets / recipe.name).exists():
+        say(f"making the dataset {recipe.name}")
+    return make_dataset(
+        recipe, datasets, on_progress=lambda done, total: watch(recipe.name, done, total), waiting=waiting
+    )
+
+
+def promised(name: str, datasets: Path) -> dict[str, Promised]:
+    """The splits of a dataset by name, as made or as its recipe promises them. Raises as `look_up`."""
+    source = look_up(name, datasets)
+    if source.folder is not None:
+        splits = read_manifest(source.folder)["splits"]
+        return {split: Promised(str(about["role"]), int(about["n"])) for split, about in splits.items()}
+    assert source.recipe is not None
+    found = {}
+    for split in source.recipe.splits:
+        parts = [part.size for part in split.parts]
+        found[split.name] = Promised(split.role, None if None in parts else sum(size or 0 for size in parts))
+    return found
