@@ -77,21 +77,20 @@ def _check_sides(spec: EvaluateSettings) -> None:
 
 
 def _freeze(context: Context, spec: EvaluateSettings, folders: list[Path]) -> Plan:
-    """The plan bound to these pictures and to what before is, frozen for this run."""
-    from vlmconsole.gates.bind import bind, freeze_for_run
+    """The plan that judges this run, frozen before its first answer: now, or before the training."""
+    from vlmconsole.evaluation.planned import plan_for
+    from vlmconsole.gates.bind import freeze_for_run
+    from vlmconsole.gates.evidence import frozen_when
     from vlmconsole.gates.ledger import Ledger
-    from vlmconsole.gates.rules import load_plan
+    from vlmconsole.gates.trained import freezing
 
-    identity = None
-    if spec.before_adapter:
-        from vlmconsole.evaluation.answerer import Who
-
-        adapter = _adapter(context, spec.before_adapter)
-        sha = adapter.sha256 if adapter is not None else None
-        identity = Who("", adapter=adapter.name if adapter else spec.before_adapter, adapter_sha256=sha).identity
-    plan = bind(load_plan(spec.plan), folders, before_adapter=identity)
-    frozen = freeze_for_run(plan, context.run, context.places.home, Ledger(context.places.ledger))
-    context.events.note(f"plan {plan.name} frozen before the first answer, sha {frozen.sha256[:12]}…")
+    plan = plan_for(spec.plan, folders, spec.before_adapter, context.places)
+    ledger = Ledger(context.places.ledger)
+    frozen = freeze_for_run(plan, context.run, context.places.home, ledger)
+    stands = freezing(context.run, context.places, frozen_when(ledger.read(), frozen.sha256))
+    said = stands.text if stands is not None else "frozen before the first answer"
+    level = "warning" if stands is not None and stands.late else "info"
+    context.events.note(f"plan {plan.name} {said}, sha {frozen.sha256[:12]}…", level)
     return plan
 
 
@@ -207,9 +206,10 @@ def estimate(spec: EvaluateSettings) -> Estimate:
 def _pictures(spec: EvaluateSettings) -> int | None:
     """Pictures a side, from plan or recipes; None where a dataset is not a recipe."""
     from vlmconsole.counting.recipe import load_recipe, recipe_names
+    from vlmconsole.gates.frozen import is_frozen
     from vlmconsole.gates.rules import load_plan
 
-    if spec.plan:
+    if spec.plan and "${" not in spec.plan and not is_frozen(spec.plan):
         return sum(group.n for group in load_plan(spec.plan).groups)
     total = 0
     for name in spec.data:

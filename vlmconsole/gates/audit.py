@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 from vlmconsole.counting.findings import Finding, finding
 from vlmconsole.errors import LabError
-from vlmconsole.gates.audit_evaluation import audit_evaluation, audit_models
+from vlmconsole.gates.audit_evaluation import audit_evaluation, audit_freezing, audit_models
 from vlmconsole.gates.audit_pictures import Shelves, Tick, audit_dataset, isolation
 from vlmconsole.gates.audit_training import audit_policy, audit_training
 from vlmconsole.gates.desk import AUDITS
 from vlmconsole.gates.ledger import Chain, Ledger
+from vlmconsole.gates.trained import adapter_folder, training_of
 from vlmconsole.runs.folder import RunFolder, to_json, write_atomic
 from vlmconsole.runs.places import Places
 
@@ -91,17 +92,19 @@ def audit(run: RunFolder, places: Places, *, tick: Tick = lambda _: None) -> Aud
     if evaluated:
         tick("samples and plan")
         found += audit_evaluation(run, chain, ledger, shelves)
-        found += audit_models(run, lambda name: _adapter(places, name))
+        found += audit_models(run, lambda name: adapter_folder(places, name))
         plan = run.read_json("plan.json")
         digests = plan["data"]["digests"] if isinstance(plan, dict) and isinstance(plan.get("data"), dict) else {}
         datasets |= {str(name): str(digest) for name, digest in dict(digests).items()}
-        trained = _training_of(run, places)
+        trained = training_of(run, places)
         if trained is None and (_spec(run).get("after_adapter") or _spec(run).get("after_model")):
             found.append(
                 Finding("training", "not verifiable", "the run that made the tested weights is not in this lab")
             )
     if trained is not None:
         tick(f"the training {trained.name}")
+        if evaluated:
+            found += audit_freezing(run, chain, trained)
         found += _training(trained, chain, shelves, datasets)
     for name, digest in sorted(datasets.items()):
         found += audit_dataset(shelves, name, digest)
@@ -151,15 +154,6 @@ def _ledger(ledger: Ledger, chain: Chain, runs: list[RunFolder]) -> list[Finding
     return [*found, finding("seal", f"{len(runs)} run{'s' * (len(runs) != 1)} as sealed", wrong)]
 
 
-def _adapter(places: Places, name: str) -> Path | None:
-    from vlmconsole.training.adapters import find_adapter
-
-    try:
-        return find_adapter(places, name).path
-    except LabError:
-        return None
-
-
 def _base(name: str) -> Path | None:
     from vlmconsole.training.bases import base_folder
 
@@ -167,20 +161,6 @@ def _base(name: str) -> Path | None:
         return base_folder(name)
     except LabError:
         return None
-
-
-def _training_of(run: RunFolder, places: Places) -> RunFolder | None:
-    """The run that made the evaluated adapter, by the adapter's own account or by where it lies."""
-    named, whole = (str(_spec(run).get(key) or "") for key in ("after_adapter", "after_model"))
-    folder = _adapter(places, named) if named else Path(whole).expanduser() if whole else None
-    if folder is None:
-        return None
-    origin = RunFolder(folder).read_json("provenance.json")
-    said = str(origin.get("run") or "") if isinstance(origin, dict) else ""
-    for path in (folder.parent, *([places.runs / said] if said else [])):
-        if (path / "selection.json").exists() or (path / "training.jsonl").exists():
-            return RunFolder(path)
-    return None
 
 
 def keep(result: Audit, places: Places) -> Path:

@@ -11,10 +11,11 @@ from vlmconsole.counting.findings import Finding, finding
 from vlmconsole.gates.audit_pictures import Seen, Shelves, digest_of, isolation
 from vlmconsole.gates.audit_score import counting_reward, naming_reward
 from vlmconsole.gates.audit_weights import AuditWeightsError, weights_hash
-from vlmconsole.gates.evidence import PLAN
+from vlmconsole.gates.evidence import PLAN, frozen_when
 from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
 from vlmconsole.gates.rules import Plan, PlanError, parse_plan
 from vlmconsole.gates.samples import Sample, Side, prompt_hash, read_side
+from vlmconsole.gates.trained import Freezing, first_step
 from vlmconsole.gates.verdict import judge
 from vlmconsole.runs.folder import RunFolder
 
@@ -68,6 +69,39 @@ def _frozen(run: RunFolder, chain: Chain, plan: Plan | None, sides: list[Side]) 
     if plan.template_sha256 and plan.template().sha256 != plan.template_sha256:
         wrong.append("its limits are not those of the plan that it was bound from")
     return finding(name, f"{plan.name}, {sha[:12]}…, before the first answer", wrong)
+
+
+def audit_freezing(run: RunFolder, chain: Chain, trained: RunFolder) -> list[Finding]:
+    """The plan against the training that made the tested weights: frozen before it, and naming the rule it chose by."""
+    plan, began = _plan_of(run), first_step(trained)
+    if plan is None:
+        return []  # said already
+    name, when = "plan before training", frozen_when(chain, sha256_file(run.file(PLAN)))
+    if when is None or began is None:
+        what = "when the plan was frozen" if when is None else f"when {trained.name} made its first step"
+        return [Finding(name, "not verifiable", f"it is not known {what}"), *_rule(plan, trained)]
+    limits = frozen_when(chain, plan.template_sha256) if plan.template_sha256 else when
+    stands = Freezing(trained.name, when, began, limits)
+    return [finding(name, f"{plan.name} {stands.text}", [f"it was {stands.text}"] * stands.late), *_rule(plan, trained)]
+
+
+def _rule(plan: Plan, trained: RunFolder) -> list[Finding]:
+    """The training chose its epoch by the rule that the plan names."""
+    rule = trained.read_json("selection.json")
+    if plan.selection is None or not isinstance(rule, dict):
+        return []
+    wanted = plan.selection
+    epochs = wanted.epochs.get(str(rule.get("dataset")))
+    wrong = [
+        f"the plan says {key} = {promised}, the training chose by {rule.get(key)}"
+        for key, promised in (("split", wanted.split), ("metric", wanted.metric), ("tie", wanted.tie))
+        if rule.get(key) != promised
+    ]
+    if epochs is None:
+        wrong.append(f"the plan names no candidates for the data {rule.get('dataset')}")
+    elif list(epochs) != rule.get("epochs"):
+        wrong.append(f"the plan's candidates are the epochs {list(epochs)}, the training's {rule.get('epochs')}")
+    return [finding("selection rule of the plan", f"the training chose by it, among {rule.get('epochs')}", wrong)]
 
 
 def _test_set(plan: Plan, sides: list[Side], shelves: Shelves) -> Finding:

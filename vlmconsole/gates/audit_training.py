@@ -17,6 +17,7 @@ from vlmconsole.gates.audit_pictures import Seen, Shelves, digest_of
 from vlmconsole.gates.audit_score import counting_reward, naming_reward
 from vlmconsole.gates.audit_weights import AuditWeightsError, audit_change, tensors, weights_hash
 from vlmconsole.gates.ledger import Chain, sha256_file
+from vlmconsole.gates.trained import earlier_attempts, first_step
 from vlmconsole.runs.folder import RunFolder
 
 END = "<|im_end|>"
@@ -71,7 +72,7 @@ def _selection(run: RunFolder, chain: Chain, shelves: Shelves, summary: dict[str
     else:
         if entry["sha256"] != sha256_file(run.file("selection.json")):
             wrong.append("selection.json was changed after it was frozen")
-        first = next((e["t"] for e in run.read_jsonl("events.jsonl") if e.get("kind") == "metric"), None)
+        first = first_step(run)
         if first is not None and entry["t"] > first:
             wrong.append(f"it was frozen {entry['t'] - first:.0f} s after the first step")
     frozen = finding(name, f"before the first step: {rule.get('rule', '')}", wrong)
@@ -225,7 +226,7 @@ def _identity(run: RunFolder, summary: dict[str, Any], provenance: dict[str, Any
     for where, said in (("summary.json", summary.get("adapter_sha256")), ("weights.json", weights)):
         if said != final:
             wrong.append(f"{where} names {str(said)[:12]}…, the adapter is {final[:12]}…")
-    if provenance.get("run") not in (run.name, *_attempts(run)):
+    if provenance.get("run") not in (run.name, *(one.name for one in earlier_attempts(run))):
         wrong.append(f"its provenance names the run {provenance.get('run')}")
     return finding(name, f"adapter/ is epoch-{epoch}, {final[:12]}…", wrong)
 
@@ -235,16 +236,6 @@ def _same(folder: Path, sha: str) -> bool:
         return weights_hash(folder) == sha
     except AuditWeightsError:
         return False
-
-
-def _attempts(run: RunFolder) -> list[str]:
-    """Names of the attempts that this run went on from: their finished epochs were copied as they were."""
-    names: list[str] = []
-    earlier = run.job().get("earlier")
-    while earlier and Path(earlier).name not in names:
-        names.append(Path(earlier).name)
-        earlier = RunFolder(Path(earlier)).job().get("earlier")
-    return names
 
 
 def _base(provenance: dict[str, Any], base: Path | None) -> Finding:

@@ -50,7 +50,7 @@ def _limits(plan: Plan) -> tuple[str, ...]:
     scorers = {group.scorer for group in plan.groups}
     lines = [
         "real photos, overlapping or hidden objects",
-        f"counts above {high}, or extrapolation: every count judged lies in the range trained on ({low}–{high})",
+        f"counts above {high}, or extrapolation: the range trained on is {low}–{high}",
         f"stability over trainings: {'one seed was' if seeds == 1 else f'only {seeds} seeds were'} trained, "
         "and the intervals resample pictures",
         "a comparison with another round's figures: their pictures differ",

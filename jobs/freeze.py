@@ -1,0 +1,59 @@
+"""The kind ``freeze``: a gate plan bound to its pictures and frozen, before the training that it will judge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec
+
+
+class FreezeSpec(Spec):
+    """What is frozen. Its hash goes to the evaluation as the setting plan."""
+
+    plan: str = Field(description="gate plan: a shipped one or a TOML file")
+    data: list[str] = Field(min_length=1, description="datasets (made when they are recipes), first the plan's own")
+    before_adapter: str = Field("", description="adapter that the comparison will start from; empty: the base")
+    limits: list[str] = Field([], description="plans of later rounds whose limits are frozen now, without pictures")
+
+
+def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
+    """Make the data, name every picture in the plan, and put its hash into the ledger."""
+    from vlmconsole.jobs.data import ready
+
+    from vlmconsole.evaluation.planned import identity_of
+    from vlmconsole.gates.bind import bind, freeze_for_lab
+    from vlmconsole.gates.ledger import Ledger
+    from vlmconsole.gates.rules import load_plan
+
+    places = context.places
+    ledger = Ledger(places.ledger)
+    plan, later = load_plan(spec.plan), [load_plan(name) for name in spec.limits]
+    for one in (plan, *later):
+        limits = freeze_for_lab(one, places.home, ledger)
+        context.events.note(f"the limits of {one.name} are frozen: {limits.sha256[:12]}…")
+    folders = [ready(context, name) for name in spec.data]
+    plan = bind(plan, folders, before_adapter=identity_of(spec.before_adapter, places))
+    context.check_stop()
+    frozen = freeze_for_lab(plan, places.home, ledger)
+    pictures = sum(len(rows) for rows in plan.data.pictures.values())
+    context.events.note(f"{plan.name} is frozen for {pictures} pictures by hash: {frozen.sha256[:12]}…")
+    return {
+        "frozen": frozen.sha256,
+        "t": frozen.t,
+        "plan": plan.name,
+        "path": str(frozen.path),
+        "gates": len(plan.gates),
+        "pictures": pictures,
+        "data": plan.data.digests,
+        "before_adapter": plan.before_adapter,
+        "selection": plan.selection.model_dump(mode="json") if plan.selection else None,
+        "limits": {one.name: one.sha256 for one in (plan.template(), *later)},
+    }
+
+
+def _estimate(spec: FreezeSpec) -> Estimate:
+    return Estimate(note="seconds, and those of making the datasets that are not there yet")
+
+
+KIND = JobKind("freeze", "Freeze a gate plan for its pictures", FreezeSpec, run, estimate=_estimate)

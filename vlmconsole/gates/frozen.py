@@ -1,0 +1,83 @@
+"""A plan frozen earlier, given by its hash or its file: the very one, bound to data that have not changed since."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from vlmconsole.gates.bind import bind
+from vlmconsole.gates.evidence import PLAN, PLANS
+from vlmconsole.gates.ledger import Ledger, sha256_file
+from vlmconsole.gates.plan import FrozenError
+from vlmconsole.gates.rules import Plan, PlanError, parse_plan
+
+SHORTEST = 8  # hex digits by which a frozen plan may be named
+
+
+def is_frozen(name: str) -> bool:
+    """Whether `name` means a plan frozen earlier: its hash (or the beginning of it), or its file."""
+    return name.endswith(".json") or re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", name) is not None
+
+
+def read_frozen_plan(name: str, home: Path, ledger: Ledger) -> Plan:
+    """The frozen plan of that hash or file, checked against the ledger.
+
+    Raises FrozenError (never frozen, changed since, gone, ledger broken) and PlanError.
+    """
+    chain = ledger.read()
+    if chain.broken:
+        raise FrozenError(f"The ledger is broken, so no frozen plan can be trusted: {chain.broken}.")
+    frozen = [e for e in chain.entries if e.get("kind") == "frozen"]
+    plans = [e for e in frozen if e.get("run") == PLANS or e.get("file") == PLAN]
+    if name.endswith(".json"):
+        path = Path(name).expanduser().absolute()
+        if not path.is_file():
+            raise FrozenError(f"{name} is no file.", f"Frozen plans lie in {home / PLANS}.")
+        sha = sha256_file(path)
+        # A copy elsewhere is as good: the hash is what was frozen.
+        known = {sha} & {e["sha256"] for e in plans} or {e["sha256"] for e in plans if _path(e, home) == path}
+    else:
+        known = {e["sha256"] for e in plans if str(e["sha256"]).startswith(name)}
+        places = [_path(e, home) for e in plans if e["sha256"] in known]
+        path = next((place for place in places if place.is_file()), places[0] if places else Path(name))
+    if not known:
+        raise FrozenError(
+            f"No plan was ever frozen as {name}.", "vlmconsole gates freeze PLAN --data DATASET freezes one."
+        )
+    if len(known) > 1:
+        raise FrozenError(f"{len(known)} frozen plans begin with {name}.", "Give more of the hash.")
+    if not path.is_file():
+        raise FrozenError(f"The frozen plan {path} is gone.", "Restore it from a backup: its hash is in the ledger.")
+    sha, wanted = sha256_file(path), next(iter(known))
+    if sha != wanted:
+        raise FrozenError(
+            f"{path} was changed after it was frozen (frozen {wanted[:12]}…, now {sha[:12]}…).",
+            "Nothing is judged by it; freeze a new plan, or restore the file.",
+        )
+    return parse_plan(json.loads(path.read_bytes()), str(path))
+
+
+def check_bound(plan: Plan, datasets: list[Path]) -> None:
+    """Refuse (PlanError) when the data that a frozen plan is bound to are not these, or are not what they were."""
+    now = bind(plan.template(), datasets, before_adapter=plan.before_adapter).data
+    for name, digest in plan.data.digests.items():
+        if name not in now.digests:
+            raise PlanError(f"The frozen {plan.name} is bound to the dataset {name}, which is not among those given.")
+        if now.digests[name] != digest:
+            raise PlanError(
+                f"The dataset {name} is {now.digests[name][:12]}… now; {plan.name} was frozen for {digest[:12]}….",
+                "Data that a frozen plan names are never changed: restore them, or freeze a new plan before a new run.",
+            )
+    for group, rows in plan.data.pictures.items():
+        changed = [old.id for old, new in zip(rows, now.pictures[group], strict=True) if old != new]
+        if changed:
+            raise PlanError(
+                f"{len(changed)} pictures of {group} are not those of the frozen {plan.name}: {changed[0]}…."
+            )
+
+
+def _path(entry: dict[str, object], home: Path) -> Path:
+    """Where a frozen plan lies: among the lab's plans, or in the run that it was frozen for."""
+    folder = home / PLANS if entry.get("run") == PLANS else home / "runs" / str(entry.get("run"))
+    return (folder / str(entry.get("file"))).absolute()

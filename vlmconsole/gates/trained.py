@@ -1,0 +1,106 @@
+"""The training behind an evaluation: which run made the tested weights, when it began, and what was frozen by then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.errors import LabError
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+
+
+@dataclass(frozen=True)
+class Freezing:
+    """When a plan was frozen (wall seconds) against the first step of the training that it judges.
+
+    `limits` is when its limits were first frozen, without pictures, where that was earlier.
+    """
+
+    training: str  # the run's name
+    frozen: float
+    began: float
+    limits: float | None = None
+
+    @property
+    def late(self) -> bool:
+        """Whether the training could have been made with the plan's pictures in sight."""
+        return self.frozen >= self.began
+
+    @property
+    def text(self) -> str:
+        """`frozen 12 min before the first training step of …`."""
+        between = span(abs(self.began - self.frozen))
+        if not self.late:
+            return f"frozen {between} before the first training step of {self.training}"
+        text = f"frozen {between} after the first training step of {self.training}, not before it"
+        if self.limits is not None and self.limits < self.began:
+            text += f" (its limits alone {span(self.began - self.limits)} before)"
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"training": self.training, "began": self.began, "late": self.late, "text": self.text}
+
+
+def freezing(run: RunFolder, places: Places, frozen: float | None, limits: float | None = None) -> Freezing | None:
+    """How the freezing of an evaluation's plan stands to its training; None where either is not known."""
+    trained = training_of(run, places) if frozen is not None else None
+    began = first_step(trained) if trained is not None else None
+    if frozen is None or trained is None or began is None:
+        return None
+    return Freezing(trained.name, frozen, began, limits)
+
+
+def training_of(run: RunFolder, places: Places) -> RunFolder | None:
+    """The run that made the evaluated weights, by the adapter's own account or by where it lies; None: not here."""
+    spec = run.job().get("spec")
+    spec = spec if isinstance(spec, dict) else {}
+    named, whole = (str(spec.get(key) or "") for key in ("after_adapter", "after_model"))
+    folder = adapter_folder(places, named) if named else Path(whole).expanduser() if whole else None
+    if folder is None:
+        return None
+    origin = RunFolder(folder).read_json("provenance.json")
+    said = str(origin.get("run") or "") if isinstance(origin, dict) else ""
+    for path in (folder.parent, *([places.runs / said] if said else [])):
+        if (path / "selection.json").exists() or (path / "training.jsonl").exists():
+            return RunFolder(path)
+    return None
+
+
+def adapter_folder(places: Places, name: str) -> Path | None:
+    """The folder of an adapter by name or path; None when it is not here, or is none."""
+    from vlmconsole.training.adapters import find_adapter
+
+    try:
+        return find_adapter(places, name).path
+    except LabError:
+        return None
+
+
+def earlier_attempts(run: RunFolder) -> list[RunFolder]:
+    """The attempts that this run went on from, the latest first: their finished epochs were copied as they were."""
+    found: list[RunFolder] = []
+    earlier = run.job().get("earlier")
+    while earlier and Path(earlier).name not in [one.name for one in found]:
+        found.append(RunFolder(Path(earlier)))
+        earlier = found[-1].job().get("earlier")
+    return found
+
+
+def first_step(run: RunFolder) -> float | None:
+    """Wall seconds of a training's first step, in its first attempt; None while it made none."""
+    times = []
+    for attempt in (run, *earlier_attempts(run)):
+        first = next((e.get("t") for e in attempt.read_jsonl("events.jsonl") if e.get("kind") == "metric"), None)
+        if isinstance(first, (int, float)):
+            times.append(float(first))
+    return min(times, default=None)
+
+
+def span(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.2 h`: how long, for people."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
