@@ -99,16 +99,18 @@ class RunsScreen(RunsDesk):
 
     async def _compare(self, marks: list[Mark]) -> None:
         chosen: list[Side] = []
+        alike = ""  # of two sweeps, the cell of the first is compared with the second's of that name
         for name, cell in marks:
             try:
                 found = await asyncio.to_thread(sides, RunFolder(self.console.lab.places.runs / name))
             except LabError as error:
                 self._complain(error)
                 return
-            side = await self._one_of(name, cell, found)
+            side = await self._one_of(name, cell or alike, found)
             if side is None:
                 return
             chosen.append(side)
+            alike = side.name.removeprefix(f"{name}:")
         self.app.push_screen(ComparisonSheet(*chosen))
 
     async def _one_of(self, name: str, cell: str, found: list[Side]) -> Side | None:

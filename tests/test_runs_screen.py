@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -141,6 +142,21 @@ async def test_a_run_of_several_cells_asks_which_one(places: Places) -> None:
         assert f"{GRID}:c1-b1" in text and BENCH in text and "conditions differ" in text
         for label in ("input length", "picture size", "actual output length"):
             assert label in text
+
+
+@pytest.mark.slow
+async def test_of_two_sweeps_the_cell_of_the_same_name_is_taken(places: Places) -> None:
+    again = "20261129-235400-cb-grid-tiny-cafe"
+    shutil.copytree(places.runs / GRID, places.runs / again)
+    async with runs(places) as (pilot, screen):
+        screen.marks = ((GRID, ""), (again, ""))
+        await press(pilot, "c")
+        await until(lambda: isinstance(pilot.app.screen, Choose))
+        await press(pilot, "down", "enter")
+        await until(lambda: isinstance(pilot.app.screen, ComparisonSheet))
+        await settled(pilot)
+        text = seen(pilot)
+        assert f"{GRID}:c2-b1" in text and f"{again}:c2-b1" in text and "no condition differs" in text
 
 
 @pytest.mark.slow
