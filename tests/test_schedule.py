@@ -71,6 +71,26 @@ def test_a_guest_waits_for_its_server_and_then_uses_its_devices() -> None:
     assert start.devices == ("cpu.1",) and start.guest_of == 1
 
 
+def test_a_guests_place_is_kept_while_its_server_starts() -> None:
+    """Else a later job takes it, and the server stands idle until that one ends."""
+    guest, later = Want(2, ("cpu",), server="demo"), Want(3)
+    for wants in ([Want(1, serves="demo"), guest, later], [guest, Want(1, serves="demo"), later]):
+        decision = decide(wants, [], {}, TWO)  # its server starts in this very round, wherever it stands in the queue
+        assert only(decision) == [1] and decision.why[3].endswith("is before it")
+    starting = Held(1, ("cpu.0", "server.demo"), serves="demo")
+    decision = decide([guest, later], [starting], {}, TWO)
+    assert only(decision) == [] and "which is starting" in decision.why[2]
+    assert decision.why[3] == "waiting for cpu, job 2 is before it"
+    # A guest of all that is left waits for what runs there; nothing new gets between.
+    four = Devices(cpu_slots=4)
+    wants = [replace(guest, devices=("cpu:all",)), later]
+    assert only(decide(wants, [starting, Held(4, ("cpu.3",))], {}, four)) == []
+    # What only a person can set free is not kept from anybody.
+    foreign = replace(TWO, taken={"cpu.1": "held by pid 7 x"})
+    decision = decide([replace(guest, devices=("gpu", "cpu")), later, Want(5, ("gpu",))], [starting], {}, foreign)
+    assert only(decision) == [5]
+
+
 def test_a_server_for_guests_gives_way_and_a_kept_one_waits_for_a_person() -> None:
     server = Held(1, ("gpu0", "server.demo"), serves="demo", ready=True)
     train, guest = Want(2, ("gpu",)), Want(3, ("cpu",), server="demo")

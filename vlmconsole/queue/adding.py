@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from vlmconsole.jobs.contract import Estimate, JobKind
 from vlmconsole.jobs.kinds import load_kind
 from vlmconsole.jobs.presets import Preset, PresetError, explain, lay_over, load_preset
 from vlmconsole.queue.flows import Step, read_flow, sources
 from vlmconsole.queue.model import Mode, NewJob
+from vlmconsole.queue.schedule import odd
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.places import Places
 
@@ -35,6 +36,15 @@ class QueueOptions(BaseModel):
     devices: list[str] | None = Field(
         None, description="what the job holds: cpu, cpu:2, cpu:all, gpu, gpu1, port:30000"
     )
+
+    @field_validator("devices")
+    @classmethod
+    def _devices(cls, value: list[str] | None) -> list[str] | None:
+        for request in value or ():
+            if odd(request):
+                raise ValueError(odd(request))
+        return value
+
     environment: str | None = Field(None, description="the Python environment it runs in (vlmconsole env list)")
     needs_server: str | None = Field(None, description="the server profile that it is a guest of")
     ray: RayOptions | None = Field(None, description="do the work on a Ray cluster")

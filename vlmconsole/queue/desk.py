@@ -11,7 +11,7 @@ from typing import Any
 
 from vlmconsole.queue import adding, process
 from vlmconsole.queue.adding import Planned
-from vlmconsole.queue.model import ACTIVE, FINAL, Attempt, Job, Mode
+from vlmconsole.queue.model import ACTIVE, FINAL, Attempt, Job, Mode, limit
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import steps_done, views
@@ -279,7 +279,7 @@ def losses(row: Row, waiters: Sequence[int], now: float) -> str:
         ran = f" for {duration(now - job.started)}" if job.started else ""
         share = row.progress.share if row.progress else None
         done = f" and is {int(100 * share)} % through" if share is not None else ""
-        grace = float(job.options.get("grace_s", 30.0))
+        grace = limit(job.options, "grace_s", 30.0)
         said.append(
             f"It has run{ran}{done}. It is asked to stop and save what it has, and killed after {grace:.0f} s."
             " What it has written stays; a retry goes on only where this kind of job keeps checkpoints."

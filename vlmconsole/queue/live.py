@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 
 from vlmconsole.jobs import books
 from vlmconsole.queue.executors import Worker
-from vlmconsole.queue.model import Job
+from vlmconsole.queue.model import Job, limit
+from vlmconsole.runs import processes
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
 
+BLINK = 10.0  # seconds: a longer time between two looks says that this process itself stood still
 GRACE = 30.0  # seconds between asking a job to stop and killing it, unless its preset says otherwise
 # Events that the job's own work makes; a heartbeat is no progress.
 IDLE_EVENTS = frozenset({"sample"})
@@ -27,13 +29,14 @@ class Live:
     asked: float | None = None
     killed: bool = False
     left: list[str] = field(default_factory=list)  # processes that KILL did not end
-    _moved: float = 0.0
+    _still: float = 0.0  # seconds without progress
+    _looked: float = 0.0
     _tail: EventTail | None = None
 
     def __post_init__(self) -> None:
         now = self.clock()
-        self.began, self._moved = now, now
-        if self.job.options.get("no_progress_s"):
+        self.began, self._looked = now - processes.age(self.worker.pid), now
+        if limit(self.job.options, "no_progress_s"):
             self._tail = EventTail(self.run.file("events.jsonl"))
 
     @property
@@ -56,21 +59,21 @@ class Live:
         """Apply the limits, and the KILL that follows on a stop that was not heard."""
         now = self.clock()
         if self.asked is not None:
-            grace = float(self.job.options.get("grace_s", GRACE))
-            if now - self.asked >= grace and not self.killed:
+            if now - self.asked >= limit(self.job.options, "grace_s", GRACE) and not self.killed:
                 self.killed = True
                 self.left = self.worker.kill()
             return
-        wall = self.job.options.get("wall_clock_s")
-        if wall and now - self.began >= float(wall):
-            self.stop("failed", f"stopped at its wall-clock limit of {float(wall):g} s")
-            return
-        limit = self.job.options.get("no_progress_s")
-        if limit and self._tail is not None:
+        wall, longest = limit(self.job.options, "wall_clock_s"), limit(self.job.options, "no_progress_s")
+        if wall and now - self.began >= wall:
+            self.stop("failed", f"stopped at its wall-clock limit of {wall:g} s")
+        elif longest and self._tail is not None:
+            # What happened while nobody looked (this process was stopped, the machine slept) is not held against it.
+            self._still += min(now - self._looked, BLINK)
             if any(event.get("kind") not in IDLE_EVENTS for event in self._tail.read()):
-                self._moved = now
-            elif now - self._moved >= float(limit):
-                self.stop("failed", f"stopped: no progress for {float(limit):g} s")
+                self._still = 0.0
+            elif self._still >= longest:
+                self.stop("failed", f"stopped: no progress for {longest:g} s")
+        self._looked = now
 
     def settle(self, death: str) -> tuple[str, str | None] | None:
         """Close the books after the worker's death; None when a worker of this run still lives after all."""

@@ -2,7 +2,9 @@
 
 import functools
 import json
+import math
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -69,17 +71,20 @@ class Job:
     guest_of: int | None
     stop: str | None
     after: tuple[tuple[int, Mode], ...] = ()
+    damaged: str = ""  # a sentence where part of the row cannot be read; that part is then empty here
 
     @classmethod
     def from_row(cls, row: sqlite3.Row, after: tuple[tuple[int, Mode], ...] = ()) -> "Job":
         values = dict(zip(row.keys(), row, strict=True))
-        for key in ("spec", "options"):
-            values[key] = json.loads(values[key])
-        for key in ("devices", "granted"):
-            values[key] = tuple(json.loads(values[key]))
+        damaged = ""
+        for key, read in (("spec", table), ("options", table), ("devices", names), ("granted", names)):
+            try:
+                values[key] = read(values[key])
+            except (ValueError, TypeError) as error:  # one bad row must not hide all the others
+                values[key], damaged = type(read("{}" if read is table else "[]"))(), unreadable(f"{key}: {error}")
         for key in ("keep", "hand_over"):
             values[key] = bool(values[key])
-        return cls(**values, after=after)
+        return cls(**values, after=after, damaged=damaged)
 
 
 class QueueLine(NamedTuple):
@@ -93,6 +98,8 @@ class QueueLine(NamedTuple):
     options: dict[str, Any]
     not_before: float
     after: tuple[tuple[int, Mode], ...]
+    failures: int = 0
+    damaged: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,15 +116,41 @@ class Attempt:
 
 @functools.lru_cache(1024)
 def names(text: str) -> tuple[str, ...]:
-    """A JSON list of names; remembered, as most jobs of a queue ask for the same."""
-    return tuple(json.loads(text))
+    """A JSON list of names; remembered, as most jobs of a queue ask for the same. Raises ValueError, TypeError."""
+    value = json.loads(text)
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise ValueError("no list of names")
+    return tuple(value)
 
 
 @functools.lru_cache(1024)
 def options(text: str) -> dict[str, Any]:
-    """A JSON table; remembered and shared, so not to be changed."""
-    value: dict[str, Any] = json.loads(text)
+    """A JSON table; remembered and shared, so not to be changed. Raises ValueError, TypeError."""
+    return table(text)
+
+
+def table(text: str) -> dict[str, Any]:
+    """A JSON table. Raises ValueError, TypeError."""
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("no table")
     return value
+
+
+def limit(options: Mapping[str, Any], key: str, default: float = 0.0) -> float:
+    """A number of the [queue] table; ``default`` where it is missing, or none after all (a damaged row)."""
+    value = options.get(key)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else default
+
+
+def backoff(options: Mapping[str, Any], failures: int) -> float:
+    """Seconds before the next attempt of a job that had failed ``failures`` times in a row before this time."""
+    return limit(options, "backoff_s", 30.0) * 2.0 ** min(max(failures, 0), 20)
+
+
+def unreadable(what: str) -> str:
+    """The sentence for a row of the queue that cannot be used."""
+    return f"its record in the queue is damaged ({what}): cancel it and add it anew"
 
 
 def flow_state(steps: list[tuple[str, str, str | None]], open_steps: int = 0) -> tuple[str, str | None]:

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -20,8 +19,8 @@ from typing import Any
 
 from vlmconsole.queue.locks import SHARED, DeviceLocks
 from vlmconsole.queue.resources import Machine
-from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.supervisor import Supervisor
+from vlmconsole.queue.trouble import pause, say, told
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.places import Places
@@ -116,11 +115,11 @@ def main(argv: list[str] | None = None) -> int:
         "python": sys.executable,
     }
     write_atomic(places.state / "supervisor.json", to_json(info))
-    _say("started")
+    say("started")
     slots = int(os.environ.get(SLOTS_VARIABLE, 0)) or None
     machine = Machine(DeviceLocks(Path(os.environ.get(LOCKS_VARIABLE, SHARED))), slots)
     _loop(Supervisor(places, machine), leave, lock, float(os.environ.get(IDLE_VARIABLE, IDLE)))
-    _say("ended")
+    say("ended")
     return 0
 
 
@@ -141,25 +140,32 @@ def _loop(supervisor: Supervisor, leave: threading.Event, lock: int, idle_after:
     quiet_since: float | None = None
     reserve = supervisor.places.state / "reserve"
     _keep_back(reserve)
+    failures, said = 0, ""
     while not leave.is_set():
         try:
             supervisor.tick()
             quiet = supervisor.idle()
-        except (OSError, sqlite3.Error, QueueError) as error:
+            since = quiet_since or time.monotonic()
+            quiet_since = since if quiet else None
+            if (
+                quiet
+                and time.monotonic() - since >= idle_after
+                and supervisor.store.guarded(supervisor.idle, lambda: fcntl.flock(lock, fcntl.LOCK_UN))
+            ):
+                return
+        except Exception as error:
             # A full disk, most likely. The jobs say so themselves; here it must only not be the end: what was kept
-            # for this case is given back, so that the jobs that fail can be booked and the queue goes on.
-            _say(f"{type(error).__name__}: {error}")
-            traceback.print_exc()
-            leave.wait(0.0 if _give_back(reserve) else 5.0)
+            # for this case is given back, so that the jobs that fail can be booked and the queue goes on. What
+            # nobody foresaw is no end either, as it may pass; only its trace is not written again and again.
+            failures += 1
+            wait = 0.0 if _give_back(reserve) else max(5.0, pause(failures))
+            say(f"{told(error)}; next try in {wait:g} s")
+            if told(error) != said:
+                traceback.print_exc()
+            said = told(error)
+            leave.wait(wait)
             continue
-        if not quiet:
-            quiet_since = None
-        elif quiet_since is None:
-            quiet_since = time.monotonic()
-        elif time.monotonic() - quiet_since >= idle_after and supervisor.store.guarded(
-            supervisor.idle, lambda: fcntl.flock(lock, fcntl.LOCK_UN)
-        ):
-            return
+        failures, said = 0, ""
         leave.wait(TICK if supervisor.live or not quiet else 4 * TICK)
 
 
@@ -179,10 +185,6 @@ def _give_back(reserve: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _say(text: str) -> None:
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} supervisor {os.getpid()} {text}", flush=True)
 
 
 if __name__ == "__main__":

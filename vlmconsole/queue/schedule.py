@@ -25,6 +25,7 @@ class Want:
 
     ``server`` is the profile it is a guest of, ``serves`` the profile it would serve itself.
     ``blocked`` is a reason from outside (an environment that is not built), ``not_before`` seconds still to wait.
+    ``damaged`` is the sentence of a record that cannot be used.
     """
 
     id: int
@@ -35,6 +36,7 @@ class Want:
     after: tuple[tuple[int, Literal["ok", "any"]], ...] = ()
     blocked: str = ""
     not_before: float = 0.0
+    damaged: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class _Round:
         self.claimed: dict[int, int] = {}  # server → earlier job that waits for it to end
         self.hopeless = hopeless({want.id: want.after for want in wants if want.after}, states)
         self.coming: dict[str, Want] = {}
+        self.considered: set[int] = set()
         for want in wants:
             # One that must first wait for other jobs may wait for this very guest: a guest never counts on it.
             if want.serves and all(self._met(pair) for pair in want.after):
@@ -132,7 +135,7 @@ class _Round:
         for want in self.wants:
             if self.drained:
                 self.wait(want, "the queue is drained: `vlmconsole jobs resume` lets it go on", stuck=True)
-            else:
+            elif want.id not in self.considered:
                 self.consider(want)
         self._spread_stuck()
         return self.decision
@@ -154,7 +157,10 @@ class _Round:
             self.decision.stuck.add(want.id)
 
     def consider(self, want: Want) -> None:
-        if want.blocked:
+        self.considered.add(want.id)
+        if want.damaged:
+            self.wait(want, want.damaged, stuck=True)
+        elif want.blocked:
             self.wait(want, want.blocked, stuck=True)
             self.decision.outside.add(want.id)
         elif not (self._dependencies(want) and self._in_time(want)):
@@ -208,6 +214,11 @@ class _Round:
                     self.decision.servers.append((name, want.id))
                 self.wait(want, f"needs server {name}, which will be started for it")
             else:
+                if server.id not in self.considered:  # its guest's turn is its own
+                    self.consider(server)
+                start = next((start for start in self.decision.starts if start.id == server.id), None)
+                if start is not None:
+                    self._keep_place(want, Held(server.id, start.devices, name))
                 self.waits_on[want.id] = server.id
                 self.wait(want, f"needs server {name}, first in line for it is job {server.id}")
             return None
@@ -215,10 +226,18 @@ class _Round:
             self.wait(want, f"needs server {name}, which job {self.claimed[host.id]} waits to replace")
             return None
         if not host.ready:
-            self.wait(want, f"needs server {name}, which is starting (job {host.id})")
             self.awaited.add(host.id)
+            self._keep_place(want, host)
+            self.wait(want, f"needs server {name}, which is starting (job {host.id})")
             return None
         return host
+
+    def _keep_place(self, want: Want, host: Held) -> None:
+        """While its server starts, a guest's devices are promised to it, or a later job would have them by then."""
+        chosen = self._choose(want, list(want.devices), host)
+        worst = self._worst(want, chosen)
+        if chosen is not None and (worst is None or self._rank(worst, want) < 4):
+            self._reserve(want, chosen, host)
 
     def _place(self, want: Want, host: Held | None) -> None:
         """Give ``want`` its devices, or say who has them and reserve them if they will come free."""
@@ -347,6 +366,14 @@ def hopeless(after: Mapping[int, Sequence[tuple[int, str]]], states: Mapping[int
                 found.add(job)
                 grown = True
     return found
+
+
+def odd(request: str) -> str:
+    """What is wrong with a device request; "" for nothing."""
+    kind, _, size = request.partition(":")
+    if kind not in ("cpu", "gpu") or not size or (kind == "cpu" and size == "all"):
+        return ""
+    return "" if size.isascii() and size.isdigit() else f"“{request}”: write {kind}, {kind}:2 or the like"
 
 
 def _too_few(request: str, have: int) -> str:

@@ -17,7 +17,7 @@ from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.servers import Ready
 from vlmconsole.errors import LabError
 from vlmconsole.queue import process
-from vlmconsole.queue.model import FINAL, Job
+from vlmconsole.queue.model import FINAL, Job, limit
 from vlmconsole.queue.serving import server_job
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import views
@@ -138,7 +138,7 @@ async def stop_served(profile: ServerProfile, places: Places) -> str:
         store.cancel(job.id, "stopped on request")
         process.ensure(places)
         assert profile.launch is not None
-        deadline = time.monotonic() + profile.launch.stop_grace_s + float(job.options.get("grace_s", 30.0)) + 10.0
+        deadline = time.monotonic() + profile.launch.stop_grace_s + limit(job.options, "grace_s", 30.0) + 10.0
         while store.get(job.id).state not in FINAL:
             if time.monotonic() > deadline:
                 raise LaunchError(f"{profile.name}: its job {job.id} does not end; see `vlmconsole jobs show {job.id}`")

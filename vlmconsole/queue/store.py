@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.queue.connection import opened
-from vlmconsole.queue.model import FINAL, Attempt, Job, Mode, NewJob, QueueLine, flow_state, names, options
+from vlmconsole.queue.model import FINAL, Attempt, Job, Mode, NewJob, QueueLine, flow_state, names, options, unreadable
 from vlmconsole.queue.schedule import hopeless
 from vlmconsole.queue.schema import QueueError
 
@@ -92,15 +92,11 @@ class Store:
         ):
             after.setdefault(job, []).append((other, mode))
         rows = self._db.execute(
-            "SELECT id, devices, server, serves, hand_over, options, not_before FROM jobs"
+            "SELECT id, devices, server, serves, hand_over, options, not_before, failures FROM jobs"
             f" WHERE state='queued' AND kind<>'flow' ORDER BY {ORDER} LIMIT ?",
             (limit,),
         )
-        return [
-            QueueLine(number, names(devices), server, serves, bool(hand_over), options(settings), not_before,
-                      tuple(after.get(number, ())))
-            for number, devices, server, serves, hand_over, settings, not_before in rows
-        ]  # fmt: skip
+        return [_line(row, tuple(after.get(row["id"], ()))) for row in rows]
 
     def active(self) -> list[Job]:
         """Jobs that were started and have not ended, flows left out."""
@@ -288,6 +284,8 @@ class Store:
         """A new job with the same settings, at the end of the queue."""
         with self.change() as db:
             job = self.get(number)
+            if job.damaged:
+                raise QueueError(f"job {number}: {job.damaged}")
             if job.kind == "flow":
                 raise QueueError(f"job {number} is a flow: add its preset again", f"vlmconsole jobs add {job.preset}")
             copy = NewJob(
@@ -384,3 +382,14 @@ class Store:
             "UPDATE jobs SET state=?, reason=?, started=?, ended=? WHERE id=?",
             (state, reason, min(begun, default=None), max(ended, default=None) if state in FINAL else None, flow),
         )
+
+
+def _line(row: sqlite3.Row, after: tuple[tuple[int, Mode], ...]) -> QueueLine:
+    """A queued job for the scheduler; one whose row cannot be read is blocked by that and asks for nothing."""
+    number, devices, server, serves, hand_over, settings, not_before, failures = row
+    try:
+        return QueueLine(
+            number, names(devices), server, serves, bool(hand_over), options(settings), not_before, after, failures
+        )
+    except (ValueError, TypeError) as error:
+        return QueueLine(number, (), None, None, False, {}, 0.0, after, damaged=unreadable(str(error)))

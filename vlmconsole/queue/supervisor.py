@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,17 +24,19 @@ from vlmconsole.queue.environments import interpreter_of
 from vlmconsole.queue.executors import Executor, LocalExecutor
 from vlmconsole.queue.flows import resolve
 from vlmconsole.queue.live import Live
-from vlmconsole.queue.model import Job, Mode, NewJob
+from vlmconsole.queue.model import Job, Mode, NewJob, backoff, limit
 from vlmconsole.queue.resources import Machine, lockable
 from vlmconsole.queue.schedule import Decision, Devices, Start
 from vlmconsole.queue.serving import server_job
 from vlmconsole.queue.store import Store
+from vlmconsole.queue.trouble import GIVE_UP, Troubles, of_the_machine, say, told
 from vlmconsole.queue.view import decide_now
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
 LOOK = 2.0  # seconds between two looks at the devices
+SERVERS_AT_ONCE = 8  # rounds in which servers are queued before anything is started
 SERVER_IDLE = 600.0  # seconds after which a server that was started for guests ends without any
 
 
@@ -54,6 +57,7 @@ class Supervisor:
         self.store = Store(places.queue)
         self.live: dict[int, Live] = {}
         self.decision = Decision()
+        self.troubles = Troubles(self.store, clock)
         self._seen = (-1, -1)
         self._looked = -1e9
         self._unused: dict[int, float] = {}  # server → since when no guest wants it
@@ -78,23 +82,29 @@ class Supervisor:
         changed = False
         rows = {job.id: job for job in self.store.active()}
         for number, live in list(self.live.items()):
-            job = rows.get(number)
-            if job is not None:
-                live.job = job
-                if job.stop is not None:
-                    live.stop("done" if job.serves else "cancelled", job.stop)
-            live.watch()
-            death = live.worker.ended()
-            if death is not None and self._settle(live, death):
-                rows.pop(number, None)  # what was read of it is old now
-                changed = True
+            if self.troubles.rests(number):
+                continue
+            with self.troubles.kept_to(number, "watching it"):
+                if self._watch_one(live, rows.get(number)):
+                    rows.pop(number, None)  # what was read of it is old now
+                    changed = True
         for number, job in rows.items():
-            if number not in self.live:
-                changed = self._recover(job) or changed
+            if number not in self.live and not self.troubles.rests(number):
+                with self.troubles.kept_to(number, "taking it over"):
+                    changed = self._recover(job) or changed
         return changed
 
+    def _watch_one(self, live: Live, job: Job | None) -> bool:
+        if job is not None:
+            live.job = job
+            if job.stop is not None:
+                live.stop("done" if job.serves else "cancelled", job.stop)
+        live.watch()
+        death = live.worker.ended()
+        return death is not None and self._settle(live, death)
+
     def _settle(self, live: Live, death: str) -> bool:
-        end = live.settle(death)
+        end = self._closed(live.job, live.run, lambda: live.settle(death))
         if end is None:
             return False  # another worker of this run lives: its lock will say when it ends
         state, reason = end
@@ -110,10 +120,22 @@ class Supervisor:
         """Book an end, and queue the next attempt in the same transaction where the preset asks for retries."""
         with self.store.change():
             self.store.finish(job.id, state, reason)
-            retries = int(job.options.get("retries", 0))
+            retries = limit(job.options, "retries")
             if state in ("failed", "lost") and job.failures < retries and job.stop is None:
-                wait = float(job.options.get("backoff_s", 30.0)) * 2**job.failures
-                self.store.again(job.id, time.time() + wait, by_hand=False)
+                self.store.again(job.id, time.time() + backoff(job.options, job.failures), by_hand=False)
+
+    def _closed(
+        self, job: Job, run: RunFolder, close: Callable[[], tuple[str, str | None] | None]
+    ) -> tuple[str, str | None] | None:
+        """``close()``; where the books of a run cannot be closed at all, its job is lost rather than in the way."""
+        try:
+            return close()
+        except Exception as error:
+            if of_the_machine(error) or self.troubles.times(job.id) + 1 < GIVE_UP:
+                raise
+            processes.kill_family(None, run.path)
+            say(f"job {job.id}: its books cannot be closed, it is given up: {told(error)}")
+            return "lost", f"its books could not be closed ({told(error)})"
 
     # --- after a crash ---
 
@@ -121,7 +143,9 @@ class Supervisor:
         """Take over an active job that this supervisor did not start. True when its state changed."""
         run = RunFolder(Path(job.run or ""))
         now = run.state()
-        pid, token = now.get("pid") or job.pid, now.get("pid_started") or job.pid_started
+        pid, token = now.get("pid"), now.get("pid_started")
+        if not isinstance(pid, int) or not token:  # never written, or damaged: the queue's own row knows as much
+            pid, token = job.pid, job.pid_started
         if pid and token:
             worker = self.executor.adopt(run, int(pid), str(token))
             if worker is not None:
@@ -154,7 +178,9 @@ class Supervisor:
             processes.kill_family(int(pid) if processes.started(int(pid)) is None else None, run.path)
         asked = run.read_json("stop.json", None)
         lost = ("lost", "the worker died while no supervisor was watching")
-        end = books.bury(run, *((asked["state"], asked["reason"]) if isinstance(asked, dict) else lost))
+        end = self._closed(
+            job, run, lambda: books.bury(run, *((asked["state"], asked["reason"]) if isinstance(asked, dict) else lost))
+        )
         if end is None:
             return False
         self._finish(job, *end)
@@ -168,11 +194,15 @@ class Supervisor:
         granted = [device for job in active for device in job.granted]
         devices = self.machine.look(granted)
         self._publish(devices)
-        self.decision = decide_now(self.store, self.places, devices, self.ready_servers())
-        for profile, guest in self.decision.servers:
-            self._queue_server(profile, guest)
+        for _ in range(SERVERS_AT_ONCE):
+            self.decision = decide_now(self.store, self.places, devices, self.ready_servers())
+            for profile, guest in self.decision.servers:
+                self._queue_server(profile, guest)
+            if not self.decision.servers:
+                break  # else decided anew: a server's devices, and its guest's, come before those of later jobs
         for server in self.decision.stops:
-            self._release(server)
+            with self.troubles.kept_to(server, "making room"):
+                self._release(server)
         for start in self.decision.starts:
             job = self.store.get(start.id)
             if job.state == "queued":
@@ -189,6 +219,9 @@ class Supervisor:
         return {number for number, live in self.live.items() if live.job.serves and live.ready}
 
     def _start(self, job: Job, start: Start) -> None:
+        if job.damaged:
+            self.store.finish(job.id, "failed", job.damaged)
+            return
         locks = self.machine.locks.take(lockable(start.devices))
         if locks is None:
             return  # someone was faster; the next look names them
@@ -199,8 +232,24 @@ class Supervisor:
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             self.store.finish(job.id, "failed", f"it could not be started: {error.strerror or error}{where}")
+        except Exception as error:
+            if of_the_machine(error):
+                raise
+            self._not_started(job.id, error)
         finally:
             self.machine.locks.release(locks)
+
+    def _not_started(self, number: int, error: Exception) -> None:
+        """A start that failed in a way nobody foresaw: this job's failure, unless its worker is on its way."""
+        say(f"job {number} could not be started: {told(error)}")
+        traceback.print_exc()
+        if number in self.live:
+            return
+        run = RunFolder(Path(self.store.get(number).run or ""))
+        reason = f"it could not be started ({told(error)}): see {self.places.state / 'supervisor.log'}"
+        if run.file("job.json").exists() and books.bury(run, "failed", reason) is None:
+            return  # it lives: it is taken over in the next round
+        self.store.finish(number, "failed", reason)
 
     def _start_locked(self, job: Job, start: Start, locks: list[int]) -> None:
         interpreter = interpreter_of(job.options.get("environment"), self.places)
@@ -235,6 +284,11 @@ class Supervisor:
             new = server_job(profile, self.places)
         except LabError as error:
             self.store.finish(guest, "failed", f"{error.message} {error.hint}".strip())
+            return
+        except Exception as error:
+            if of_the_machine(error):
+                raise
+            self._not_started(guest, error)
             return
         with self.store.change():
             number = self.store.add(replace(new, server_for=guest, note=f"started for job {guest}"))

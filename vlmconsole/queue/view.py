@@ -8,8 +8,8 @@ from typing import Any
 
 from vlmconsole.gauges.host import usable_cores
 from vlmconsole.queue.environments import missing
-from vlmconsole.queue.model import ACTIVE, FINAL, Job, QueueLine
-from vlmconsole.queue.schedule import Decision, Devices, Held, Want, decide
+from vlmconsole.queue.model import ACTIVE, FINAL, Job, QueueLine, backoff, unreadable
+from vlmconsole.queue.schedule import Decision, Devices, Held, Want, decide, odd
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
@@ -80,16 +80,22 @@ def to_want(job: QueueLine, places: Places, store: Store, profiles: set[str]) ->
         job.after,
         blocked,
         _still(job),
+        job.damaged or unfit(job.devices),
     )
 
 
+def unfit(devices: Sequence[str]) -> str:
+    """Why requests that adding would refuse (they came in another way) cannot be met; "" for none."""
+    bad = [request for request in devices if odd(request)]
+    return unreadable(f"devices: {odd(bad[0])}") if bad else ""
+
+
 def _still(job: QueueLine) -> float:
-    """Seconds until a back-off is over; none when the wait is longer than any (the clock was set back)."""
+    """Seconds until a back-off is over; none when that is longer than was asked for (the clock was set back)."""
     if not job.not_before:
         return 0.0
     left = job.not_before - time.time()
-    longest = float(job.options.get("backoff_s", 30.0)) * 2 ** int(job.options.get("retries", 0))
-    return left if 0 < left <= longest else 0.0
+    return left if 0 < left <= backoff(job.options, job.failures - 1) else 0.0
 
 
 def devices_seen(store: Store) -> Devices:

@@ -45,6 +45,21 @@ def started(pid: int) -> str | None:
         return None
 
 
+def age(pid: int) -> float:
+    """Seconds since that process started, which no change of the clock moves; 0.0 when it has ended or hides it."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        ticks = int(stat.rpartition(")")[2].split()[19])
+        since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return max(0.0, since_boot - ticks / os.sysconf("SC_CLK_TCK"))
+    except OSError:
+        pass
+    try:
+        return max(0.0, time.time() - psutil.Process(pid).create_time())
+    except psutil.Error:
+        return 0.0
+
+
 def alive(pid: int | None, token: str | None) -> bool:
     """Whether that very process still runs (same pid *and* same start)."""
     return pid is not None and token is not None and started(pid) == token

@@ -1,0 +1,143 @@
+"""One faulty job, record or moment must not stop the queue: it is said, kept to that job, and the rest goes on."""
+
+import os
+import signal
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+from test_supervisor import LONG, Lab, lab, places  # noqa: F401  (fixtures)
+from vlmconsole.jobs import books
+from vlmconsole.jobs.presets import Preset, PresetError
+
+from vlmconsole.queue import adding, process
+from vlmconsole.queue.model import FINAL, NewJob
+from vlmconsole.queue.store import Store
+from vlmconsole.queue.supervisor import Supervisor
+from vlmconsole.queue.view import views
+from vlmconsole.runs.places import Places
+
+
+def damage(store: Store, number: int, **columns: str) -> None:
+    """Write into a row what no version of this program would."""
+    with sqlite3.connect(store.path) as db:
+        for name, value in columns.items():
+            db.execute(f"UPDATE jobs SET {name}=? WHERE id=?", (value, number))
+    db.close()
+
+
+def test_damaged_rows_wait_with_a_sentence_and_the_others_run(lab: Lab) -> None:  # noqa: F811
+    bad = {
+        lab.add(steps=1): ({"options": "{torn"}, "damaged"),
+        lab.add(steps=1): ({"devices": "[7]"}, "damaged (no list of names)"),
+        lab.add(steps=1): ({"devices": '["cpu:two"]'}, "“cpu:two”: write cpu, cpu:2"),
+        lab.add(steps=1): ({"options": '{"backoff_s": "soon"}', "not_before": "9e99"}, ""),
+    }
+    for number, (columns, _) in bad.items():
+        damage(lab.store, number, **columns)
+    *_, last = bad
+    spec, good = lab.add(steps=1), lab.add(steps=1)
+    damage(lab.store, spec, spec="nothing like JSON")
+    assert lab.ends(good, last, spec) == ["done", "done", "failed"]
+    assert "damaged (spec:" in (lab.store.get(spec).reason or "")
+    shown = {one.job.id: one.why for one in views(lab.store, lab.places, lab.store.listing(True))}
+    for number, (_, words) in bad.items():
+        assert words in shown[number] and (number == last or "cancel it and add it anew" in shown[number])
+    assert lab.supervisor.idle()  # they wait for a person, and keep nobody up
+
+
+def test_devices_that_mean_nothing_are_refused_when_added(tmp_path: Path) -> None:
+    for request in ("cpu:two", "gpu:all", "cpu:²"):
+        wrong = Preset("count", "job_kinds:COUNT", "Counts", {}, queue={"devices": [request]})
+        with pytest.raises(PresetError, match=r"“devices”.*write"):
+            adding.plan(wrong, [], Places(tmp_path))
+
+
+def test_a_start_that_breaks_unforeseen_is_that_jobs_failure(
+    lab: Lab,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    real = Supervisor._start_locked
+
+    def start(self: Supervisor, job: object, *rest: object) -> None:
+        if getattr(job, "id", 0) == 1:
+            raise ZeroDivisionError("of all things")
+        real(self, job, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Supervisor, "_start_locked", start)
+    bad, good = lab.add(steps=1), lab.add(steps=1)
+    assert lab.ends(bad, good) == ["failed", "done"]
+    assert "it could not be started (ZeroDivisionError: of all things)" in (lab.store.get(bad).reason or "")
+    out, err = capfd.readouterr()
+    assert "job 1 could not be started" in out and "Traceback" in err
+    assert lab.ends(lab.add(devices=("cpu:all",), steps=1)) == ["done"]  # nothing is left locked
+
+
+@pytest.mark.slow
+def test_a_run_whose_books_cannot_be_closed_is_lost_and_its_device_free_again(
+    lab: Lab,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    bad = lab.add(mode="child", **LONG)
+    run, real = lab.at_step(bad), books.bury
+
+    def bury(one: object, *rest: str) -> object:
+        if getattr(one, "path", None) == run.path:
+            raise KeyError("home")
+        return real(one, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(books, "bury", bury)
+    os.kill(lab.store.get(bad).pid or 0, signal.SIGKILL)
+    lab.until(lambda: lab.supervisor.troubles.times(bad) == 1)
+    lab.supervisor.tick()
+    assert lab.supervisor.troubles.times(bad) == 1, "tried again without a pause"
+    assert "watching it: KeyError: 'home' (see supervisor.log)" in (lab.store.get(bad).note or "")
+    other = lab.add(steps=1)
+    assert lab.ends(other) == ["done"], "one job's trouble held up another"
+    for _ in range(3):
+        lab.now += 10  # the pauses: 1, 2 and 4 s; the clock is ours
+        lab.supervisor.tick()
+    assert lab.ends(bad) == ["lost"] and "could not be closed (KeyError: 'home')" in (lab.store.get(bad).reason or "")
+    assert lab.ends(lab.add(devices=("cpu:all",), steps=1)) == ["done"]
+    out, err = capfd.readouterr()
+    assert out.count("job 1: watching it: KeyError") == 3 and err.count("Traceback") == 1
+
+
+@pytest.mark.slow
+def test_a_damaged_state_file_does_not_hide_a_living_worker_from_the_next_supervisor(lab: Lab) -> None:  # noqa: F811
+    number = lab.add(**LONG)
+    run = lab.at_step(number)
+    lab.crash()
+    run.file("state.json").write_text('{"state": "running", "pid": "none of your business", "pid_started": 7}')
+    lab.supervisor.tick()
+    assert lab.supervisor.live[number].worker.pid == lab.store.get(number).pid
+    lab.store.cancel(number)
+    assert lab.ends(number) == ["cancelled"]
+
+
+def test_the_supervisors_process_survives_what_nobody_foresaw(
+    places: Places,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A module of the environment that breaks in every third round of the real process."""
+    home = places.home.parent / "broken"
+    home.mkdir()
+    (home / "sitecustomize.py").write_text(
+        "import itertools\nfrom vlmconsole.queue import view\nreal, turn = view.decide, itertools.count()\n"
+        "def decide(*words):\n    if next(turn) % 3 == 0:\n        raise RuntimeError('out of the blue')\n"
+        "    return real(*words)\nview.decide = decide\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(home), os.environ["PYTHONPATH"]]))
+    store = Store(places.queue)
+    number = store.add(NewJob("count", "job_kinds:COUNT", "C", {"steps": 1}))
+    process.ensure(places)
+    deadline = time.monotonic() + 60
+    while store.get(number).state not in FINAL:
+        assert time.monotonic() < deadline, store.get(number)
+        time.sleep(0.05)
+    log = (places.state / "supervisor.log").read_text()
+    assert store.get(number).state == "done" and "RuntimeError: out of the blue; next try" in log
+    assert log.count(" started") == 1 and "Traceback" in log
