@@ -126,15 +126,16 @@ def guidellm(environment: Path) -> Client | str:
     program = environment / "bin" / "guidellm"
 
     def command(work: Work) -> list[str]:
-        words = ["benchmark", "run", "--target", work.base_url.removesuffix("/v1"), "--model", work.model]
-        words += ["--processor", work.tokenizer, "--profile", "concurrent", "--rate", str(work.concurrency)]
-        words += ["--max-requests", str(work.requests), "--output-dir", str(work.folder), "--outputs", "json"]
-        words += ["--data", f"prompt_tokens={WORDS},output_tokens={TOKENS}", "--disable-console-interactive"]
+        words = ["run", "--backend", f"kind=openai_http,target={work.base_url.removesuffix('/v1')},model={work.model}"]
+        words += ["--profile", f"kind=concurrent,streams={work.concurrency}"]
+        words += ["--constraint", f"kind=max_requests,count={work.requests}"]
+        words += ["--tokenizer", f"kind=huggingface_auto,model={work.tokenizer}"]
+        words += ["--data", f"kind=synthetic_text,prompt_tokens={WORDS},output_tokens={TOKENS}"]
+        words += ["--output", f"kind=json,path={work.folder / 'report.json'}", "--disable-console-interactive"]
         return [str(program), *words]
 
     def read(work: Work, out: str) -> Said:
-        (report,) = work.folder.glob("*.json")
-        (found,) = json.loads(report.read_text())["benchmarks"]
+        (found,) = json.loads((work.folder / "report.json").read_text())["benchmarks"]
         ttft = found["metrics"]["time_to_first_token_ms"]["successful"]
         return Said(ttft["percentiles"]["p50"], ttft["percentiles"]["p95"], ttft["count"])
 
@@ -226,7 +227,6 @@ def run(command: list[str], work: Work) -> Cost:
         "VLMCONSOLE_DEVICE_LOCKS": str(work.folder / "locks"),
         "VLMCONSOLE_SUPERVISOR_IDLE": "0.5",
         "HF_HUB_OFFLINE": "1",
-        "GUIDELLM__MP_CONTEXT_TYPE": "fork",
         "NO_COLOR": "1",
     }
     cost, cpu = Cost(), {}
@@ -292,7 +292,7 @@ def measure(client: Client, cell: tuple[int, float, int], script: Path | None, t
         found |= {"arrived": len(seen), "truth_ms": [server.p50, server.p95], "requests_per_s": len(seen) / span}
         try:
             told = client.read(work, cost.out)
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             said = (cost.err.strip() or cost.out.strip()).splitlines()
             return {**found, "failed": f"no figures (exit {cost.code}, {error!r}): {' | '.join(said[-3:])[-400:]}"}
         found |= {"said_ms": [told.p50, told.p95], "n": told.n, "doubt": told.doubt}

@@ -190,6 +190,8 @@ class ReferenceServer:
             self._chat(peer, body, fields, fault, arrived)
         elif path.endswith("/models"):
             self._answer(peer, {"object": "list", "data": [{"id": "reference", "object": "model"}]})
+        elif path == "/health":
+            self._answer(peer, {"ok": True})
         elif path == "/truth":
             self._answer(peer, {"requests": self.truths})
         elif path == "/reset":
