@@ -23,6 +23,10 @@ from vlmconsole.runs.folder import RunFolder, list_runs
 from vlmconsole.runs.places import Places
 
 HERE = Path(__file__).parent
+CLOCK = "VLMCONSOLE_FAULT_CLOCK"  # the file that sitecustomize.py of this folder reads
+HOUR = 3600.0
+# Limits that no job of these rounds comes near, unless a clock that jumps or a frozen supervisor fools the count.
+LIMITS = {"wall_clock_s": 2000.0, "no_progress_s": 900.0}
 # Weights: how often each fault is done.
 FAULTS = {
     "kill worker": 6,
@@ -31,6 +35,9 @@ FAULTS = {
     "leave supervisor": 2,
     "freeze worker": 2,
     "freeze supervisor": 2,
+    "stop worker for a minute": 1,
+    "stop supervisor for a minute": 1,
+    "clock jumps": 3,
     "cancel and retry": 2,
     "stale pid": 2,
 }
@@ -42,23 +49,26 @@ def prepare_environment(home: Path, slots: int = 3) -> None:
     os.environ[process.LOCKS_VARIABLE] = str(home / "devices")
     os.environ[process.SLOTS_VARIABLE] = str(slots)
     os.environ[process.IDLE_VARIABLE] = "3"
+    os.environ[CLOCK] = str(home.with_name(f"{home.name}.clock"))
 
 
 @dataclass
 class Chaos:
-    """One round of faults over ``jobs`` jobs of a lab home of its own."""
+    """One round of faults over ``jobs`` jobs of a lab home of its own. ``minute``: how long the long stops last, s."""
 
     home: Path
     seed: int
     jobs: int
     faults: int
     patience: float = 600.0
+    minute: float = 60.0
     done: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.places = Places(self.home).ensure()
         self.store = Store(self.places.queue)
+        self.stopped: list[tuple[float, int, str | None]] = []  # (when to go on, pid, its start)
 
     def play(self) -> dict[str, Any]:
         """Add, disturb, wait, check; returns the figures. Raises AssertionError when the books are wrong."""
@@ -70,15 +80,17 @@ class Chaos:
             time.sleep(self.random.uniform(0.02, 0.5))
             name = self.random.choices(list(FAULTS), list(FAULTS.values()))[0]
             self.done[name] += self._fault(name)
+            self._go_on()
             process.ensure(self.places)  # as the next command of a person would
         self._wait()
+        assert not self._fooled(), f"limits counted what was no lack of progress: {self._fooled()}"
         figures = self._check()
         return figures | {"seed": self.seed, "faults": dict(self.done), "seconds": round(time.monotonic() - begun, 1)}
 
     def _add(self) -> None:
         spec = {"steps": self.random.randint(20, 150), "seconds": 0.02, "child": self.random.random() < 0.3}
         devices = self.random.choice([("cpu",), ("cpu",), ("cpu:2",), ("cpu:all",)])
-        options = {"retries": 1000, "backoff_s": 0.0, "grace_s": 2.0}
+        options = {"retries": 1000, "backoff_s": 0.1, "grace_s": 2.0, **LIMITS}
         self.store.add(NewJob("probe", "probe_kind:KIND", "Probe", spec, options, devices))
 
     def _over(self) -> bool:
@@ -87,7 +99,8 @@ class Chaos:
     def _fault(self, name: str) -> bool:
         """Do it; False when there was nobody to do it to."""
         worker, supervisor = self._worker(), process.running(self.places)
-        needs_worker = name in ("kill worker", "kill both", "freeze worker", "stale pid")
+        # A clock that jumps, or a supervisor that stands still, disturbs nobody while nothing runs.
+        needs_worker = "worker" in name or name in ("kill both", "stale pid", "clock jumps")
         needs_supervisor = "supervisor" in name or name in ("kill both", "stale pid")
         if (needs_worker and not worker) or (needs_supervisor and not supervisor):
             return False
@@ -101,6 +114,12 @@ class Chaos:
             self._freeze(worker)
         if name == "freeze supervisor" and supervisor:
             self._freeze(supervisor.get("pid"))
+        if name == "stop worker for a minute" and worker:
+            self._stop(worker)
+        if name == "stop supervisor for a minute" and supervisor:
+            self._stop(supervisor.get("pid"))
+        if name == "clock jumps":
+            Path(os.environ[CLOCK]).write_text(str(self.random.choice((-HOUR, 0.0, HOUR))))
         if name == "cancel and retry":
             self._cancel_and_retry()
         if name == "stale pid":
@@ -122,6 +141,24 @@ class Chaos:
         time.sleep(self.random.uniform(0.1, 1.0))
         self._kill(pid, signal.SIGCONT)
 
+    def _stop(self, pid: int | None) -> None:
+        """SIGSTOP; the other faults go on until its minute is over."""
+        if pid:
+            self.stopped.append((time.monotonic() + self.minute, pid, processes.started(pid)))
+            self._kill(pid, signal.SIGSTOP)
+
+    def _go_on(self) -> None:
+        """SIGCONT for whoever has been stopped for its minute (and still is that process)."""
+        for one in [one for one in self.stopped if one[0] <= time.monotonic()]:
+            self.stopped.remove(one)
+            if processes.alive(one[1], one[2]):
+                self._kill(one[1], signal.SIGCONT)
+
+    def _fooled(self) -> list[str]:
+        reasons = [job.reason or "" for job in self.store.listing(True)]
+        reasons += [old.reason or "" for job in self.store.listing(True) for old in self.store.attempts(job.id)]
+        return [reason for reason in reasons if "limit" in reason or "no progress" in reason]
+
     def _cancel_and_retry(self) -> None:
         jobs = [job for job in self.store.listing() if job.state not in FINAL]
         if not jobs:
@@ -131,6 +168,7 @@ class Chaos:
             self.store.cancel(number)
         deadline = time.monotonic() + self.patience
         while self.store.get(number).state not in FINAL and time.monotonic() < deadline:
+            self._go_on()
             process.ensure(self.places)
             time.sleep(0.05)
         if self.store.get(number).state != "done":
@@ -152,9 +190,11 @@ class Chaos:
         deadline = time.monotonic() + self.patience
         while not self._over():
             assert time.monotonic() < deadline, [(job.id, job.state, job.reason) for job in self.store.listing(True)]
+            self._go_on()
             process.ensure(self.places)
             time.sleep(0.1)
         while process.running(self.places) is not None:
+            self._go_on()
             assert time.monotonic() < deadline, "the idle supervisor did not end"
             time.sleep(0.1)
 

@@ -82,6 +82,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=20)
     parser.add_argument("--faults", type=int, default=40)
     parser.add_argument("--seed", type=int, default=20_261_129)
+    parser.add_argument("--minute", type=float, default=60.0, help="seconds that a long stop lasts")
     words = parser.parse_args()
     total: Counter[str] = Counter()
     root = Path(tempfile.mkdtemp(prefix="vlmconsole-faults-"))
@@ -90,7 +91,7 @@ def main() -> int:
     for number in range(words.rounds):
         home = root / f"round-{number}"
         prepare_environment(home)
-        figures = Chaos(home, words.seed + number, words.jobs, words.faults).play()
+        figures = Chaos(home, words.seed + number, words.jobs, words.faults, minute=words.minute).play()
         print(json.dumps(figures), flush=True)
         total["jobs"] += words.jobs
         total.update(figures["faults"])
