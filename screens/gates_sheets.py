@@ -48,6 +48,7 @@ def gate_parts(opened: Opened, item: Judged | Gate | None) -> Parts:
             plan.title, f"whose list: {plan.whose}", f"before: {plan.before}",
             f"frozen {_when(opened.frozen)}, sha256 {opened.sha256}",
             f"its limits first frozen {_when(limits)}" if limits else "",
+            opened.freezing.text if opened.freezing else "",
             f"recipes {', '.join(plan.data.recipes)}; {sum(map(len, plan.data.pictures.values()))} pictures by hash",
             f"conditions: {json.dumps(plan.conditions)}",
         ]  # fmt: skip

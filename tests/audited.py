@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 from vlmconsole.counting.dataset import make_dataset, manifest_digest, read_manifest, read_objects
 from vlmconsole.counting.recipe import Recipe
 from vlmconsole.counting.rows import Row, read_rows, write_rows
-from vlmconsole.gates.bind import bind, freeze_for_run, record
+from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run, record
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.plan import freeze
 from vlmconsole.gates.rules import parse_plan
@@ -148,8 +148,14 @@ class SmallLab:
 
     # ── a training ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def train(self) -> RunFolder:
+    def freeze(self) -> None:
+        """The plan, bound to the test pictures as they are now."""
+        freeze_for_lab(bind(parse_plan(PLAN, "test"), [self.dataset]), self.places.home, self.ledger)
+
+    def train(self, frozen: bool = True) -> RunFolder:
         """What a supervised training of two epochs leaves; epoch 2 is the better one on development."""
+        if frozen:
+            self.freeze()
         run = self.trained = self._run("sft", {"base": str(self.base), "data": "mini"})
         dev, rows, digest = self.rows("dev"), self.rows("train"), manifest_digest(read_manifest(self.dataset))
         rule = Rule("mini", digest, "dev", tuple(row.uid for row in dev), (1, 2), 64).to_json()

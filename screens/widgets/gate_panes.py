@@ -97,6 +97,13 @@ def head(opened: Opened) -> Content:
             (f"{one_line(plan.name, 40)} · frozen {when(opened.frozen)} · sha {opened.sha256[:12]}… · ", "$muted")
         )
     pieces.append(chain_state(opened))
+    if opened.freezing is not None:
+        pieces.append(
+            (
+                f"\n {'! ' * opened.freezing.late}{opened.freezing.text}",
+                "$warning" if opened.freezing.late else "$muted",
+            )
+        )
     faults = [opened.fault] if opened.fault else []
     faults += [f"{p.group}: {p.text}" if p.group else p.text for p in (verdict.problems if verdict else ())]
     for text in faults[:2]:

@@ -14,6 +14,7 @@ from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, emit, fail, say, sta
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vlmconsole.gates.trained import Freezing
     from vlmconsole.gates.verdict import Verdict
     from vlmconsole.runs.folder import RunFolder
 
@@ -75,6 +76,8 @@ def register(app: typer.Typer) -> None:
         junit: str = typer.Option(None, "--junit", metavar="FILE", help="Also write JUnit XML here."),
     ) -> None:
         """Judge a run by its frozen plan. Exit codes: 0 PASS, 1 FAIL, 3 CANNOT JUDGE."""
+        from vlmconsole.gates.trained import freezing_of
+
         folder, verdict = _judge(run)
         _remember(verdict, folder)
         if junit:
@@ -85,24 +88,29 @@ def register(app: typer.Typer) -> None:
                 write_atomic(Path(junit).expanduser().absolute(), as_xml(verdict))
             except OSError as error:
                 fail(f"{junit} cannot be written: {error.strerror}")
-        emit(verdict.to_json(), lambda console: _print_verdict(console, verdict))
+        stands = freezing_of(folder, state.lab.places, verdict.frozen)
+        value = {**verdict.to_json(), "training": stands.to_json() if stands else None}
+        emit(value, lambda console: _print_verdict(console, verdict, stands))
         raise typer.Exit(CODES[verdict.verdict])
 
     @gates.command("show")
     def show(run: str = typer.Argument(..., help="A run's name, part of it, or its folder.")) -> None:
         """The plan, its hash and times, groups with wins and losses, earlier verdicts, and what may be claimed."""
         from vlmconsole.gates.ledger import Ledger
+        from vlmconsole.gates.trained import freezing_of
 
         folder, verdict = _judge(run)
+        stands = freezing_of(folder, state.lab.places, verdict.frozen)
         entries = Ledger(state.lab.places.ledger).read().entries
         earlier = [e for e in entries if e.get("kind") == "verdict" and e.get("run") == folder.name]
         value = {
             **verdict.to_json(),
+            "training": stands.to_json() if stands else None,
             "path": str(folder.path),
             "frozen_plan": verdict.plan.value() if verdict.plan else None,
             "verdicts": [{key: e[key] for key in ("t", "plan", "verdict", "gates")} for e in earlier],
         }
-        emit(value, lambda console: _print_all(console, verdict, value["verdicts"]))
+        emit(value, lambda console: _print_all(console, verdict, stands, value["verdicts"]))
 
 
 def _run(name: str) -> RunFolder:
@@ -143,7 +151,7 @@ def _when(t: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
 
 
-def _print_verdict(console: Console, verdict: Verdict) -> None:
+def _print_verdict(console: Console, verdict: Verdict, stands: Freezing | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -158,6 +166,9 @@ def _print_verdict(console: Console, verdict: Verdict) -> None:
         console.print(
             f"{verdict.plan.name} · frozen {_when(verdict.frozen.t)} · sha {verdict.frozen.sha256[:12]}…", markup=False
         )
+    if stands:
+        style = "yellow" if stands.late else "dim"
+        console.print(f"{'!' if stands.late else '·'} {stands.text}", style=style, markup=False, soft_wrap=True)
     for problem in verdict.problems[:12]:
         where = f"{problem.group}: " if problem.group else ""
         console.print(f"! {where}{problem.text}", style="yellow", markup=False, soft_wrap=True)
@@ -184,10 +195,10 @@ def _print_verdict(console: Console, verdict: Verdict) -> None:
         console.print(f"· {remark}", style="dim", markup=False, soft_wrap=True)
 
 
-def _print_all(console: Console, verdict: Verdict, earlier: list[dict[str, Any]]) -> None:
+def _print_all(console: Console, verdict: Verdict, stands: Freezing | None, earlier: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    _print_verdict(console, verdict)
+    _print_verdict(console, verdict, stands)
     if verdict.plan:
         console.print(f"\n{verdict.plan.title}", markup=False, soft_wrap=True)
         console.print(f"whose list: {verdict.plan.whose}", markup=False, soft_wrap=True)

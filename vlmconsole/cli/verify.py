@@ -5,8 +5,11 @@ from typing import Annotated
 import typer
 
 from vlmconsole.cli.common import FAILED, emit, state
-from vlmconsole.gates.ledger import Ledger
+from vlmconsole.gates.evidence import PLAN, frozen_when
+from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
+from vlmconsole.gates.trained import Freezing, freezing
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
+from vlmconsole.runs.places import Places
 
 MARKS = {"intact": "✓", "not sealed": "·"}
 
@@ -31,13 +34,27 @@ def verify(
         gone = [RunFolder(places.runs / name) for name in dict.fromkeys(sealed) if name not in names]
         folders = [*present, *gone]
     verdicts = [ledger.verify(folder, chain) for folder in folders]
+    plans = [_freezing(folder, places, chain) for folder in folders]
     bad = [one for one in verdicts if one.status not in MARKS]
     value = {
         "ledger": {"path": str(ledger.path), "entries": len(chain.entries), "broken": chain.broken},
-        "runs": [one.to_json() for one in verdicts],
+        "runs": [
+            {**one.to_json(), **({"plan": plan.to_json()} if plan else {})}
+            for one, plan in zip(verdicts, plans, strict=True)
+        ],
         "intact": not bad and chain.broken is None,
     }
-    lines = [f"{MARKS.get(one.status, '✗')} {one.run}  {one.status}: {one.why}" for one in verdicts]
+    lines = []
+    for one, plan in zip(verdicts, plans, strict=True):
+        lines.append(f"{MARKS.get(one.status, '✗')} {one.run}  {one.status}: {one.why}")
+        lines += [f"  {'! ' if plan.late else ''}its gate plan was {plan.text}"] if plan else []
     whole = chain.broken or f"the chain of {len(chain.entries)} entries is whole"
     emit(value, "\n".join([*lines, f"{'✗' if chain.broken else '✓'} ledger: {whole}"]))
     raise typer.Exit(0 if value["intact"] else FAILED)
+
+
+def _freezing(run: RunFolder, places: Places, chain: Chain) -> Freezing | None:
+    """When the run's gate plan was frozen, against the training that it judges; None for a run without either."""
+    if run.job().get("kind") != "evaluate" or not run.file(PLAN).is_file():
+        return None
+    return freezing(run, places, frozen_when(chain, sha256_file(run.file(PLAN))))

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from vlmconsole.counting.findings import Finding, finding
 from vlmconsole.errors import LabError
 from vlmconsole.gates.audit_evaluation import audit_evaluation, audit_freezing, audit_models
+from vlmconsole.gates.audit_lineage import audit_parents, audit_replay
 from vlmconsole.gates.audit_pictures import Shelves, Tick, audit_dataset, isolation
 from vlmconsole.gates.audit_training import audit_policy, audit_training
 from vlmconsole.gates.desk import AUDITS
@@ -106,8 +107,9 @@ def audit(run: RunFolder, places: Places, *, tick: Tick = lambda _: None) -> Aud
         if evaluated:
             found += audit_freezing(run, chain, trained)
         found += _training(trained, chain, shelves, datasets)
+        found += audit_parents(trained, places)
     for name, digest in sorted(datasets.items()):
-        found += audit_dataset(shelves, name, digest)
+        found += [*audit_dataset(shelves, name, digest), *audit_replay(shelves, name)]
     runs = [one for one in (run, trained) if one is not None]
     runs = list({one.name: one for one in runs}.values())
     found += _ledger(ledger, chain, runs)

@@ -18,12 +18,15 @@ from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
 from vlmconsole.gates.ledger import Verdict as Seal
 from vlmconsole.gates.rules import Metric, Plan, PlanError, parse_plan
 from vlmconsole.gates.samples import Sample, read_side
+from vlmconsole.gates.trained import Freezing, freezing_of
 from vlmconsole.gates.verdict import Verdict, judge
 from vlmconsole.runs.folder import RunFolder, list_runs
 from vlmconsole.runs.places import Places
 from vlmconsole.vision.images import Picture, PictureError, open_picture
 
 EVIDENCE = (PLAN, "before.jsonl", "after.jsonl", "conditions.json", "state.json", "manifest.json")
+#: kinds whose plan.json is no gate plan: it says what is measured, and nothing there is judged
+SWEEPS = frozenset({"sweep", "tune", "cache_probe", "bench"})
 AUDITS = "audits"  # folder of the lab home: one audit a run, as the run itself may be sealed
 #: both sides' outcome → (order, word): what was lost is looked at first
 OUTCOMES = {
@@ -36,7 +39,7 @@ OUTCOMES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the list: a run with a plan or samples, or a plan frozen for the lab. `t` is wall seconds.
+    """One line of the list: a run with a gate plan or a verdict, or a plan frozen for the lab. `t` is wall seconds.
 
     `verdict` is the newest in the ledger, "" while none was recorded; `state` is the run's.
     """
@@ -82,6 +85,7 @@ class Opened:
     cases: tuple[Case, ...] = ()
     earlier: tuple[dict[str, Any], ...] = ()
     audit: dict[str, Any] | None = None
+    freezing: Freezing | None = None  # of the plan, against the training
     fault: str = ""
 
     def deciding(self, group: str, metric: Metric) -> tuple[Case, ...]:
@@ -120,16 +124,17 @@ class GateDesk:
         return self._chain[1]
 
     def listing(self) -> list[Entry]:
-        """Runs that hold a plan or paired samples, newest first; then the plans frozen for the lab, newest first."""
+        """Runs that hold a gate plan or were judged, newest first; then the plans frozen for the lab, newest first."""
         chain, found = self.chain(), []
         for run in list_runs(self.places.runs):
-            if run.file(PLAN).exists() or run.file("before.jsonl").exists():
-                plan = self._plan_name(run.file(PLAN))
-                entry = chain.last("verdict", run.name)
-                frozen = _frozen(chain, run.name, PLAN)
-                state = str(run.state().get("state", ""))
-                word = str(entry["verdict"]) if entry else ""
-                found.append(Entry("run", run.name, plan, run.path, frozen, word, state))
+            entry = chain.last("verdict", run.name)
+            if entry is None and (not run.file(PLAN).exists() or run.job().get("kind") in SWEEPS):
+                continue
+            plan = self._plan_name(run.file(PLAN))
+            frozen = _frozen(chain, run.name, PLAN)
+            state = str(run.state().get("state", ""))
+            word = str(entry["verdict"]) if entry else ""
+            found.append(Entry("run", run.name, plan, run.path, frozen, word, state))
         plans = []
         for path in (self.places.home / PLANS).glob("*.json"):
             plans.append(Entry("plan", path.name, self._plan_name(path), path, _frozen(chain, PLANS, path.name)))
@@ -168,6 +173,7 @@ class GateDesk:
             cases,
             tuple(e for e in chain.entries if e.get("kind") == "verdict" and e.get("run") == run.name),
             read_audit(self.places, run.name),
+            freezing_of(run, self.places, verdict.frozen),
         )
 
     def _open_plan(self, entry: Entry) -> Opened:

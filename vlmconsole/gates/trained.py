@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
+from vlmconsole.gates.evidence import FrozenWhen
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
@@ -51,6 +52,11 @@ def freezing(run: RunFolder, places: Places, frozen: float | None, limits: float
     if frozen is None or trained is None or began is None:
         return None
     return Freezing(trained.name, frozen, began, limits)
+
+
+def freezing_of(run: RunFolder, places: Places, frozen: FrozenWhen | None) -> Freezing | None:
+    """The same for a run that was judged."""
+    return freezing(run, places, frozen.t, frozen.limits) if frozen is not None else None
 
 
 def training_of(run: RunFolder, places: Places) -> RunFolder | None:

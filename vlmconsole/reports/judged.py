@@ -12,6 +12,7 @@ from vlmconsole.gates.figures import COLUMNS, figures
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.metrics import Measures
 from vlmconsole.gates.samples import Sample, Side, read_side
+from vlmconsole.gates.trained import Freezing, freezing_of
 from vlmconsole.gates.verdict import Judged, Verdict, judge
 from vlmconsole.reports import svg
 from vlmconsole.reports.parts import Column, Facts, Part, Pictures, Plot, Prose, Section, Table, figure, flat, percent
@@ -39,7 +40,8 @@ def sections(run: RunFolder, places: Places, *, pictures: bool = True) -> list[S
     if before.exists() or after.exists():
         sides = read_side(before), read_side(after)
         if is_planned(run):
-            made += _verdict(judge(run, Ledger(places.ledger)))
+            found = judge(run, Ledger(places.ledger))
+            made += _verdict(found, freezing_of(run, places, found.frozen))
         else:
             both = before.exists() and after.exists()
             made.append(Section("Before and after", _groups(*sides)) if both else Section("Answers", _one(*sides)))
@@ -60,7 +62,7 @@ def is_planned(run: RunFolder) -> bool:
     return isinstance(plan, dict) and "gates" in plan
 
 
-def _verdict(found: Verdict) -> list[Section]:
+def _verdict(found: Verdict, stands: Freezing | None) -> list[Section]:
     counts = found.counts
     said = f"{counts['PASS']} pass, {counts['FAIL']} fail, {counts['CANNOT JUDGE']} cannot be judged"
     facts = [("verdict", found.verdict), ("gates", said)]
@@ -68,6 +70,8 @@ def _verdict(found: Verdict) -> list[Section]:
         facts += [("plan", found.plan.name), ("before", found.plan.before)]
     if found.frozen is not None:
         facts.append(("SHA-256 of the frozen plan", found.frozen.sha256))
+    if stands is not None:
+        facts.append(("the plan was", stands.text))
     parts: list[Part] = [Facts("", facts)]
     if found.problems:
         lines = [f"{problem.group or 'the whole run'}: {problem.text}" for problem in found.problems]

@@ -1,0 +1,167 @@
+"""Plans frozen before the training: taken by hash or file, refused once anything changed, late ones told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomlkit
+from audited import LAYER, PLAN, SmallLab
+from vlmconsole.jobs.contract import Context
+from vlmconsole.jobs.freeze import KIND, FreezeSpec
+
+from vlmconsole.counting.findings import Finding
+from vlmconsole.evaluation.planned import plan_for
+from vlmconsole.gates.audit_evaluation import audit_freezing
+from vlmconsole.gates.audit_lineage import audit_parents, audit_replay
+from vlmconsole.gates.audit_pictures import Shelves
+from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run
+from vlmconsole.gates.frozen import is_frozen, read_frozen_plan
+from vlmconsole.gates.plan import FrozenError
+from vlmconsole.gates.rules import PlanError, parse_plan
+from vlmconsole.gates.trained import Freezing, freezing, span
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.training.provenance import read_provenance, weights_sha256, write_provenance
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> SmallLab:
+    return SmallLab(tmp_path / "home")
+
+
+def frozen_by_job(lab: SmallLab, folder: Path) -> dict[str, Any]:
+    """The summary of a real freeze job."""
+    path = folder / "mini-plan.toml"
+    path.write_text(tomlkit.dumps(PLAN))
+    run = RunFolder.create(lab.places.runs, kind="freeze", preset="f", spec={}, title="f", home=lab.places.home)
+    spec = FreezeSpec(plan=str(path), data=["mini"], limits=["repair-15-tiny"])
+    return KIND.run(Context(run, lab.places), spec)
+
+
+def test_the_plan_frozen_by_the_job_is_taken_by_hash_by_its_beginning_and_by_file(
+    lab: SmallLab, tmp_path: Path
+) -> None:
+    told = frozen_by_job(lab, tmp_path)
+    assert told["pictures"] == 6 and set(told["limits"]) == {"mini-plan", "repair-15-tiny"}
+    copy = tmp_path / "copied.json"
+    shutil.copyfile(told["path"], copy)
+    for name in (told["frozen"], told["frozen"][:12], told["path"], str(copy)):
+        assert is_frozen(name)
+        assert plan_for(name, [lab.dataset], "", lab.places).sha256 == told["frozen"]
+    # The same plan by its name is bound anew, to the same hash: nothing was chosen in between.
+    again = plan_for(str(tmp_path / "mini-plan.toml"), [lab.dataset], "", lab.places)
+    assert again.sha256 == told["frozen"]
+
+
+def test_a_frozen_plan_is_refused_once_it_its_data_or_its_before_changed(lab: SmallLab, tmp_path: Path) -> None:
+    told = frozen_by_job(lab, tmp_path)
+    with pytest.raises(FrozenError, match="No plan was ever frozen"):
+        plan_for("0123456789ab", [lab.dataset], "", lab.places)
+
+    path = Path(told["path"])
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"at_least":0.5', b'"at_least":0.1'))
+    for name in (told["frozen"], str(path)):
+        with pytest.raises(FrozenError, match="was changed after it was frozen"):
+            plan_for(name, [lab.dataset], "", lab.places)
+    path.write_bytes(whole)
+
+    lab.remake("test-regular", lambda rows: [rows[1], rows[0], *rows[2:]])
+    with pytest.raises(PlanError, match=r"The dataset mini is .* now; mini-plan was frozen for"):
+        plan_for(told["frozen"], [lab.dataset], "", lab.places)
+    path.unlink()
+    with pytest.raises(FrozenError, match="is gone"):
+        read_frozen_plan(told["frozen"], lab.places.home, lab.ledger)
+
+
+def test_a_frozen_plan_that_names_what_it_compares_with_takes_no_other(lab: SmallLab) -> None:
+    plan = bind(parse_plan(PLAN, "test"), [lab.dataset], before_adapter="one sha256:aa")
+    frozen = freeze_for_lab(plan, lab.places.home, lab.ledger)
+    with pytest.raises(PlanError, match="compares with one sha256:aa, not with the base"):
+        plan_for(frozen.sha256, [lab.dataset], "", lab.places)
+
+
+def audited(lab: SmallLab) -> dict[str, Finding]:
+    return {one.name: one for one in audit_freezing(lab.run, lab.ledger.read(), lab.trained)}
+
+
+def test_a_plan_frozen_after_the_training_began_is_named_and_an_earlier_one_said(lab: SmallLab) -> None:
+    lab.train(frozen=False)
+    freeze_for_lab(parse_plan(PLAN, "test"), lab.places.home, lab.ledger)
+    lab.evaluate()
+    late = audited(lab)["plan before training"]
+    assert late.state == "wrong" and f"after the first training step of {lab.trained.name}" in late.text
+    stands = freezing(lab.run, lab.places, lab.ledger.read().entries[-1]["t"])
+    assert stands is not None and stands.late
+
+
+def test_a_plan_frozen_before_is_said_to_be(lab: SmallLab) -> None:
+    lab.train()
+    lab.evaluate()
+    good = audited(lab)["plan before training"]
+    assert good.state == "ok" and f"before the first training step of {lab.trained.name}" in good.text
+
+
+def test_the_training_chose_by_the_rule_that_the_plan_names(lab: SmallLab) -> None:
+    lab.train()
+    rule = {"split": "dev", "metric": "mean reward", "tie": "the earlier epoch"}
+    for epochs, state in (([1, 2], "ok"), ([2], "wrong")):
+        run = lab._run("evaluate", {"after_adapter": str(lab.trained.file("adapter"))})
+        plan = parse_plan({**PLAN, "selection": {**rule, "epochs": {"mini": epochs}}}, "test")
+        freeze_for_run(bind(plan, [lab.dataset]), run, lab.places.home, lab.ledger)
+        lab.run = run
+        assert audited(lab)["selection rule of the plan"].state == state
+
+
+def test_how_long_before_and_after_for_people() -> None:
+    assert Freezing("r", 100.0, 820.0).text == "frozen 12 min before the first training step of r"
+    late = Freezing("r", 820.0, 100.0, 60.0)
+    assert late.late and late.text.endswith("not before it (its limits alone 40 s before)")
+    assert [span(value) for value in (3, 89.4, 90, 7200)] == ["3 s", "89 s", "2 min", "2.0 h"]
+
+
+def test_each_round_starts_from_the_adapter_that_the_one_before_chose(lab: SmallLab) -> None:
+    first = lab.train()
+    assert audit_parents(first, lab.places) == []
+    second = lab.train()
+    shutil.copytree(first.file("adapter"), second.file("start"), dirs_exist_ok=True)
+    origin = read_provenance(second.file("adapter"))
+    assert origin is not None
+    parent = weights_sha256(first.file("adapter"))
+    lab.adapter("adapter", {LAYER.format("A"): np.full((2, 4), 7.0), LAYER.format("B"): np.ones((4, 2))})
+    write_provenance(second.file("adapter"), type(origin)(**{**vars(origin), "parent_sha256": parent}))
+    (found,) = audit_parents(second, lab.places)
+    assert (found.state, f"{second.name} from {first.name}" in found.text) == ("ok", True)
+
+    lab.adapter("start", {LAYER.format("A"): np.zeros((2, 4)), LAYER.format("B"): np.zeros((4, 2))})
+    (found,) = audit_parents(second, lab.places)
+    assert found.state == "wrong" and "did not start from what" in found.text
+    shutil.rmtree(first.file("adapter"))
+    (found,) = audit_parents(second, lab.places)
+    assert found.state == "not verifiable" and "no training of this lab chose" in found.text
+
+
+def test_replayed_pictures_are_drawn_again_by_the_seed(lab: SmallLab) -> None:
+    from vlmconsole.counting.dataset import make_dataset
+    from vlmconsole.counting.recipe import Recipe
+
+    fresh = {"group": "regular", "low": 0, "high": 0, "count": 1}
+    parts = [fresh, {"replay": "mini:train", "count": 2}]
+    recipe = {"name": "later", "title": "t", "seed": 3, "splits": [{"name": "train", "role": "train", "parts": parts}]}
+    folder = make_dataset(Recipe.model_validate(recipe), lab.places.datasets)
+    assert audit_replay(Shelves(lab.places.datasets), "mini") == []
+    (found,) = audit_replay(Shelves(lab.places.datasets), "later")
+    assert (found.state, found.name) == ("ok", "later: replay") and "2 of mini:train" in found.text
+
+    manifest = json.loads((folder / "manifest.json").read_text())
+    taken = {entry[1] for entry in manifest["splits"]["train"]["pictures"]}
+    other = next(row for row in lab.rows("train") if row.sha256 not in taken)
+    replayed = next(entry for entry in manifest["splits"]["train"]["pictures"] if entry[3])
+    replayed[1:3] = [other.sha256, other.pixel_sha256]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (found,) = audit_replay(Shelves(lab.places.datasets), "later")
+    assert found.state == "wrong" and "1 pictures replayed of mini:train are not the drawn ones" in found.text
