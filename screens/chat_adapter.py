@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from vlmconsole.screens.chat_both import ChatBoth
+from vlmconsole.screens.widgets.composer import FAULT
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.plain import one_line
@@ -21,8 +22,8 @@ class ChatAdapter(ChatBoth):
         """`/adapter NAME`, `/adapter none`, or `/adapter` for the list."""
         word, _, rest = text.partition(" ")
         if word != COMMAND:
-            return False
-        self.composer.question.clear()
+            return await super().command(text)
+        self.composer.question.gone(text)
         names = rest.split()
         other_base = OTHER_BASE in names
         name = " ".join(part for part in names if part != OTHER_BASE)
@@ -54,7 +55,7 @@ class ChatAdapter(ChatBoth):
         """Check the adapter against the server's model and keep it for this conversation; else say why not."""
         link = self.console.link
         if fault := self._fault():
-            self.composer.notice(fault, "$warning")
+            self.composer.notice(fault, "$warning", about=FAULT)
             return
         assert link is not None
         self.composer.notice(f"looking at adapter {one_line(name, 80)}…")

@@ -1,22 +1,21 @@
-"""Attaching and asking: from what is typed and pasted to an answer in the transcript."""
+"""Asking: from what is typed to an answer in the transcript, and what it will take of the context."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual import work
-from vlmconsole.screens.attach import await_in_inbox, open_all
-from vlmconsole.screens.chat_desk import ChatDesk
+from vlmconsole.screens.chat_pictures import COMMANDS, ChatPictures
 from vlmconsole.screens.link import ServerLink
-from vlmconsole.screens.terminal import scp_line, under_ssh
-from vlmconsole.screens.widgets.composer import Chip, Composer, Question
+from vlmconsole.screens.widgets.composer import FAULT, Composer
 
 from vlmconsole.chats.records import StoredMessage
 from vlmconsole.errors import LabError
-from vlmconsole.runs.plain import inert, one_line
+from vlmconsole.runs.plain import one_line
 
 if TYPE_CHECKING:
     from vlmconsole.screens.turn import Turn
@@ -24,85 +23,25 @@ if TYPE_CHECKING:
     from vlmconsole.engines.sight import Budget
     from vlmconsole.vision.images import Picture
 
-COMMAND = "/image"
 _SLASH = re.compile(r"/[a-z]+(?=\s|$)")
 #: The budget is counted this long (seconds) after the last key.
 BUDGET_PAUSE = 0.25
+#: It is not waited for longer than this (seconds): a server that hangs must not keep a question back.
+BUDGET_WAIT = 3.0
 
 
-class ChatAsk(ChatDesk):
-    """Holds the pictures that wait to be sent and the answers that are being given."""
+class ChatAsk(ChatPictures):
+    """Holds the answers that are being given."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.pending: list[Picture] = []
         self.running: list[Turn] = []
         self.changing: int | None = None
         self.cost: Budget | None = None
         #: What is set for a conversation that is not stored yet.
         self.draft: dict[str, Any] = {}
-        self._warned = ""
-
-    # -- pictures ------------------------------------------------------------------------------------------
-
-    async def on_question_pasted(self, event: Question.Pasted) -> None:
-        """A paste: picture paths become chips, everything else stays text, made inert."""
-        event.stop()
-        from vlmconsole.vision.paths import parse_paths
-
-        pasted = await asyncio.to_thread(parse_paths, event.text)
-        if pasted.text:
-            self.composer.question.insert(inert(pasted.text))
-        if pasted.found:
-            await self.attach(list(pasted.found))
-        if pasted.missing:
-            self._expect(list(pasted.missing))
-
-    async def attach(self, paths: list[Path]) -> None:
-        """Check files and show them as chips; what cannot be sent is said under the question."""
-        self.composer.notice("reading the picture…")
-        made = await open_all(paths, background=self.console.lab.settings.background)
-        self.pending.extend(made.pictures)
-        await self.show_pending()
-        self.composer.notice("  ".join(made.errors), "$error")
-
-    async def show_pending(self) -> None:
-        link = self.console.link
-        await self.composer.show_chips(
-            [(picture, link.visual_tokens(picture) if link else None) for picture in self.pending]
-        )
-        self.show_budget()
-
-    def _expect(self, missing: list[Path]) -> None:
-        """Paths that are not here: over SSH they are the laptop's, and a line of scp brings them."""
-        names = ", ".join(one_line(path.name, 60) for path in missing)
-        if not under_ssh():
-            self.composer.notice(f"not found: {', '.join(one_line(path, 120) for path in missing)}", "$error")
-            return
-        inbox = self.console.lab.places.inbox
-        lines = "\n".join(one_line(scp_line(str(path), str(inbox)), 400) for path in missing)
-        self.composer.notice(
-            f"{names} is not on this machine. Run this where it is; it is attached on arrival:\n{lines}"
-        )
-        self._watch_inbox(inbox, {path.name for path in missing})
-
-    @work(group="inbox", exclusive=True, exit_on_error=False)
-    async def _watch_inbox(self, inbox: Path, names: set[str]) -> None:
-        arrived: list[Path] = []
-        await await_in_inbox(inbox, names, arrived.append)
-        await self.attach(arrived)
-
-    async def on_chip_removed(self, event: Chip.Removed) -> None:
-        event.stop()
-        if event.index < len(self.pending):
-            del self.pending[event.index]
-        await self.show_pending()
-
-    async def on_question_emptied(self, event: Question.Emptied) -> None:
-        event.stop()
-        if self.pending:
-            self.pending.pop()
-            await self.show_pending()
+        self._warned = ""  # a question that is too long, and was said to be
+        self._offered = ""  # a question whose paths were made out, or not found, and was said to be
 
     # -- budget --------------------------------------------------------------------------------------------
 
@@ -143,8 +82,9 @@ class ChatAsk(ChatDesk):
             messages.append(Message(item.role, item.text, tuple(picture.outline() for picture in item.pictures)))
         messages.append(Message("user", text, tuple(pictures)))
         try:
-            return await link.budget(messages, self.max_tokens)
-        except (LabError, RuntimeError, ValueError, OSError) as error:
+            async with asyncio.timeout(BUDGET_WAIT):
+                return await link.budget(messages, self.max_tokens)
+        except (LabError, RuntimeError, ValueError, OSError) as error:  # a timeout is an OSError
             self.log.warning(f"the budget could not be counted: {error}")
             return None
 
@@ -159,76 +99,36 @@ class ChatAsk(ChatDesk):
 
     # -- asking --------------------------------------------------------------------------------------------
 
-    async def on_composer_sent(self, event: Composer.Sent) -> None:
-        """Send what is typed, unless something stands against it; then say what, and send nothing."""
+    def on_composer_sent(self, event: Composer.Sent) -> None:
         event.stop()
-        text = event.text.strip()
-        if text == COMMAND or text.startswith(f"{COMMAND} "):
-            self.composer.question.clear()
-            await self._image_command(text.removeprefix(COMMAND).strip())
-            return
+        self.in_turn(partial(self._send, event.text))
+
+    async def _send(self, typed: str) -> None:
+        """Send what is typed, unless something stands against it; then say what, and send nothing."""
+        text = typed.strip()
         if await self.command(text):
             return
         if not text and not self.pending:
             return
         slash = _SLASH.match(text)
         if slash is not None and not Path(slash[0]).exists():
-            self.composer.notice(
-                f"no such command: {one_line(slash[0], 40)}; there are {COMMAND} PATH or URL and /adapter NAME",
-                "$warning",
-            )
+            self.composer.notice(f"no such command: {one_line(slash[0], 40)}; there are {COMMANDS}", "$warning")
+            return
+        if self._offered != text and await self.offer_typed(text):
+            self._offered = text
             return
         if fault := self._fault():
-            self.composer.notice(fault, "$warning")
+            self.composer.notice(fault, "$warning", about=FAULT)
             return
         cost = await self._count(text, self.pending)
         if cost is not None and not cost.fits and self._warned != text:
             self.cost, self._warned = cost, text
             self._say_budget()
             return
-        pictures, self.pending, self._warned = self.pending, [], ""
-        self.composer.question.clear()
+        pictures, self.pending, self._warned, self._offered = self.pending, [], "", ""
+        self.composer.question.gone(typed)
         await self.show_pending()
         await self.ask(text, pictures)
-
-    async def command(self, text: str) -> bool:
-        """Commands of the classes above; True when `text` was one of theirs."""
-        return False
-
-    async def _image_command(self, words: str) -> None:
-        from vlmconsole.vision.paths import parse_paths
-
-        if not words:
-            self.composer.notice(f"{COMMAND} PATH or URL attaches a picture", "$warning")
-            return
-        if words.startswith(("http://", "https://")):
-            await self._fetch(words)
-            return
-        pasted = await asyncio.to_thread(parse_paths, words)
-        if pasted.found:
-            await self.attach(list(pasted.found))
-        if pasted.missing:
-            self._expect(list(pasted.missing))
-        if not pasted.found and not pasted.missing:
-            self.composer.notice(f"no picture named: {one_line(words, 120)}", "$error")
-
-    async def _fetch(self, words: str) -> None:
-        """A picture from the web; `--private` after the address allows one of this network."""
-        from vlmconsole.vision.fetch import fetch_picture
-        from vlmconsole.vision.images import PictureError, open_picture
-
-        url, _, option = words.partition(" ")
-        self.composer.notice(f"fetching {one_line(url, 120)}")
-        background = self.console.lab.settings.background
-        try:
-            got = await fetch_picture(url, allow_private=option.strip() == "--private")
-            picture = await asyncio.to_thread(open_picture, got.data, name=got.name, background=background)
-        except PictureError as error:
-            self.composer.notice(str(error), "$error")
-            return
-        self.pending.append(picture)
-        self.composer.notice()
-        await self.show_pending()
 
     def _fault(self) -> str:
         """Why nothing can be sent now, "" when it can."""
@@ -299,6 +199,8 @@ class ChatAsk(ChatDesk):
         finally:
             self.running.remove(turn)
             self.begun.pop(message.id, None)
+            if not self.running:
+                self.composer.withdraw(FAULT)
         self.transcript.replace(finished)
         self.show_list()
 

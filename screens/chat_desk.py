@@ -15,7 +15,7 @@ from textual.widget import Widget
 from textual.widgets import Static, TextArea
 from vlmconsole.screens.keys import bindings, own_actions, reading_actions
 from vlmconsole.screens.table import SCREENS
-from vlmconsole.screens.widgets.composer import Composer, Question
+from vlmconsole.screens.widgets.composer import FAULT, Composer, Question
 from vlmconsole.screens.widgets.keyline import KeyLine
 from vlmconsole.screens.widgets.topbar import TopBar
 
@@ -201,7 +201,7 @@ class ChatDesk(Screen[None]):
                 return
             bar.show("failed", f"{self.console.lab.settings.server} · failed", "")
             if self.furnished:
-                self.composer.notice(fault, "$error")
+                self.composer.notice(fault, "$error", about=FAULT)
             return
         view = link.view.with_adapter(self.adapter)
         bar.show(view.state, view.short, view.long)
@@ -209,7 +209,9 @@ class ChatDesk(Screen[None]):
             return
         self.why.show_settings(link.settings)
         if link.view.state == "failed":
-            self.composer.notice(link.view.note, "$error")
+            self.composer.notice(link.view.note, "$error", about=FAULT)
+        elif link.view.state == "ready":
+            self.composer.withdraw(FAULT)
 
     def on_transcript_selected(self, event: Transcript.Selected) -> None:
         event.stop()

@@ -16,6 +16,7 @@ from textual.widgets import Input, Static
 from vlmconsole.screens.keys import bindings, reading_actions
 from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.table import SCREENS
+from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.gate_panes import EMPTY, Evidence, Spoken, Verdicts, audit_text, claims_text
 from vlmconsole.screens.widgets.gate_rows import EntryRows, Picked, gate_of
 from vlmconsole.screens.widgets.keyline import KeyLine
@@ -50,7 +51,7 @@ class GatesDesk(LookingScreen):
     def __init__(self) -> None:
         super().__init__()
         self.entries = EntryRows(id="entry-rows")
-        self.field = Input(placeholder="run, plan or verdict", id="entry-filter", compact=True)
+        self.field = Field(placeholder="run, plan or verdict", id="entry-filter", compact=True)
         self.entry_head = Said(id="entry-head")
         self.nothing = Said(id="entries-empty")  # on a narrow screen; else it is said in the conditions' place
         self.verdicts = Verdicts(id="verdicts")

@@ -37,6 +37,13 @@ class LagMeter:
         self._late.append(max(0.0, (loop.time() - self._due) * 1000))
         self._arm(loop)
 
+    def worst_since(self, samples: int) -> float:
+        """The greatest lateness (seconds) of the samples after the first `samples`; 0 while there is none."""
+        return max(self._late[samples:], default=0.0) / 1000
+
+    def __len__(self) -> int:
+        return len(self._late)
+
     def facts(self) -> dict[str, float | int | None]:
         """`lag_p50_ms`, `lag_p99_ms`, `lag_max_ms` and how many samples; None where there was none."""
         late = sorted(self._late)

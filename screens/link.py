@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,6 +88,7 @@ class ServerLink:
         self._client: ChatClient | None = None
         self._starting: asyncio.Task[None] | None = None
         self._effects: dict[SelectedAdapter, SelectedAdapter] = {}
+        self._phase, self._since = "", 0.0  # of a start: what it is at, and when (monotonic) it began
         self._ours = False  # whether its process was started by this lab, so that its end can be seen
 
     async def ensure(self) -> ChatClient:
@@ -112,9 +114,14 @@ class ServerLink:
             await self.ensure()
 
     def look(self) -> None:
-        """Say so when the server that was ready has gone; the next question starts it again. Reads records only."""
+        """Say so when the server that was ready has gone; the next question starts it again. Reads records only.
+
+        While one is starting: how long it has taken by now.
+        """
         from vlmconsole.engines.servers import status
 
+        if self.view.state == "starting" and self._phase:
+            self._move(note=f"{self._phase} {time.monotonic() - self._since:.0f} s")
         if self.view.state == "ready" and self._ours and status(self.profile, self.places).pid is None:
             self._move(state="stopped", note="ended, a question starts it")
 
@@ -131,6 +138,7 @@ class ServerLink:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
+        self._phase = ""
         self._move(state="starting", note="")
         try:
             ready = await ensure_served(self.profile, self.places, self._progress)
@@ -152,7 +160,8 @@ class ServerLink:
         )
 
     def _progress(self, phase: str, waited_s: float) -> None:
-        self._move(note=f"{one_line(phase, 60)} {waited_s:.0f} s")
+        self._phase, self._since = one_line(phase, 60), time.monotonic() - waited_s
+        self._move(note=f"{self._phase} {waited_s:.0f} s")
 
     def _move(self, **fields: Any) -> None:
         self.view = replace(self.view, **fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,21 @@ SCREENS: tuple[Entry, ...] = (
 
 def load_screen(name: str) -> Screen[Any]:
     """A new screen of that name."""
-    entry = next(entry for entry in SCREENS if entry.name == name)
-    module, _, attribute = entry.place.partition(":")
-    made: Screen[Any] = getattr(importlib.import_module(module), attribute)()
+    made: Screen[Any] = import_screen(name)()
     return made
+
+
+def import_screen(name: str) -> Any:
+    """The class of that screen. The first time it imports for seconds on a busy machine: not for the event loop."""
+    module, _, attribute = _entry(name).place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def is_imported(name: str) -> bool:
+    """Whether it can be shown at once. A module that is being imported does not hold its class yet."""
+    module, _, attribute = _entry(name).place.partition(":")
+    return hasattr(sys.modules.get(module), attribute)
+
+
+def _entry(name: str) -> Entry:
+    return next(entry for entry in SCREENS if entry.name == name)

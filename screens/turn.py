@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from vlmconsole.engines.messages import Message
     from vlmconsole.engines.stream import Delta
 
-#: Pieces are shown together this often, and saved this often (seconds).
-PAINT, SAVE = 0.066, 1.0
+#: Pieces are shown together this often, and saved this often (seconds). Where painting takes long, on a busy machine,
+#: they are shown more rarely (at least every RAREST), so that two thirds of the time are left for keys.
+PAINT, SAVE, RAREST = 0.066, 1.0, 1.0
 
 _STATES: dict[str, MessageState] = {"done": "done", "cut": "cut", "error": "failed", "cancelled": "stopped"}
 
@@ -73,8 +74,8 @@ class Turn:
 
     async def run(self) -> StoredMessage:
         """Ask, show, save. Faults end up in the message, not in an exception."""
-        painting = asyncio.create_task(self._paint())
         lag = LagMeter()
+        painting = asyncio.create_task(self._paint(lag))
         try:
             messages = await asyncio.to_thread(self._messages)
             with lag:
@@ -122,12 +123,15 @@ class Turn:
             self.ttft_s = delta.at - self._sent
         (self._text if delta.kind == "text" else self._reasoning).append(delta.text)
 
-    async def _paint(self) -> None:
+    async def _paint(self, lag: LagMeter) -> None:
         loop = asyncio.get_running_loop()
         shown = saved = 0
         saved_at = loop.time()
         while True:
+            seen = len(lag)
             await asyncio.sleep(PAINT)
+            # The paint before fell into this sleep, and how late the loop was tells how long it took.
+            await asyncio.sleep(min(RAREST, 3 * lag.worst_since(seen)) - PAINT)
             pieces = len(self._text) + len(self._reasoning)
             if pieces != shown:
                 shown = pieces

@@ -11,6 +11,7 @@ from chat_server import Say, chat_server, profile_file
 from PIL import Image
 from test_chat_screen import answered, ask, console, picture, until
 from textual.widgets import Input
+from vlmconsole.screens.chat_pictures import COMMANDS
 from vlmconsole.screens.keys import KEYS
 from vlmconsole.screens.widgets.composer import Question
 from vlmconsole.screens.widgets.message import MessageView
@@ -149,7 +150,7 @@ async def test_a_command_that_is_not_there_is_said_and_not_sent(tmp_path: Path, 
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, typed)
-            said = f"no such command: {typed.split()[0]}; there are /image PATH or URL and /adapter NAME"
+            said = f"no such command: {typed.split()[0]}; there are {COMMANDS}"
             await until(lambda: said in str(screen.query_one("#notice").render()))
             assert screen.composer.question.text == typed
             assert server.requests == []

@@ -22,7 +22,7 @@ from textual.signal import Signal
 import vlmconsole.screens
 from vlmconsole.lab import Lab
 from vlmconsole.screens.pastes import tame_pastes
-from vlmconsole.screens.table import SCREENS, load_screen
+from vlmconsole.screens.table import SCREENS, import_screen, is_imported, load_screen
 from vlmconsole.screens.terminal import Drawing, drawing_for, heal_terminal
 from vlmconsole.screens.terminal_mark import TerminalMark
 from vlmconsole.screens.theme import DARK, LIGHT
@@ -137,6 +137,14 @@ class ConsoleApp(App[None]):
         return dict(found)
 
     def action_screen(self, name: str) -> None:
+        """Show a screen; one that was never shown is imported first, beside the loop: keys and answers go on."""
+        if is_imported(name):
+            self.switch_mode(name)
+        else:
+            self.run_worker(self._first_shown(name), name="screen", group="screen", exclusive=True)
+
+    async def _first_shown(self, name: str) -> None:
+        await asyncio.to_thread(import_screen, name)
         self.switch_mode(name)
 
     def action_toggle_theme(self) -> None:

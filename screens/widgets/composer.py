@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
@@ -12,6 +14,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static, TextArea
 from vlmconsole.screens.keys import bindings
+from vlmconsole.screens.widgets.field import InOrder
 
 from vlmconsole.runs.plain import one_line
 
@@ -19,17 +22,22 @@ if TYPE_CHECKING:
     from vlmconsole.vision.images import Picture
 
 
-class Question(TextArea):
+FAULT = "fault"  # what a notice is about that goes when a question can be sent again
+PASTE_WAIT = 1.0  # seconds that keys wait at most until a paste before them has been looked at
+
+
+class Question(InOrder, TextArea):
     """The text itself. Enter sends; a paste stays whole, line ends and all."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(("composer",), "chat")
 
     class Pasted(Message):
-        """A paste that may be paths; `text` is inserted as text unless somebody takes it."""
+        """A paste that may be paths. Who takes it sets `taken` when its words stand: keys wait for that."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
+            self.taken = asyncio.Event()
 
     class Emptied(Message):
         """Backspace in an empty question: the last chip goes."""
@@ -43,20 +51,27 @@ class Question(TextArea):
     async def _on_paste(self, event: events.Paste) -> None:
         event.prevent_default()
         event.stop()
-        self.post_message(self.Pasted(event.text))
+        pasted = self.Pasted(event.text)
+        self.post_message(pasted)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(pasted.taken.wait(), PASTE_WAIT)
 
     async def _on_key(self, event: events.Key) -> None:
-        # TextArea would take Enter as a new line and Backspace as its own; both mean more here.
-        if event.key == "enter":
-            event.prevent_default()
-            event.stop()
-            await self.run_action("send")
-        elif event.key == "backspace" and not self.text:
+        # Enter, which a TextArea would take as a new line, is a binding of this class.
+        if event.key == "backspace" and not self.text:
             event.prevent_default()
             event.stop()
             self.post_message(self.Emptied())
-        else:
-            await super()._on_key(event)
+
+    def gone(self, text: str) -> None:
+        """Take away what was sent. What was typed after its Enter stays."""
+        rest = self.text.removeprefix(text) if self.text.startswith(text) else ""
+        self.load_text(rest)
+        self.move_cursor(self.document.end)
+
+    def replace_all(self, text: str) -> None:
+        """Put `text` in the place of what stands, so that an undo brings that back."""
+        self.replace(text, (0, 0), self.document.end)
 
     def action_newline(self) -> None:
         self.insert("\n")
@@ -98,6 +113,11 @@ class Composer(Vertical):
             super().__init__()
             self.text = text
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._about = ""
+        self._said: dict[str, tuple[str, str]] = {}
+
     def compose(self) -> ComposeResult:
         yield Horizontal(id="chips")
         with Horizontal(id="entry"):
@@ -121,9 +141,24 @@ class Composer(Vertical):
         await chips.mount_all([Chip(index, picture, tokens) for index, (picture, tokens) in enumerate(pictures)])
         chips.display = bool(pictures)
 
-    def notice(self, text: str = "", style: str = "$muted") -> None:
-        """One line under the question: an error, or what is being waited for. Text from outside is made inert."""
-        self.query_one("#notice", Static).update(Content(text).stylize(style) if text else Content(""))
+    def notice(self, text: str = "", style: str = "$muted", about: str = "") -> None:
+        """One line under the question: an error, or what is being waited for. Text from outside is made inert.
+
+        One that is `about` something goes when `withdraw` says that it is over.
+        """
+        self._about = about
+        self._say("notice", text, style)
+
+    def withdraw(self, about: str) -> None:
+        """Take the notice away if it is about that."""
+        if about and self._about == about:
+            self.notice()
 
     def budget(self, text: str, style: str = "$muted") -> None:
-        self.query_one("#budget", Static).update(Content(text).stylize(style) if text else Content(""))
+        """What sending would take of the context."""
+        self._say("budget", text, style)
+
+    def _say(self, name: str, text: str, style: str) -> None:
+        if self._said.get(name) != (text, style):  # with every key: laying the screen out anew would make typing slow
+            self._said[name] = (text, style)
+            self.query_one(f"#{name}", Static).update(Content(text).stylize(style) if text else Content(""))

@@ -11,6 +11,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
+from vlmconsole.screens.widgets.field import Field
 
 from vlmconsole.chats.records import Chat
 from vlmconsole.runs.plain import one_line
@@ -40,7 +41,7 @@ class Conversations(Vertical):
             self.text = text
 
     def compose(self) -> ComposeResult:
-        yield Input(placeholder="/ filter", id="filter", compact=True)
+        yield Field(placeholder="/ filter", id="filter", compact=True)
         yield OptionList(id="list", compact=True, markup=False)
         yield Static(id="empty")
 

@@ -14,6 +14,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 from vlmconsole.screens.keys import KEYS
 from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.prose import Prose
 
 CANCEL = Binding("escape", "cancel", "back", key_display="Esc")
@@ -62,7 +63,7 @@ class Ask(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
             yield Static(Content(self._title).stylize("bold"))
-            yield Input(self._value, compact=True)
+            yield Field(self._value, compact=True)
             yield Static(Content(self._hint or "Enter keep · Esc leave as it was").stylize("$muted"))
 
     def on_mount(self) -> None:
@@ -91,7 +92,7 @@ class Form(ModalScreen[dict[str, str] | None]):
             for key, label, value, hint in self._fields:
                 with Horizontal(classes="field"):
                     yield Static(Content(label).stylize("$muted"), classes="label")
-                    yield Input(value, placeholder=hint, compact=True, name=key)
+                    yield Field(value, placeholder=hint, compact=True, name=key)
             yield Static(Content("Tab next · Enter on the last keeps all · Esc leave as it was").stylize("$muted"))
 
     def on_mount(self) -> None:

@@ -17,6 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.figures import about, size
 
 from vlmconsole.errors import LabError
@@ -86,7 +87,7 @@ class FormLine(Vertical):
                 yield Switch(("true", "false"), self._begun, name=field.key)
             else:
                 hint = "the preset's own" if field.value else ("needed" if field.required else "none")
-                yield Input(self._begun, placeholder=hint, compact=True, name=field.key)
+                yield Field(self._begun, placeholder=hint, compact=True, name=field.key)
             limits = "" if field.kind == "choice" else field.allowed
             said = " · ".join(filter(None, (one_line(field.help, 200), " ".join(filter(None, (field.unit, limits))))))
             yield Static(Content(said).stylize("$faint"), classes="limits")

@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.figures import figure
 from vlmconsole.screens.widgets.job_detail import all_curves
 from vlmconsole.screens.widgets.job_form import takes
@@ -42,7 +43,7 @@ class PresetList(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="sheet presets"):
             yield Static(Content.assemble(("New job", "bold"), ("   from a preset", "$muted")), classes="title")
-            yield Input(placeholder="type to narrow", compact=True)
+            yield Field(placeholder="type to narrow", compact=True)
             with Horizontal(id="choice"):
                 yield OptionList(compact=True, markup=False)
                 yield Static(id="preview")

@@ -11,6 +11,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
+from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.job_rows import Columns
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
@@ -112,7 +113,7 @@ class JobTable(Vertical):
     def __init__(self, clock: Callable[[], float] = time.time, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._counts, self._columns = Said(id="job-counts"), Said(id="job-columns")
-        self.field = Input(placeholder="number, name, kind or state", id="job-filter", compact=True)
+        self.field = Field(placeholder="number, name, kind or state", id="job-filter", compact=True)
         self.rows = JobRows(clock)
         self._empty = Static(EMPTY, id="job-empty")
 

@@ -10,6 +10,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input
+from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.figures import size
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
@@ -91,7 +92,7 @@ class LogView(Vertical):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._title = Said(id="log-head")
-        self.field = Input(placeholder="search the log: Enter older, ↓ newer, Esc back", id="log-search", compact=True)
+        self.field = Field(placeholder="search the log: Enter older, ↓ newer, Esc back", id="log-search", compact=True)
         self.lines = LogLines()
         self.page: LogPage | None = None
         self.found: Found = []

@@ -15,6 +15,7 @@ from textual.widgets.option_list import Option
 from vlmconsole.screens.attach import open_all
 from vlmconsole.screens.terminal import Drawing
 from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.picture import picture_view
 
 from vlmconsole.runs.plain import one_line
@@ -65,7 +66,7 @@ class Picker(ModalScreen[Path | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="sheet"):
             yield Static(id="where", classes="title")
-            yield Input(placeholder="type to narrow", compact=True)
+            yield Field(placeholder="type to narrow", compact=True)
             with Horizontal(id="choice"):
                 yield OptionList(compact=True, markup=False)
                 yield Vertical(id="preview")

@@ -11,6 +11,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
+from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
 
@@ -180,7 +181,7 @@ class RunTable(Vertical):
     def __init__(self, clock: Callable[[], float], *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._counts, self._columns = Said(id="run-counts"), Said(id="run-columns")
-        self.field = Input(placeholder="name, kind, state, verdict or files", id="run-filter", compact=True)
+        self.field = Field(placeholder="name, kind, state, verdict or files", id="run-filter", compact=True)
         self.rows = RunRows(clock)
         self._empty = Static(EMPTY, id="runs-empty")
 

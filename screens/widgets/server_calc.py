@@ -13,6 +13,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.screens.widgets.field import Field
 
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.errors import LabError
@@ -96,7 +97,7 @@ class Calculators(ModalScreen[None]):
             for key, label, value, hint in FIELDS:
                 with Horizontal(classes="field"):
                     yield Static(Content(label).stylize("$muted"), classes="label")
-                    yield Input(self._given.get(key, value), compact=True, name=key)
+                    yield Field(self._given.get(key, value), compact=True, name=key)
                     yield Static(Content(hint).stylize("$faint"), classes="hint")
             yield Static(id="worked-out")
             shell = "from a shell: vlmconsole tokens 448x336 · vlmconsole kv --model DIR"

@@ -20,6 +20,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # Embeddings, overrides and isolates reorder what a person reads ("exe.gpj"); plain direction marks do not.
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSHOWABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -30,6 +31,8 @@ def inert(text: str) -> str:
     Every line end becomes ``\\n``, direction overrides become visible as ``‹U+202E›``, and bytes of a file
     name that were no text become ``�``. Idempotent; text without such characters comes back unchanged.
     """
+    if _UNSAFE.search(text) is None:  # nearly always: an answer that streams is looked at with every paint
+        return text
     text = _COMMANDS.sub("", text)
     text = _CONTROLS.sub("", _LINE_ENDS.sub("\n", text))
     text = _BIDI.sub(lambda match: f"‹U+{ord(match[0]):04X}›", text)

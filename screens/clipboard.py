@@ -1,0 +1,91 @@
+"""The picture in this desktop's clipboard, through the tool that the desktop has for it; never over SSH."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vlmconsole.screens.terminal import under_ssh
+
+from vlmconsole.runs.plain import one_line
+from vlmconsole.vision.images import PictureError
+
+INSTEAD = "Copy a picture, or paste the path of a file."
+TIMEOUT = 5.0  # seconds that a tool may take; one that waits for a frozen window would never end
+#: In the order in which they are preferred: what loses nothing first.
+TYPES = ("image/png", "image/webp", "image/bmp", "image/tiff", "image/jpeg", "image/gif", "image/heic")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """How a desktop is asked: `types` lists what there is, `get` followed by one of them writes it out."""
+
+    program: str
+    package: str
+    types: tuple[str, ...]
+    get: tuple[str, ...]
+
+
+WAYLAND = Tool("wl-paste", "wl-clipboard", ("--list-types",), ("--no-newline", "--type"))
+X11 = Tool(
+    "xclip", "xclip", ("-selection", "clipboard", "-o", "-t", "TARGETS"), ("-selection", "clipboard", "-o", "-t")
+)
+MAC = Tool("pngpaste", "pngpaste", (), ("-",))
+
+
+def clipboard_picture(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> bytes:
+    """The bytes of the clipboard's picture, as the application put it there (a Mac's: as PNG).
+
+    Raises PictureError (with a hint what to do instead) where there is no picture or no way to it.
+    """
+    if under_ssh(environment):
+        raise PictureError(
+            "over SSH this machine's clipboard is not the one you copied into.",
+            "Save the picture there and paste its path: the line of scp that brings it is shown.",
+        )
+    tool = _tool(environment, platform)
+    if tool is None:
+        raise PictureError("there is no desktop here, so no clipboard.", "Attach a file with Ctrl+O, or paste a path.")
+    found = shutil.which(tool.program, path=environment.get("PATH"))
+    if found is None:
+        raise PictureError(
+            f"the clipboard is read with {tool.program}, which is not installed.",
+            f"Install {tool.package}, or paste the path of a file.",
+        )
+    if not tool.types:
+        return _ask(found, tool.get, "the clipboard holds no picture")
+    there = _ask(found, tool.types, "the clipboard is empty").decode("utf-8", "replace").split()
+    kind = next((kind for kind in TYPES if kind in there), None)
+    if kind is None:
+        held = one_line(", ".join(word for word in there if "/" in word)[:80]) or "nothing"
+        raise PictureError(
+            f"the clipboard holds no picture, but {held}.", "Copy a picture, or paste the path of a file."
+        )
+    return _ask(found, (*tool.get, kind), "the clipboard gave no picture")
+
+
+def _tool(environment: Mapping[str, str], platform: str) -> Tool | None:
+    if platform == "darwin":
+        return MAC
+    if environment.get("WAYLAND_DISPLAY"):
+        return WAYLAND
+    return X11 if environment.get("DISPLAY") else None
+
+
+def _ask(program: str, words: tuple[str, ...], else_said: str) -> bytes:
+    try:
+        done = subprocess.run([program, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        raise PictureError(f"the clipboard did not answer within {TIMEOUT:.0f} s.", "Copy the picture again.") from None
+    except OSError as error:
+        raise PictureError(f"{program} could not be started: {error}") from None
+    if done.returncode or not done.stdout:
+        said = one_line(done.stderr.decode("utf-8", "replace").strip(), 120)
+        raise PictureError(
+            f"{else_said}{f' ({said})' if said else ''}.", "Copy a picture, or paste the path of a file."
+        )
+    return done.stdout

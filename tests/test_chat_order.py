@@ -1,0 +1,140 @@
+"""Keys that come in a burst, pastes with an Enter after them, and what keeps the screen busy: nothing gets lost."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import Say, chat_server, profile_file
+from test_chat_screen import answered, ask, console, picture, until
+from textual import events
+from vlmconsole.screens import chat_ask, table
+from vlmconsole.screens.link import ServerLink
+from vlmconsole.screens.widgets.field import Field
+
+from vlmconsole.engines.profile import load_profiles
+from vlmconsole.runs.places import Places
+
+BURST = ("a", "b", "backspace", "c", "ctrl+u", "d", "left", "e")  # in this order: "ed"
+
+
+def burst(app: Any, keys: tuple[str, ...]) -> None:
+    """Keys as a slow line delivers them: all at once, none waiting for the one before."""
+    for key in keys:
+        app.post_message(events.Key(key, key if len(key) == 1 else None))
+
+
+def notice(screen: Any) -> str:
+    return str(screen.query_one("#notice").render())
+
+
+async def test_keys_of_a_burst_work_in_their_order(tmp_path: Path) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            burst(pilot.app, BURST)
+            await until(lambda: screen.composer.question.text == "ed")
+            await pilot.press("escape", "slash")
+            field = screen.conversations.query_one(Field)
+            burst(pilot.app, BURST)
+            await until(lambda: field.value == "ed")
+
+
+async def test_a_paste_and_the_enter_after_it_send_both(tmp_path: Path) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port, processor={"max_pixels": 50176})
+        async with console(tmp_path) as (pilot, screen):
+            pilot.app.post_message(events.Paste(str(picture(tmp_path))))
+            burst(pilot.app, ("h", "i", "enter", "o", "n"))
+            await until(lambda: answered(screen))
+            words, image = server.requests[0]["messages"][-1]["content"][::-1][:2]
+            assert (words["text"], image["type"]) == ("hi", "image_url")
+            await until(lambda: screen.composer.question.text == "on")  # typed after the Enter: the next question
+
+
+async def test_a_typed_path_is_attached_and_nothing_sent_before_it_was_seen(tmp_path: Path) -> None:
+    path = picture(tmp_path)
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port, processor={"max_pixels": 50176})
+        async with console(tmp_path) as (pilot, screen):
+            await ask(pilot, screen, f"What is in {path}?".replace("?", " please?"))
+            await until(lambda: len(screen.pending) == 1 and "Enter sends" in notice(screen))
+            assert screen.composer.question.text == "What is in please?" and server.requests == []
+            await pilot.press("enter")
+            await until(lambda: answered(screen))
+            assert len(server.requests[0]["messages"][-1]["content"]) == 2
+
+
+async def test_words_that_look_like_a_path_are_sent_with_a_second_enter(tmp_path: Path) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await ask(pilot, screen, "/nowhere/at/all.png")
+            await until(lambda: "not found: /nowhere/at/all.png; Enter once more" in notice(screen))
+            assert server.requests == []
+            await pilot.press("enter")
+            await until(lambda: answered(screen))
+            assert "/nowhere/at/all.png" in str(server.requests[0]["messages"])
+
+
+async def test_what_kept_a_question_back_is_no_longer_said_when_it_is_over(tmp_path: Path) -> None:
+    async with chat_server(Say(["a "] * 40, gap=0.02)) as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await ask(pilot, screen, "first")
+            await until(lambda: bool(screen.running))
+            await ask(pilot, screen, "second")
+            await until(lambda: "an answer is being given" in notice(screen))
+            await until(lambda: answered(screen))
+            await until(lambda: notice(screen) == "")
+            assert screen.composer.question.text == "second"
+
+
+async def test_a_server_that_does_not_count_holds_neither_keys_nor_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.sleep(60)
+
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            monkeypatch.setattr(ServerLink, "budget", never)
+            monkeypatch.setattr(chat_ask, "BUDGET_WAIT", 0.5)
+            await ask(pilot, screen, "Hi")
+            await pilot.press("escape", "question_mark")  # goes through the screen's own handlers
+            assert type(pilot.app.screen).__name__ == "KeyHelp"
+            await until(lambda: answered(screen))
+
+
+async def test_a_screen_that_imports_slowly_holds_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_screen.py").write_text(
+        "import time\nfrom textual.screen import Screen\ntime.sleep(1.5)\nclass Slow(Screen):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    real = table._entry
+    slow = table.Entry(2, "gauges", "Gauges", "slow_screen:Slow", "")
+    monkeypatch.setattr(table, "_entry", lambda name: slow if name == "gauges" else real(name))
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            begun = time.monotonic()
+            burst(pilot.app, ("f2", "x", "f2", "y"))
+            await until(lambda: screen.composer.question.text == "xy")
+            assert time.monotonic() - begun < 1.4 and pilot.app.screen is screen
+            await until(lambda: type(pilot.app.screen).__name__ == "Slow")
+    sys.modules.pop("slow_screen")
+
+
+def test_the_seconds_of_a_start_go_on_between_its_phases(tmp_path: Path) -> None:
+    link = ServerLink(load_profiles(tmp_path)["demo"], Places(tmp_path), lambda: None)
+    link._move(state="starting")
+    link._progress("loading the weights", 3.2)
+    assert link.view.long.endswith("loading the weights 3 s")
+    link._since -= 40
+    link.look()
+    assert link.view.long.endswith("loading the weights 43 s")
