@@ -86,7 +86,9 @@ class JobKind:
     ``needs_server(spec, places)`` is the profile that must serve before it starts (None: it needs none that this lab
     starts), ``serves(spec)`` the profile that the job itself serves. ``needs`` are
     the importable modules of the extra ``train`` that it cannot do without (or a function of the spec that names them),
-    so that the plan can say which are missing.
+    so that the plan can say which are missing. ``problems(spec, places, alone)`` are sentences on why the job could not
+    do what it is for, as far as that is known before it is queued; in a flow (not ``alone``) an earlier step may still
+    make what is missing.
     """
 
     name: str
@@ -99,6 +101,7 @@ class JobKind:
     needs_server: Callable[[Any, Places], str | None] | None = None
     serves: Callable[[Any], str | None] | None = None
     needs: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()
+    problems: Callable[[Any, Places, bool], list[str]] | None = None
 
     def needed(self, spec: BaseModel | None) -> tuple[str, ...]:
         """The modules that a job with these settings cannot do without; none while the settings are not known."""

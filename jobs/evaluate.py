@@ -243,6 +243,13 @@ def needs_server(spec: EvaluateSettings, places: Places) -> str | None:
     return started_by_the_lab(spec.server, places)
 
 
+def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
+    """Why the plan could not judge this evaluation, as far as that is known before it is queued."""
+    from vlmconsole.evaluation.foreseen import foreseen
+
+    return foreseen(spec, places, alone)
+
+
 def needs(spec: EvaluateSettings) -> tuple[str, ...]:
     """In-process it loads the models itself; a server has them loaded already."""
     return ("torch", "transformers", "peft") if spec.backend == "in-process" else ()
@@ -257,4 +264,5 @@ KIND = JobKind(
     devices=devices,
     needs_server=needs_server,
     needs=needs,
+    problems=problems,
 )

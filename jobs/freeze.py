@@ -29,7 +29,7 @@ def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
     places = context.places
     ledger = Ledger(places.ledger)
     plan, later = load_plan(spec.plan), [load_plan(name) for name in spec.limits]
-    for one in (plan, *later):
+    for one in {one.sha256: one for one in (plan, *later)}.values():
         limits = freeze_for_lab(one, places.home, ledger)
         context.events.note(f"the limits of {one.name} are frozen: {limits.sha256[:12]}…")
     folders = [ready(context, name) for name in spec.data]

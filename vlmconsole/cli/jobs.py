@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
+from vlmconsole.cli.common import FAILED, USAGE, as_toml, emit, fail, say, state
 from vlmconsole.cli.foreground import follow_job
 from vlmconsole.jobs.launch import log_tail
 from vlmconsole.jobs.presets import list_presets, load_preset
@@ -99,7 +99,7 @@ def _plan_lines(one: adding.Planned) -> Iterator[str]:
     job, guess = one.job, one.estimate
     yield f"{job.step + ': ' if job.step else ''}{job.title} ({job.preset}, kind {job.kind})"
     if job.kind != "flow":
-        yield from (f"  {key} = {value}" for key, value in job.spec.items())
+        yield from (f"  {key} = {as_toml(value)}" for key, value in job.spec.items() if value is not None)
         yield f"  device: {', '.join(job.devices) or 'none'}{', guest of server ' + job.server if job.server else ''}"
     if job.options.get("environment"):
         yield f"  environment: {job.options['environment']}"
@@ -172,7 +172,7 @@ def show(number: Number) -> None:
         "steps": [line_of(step) for step in store.steps(number)],
         "log_tail": tail,
     }
-    lines = [line(one), *(f"  {key} = {item}" for key, item in one.job.spec.items())]
+    lines = [line(one), *(f"  {k} = {as_toml(v)}" for k, v in one.job.spec.items() if v is not None)]
     lines += [f"  attempt {old.number}: {old.state} {old.reason or ''}  {old.run or ''}" for old in attempts]
     lines += [f"  step {step['step']}: job {step['id']}, {step['state']}" for step in value["steps"]]
     lines += [f"  | {text}" for text in tail] + ([f"run: {one.job.run}"] if one.job.run else [])

@@ -26,6 +26,14 @@ class Source:
     folder: Path | None
     recipe: Recipe | None
 
+    @property
+    def name(self) -> str:
+        """The dataset's own name, by which plans and adapters know it."""
+        if self.recipe is not None:
+            return self.recipe.name
+        assert self.folder is not None
+        return str(read_manifest(self.folder).get("name"))
+
 
 @dataclass(frozen=True)
 class Promised:

@@ -133,7 +133,7 @@ def _plan_step(step: Step, sets: Sequence[str], places: Places, queue: dict[str,
     """One step; ``queue`` is the flow's own [queue] table, which each step's preset may overrule."""
     preset = load_preset(step.preset, places)
     preset = replace(preset, spec=merge(preset.spec, step.set), queue={**queue, **preset.queue})
-    one = _plan_one(preset, sets, places)
+    one = _plan_one(preset, sets, places, alone=False)
     after = sources(step.set)
     for text in step.after:
         name, _, mode = text.partition(":")
@@ -143,11 +143,14 @@ def _plan_step(step: Step, sets: Sequence[str], places: Places, queue: dict[str,
     return Planned(replace(one.job, step=step.name), one.estimate, tuple(after.items()), missing=one.missing)
 
 
-def _plan_one(preset: Preset, sets: Sequence[str], places: Places) -> Planned:
+def _plan_one(preset: Preset, sets: Sequence[str], places: Places, alone: bool = True) -> Planned:
     kind = load_kind(preset.kind)
     options = _options(preset)
     spec = lay_over(preset, sets)
     model = _check(kind, spec, preset.name)
+    problems = kind.problems(model, places, alone) if kind.problems and model else []
+    if problems:  # better now than after an hour
+        raise PresetError(f"{preset.name}: {'; '.join(problems)}")
     settings = model.model_dump(mode="json") if model else spec
     devices = options.devices
     if devices is None:

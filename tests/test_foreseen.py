@@ -1,0 +1,107 @@
+"""What makes an evaluation unfit for its plan is said when it is planned, not after an hour; settings as TOML."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomlkit
+from audited import PLAN, SmallLab
+from vlmconsole.jobs.presets import PresetError, load_preset
+
+from vlmconsole.cli.common import as_toml
+from vlmconsole.evaluation.foreseen import foreseen
+from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.gates.bind import bind, freeze_for_lab
+from vlmconsole.gates.rules import parse_plan
+from vlmconsole.queue.adding import plan as planned
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> SmallLab:
+    return SmallLab(tmp_path / "home")
+
+
+def told(lab: SmallLab, change: dict[str, Any], alone: bool = True, **settings: Any) -> list[str]:
+    path = lab.places.home / "mini-plan.toml"
+    path.write_text(tomlkit.dumps({**PLAN, **change}))
+    asked = {"data": ["mini"], "plan": str(path), "after_adapter": "some", **settings}
+    return foreseen(EvaluateSettings.model_validate(asked), lab.places, alone)
+
+
+GROUPS = PLAN["groups"]
+CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"data": ["naming"]}, "judges pictures of mini, not of naming"),
+    ({}, {"data": ["nosuch"]}, "There is no dataset and no recipe called 'nosuch'"),
+    ({"data": {"recipes": ["naming"]}}, {"data": ["naming"]}, "needs the split test-regular, which naming lacks"),
+    (
+        {"groups": [{**GROUPS[0], "n": 9}, GROUPS[1]], "generations": {"evaluation": 22}},
+        {},
+        "mini:test-regular has 4 pictures, mini-plan wants 9",
+    ),
+    (
+        {"groups": [{**GROUPS[0], "split": "dev", "n": 3}, GROUPS[1]], "generations": {"evaluation": 10}},
+        {},
+        "mini:dev is a dev split",
+    ),
+    (
+        {"conditions": {"max_tokens": 64}},
+        {"max_new_tokens": 32},
+        "wants max_tokens = 64, this evaluation would have 32",
+    ),
+    ({"conditions": {"seed": 42}}, {"seed": 7}, "wants seed = 42, this evaluation would have 7"),
+    ({}, {"diagnostic": "mini:train"}, "promises no answers about training pictures"),
+    (
+        {"generations": {"evaluation": 12, "training_diagnostic": 8}},
+        {"diagnostic": "mini:train"},
+        "mini:train has 4 pictures, mini-plan promises 8 diagnostic answers",
+    ),
+    ({}, {"plan": "repair-15-tinny"}, "Did you mean repair-15-tiny?"),
+    ({}, {"plan": "0123456789ab"}, "No plan was ever frozen as 0123456789ab"),
+]
+
+
+@pytest.mark.parametrize(("change", "settings", "said"), CASES, ids=[case[2][:40] for case in CASES])
+def test_what_the_plan_cannot_judge_is_foreseen(
+    lab: SmallLab, change: dict[str, Any], settings: dict[str, Any], said: str
+) -> None:
+    found = told(lab, change, **settings)
+    assert any(said in text for text in found), found
+
+
+def test_nothing_is_held_against_a_fitting_evaluation_nor_against_what_a_flow_will_make(lab: SmallLab) -> None:
+    assert told(lab, {}) == []
+    assert told(lab, {}, alone=False, data=["mini-2"]) == []
+    assert told(lab, {}, alone=False, plan="${freeze.frozen}") == []
+
+
+def test_development_answers_of_another_number_and_another_before_are_foreseen(lab: SmallLab) -> None:
+    trained = lab.train()
+    adapter = str(trained.file("adapter"))
+    assert (
+        "left 6 development answers, mini-plan promises 5"
+        in told(lab, {"generations": {"evaluation": 12, "development": 5}}, after_adapter=adapter)[0]
+    )
+    frozen = freeze_for_lab(
+        bind(parse_plan(PLAN, "test"), [lab.dataset], before_adapter="one sha256:aa"), lab.places.home, lab.ledger
+    )
+    assert told(lab, {}, plan=frozen.sha256) == ["the frozen mini-plan compares with one sha256:aa, not with the base"]
+    lab.remake("dev", lambda rows: rows[::-1])
+    assert any("the frozen mini-plan is bound to" in text for text in told(lab, {}, plan=frozen.sha256))
+
+
+def test_planning_and_queueing_refuse_it(lab: SmallLab) -> None:
+    sets = ["data=['naming']", "after_adapter=some"]
+    with pytest.raises(PresetError, match="eval-sft-tiny: sft-7-tiny judges pictures of sft-expand-tiny, not"):
+        planned(load_preset("eval-sft-tiny"), sets, lab.places)
+    assert planned(load_preset("eval-sft-tiny"), ["after_adapter=some"], lab.places)
+
+
+def test_settings_are_shown_as_a_preset_writes_them() -> None:
+    value = {"on": True, "text": 'say "a"', "n": 3, "x": 1e-3, "list": [1, "b"], "in": {"a b": False, "gone": None}}
+    lines = "\n".join(f"{key} = {as_toml(item)}" for key, item in value.items())
+    assert tomllib.loads(lines) == {**value, "in": {"a b": False}}
+    assert as_toml({}) == "{}" and "None" not in json.dumps(lines)

@@ -1,0 +1,135 @@
+"""What can be known of an evaluation before it runs: whether its plan could judge it at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vlmconsole.counting.dataset import manifest_digest, read_manifest
+from vlmconsole.counting.ready import Promised, Source, look_up, promised
+from vlmconsole.counting.rows import DataError
+from vlmconsole.counting.textvqa_data import NAME as TEXTVQA
+from vlmconsole.counting.textvqa_data import PICTURES
+from vlmconsole.errors import LabError
+from vlmconsole.evaluation.items import DIAGNOSTIC
+from vlmconsole.evaluation.planned import identity_of
+from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.gates.frozen import is_frozen, read_frozen_plan
+from vlmconsole.gates.ledger import Ledger
+from vlmconsole.gates.rules import Plan, load_plan
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+
+LATER = "${"  # of a result that an earlier step of a flow will give
+
+
+def foreseen(settings: EvaluateSettings, places: Places, alone: bool) -> list[str]:
+    """Sentences on why the plan named could judge nothing of this evaluation; [] when nothing is known against it.
+
+    `alone`: no step of a flow runs before it, so that a dataset that is not there will not be there.
+    """
+    name = settings.plan
+    if not name or LATER in name:
+        return []
+    try:
+        frozen = is_frozen(name)
+        plan = read_frozen_plan(name, places.home, Ledger(places.ledger)) if frozen else load_plan(name)
+    except LabError as error:
+        return [f"{error.message} {error.hint}".strip()]
+    return [
+        *_of_data(plan, settings, places, alone),
+        *_of_conditions(plan, settings),
+        *_of_generations(plan, settings, places),
+        *_of_before(plan, settings, places),
+    ]
+
+
+def _of_data(plan: Plan, settings: EvaluateSettings, places: Places, alone: bool) -> Iterator[str]:
+    splits: dict[str, tuple[str, Promised]] = {}
+    names: list[str] = []
+    unknown = False
+    for given in settings.data:
+        if given == TEXTVQA and settings.textvqa and not (places.datasets / TEXTVQA).exists():
+            names.append(TEXTVQA)  # made of the shards when it starts
+            splits.setdefault(TEXTVQA, (TEXTVQA, Promised("test", PICTURES)))
+            continue
+        try:
+            source = look_up(given, places.datasets)
+            names.append(source.name)
+            for split, about in promised(given, places.datasets).items():
+                splits.setdefault(split, (source.name, about))
+        except LabError as error:
+            if alone or not isinstance(error, DataError):
+                yield f"{error.message} {error.hint}".strip()
+            unknown = True
+            continue
+        yield from _changed(plan, source)
+    if names and not unknown and names[0] not in plan.data.recipes:
+        yield f"{plan.name} judges pictures of {' or '.join(plan.data.recipes)}, not of {names[0]}"
+        return
+    for group in plan.groups:
+        if group.split not in splits:
+            if not unknown:
+                there = ", ".join(names)
+                yield f"the group {group.name} of {plan.name} needs the split {group.split}, which {there} lacks"
+            continue
+        dataset, found = splits[group.split]
+        if found.role != "test":
+            yield f"{dataset}:{group.split} is a {found.role} split: gates judge on tests only"
+        elif found.n is not None and found.n != group.n:
+            yield f"{dataset}:{group.split} has {found.n} pictures, {plan.name} wants {group.n}"
+
+
+def _changed(plan: Plan, source: Source) -> Iterator[str]:
+    wanted = plan.data.digests.get(source.name)
+    if wanted is not None and source.folder is not None:
+        now = manifest_digest(read_manifest(source.folder))
+        if now != wanted:
+            yield f"the dataset {source.name} is {now[:12]}… now, the frozen {plan.name} is bound to {wanted[:12]}…"
+
+
+def _of_conditions(plan: Plan, settings: EvaluateSettings) -> Iterator[str]:
+    given = {"seed": settings.seed, "max_tokens": settings.max_new_tokens, "temperature": 0.0}
+    for key, wanted in plan.conditions.items():
+        if key in given and given[key] != wanted:
+            yield f"{plan.name} wants {key} = {wanted}, this evaluation would have {given[key]}"
+
+
+def _of_generations(plan: Plan, settings: EvaluateSettings, places: Places) -> Iterator[str]:
+    wanted = plan.generations.training_diagnostic
+    if settings.diagnostic and not wanted:
+        yield f"{plan.name} promises no answers about training pictures, and a diagnostic of {DIAGNOSTIC} is set"
+    elif settings.diagnostic:
+        name, _, split = settings.diagnostic.partition(":")
+        try:
+            found = promised(name, places.datasets).get(split)
+        except LabError:
+            found = None  # told with the data, or made by an earlier step
+        if found is not None and found.n is not None and found.n < wanted:
+            yield f"{settings.diagnostic} has {found.n} pictures, {plan.name} promises {wanted} diagnostic answers"
+    wanted = plan.generations.development
+    made = _developed(settings, places) if wanted else 0
+    if made and made != wanted:
+        yield f"the training of {settings.after_adapter} left {made} development answers, {plan.name} promises {wanted}"
+
+
+def _developed(settings: EvaluateSettings, places: Places) -> int:
+    """Development answers that the training of the tested adapter left in this lab; 0 where that is not known."""
+    from vlmconsole.training.adapters import AdapterError, find_adapter
+
+    if not settings.after_adapter or LATER in settings.after_adapter:
+        return 0
+    try:
+        origin = find_adapter(places, settings.after_adapter).provenance
+    except AdapterError:
+        return 0
+    run = RunFolder(places.runs / origin.run) if origin is not None and origin.run else None
+    paths = sorted(run.path.glob("dev-epoch*.jsonl")) if run is not None else []
+    return sum(1 for path in paths for _ in RunFolder(path.parent).read_jsonl(path.name))
+
+
+def _of_before(plan: Plan, settings: EvaluateSettings, places: Places) -> Iterator[str]:
+    if plan.before_adapter is None or LATER in settings.before_adapter:
+        return
+    now = identity_of(settings.before_adapter, places)
+    if now != plan.before_adapter:
+        yield f"the frozen {plan.name} compares with {plan.before_adapter}, not with {now or 'the base'}"
