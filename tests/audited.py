@@ -25,6 +25,7 @@ from tokenizers import Tokenizer
 from vlmconsole.counting.dataset import make_dataset, manifest_digest, read_manifest, read_objects
 from vlmconsole.counting.recipe import Recipe
 from vlmconsole.counting.rows import Row, read_rows, write_rows
+from vlmconsole.gates.audit import Audit
 from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run, record
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.plan import freeze
@@ -258,6 +259,14 @@ class SmallLab:
         self.evaluate()
         self.finish()
         return self
+
+
+Change = Callable[[SmallLab], None]
+
+
+def wrong(result: Audit) -> dict[str, str]:
+    """What an audit found wrong: the sentence of each finding, by its name."""
+    return {one.name: one.text for one in result.findings if one.state == "wrong"}
 
 
 def lines_of(run: RunFolder, name: str) -> list[dict[str, Any]]:

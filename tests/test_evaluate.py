@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import judged
 import pytest
+from evaluated import Bench, KilledError, Scripted
 from test_textvqa_data import many, write_shards
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.evaluate import KIND
@@ -18,90 +17,12 @@ from vlmconsole.jobs.evaluate import KIND
 from vlmconsole.counting.ready import ready
 from vlmconsole.counting.rows import DataError
 from vlmconsole.evaluation import local
-from vlmconsole.evaluation.agreement import agreement
-from vlmconsole.evaluation.answerer import Said, Who
-from vlmconsole.evaluation.evaluate import Evaluation, EvaluationError
+from vlmconsole.evaluation.evaluate import EvaluationError
 from vlmconsole.evaluation.items import choose, items_digest
-from vlmconsole.evaluation.notes import NoteError, add_note, read_notes
 from vlmconsole.evaluation.settings import EvaluateSettings
-from vlmconsole.evaluation.taking import Earlier
-from vlmconsole.gates.bind import bind, freeze_for_run
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.verdict import judge
-from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-
-
-class KilledError(BaseException):
-    """The process is gone: nothing after it runs."""
-
-
-@dataclass
-class Scripted:
-    """An answerer with chosen words. `wrong` ids get a wrong answer, `fails` ids a failed request."""
-
-    side: str
-    facts: dict[str, Any]
-    asked: list[tuple[str, str]]  # (side, id) over every attempt
-    settings: dict[str, Any] = field(default_factory=dict)
-    wrong: frozenset[str] = frozenset()
-    fails: frozenset[str] = frozenset()
-    die_after: int | None = None  # answers, over every attempt
-    who: Who = field(default_factory=lambda: Who("scripted"))
-
-    def ask(self, items: Sequence[Any]) -> list[Said]:
-        out = []
-        for item in items:
-            if self.die_after is not None and len(self.asked) >= self.die_after:
-                raise KilledError
-            self.asked.append((self.side, item.id))
-            truth = item.truth if isinstance(item.truth, str) else item.truth[0]
-            answer = None if item.id in self.fails else "no" if item.id in self.wrong else truth
-            error = "the server said 503" if answer is None else ""
-            ids = None if answer is None else list(answer.encode())
-            out.append(Said(answer, ids, item.pixel_sha256, "stop", 80, 9, 0.01, error=error))
-        return out
-
-    def conditions(self) -> Conditions:
-        adapter = "sft" if self.side == "after" else None
-        return Conditions(
-            engine="scripted", temperature=0.0, max_tokens=64, adapter=adapter, settings=self.settings or None
-        )
-
-
-@dataclass
-class Bench:
-    """A lab home with the small dataset, and evaluations over it."""
-
-    home: Path
-    asked: list[tuple[str, str]] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.dataset = judged.small_dataset(self.home)
-        self.ledger = Ledger(self.home / "ledger.jsonl")
-
-    def attempt(self, earlier: RunFolder | None = None, plan: bool = True, **changes: Any) -> tuple[RunFolder, Any]:
-        """A new attempt: the run folder and a function that answers it."""
-        more: dict[str, Any] = {} if earlier is None else {"earlier": str(earlier.path)}
-        run = RunFolder.create(
-            self.home / "runs", kind="evaluate", preset="small", spec={}, title="t", home=self.home, **more
-        )
-        settings = EvaluateSettings(data=["small"], batch=changes.pop("batch", 4), paired=changes.pop("paired", True))
-        frozen = bind(judged.plan(), [self.dataset]) if plan else None
-        if frozen is not None:
-            freeze_for_run(frozen, run, self.home, self.ledger)
-        items = choose(settings, [self.dataset], frozen)
-        facts = changes.pop("facts", {"backend": "in-process", "versions": {"torch": "1"}})
-        per_side: Callable[[str], dict[str, Any]] = changes.pop("per_side", lambda side: {})
-
-        @contextmanager
-        def opener(side: str) -> Iterator[Scripted]:
-            yield Scripted(side, **{"facts": facts, "asked": self.asked, **changes, **per_side(side)})
-
-        going_on = Earlier(earlier, items) if earlier is not None else None
-        return run, Evaluation(run, settings, items, opener, earlier=going_on, say=self.told.append)
 
 
 @pytest.fixture
@@ -304,47 +225,6 @@ def _toml(table: dict[str, Any]) -> str:
     return tomlkit.dumps(table)
 
 
-def test_notes_are_only_added_and_touch_neither_run_nor_scores(bench: Bench) -> None:
-    run, evaluation = bench.attempt()
-    evaluation.answer()
-    bench.ledger.seal(run)
-    before = judge(run, bench.ledger).to_json()
-    one = add_note(bench.home, run, "small-test-hollow-00002", "Wrong target", "took the outline for a square")
-    add_note(bench.home, run, "small-test-hollow-00002", "misread letter", side="before")
-    path = next((bench.home / "notes").iterdir())
-    path.write_bytes(path.read_bytes() + b'{"torn": ')
-    add_note(bench.home, run, "small-test-regular-00000", "wrong target")
-    found = read_notes(bench.home, run)
-    assert [(n.side, n.tag) for n in found] == [
-        ("after", "wrong target"),
-        ("before", "misread letter"),
-        ("after", "wrong target"),
-    ]
-    assert found[0] == one
-    assert bench.ledger.verify(run).status == "intact"
-    assert judge(run, bench.ledger).to_json() == before
-    for sample, tag in (("nosuch", "x"), ("small-test-hollow-00002", ""), ("small-test-hollow-00002", "a\nb")):
-        with pytest.raises(NoteError):
-            add_note(bench.home, run, sample, tag)
-
-
-def test_agreement_counts_like_answers_and_still_says_why_the_runs_may_not_be_paired(bench: Bench) -> None:
-    wrong = frozenset({"small-test-regular-00001"})
-    one, evaluation = bench.attempt(plan=False, paired=False)
-    evaluation.answer()
-    two, evaluation = bench.attempt(plan=False, paired=False, wrong=wrong, settings={"batch": 7})
-    evaluation.answer()
-    found = agreement(one, two)
-    assert (found.n, found.differing) == (30, tuple(wrong))
-    assert "29 of 30 answers are the same (96.7 %)" in found.sentence()
-    assert "Not to be paired" in found.sentence() and "batch" in found.sentence()
-    assert json.loads(json.dumps(found.to_json()))["pairable"] is False
-    assert agreement(one, one).unlike == ()
-    for text in ("3", "", '{"before": 3}'):
-        two.file("conditions.json").write_text(text)
-        assert f"{two.name} tells no conditions of before" in agreement(two, two).unlike, "alike by lack of them"
-
-
 def test_the_paired_server_changes_its_model_and_nothing_else(tmp_path: Path) -> None:
     from vlmconsole.engines import servers
     from vlmconsole.engines.profile import load_profiles
@@ -410,26 +290,6 @@ def test_a_comparison_of_a_model_with_itself_is_refused(tmp_path: Path) -> None:
         KIND.run(Context(run, Places(tmp_path)), EvaluateSettings(data=["small"]))
 
 
-def test_notes_and_agreement_on_the_command_line(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    from vlmconsole.cli import main
-
-    run, evaluation = bench.attempt(plan=False, paired=False)
-    evaluation.answer()
-
-    def told(*words: str) -> Any:
-        with pytest.raises(SystemExit) as ended:
-            main(["--home", str(bench.home), "--json", "gates", *words])
-        out = capsys.readouterr().out
-        return ended.value.code, json.loads(out) if out.strip() else None
-
-    assert told("note", run.name, "--sample", "small-test-naming-00001", "--tag", "wrong target")[0] == 0
-    code, value = told("notes", run.name)
-    assert (code, value["tags"], value["notes"][0]["side"]) == (0, {"wrong target": 1}, "before")
-    assert told("note", run.name, "--sample", "nosuch", "--tag", "x")[0] == 2
-    code, value = told("agree", run.name, run.name)
-    assert (code, value["share"], value["pairable"]) == (0, 1.0, True)
-
-
 def test_the_development_answers_of_the_training_come_along_to_be_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,34 +309,3 @@ def test_the_development_answers_of_the_training_come_along_to_be_counted(
     spec = EvaluateSettings(data=["sft-expand-tiny"], plan="sft-7-tiny", after_adapter="a")
     job._take_development(Context(run, Places(tmp_path)), spec, load_plan("sft-7-tiny"))
     assert sorted(path.name for path in run.path.glob("dev-*")) == [f"dev-epoch{n}.jsonl" for n in (2, 4, 6)]
-
-
-def test_the_spread_between_trainings_stands_beside_the_interval_over_pictures(bench: Bench) -> None:
-    from vlmconsole.errors import LabError
-    from vlmconsole.evaluation.spread import spread
-
-    def seed(number: int, wrong: int, **more: Any) -> RunFolder:
-        bad = frozenset(f"small-test-hollow-{n:05d}" for n in range(wrong))
-        sides = {
-            "before": {"wrong": frozenset(f"small-test-hollow-{n:05d}" for n in range(8))},
-            "after": {"wrong": bad, **more},
-        }
-        run, evaluation = bench.attempt(plan=False, per_side=lambda side: sides[side])
-        evaluation.answer()
-        told = run.read_json("conditions.json")
-        told["after"]["adapter"] = f"seed-{number}"
-        run.write_json("conditions.json", told)
-        return run
-
-    one, two = seed(1, 0), seed(2, 3)
-    groups = {found.group: found for found in spread([one, two])}
-    assert groups["hollow"].all_correct == (1.0, 0.7)
-    assert [round(difference, 6) for difference, _, _ in groups["hollow"].intervals] == [0.8, 0.5]
-    assert groups["regular"].all_correct == (1.0, 1.0)
-    assert "70.0–100.0 % all-correct between 2 trainings (100.0, 70.0), n = 10" in groups["hollow"].sentence()
-    with pytest.raises(LabError, match="at least two"):
-        spread([one])
-    with pytest.raises(LabError, match="the same adapter"):
-        spread([one, one])
-    with pytest.raises(LabError, match="not whole: 1 requests of after failed"):
-        spread([one, seed(3, 0, fails=frozenset({"small-test-regular-00003"}))])

@@ -22,7 +22,6 @@ from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.recipe import NAMING, Recipe
 from vlmconsole.counting.rows import DataError, Row, read_rows, schema
 from vlmconsole.counting.splits import Known, PictureIndex
-from vlmconsole.vision.images import pixel_sha256
 
 Progress = Callable[[int, int], None]
 
@@ -125,6 +124,8 @@ class _Inspector:
                     self.problems["picture hashes"].append(f"{row.uid} is in no manifest")
                     continue
                 pixels = self._picture(row, entry)
+                if not pixels:
+                    continue  # nothing can be said of what it shows
                 self._question(row)
                 self._label(row, facts.get(row.uid), entry[3], seen)
                 leaks += self._isolation(row, name, described["role"], entry[3], pixels)
@@ -152,11 +153,11 @@ class _Inspector:
             self.problems["schema"].append(f"{path.name} has other columns than verl's schema")
 
     def _picture(self, row: Row, entry: list[Any]) -> str:
-        """Compare the picture with the manifest; returns its pixel hash."""
+        """Compare the picture with the manifest; returns its pixel hash, "" when it cannot be decoded."""
         try:
-            pixels = pixel_sha256(row.image())
-        except (OSError, SyntaxError) as error:
-            self.problems["picture hashes"].append(f"{row.uid} cannot be decoded: {error}")
+            pixels = row.pixel_sha256
+        except DataError as error:
+            self.problems["picture hashes"].append(error.message.rstrip("."))
             return ""
         if row.sha256 != entry[1]:
             self.problems["picture hashes"].append(f"{row.uid}: other bytes than were made")

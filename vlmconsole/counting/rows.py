@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from vlmconsole.errors import LabError
 from vlmconsole.vision.images import pixel_sha256
@@ -46,12 +46,16 @@ class Row:
         return hashlib.sha256(self.picture).hexdigest()
 
     def image(self) -> Image.Image:
-        """The picture as 8-bit RGB."""
-        return Image.open(io.BytesIO(self.picture)).convert("RGB")
+        """The picture as 8-bit RGB. Raises DataError, naming the row, when its bytes are no whole picture."""
+        try:
+            return Image.open(io.BytesIO(self.picture)).convert("RGB")
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            said = "its bytes are no picture" if isinstance(error, UnidentifiedImageError) else error
+            raise DataError(f"The picture of {self.uid} cannot be decoded: {said}.") from None
 
     @property
     def pixel_sha256(self) -> str:
-        """Hash (hex) of the picture's RGB pixels."""
+        """Hash (hex) of the picture's RGB pixels. Raises DataError as `image`."""
         return pixel_sha256(self.image())
 
     def verl(self) -> dict[str, Any]:

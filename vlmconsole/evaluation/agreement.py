@@ -11,6 +11,7 @@ from typing import Any
 
 from vlmconsole.errors import LabError
 from vlmconsole.gates.evidence import CONDITIONS, named, unlike
+from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.samples import Sample, read_side
 from vlmconsole.runs.folder import RunFolder
 
@@ -24,6 +25,7 @@ class Agreement:
     n: int
     differing: tuple[str, ...]
     unlike: tuple[str, ...]
+    changed: tuple[str, ...] = ()  # runs that are not as they were sealed, a sentence each
 
     @property
     def share(self) -> float:
@@ -35,9 +37,9 @@ class Agreement:
         text = f"{self.n - len(self.differing)} of {self.n} answers are the same ({100 * self.share:.1f} %)"
         if self.differing:
             text += f"; they differ on {named(self.differing)}"
-        if not self.unlike:
-            return f"{text}.\nThe conditions are alike."
-        return f"{text}.\nNot to be paired: {'; '.join(self.unlike)}."
+        pairing = f"Not to be paired: {'; '.join(self.unlike)}" if self.unlike else "The conditions are alike"
+        warnings = "".join(f"\nWarning: {one}." for one in self.changed)
+        return f"{text}.\n{pairing}.{warnings}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -50,11 +52,15 @@ class Agreement:
             "differing": list(self.differing),
             "pairable": not self.unlike,
             "unlike": list(self.unlike),
+            "changed": list(self.changed),
         }
 
 
-def agreement(first: RunFolder, second: RunFolder, side: str = "before") -> Agreement:
-    """Compare one side of two evaluations. Raises LabError when they share no answered question."""
+def agreement(first: RunFolder, second: RunFolder, side: str = "before", ledger: Ledger | None = None) -> Agreement:
+    """Compare one side of two evaluations. Raises LabError when they share no answered question.
+
+    With the lab's `ledger`, a run whose files are not as they were sealed is named.
+    """
     samples = [_answered(run, side) for run in (first, second)]
     both = [i for i in samples[0] if i in samples[1] and _same_question(samples[0][i], samples[1][i])]
     if not both:
@@ -70,7 +76,18 @@ def agreement(first: RunFolder, second: RunFolder, side: str = "before") -> Agre
     # Two runs that both lack them would look alike.
     pairs = zip((first, second), conditions, strict=True)
     told += dict.fromkeys(f"{run.name} tells no conditions of {side}" for run, said in pairs if not said)
-    return Agreement((first.name, second.name), side, len(both), differing, tuple(told))
+    changed = _changed((first, second), ledger) if ledger is not None else ()
+    return Agreement((first.name, second.name), side, len(both), differing, tuple(told), changed)
+
+
+def _changed(runs: tuple[RunFolder, RunFolder], ledger: Ledger) -> tuple[str, ...]:
+    chain = ledger.read()
+    seals = [ledger.verify(run, chain) for run in runs]
+    return tuple(
+        f"{seal.run} is not as it was sealed ({seal.why})"
+        for seal in seals
+        if seal.status in ("changed", "missing", "ledger broken")
+    )
 
 
 def _conditions(run: RunFolder, side: str) -> dict[str, Any]:

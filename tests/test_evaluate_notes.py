@@ -1,0 +1,117 @@
+"""What reading the answers shows: notes that touch no score, agreement of two runs, the spread of trainings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evaluated import Bench
+
+from vlmconsole.evaluation.agreement import agreement
+from vlmconsole.evaluation.notes import NoteError, add_note, read_notes
+from vlmconsole.gates.verdict import judge
+from vlmconsole.runs.folder import RunFolder
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_notes_are_only_added_and_touch_neither_run_nor_scores(bench: Bench) -> None:
+    run, evaluation = bench.attempt()
+    evaluation.answer()
+    bench.ledger.seal(run)
+    before = judge(run, bench.ledger).to_json()
+    one = add_note(bench.home, run, "small-test-hollow-00002", "Wrong target", "took the outline for a square")
+    add_note(bench.home, run, "small-test-hollow-00002", "misread letter", side="before")
+    path = next((bench.home / "notes").iterdir())
+    path.write_bytes(path.read_bytes() + b'{"torn": ')
+    add_note(bench.home, run, "small-test-regular-00000", "wrong target")
+    found = read_notes(bench.home, run)
+    assert [(n.side, n.tag) for n in found] == [
+        ("after", "wrong target"),
+        ("before", "misread letter"),
+        ("after", "wrong target"),
+    ]
+    assert found[0] == one
+    assert bench.ledger.verify(run).status == "intact"
+    assert judge(run, bench.ledger).to_json() == before
+    for sample, tag in (("nosuch", "x"), ("small-test-hollow-00002", ""), ("small-test-hollow-00002", "a\nb")):
+        with pytest.raises(NoteError):
+            add_note(bench.home, run, sample, tag)
+
+
+def test_agreement_counts_like_answers_and_still_says_why_the_runs_may_not_be_paired(bench: Bench) -> None:
+    wrong = frozenset({"small-test-regular-00001"})
+    one, evaluation = bench.attempt(plan=False, paired=False)
+    evaluation.answer()
+    two, evaluation = bench.attempt(plan=False, paired=False, wrong=wrong, settings={"batch": 7})
+    evaluation.answer()
+    found = agreement(one, two)
+    assert (found.n, found.differing) == (30, tuple(wrong))
+    assert "29 of 30 answers are the same (96.7 %)" in found.sentence()
+    assert "Not to be paired" in found.sentence() and "batch" in found.sentence()
+    assert json.loads(json.dumps(found.to_json()))["pairable"] is False
+    assert agreement(one, one).unlike == ()
+    bench.ledger.seal(two)
+    assert agreement(one, two, ledger=bench.ledger).changed == ()
+    two.file("before.jsonl").write_text(two.file("before.jsonl").read_text() + " \n")
+    changed = agreement(one, two, ledger=bench.ledger).sentence()
+    assert f"Warning: {two.name} is not as it was sealed (changed: before.jsonl)." in changed
+    for text in ("3", "", '{"before": 3}'):
+        two.file("conditions.json").write_text(text)
+        assert f"{two.name} tells no conditions of before" in agreement(two, two).unlike, "alike by lack of them"
+
+
+def test_notes_and_agreement_on_the_command_line(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    from vlmconsole.cli import main
+
+    run, evaluation = bench.attempt(plan=False, paired=False)
+    evaluation.answer()
+
+    def told(*words: str) -> Any:
+        with pytest.raises(SystemExit) as ended:
+            main(["--home", str(bench.home), "--json", "gates", *words])
+        out = capsys.readouterr().out
+        return ended.value.code, json.loads(out) if out.strip() else None
+
+    assert told("note", run.name, "--sample", "small-test-naming-00001", "--tag", "wrong target")[0] == 0
+    code, value = told("notes", run.name)
+    assert (code, value["tags"], value["notes"][0]["side"]) == (0, {"wrong target": 1}, "before")
+    assert told("note", run.name, "--sample", "nosuch", "--tag", "x")[0] == 2
+    code, value = told("agree", run.name, run.name)
+    assert (code, value["share"], value["pairable"]) == (0, 1.0, True)
+
+
+def test_the_spread_between_trainings_stands_beside_the_interval_over_pictures(bench: Bench) -> None:
+    from vlmconsole.errors import LabError
+    from vlmconsole.evaluation.spread import spread
+
+    def seed(number: int, wrong: int, **more: Any) -> RunFolder:
+        bad = frozenset(f"small-test-hollow-{n:05d}" for n in range(wrong))
+        sides = {
+            "before": {"wrong": frozenset(f"small-test-hollow-{n:05d}" for n in range(8))},
+            "after": {"wrong": bad, **more},
+        }
+        run, evaluation = bench.attempt(plan=False, per_side=lambda side: sides[side])
+        evaluation.answer()
+        told = run.read_json("conditions.json")
+        told["after"]["adapter"] = f"seed-{number}"
+        run.write_json("conditions.json", told)
+        return run
+
+    one, two = seed(1, 0), seed(2, 3)
+    groups = {found.group: found for found in spread([one, two])}
+    assert groups["hollow"].all_correct == (1.0, 0.7)
+    assert [round(difference, 6) for difference, _, _ in groups["hollow"].intervals] == [0.8, 0.5]
+    assert groups["regular"].all_correct == (1.0, 1.0)
+    assert "70.0–100.0 % all-correct between 2 trainings (100.0, 70.0), n = 10" in groups["hollow"].sentence()
+    with pytest.raises(LabError, match="at least two"):
+        spread([one])
+    with pytest.raises(LabError, match="the same adapter"):
+        spread([one, one])
+    with pytest.raises(LabError, match="not whole: 1 requests of after failed"):
+        spread([one, seed(3, 0, fails=frozenset({"small-test-regular-00003"}))])

@@ -1,0 +1,75 @@
+"""Shipped plans and what a plan must be: limits, hashes, groups that its recipes make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import judged
+import pytest
+from judged import plan
+
+from vlmconsole.counting.recipe import load_recipe
+from vlmconsole.errors import LabError
+from vlmconsole.gates.rules import PlanError, load_plan, parse_plan, plan_names
+
+# --- plans ----------------------------------------------------------------------------------------------
+
+
+def test_the_labs_fifteen_gates_are_exactly_its_own() -> None:
+    lab = load_plan("lab-15")
+    found = {(gate.group, gate.metric): (gate.sign, gate.limit) for gate in lab.gates}
+    floors = {"regular": 0.85, "variants": 0.8, "scattered": 0.8, "dense": 0.7, "hollow": 0.75, "high": 0.6}
+    expected: dict[tuple[str, str], tuple[str, float]] = {
+        (group, "all_correct"): (">=", floor) for group, floor in floors.items()
+    }
+    for group in ("regular", "variants", "scattered", "dense", "textvqa"):
+        expected[(group, "partial_drop")] = ("<=", 5.0)
+    for group in ("hollow", "high"):
+        expected[(group, "partial")] = (">=", 0.8)
+        expected[(group, "partial_gain_ci_low")] = (">", 0.0)
+    assert found == expected and len(lab.gates) == 15
+    assert lab.generations.total == 1600 and all(group.n == 64 for group in lab.groups)
+    twin = load_plan("repair-15-tiny")
+    swapped = {(g.group.replace("naming", "textvqa"), g.metric): (g.sign, g.limit) for g in twin.gates}
+    assert swapped == expected
+    assert twin.group("naming").base_at_least == 0.8
+
+
+def test_every_shipped_plan_fits_its_recipes_and_says_whose_it_is() -> None:
+    assert {"lab-15", "sft-7", "repair-15-tiny", "sft-7-tiny"} <= set(plan_names())
+    for name in plan_names():
+        shipped = load_plan(name)
+        assert "our own" in shipped.whose or shipped.whose == "the reference lab's own list"
+        for recipe in shipped.data.recipes:
+            splits = {split.name: split for split in load_recipe(recipe).splits}
+            for group in shipped.groups:
+                if group.scorer != "textvqa":
+                    assert sum(part.size or 0 for part in splits[group.split].parts) == group.n
+    assert len(load_plan("sft-7").gates) == 7 and load_plan("sft-7").generations.total == 1056
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"gates": [{"group": "nope", "metric": "all_correct", "at_least": 0.5}]}, "nope"),
+        ({"gates": [{"group": "regular", "metric": "all_correct", "at_most": 0.5}]}, "at_least"),
+        ({"gates": [{"group": "regular", "metric": "speed", "at_least": 0.5}]}, "metric"),
+        ({"generations": {"evaluation": 7}}, "the groups make 60"),
+        ({"limit": 3}, "limit"),
+        ({"gates": []}, "gates"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused_with_the_key(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        parse_plan({**judged.PLAN, **change}, "test")
+
+
+def test_anything_that_changes_in_a_plan_changes_its_hash() -> None:
+    for change in ({"title": "x"}, {"resamples": 998}, {"seeds": {"training": [2]}}, {"conditions": {}}):
+        assert plan(**change).sha256 != plan().sha256
+
+
+def test_an_unknown_plan_names_the_nearest() -> None:
+    with pytest.raises(LabError) as caught:
+        load_plan("lab-14")
+    assert "lab-15" in caught.value.hint
