@@ -147,6 +147,7 @@ KEYS: tuple[Key, ...] = (
     Key("l", "log", "log", "Its log", "l", "reading", True, "servers"),
     Key("c", "calc", "calculators", "Visual tokens and KV cache, with the maths", "c", "reading", True, "servers"),
     Key("u", "use", "use", "Let it answer in the chat", "u", "reading", True, "servers"),
+    Key("e", "effect", "effect", "Whether its adapters change an answer at all", "e", "reading", False, "servers"),
     Key("F", "flush", "flush", "Empty its prefix cache", "F", "reading", False, "servers"),
     Key("right_square_bracket", "pane(1)", "pane", "Pane to the right", "]", "reading", True, "servers"),
     Key("left_square_bracket", "pane(-1)", "pane", "Pane to the left", "[", "reading", False, "servers"),

@@ -27,6 +27,7 @@ from vlmconsole.screens.widgets.server_list import ServerList
 from vlmconsole.screens.widgets.server_sheet import ServerSheet
 from vlmconsole.screens.widgets.topbar import TopBar
 
+from vlmconsole.engines.effect import Effect
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.errors import LabError
 from vlmconsole.queue.server_desk import Line, Look, ServerDesk
@@ -56,6 +57,8 @@ class ServersScreen(LookingScreen):
         self.found = Look()
         self.pane = 0
         self.doing: dict[str, str] = {}  # profile → what is being done with it, and its phase
+        #: What was found of its adapters, by profile and when that server was started.
+        self._effects: dict[tuple[str, float | None], dict[str, Effect]] = {}
         self._desk: ServerDesk | None = None
         self._thread = ThreadPoolExecutor(1, "servers")  # the queue's connection belongs to one thread
         self._trouble = ""
@@ -124,7 +127,8 @@ class ServersScreen(LookingScreen):
                 self.look()  # the cursor went on meanwhile
             return
         doing = self.doing.get(line.profile.name, "")
-        self.sheet.show(sheet, " · ".join(filter(None, (doing, found.quiet))))
+        effects = self._effects.get((line.profile.name, line.status.since), {})
+        self.sheet.show(sheet, " · ".join(filter(None, (doing, found.quiet))), effects)
         page = self.log_view.page
         same = page is not None and sheet.log is not None and page.path == sheet.log.path
         if not same:
@@ -179,6 +183,9 @@ class ServersScreen(LookingScreen):
             return state in ("stopped", "ended", "unreachable") and self._ours(line)
         if action in ("stop", "restart"):
             return state in ("ready", "starting", "unreachable") and self._ours(line)
+        if action == "effect":
+            effective = self.found.sheet.effective if self.found.sheet is not None else None
+            return effective is not None and bool(effective.adapters)
         if action in ("flush", "use"):
             return state == "ready" if action == "flush" else line is not None
         return super().check_action(action, parameters)
@@ -325,6 +332,23 @@ class ServersScreen(LookingScreen):
             self.notify(inert(str(error)), severity="error", markup=False)
             return
         self.notify(f"{name}: {inert(done.why)}", severity="information" if done.ok else "warning", markup=False)
+
+    def action_effect(self) -> None:
+        """e: whether its adapters change an answer at all; a server may take a name and answer with its base."""
+        line = self.line
+        if line is None:
+            return
+        if self.found.quiet:
+            self.notify(inert(self.found.quiet), severity="warning", markup=False)
+            return
+        name, since = line.profile.name, line.status.since
+
+        def asked(desk: ServerDesk) -> str:
+            self._effects[name, since] = found = desk.effects(name)
+            told = "; ".join(f"{one_line(adapter, 60)}: {effect.state}" for adapter, effect in found.items())
+            return f"{name}: {told or 'names no adapter any more'}"
+
+        in_background(self, partial(self._do, name, "asking base and adapter the same", asked), f"do-{name}")
 
     def action_use(self) -> None:
         """u: let it answer in the chat."""

@@ -19,6 +19,7 @@ from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.engines.servers import Ready
+from vlmconsole.queue.server_desk import ServerDesk
 from vlmconsole.runs.places import Places
 from vlmconsole.training import adapters
 from vlmconsole.training.adapters import AdapterError
@@ -64,6 +65,18 @@ async def test_mlx_changes_its_answers_as_torch_does(mlx_server: Ready, places: 
         assert {named for _, named in told} == {f"taught sha256:{taught.sha256}"}
         # The next question names no adapter: the server must not go on with the last one.
         assert await ask(client, 0, None) == (plain[0].strip(), None)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_the_servers_own_adapters_are_asked_for_their_effect(mlx_server: Ready, places: Places) -> None:
+    """As the servers screen does it: by the names that the server itself gives."""
+    (places.servers / "there.toml").write_text(f'engine = "mlx"\nbase_url = "{mlx_server.profile.base_url}"\n')
+    async with ChatClient(mlx_server.profile) as client:
+        taught = select("taught", client.profile, "float32", places)
+        await client.glance([Message("user", "Hello")], taught, 1)  # so that it is loaded
+    found = await asyncio.to_thread(ServerDesk(places).effects, "there")
+    assert [effect.state for effect in found.values()] == ["effect verified"], found
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from vlmconsole.screens.widgets.server_calc import Calculators, shape_for, worke
 from vlmconsole.app import ConsoleApp
 from vlmconsole.engines.compared import capacity, compare_settings
 from vlmconsole.engines.costs import cost_said
+from vlmconsole.engines.effect import Effect
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile, save_profile
 from vlmconsole.engines.servers import ServerStatus, wanted_settings
@@ -243,6 +244,22 @@ def pictured(places: Places, theme: str) -> tuple[ConsoleApp, Callable[[Pilot[No
         await pilot.pause(0.3)
 
     return app, run
+
+
+async def test_an_adapter_is_shown_with_its_effect_once_it_was_asked_for(places: Places) -> None:
+    app, run = pictured(places, "dark")
+    with held(places):
+        async with app.run_test(size=(120, 40)) as pilot:
+            await run(pilot)
+            screen = pilot.app.screen
+            assert isinstance(screen, ServersScreen)
+            assert "? sft-expand   effect not asked" in seen(pilot)
+            why = "another greedy answer to the same question"
+            screen._effects["sglang-remote", None] = {
+                "sft-expand": Effect("effect verified", why, "a", "b", (None, None, None))
+            }
+            screen._show(made_up(places))
+            await until(lambda: f"✓ sft-expand   effect verified: {why}" in seen(pilot))
 
 
 @pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.slow)])

@@ -141,7 +141,7 @@ class ConsoleApp(App[None]):
         if is_imported(name):
             self.switch_mode(name)
         else:
-            self.run_worker(self._first_shown(name), name="screen", group="screen", exclusive=True)
+            self.run_worker(partial(self._first_shown, name), name="screen", group="screen", exclusive=True)
 
     async def _first_shown(self, name: str) -> None:
         await asyncio.to_thread(import_screen, name)

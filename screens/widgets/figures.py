@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len, set_cell_size
+
 BARS = "▁▂▃▄▅▆▇"  # not the full block: curves on neighbouring lines must not grow together
+
+
+def fitted(text: str, width: int, *, right: bool = False) -> str:
+    """`text` in exactly `width` cells of a terminal: 写 takes two, é with a combining accent one."""
+    missing = width - cell_len(text)
+    if missing < 0:
+        return set_cell_size(text, max(0, width - 1)) + "…"[:width]
+    return " " * missing + text if right else text + " " * missing
 
 
 def figure(value: float) -> str:

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from textual import events
 from textual.content import Content
 from textual.message import Message
+from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.screens.widgets.lines import LineView
 
 from vlmconsole.gates.desk import Case, Entry
@@ -143,7 +144,7 @@ class GateRows(Picked[Judged | Gate]):
         known = isinstance(item, Judged)
         sign, style = (MARKS[judged.verdict], STYLES[judged.verdict]) if known else ("·", "$muted")
         pieces: list[Content | str | tuple[str, str]] = [
-            " ", (sign, style), " ", f"{one_line(gate.group, 9):<9} ", (f"{measure:<14} ", "$muted"),
+            " ", (sign, style), " ", f"{fitted(one_line(gate.group), 9)} ", (f"{measure:<14} ", "$muted"),
             f"{judged.limit_text.replace(' points', ' pts'):>9}",
         ]  # fmt: skip
         if not known:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from textual.content import Content
-from vlmconsole.screens.widgets.figures import bar
+from vlmconsole.screens.widgets.figures import bar, fitted
 
 from vlmconsole.queue.desk import Row, duration
 from vlmconsole.queue.model import Job
@@ -101,7 +101,7 @@ class Columns:
             return Content.assemble((row.verdict, VERDICTS[row.verdict][1]), (" · ", "$muted"), when)
         device = devices(job)
         if job.serves and row.progress is None:
-            said = one_line(f"serves {job.serves}", self.bar + 13).ljust(self.bar + 13)
+            said = fitted(one_line(f"serves {job.serves}"), self.bar + 13)
             return Content.assemble((said, "$muted"), "  ", device)
         over = row.progress
         if job.kind == "flow" and over is not None and over.share is not None and over.total is not None:
@@ -118,8 +118,8 @@ class Columns:
         left = progress.left(now)
         time_left = (duration(left) if left is not None else "").rjust(6)
         if progress.share is None:
-            done = one_line(f"{progress.done:g} {progress.unit}", self.bar + 5)
-            return Content.assemble(done.ljust(self.bar + 5), "  ", time_left)
+            done = fitted(one_line(f"{progress.done:g} {progress.unit}"), self.bar + 5)
+            return Content.assemble(done, "  ", time_left)
         full, empty = bar(progress.share, self.bar)
         return Content.assemble(
             (full, "$accent"), (empty, "$faint"), f" {int(100 * progress.share):>3}%", "  ", time_left

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from textual import events
 from textual.content import Content
 from textual.message import Message
 from vlmconsole.screens.widgets.figures import figure as short
-from vlmconsole.screens.widgets.figures import sparkline
+from vlmconsole.screens.widgets.figures import fitted, sparkline
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.run_drawings import (
     FigureLine,
@@ -68,17 +69,17 @@ def _curves(told: Told, width: int) -> list[FigureLine]:
     curves = [curve for curve in told.curves if curve.points]
     if not curves:
         return []
-    longest = max(len(one_line(curve.name, 30)) for curve in curves)
+    longest = max(cell_len(one_line(curve.name, 30)) for curve in curves)
     made = heading("Curves", "first, last, course")
     for curve in curves:
         values = [value for _, value in curve.points]
         unit = f" {one_line(curve.unit, 8)}" if curve.unit else ""
         said = f"{short(values[0]):>10} {short(curve.last):>10}{unit}"
-        room = max(4, width - longest - len(said) - 4)
+        room = max(4, width - longest - cell_len(said) - 4)
         made.append(
             FigureLine(
                 Content.assemble(
-                    (f"{one_line(curve.name, 30):<{longest}}", "$muted"),
+                    (fitted(one_line(curve.name, 30), longest), "$muted"),
                     said,
                     "  ",
                     (sparkline(values, min(room, 48)), "$accent"),
@@ -105,12 +106,12 @@ def _part(part: Table | Plot | Facts | Prose | Pictures, width: int) -> list[Fig
         for line in part.lines:
             made += wrapped(inert(line), width, STYLES.get(part.kind, ""))
     elif isinstance(part, Facts):
-        longest = min(max((len(name) for name, _ in part.rows), default=0), width // 2)
+        longest = min(max((cell_len(name) for name, _ in part.rows), default=0), width // 2)
         for name, value in part.rows:
             value = one_line(value, 400)
             label = one_line(name, longest)
-            if longest + 2 + len(value) <= width:
-                made.append(FigureLine(Content.assemble((f"{label:<{longest}}  ", "$muted"), value)))
+            if longest + 2 + cell_len(value) <= width:
+                made.append(FigureLine(Content.assemble((f"{fitted(label, longest)}  ", "$muted"), value)))
                 continue
             made.append(FigureLine(Content(label).stylize("$muted")))
             made += wrapped(value, width - 2, "")
@@ -125,17 +126,14 @@ def _table(table: Table, width: int) -> list[FigureLine]:
     """Columns as wide as they need to be; texts give way where there is no room, figures never."""
     rows = [[one_line(value, 120) for value in row] for row in table.rows[:MOST_ROWS]]
     heads = [column.name for column in table.columns]
-    sizes = [max([len(heads[at]), *(len(row[at]) for row in rows)]) for at in range(len(heads))]
+    sizes = [max([cell_len(heads[at]), *(cell_len(row[at]) for row in rows)]) for at in range(len(heads))]
     texts = [at for at, column in enumerate(table.columns) if not column.figures]
     while sum(sizes) + 2 * len(sizes) > width and any(sizes[at] > 8 for at in texts):
         widest = max(texts, key=lambda at: sizes[at])
         sizes[widest] -= 1
 
     def line(values: Sequence[str]) -> str:
-        cells = []
-        for at, value in enumerate(values):
-            cut = value if len(value) <= sizes[at] else value[: sizes[at] - 1] + "…"
-            cells.append(f"{cut:>{sizes[at]}}" if table.columns[at].figures else f"{cut:<{sizes[at]}}")
+        cells = (fitted(value, sizes[at], right=table.columns[at].figures) for at, value in enumerate(values))
         return "  ".join(cells)
 
     made = [FigureLine(Content(line(heads)).stylize("$faint"))]

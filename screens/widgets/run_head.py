@@ -37,6 +37,7 @@ def head(row: Line | None, told: Told | None, now: float) -> Content:
     if row.verdict:
         pieces.append((f" · {row.verdict}", "bold"))
     pieces.append((f"\n{row.title or row.kind}", "$muted"))
+    pieces.append((f"\n{inert(row.name)}", "$faint"))  # whole: the table cuts it, a command and a colleague need it
     if row.wrong:
         pieces.append((f"\n✗ damaged: {row.wrong} in {one_line(row.path)}", "$error"))
     if row.reason and row.state != "done":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
@@ -11,6 +12,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.screens.widgets.figures import fitted
 
 from vlmconsole.measure.compare import COMPARED, Comparison, Row, Side, compare_sides, shown
 from vlmconsole.reports.parts import UNKNOWN, figure
@@ -151,15 +153,17 @@ class ComparisonSheet(ModalScreen[None]):
 def _differences(found: Comparison, width: int) -> list[Content]:
     """Every condition that differs, both values in full."""
     rows = [(one.label, one_line(shown(one.key, one.a)), one_line(shown(one.key, one.b))) for one in found.differs]
-    labels, left = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
-    if labels + left + max(len(row[2]) for row in rows) + 8 > width:
+    labels, left, rest = (max(cell_len(row[at]) for row in rows) for at in range(3))
+    if labels + left + rest + 8 > width:
         return [
             line
             for label, a, b in rows
             for line in (Content(f"  {label}").stylize("$muted"), Content(f"    a  {a}"), Content(f"    b  {b}"))
         ]
     lines = [Content(f"  {'':<{labels}}  {'a':<{left}}  b").stylize("$faint")]
-    return lines + [Content.assemble((f"  {label:<{labels}}  ", "$muted"), f"{a:<{left}}  {b}") for label, a, b in rows]
+    return lines + [
+        Content.assemble((f"  {label:<{labels}}  ", "$muted"), f"{fitted(a, left)}  {b}") for label, a, b in rows
+    ]
 
 
 def _bars(rows: list[Row], names: int, width: int) -> list[Content]:

@@ -12,6 +12,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
 from vlmconsole.screens.widgets.field import Field
+from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
 
@@ -137,8 +138,8 @@ class RunRows(LineView):
         seal, seal_style = SEALS.get(row.seal, (row.seal, "$warning"))
         return Content.assemble(
             (f"{sign} ", style),
-            f"{_cut(row.preset, names):<{names}}  ",
-            (f"{_cut(said, room):<{room}}", tone),
+            f"{fitted(row.preset, names)}  ",
+            (fitted(said, room), tone),
             (f"{when(row.started, now):>{BEGAN}}", "$muted"),
             (f"{took:>{span}}" if span else "", "$muted"),
             (f"  {seal:<{SEAL}}", seal_style),
@@ -164,10 +165,6 @@ def _said(row: Line) -> tuple[str, str]:
         return row.verdict, "$error"
     tone = "$warning" if row.verdict in DOUBTFUL else "$muted"
     return row.verdict or row.said, tone
-
-
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: max(0, room - 1)] + "…"
 
 
 class RunTable(Vertical):

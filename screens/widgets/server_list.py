@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
 from textual import events
 from textual.content import Content
 from textual.message import Message
@@ -58,8 +59,8 @@ class ServerList(LineView):
     def line(self, y: int, width: int) -> Content:
         name, engine, state, _ = _told(self.lines[y])
         sign, style = SIGNS[state]
-        longest = min(24, max(len(line.profile.name) for line in self.lines))
-        shown = Content(one_line(name, longest)).truncate(longest, ellipsis=True, pad=True)
+        longest = min(24, max(cell_len(line.profile.name) for line in self.lines))
+        shown = Content(one_line(name)).truncate(longest, ellipsis=True, pad=True)
         return Content.assemble(
             " ",
             (sign, style),

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
+from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.screens.widgets.server_list import SIGNS
 
 from vlmconsole.engines.compared import Setting
+from vlmconsole.engines.effect import Effect
 from vlmconsole.engines.servers import NAMES
 from vlmconsole.queue.desk import duration
 from vlmconsole.queue.server_desk import Sheet
 from vlmconsole.runs.plain import inert, one_line
 
 STATES = {"same": (" ", ""), "differs": ("≠", "$warning"), "unknown": (" ", "$muted")}
+EFFECTS = {"effect verified": ("✓", "$accent"), "no effect seen": ("✗", "$warning")}
 Piece = Content | str | tuple[str, str]
 
 
@@ -27,16 +32,20 @@ class ServerSheet(VerticalScroll):
         super().__init__(id=id)
         self._head, self._settings, self._rest = (Said(id=f"server-{part}") for part in ("head", "settings", "rest"))
         self._sheet: Sheet | None = None
+        self._quiet = ""
+        self._effects: Mapping[str, Effect] = {}
 
     def compose(self) -> ComposeResult:
         yield from (self._head, self._settings, self._rest)
 
     def on_resize(self) -> None:
         if self._sheet is not None:
-            self.show(self._sheet)
+            self.show(self._sheet, self._quiet, self._effects)
 
-    def show(self, sheet: Sheet | None, quiet: str = "") -> None:
-        self._sheet = sheet
+    def show(self, sheet: Sheet | None, quiet: str = "", effects: Mapping[str, Effect] | None = None) -> None:
+        """`effects` of the adapters that were asked about, by the server's names for them."""
+        effects = effects or {}
+        self._sheet, self._quiet, self._effects = sheet, quiet, effects
         if sheet is None:
             self._head.say(Content("no server profile; a file in the lab's servers folder makes one").stylize("$muted"))
             self._settings.say(Content(""))
@@ -44,7 +53,7 @@ class ServerSheet(VerticalScroll):
             return
         self._head.say(_head(sheet, quiet))
         self._settings.say(_table(sheet.settings, max(40, self.scrollable_content_region.width or self.size.width - 4)))
-        self._rest.say(_rest(sheet))
+        self._rest.say(_rest(sheet, effects))
 
 
 def _head(sheet: Sheet, quiet: str) -> Content:
@@ -72,32 +81,34 @@ def _table(settings: tuple[Setting, ...], width: int) -> Content:
     told = [line for line in settings if line.wanted or line.read]
     if not told:
         return Content("\nno setting is known").stylize("$muted")
-    named = min(30, max(len(line.name) for line in told))
-    asked = min(22, max(6, *(len(line.wanted) for line in told)))
+    named = min(30, max(cell_len(line.name) for line in told))
+    asked = min(22, max(6, *(cell_len(line.wanted) for line in told)))
     room = max(10, width - named - asked - 6)
     lines = [Content(f"\n  {'setting':<{named}}  {'wanted':<{asked}}  read back").stylize("$faint")]
     for line in told:
         sign, style = STATES[line.state]
         read = one_line(line.read or "not told", 200)
-        pieces: list[Piece] = [(f"{sign} ", style), (f"{one_line(line.name, named):<{named}}  ", "$muted")]
-        pieces += [f"{one_line(line.wanted or '–', asked):<{asked}}  ", (read, style)]
+        pieces: list[Piece] = [(f"{sign} ", style), (f"{fitted(one_line(line.name), named)}  ", "$muted")]
+        pieces += [f"{fitted(one_line(line.wanted or '–'), asked)}  ", (read, style)]
         if line.note:
             pieces.append((f" {one_line(line.note, 200)}", "$muted"))
         lines.append(Content.assemble(*pieces).truncate(named + asked + 6 + room, ellipsis=True))
     return Content("\n").join(lines)
 
 
-def _rest(sheet: Sheet) -> Content:
+def _rest(sheet: Sheet, effects: Mapping[str, Effect]) -> Content:
     pieces: list[Piece] = []
     effective = sheet.effective
     if effective is None and sheet.unread and sheet.line.status.state == "ready":  # else the state says it already
         pieces.append((f"\nnot read back: {one_line(sheet.unread, 400)}", "$muted"))
     if effective is not None:
-        names = ", ".join(one_line(name, 60) for name in effective.adapters)
-        pieces += [("\nadapters  ", "$muted"), names or ("none loaded", "$muted")]
-        if names:
+        pieces += [("\nadapters  ", "$muted"), "" if effective.adapters else ("none loaded", "$muted")]
+        for name in effective.adapters:
             # A server may take a name and answer with its base all the same.
-            pieces.append(("   named by the server; whether one has an effect, an evaluation tells", "$faint"))
+            found = effects.get(name)
+            sign, style = ("?", "$muted") if found is None else EFFECTS[found.state]
+            told = "effect not asked; e asks base and adapter the same" if found is None else str(found)
+            pieces += [(f"\n{sign} ", style), one_line(name, 60), (f"   {one_line(told, 300)}", "$muted")]
         pieces.append((f"\n{one_line(effective.cached_rule, 400)}", "$muted"))
         pieces += [(f"\n{one_line(note, 400)}", "$muted") for note in effective.notes]
     pieces += [(f"\n⚠ {one_line(warning, 400)}", "$warning") for warning in sheet.line.profile.warnings()]

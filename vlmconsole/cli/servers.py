@@ -176,7 +176,8 @@ def _table(console: Console, rows: list[dict[str, Any]]) -> None:
 
     table = Table(box=None, pad_edge=False)
     for title in ("", "name", "engine", "state", "address", "what"):
-        table.add_column(title, overflow="fold")
+        # What is copied from here stays in one piece; the words beside it go on below.
+        table.add_column(title, overflow="fold", no_wrap=title in ("name", "state", "address"))
     for row in rows:
         said = [MARKS[row["state"]], row["name"], row["engine"], row["state"], row["base_url"] or "–"]
         table.add_row(*(Text(str(cell)) for cell in (*said, row["why"] or row["title"])))

@@ -10,13 +10,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import vlmconsole.assets
+from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.engines import servers
+from vlmconsole.engines.chat import ChatClient
 from vlmconsole.engines.compared import Setting, compare_settings
 from vlmconsole.engines.costs import cost_said
+from vlmconsole.engines.effect import Effect, effect
 from vlmconsole.engines.effective import EffectiveSettings, Flushed
 from vlmconsole.engines.faraway import fetch_log, is_far
 from vlmconsole.engines.launch import LaunchError, Progress
+from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ProfileError, ServerProfile, load_profiles
+from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.engines.servers import Ready, ServerStatus
 from vlmconsole.errors import LabError
 from vlmconsole.queue import process
@@ -28,6 +34,7 @@ from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.logfile import LogPage
 from vlmconsole.runs.places import Places
+from vlmconsole.vision.images import open_picture
 
 OTHERS = 10.0  # seconds between two questions to a server that is not chosen
 SETTLED = 15.0  # seconds after which the chosen server's settings are read back again
@@ -191,6 +198,13 @@ class ServerDesk:
         """Empty its prefix cache, and say whether it really did."""
         return asyncio.run(servers.flush(servers.reachable(self._profile(name), self.places)))
 
+    def effects(self, name: str) -> dict[str, Effect]:
+        """Ask base and adapter the same, for each adapter that the server itself names. Raises LabError.
+
+        mlx-vlm loads the base and then the adapter anew for it, and everyone else's requests wait meanwhile.
+        """
+        return asyncio.run(_effects(servers.reachable(self._profile(name), self.places)))
+
     def _profile(self, name: str) -> ServerProfile:
         profiles = load_profiles(self.places.servers, problems=[])
         if name not in profiles:
@@ -203,6 +217,18 @@ async def bring(profile: ServerProfile, places: Places, told: Progress | None = 
     if is_far(profile) and profile.launch is not None:
         return await servers.start_far(profile, places, told)
     return await ensure_served(profile, places, told)
+
+
+async def _effects(profile: ServerProfile) -> dict[str, Effect]:
+    sample = open_picture(Path(vlmconsole.assets.__file__).parent / "pictures" / "scene-regular.png")
+    question = [Message("user", COUNT_PROMPT, (sample,))]
+    client = ChatClient(profile)
+    try:
+        await client.prepare()
+        names = client.settings.adapters if client.settings is not None else ()
+        return {name: await effect(client, SelectedAdapter(name, name), question) for name in names}
+    finally:
+        await client.aclose()
 
 
 def _alone(job: Job) -> bool:
