@@ -13,7 +13,7 @@ if __name__ == "__main__":
 
 import pytest
 from hostile import HOSTILE
-from test_images import REFUSED, RIGHT
+from test_images_odd import REFUSED, RIGHT
 from vlmconsole.screens.widgets.blocks import layout
 from vlmconsole.screens.widgets.markdown import markdown_blocks
 

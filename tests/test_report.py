@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import CHROMIUM
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -29,9 +30,6 @@ TAGS = frozenset(
     {"html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "h3", "h4", "p", "nav", "ol", "ul", "li"}
     | {"a", "span", "section", "div", "table", "thead", "tbody", "tr", "th", "td", "figure", "figcaption", "img", "pre"}
     | {"svg", "line", "text", "circle", "polyline", "rect", "g"}
-)
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
 )
 
 
@@ -290,12 +288,12 @@ def test_ticks_cover_the_values_and_are_few(low: float, span: float) -> None:
     assert 2 <= len(found) <= 9
 
 
-@pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine")
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 @pytest.mark.timeout(120)
 def test_a_real_browser_shows_it_without_a_word_on_its_console(places: Places, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     save.save([run_of(places, GRID), run_of(places, PROBE), hostile_run(places)], places, "html", out)
-    words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    words = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     words += ["--enable-logging=stderr", "--v=0", "--virtual-time-budget=2000", "--dump-dom", out.as_uri()]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr[-2000:]

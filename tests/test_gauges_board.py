@@ -1,0 +1,139 @@
+"""Series and the board: percentiles, gaps, memory, what a tile says of itself."""
+
+import gc
+import random
+import statistics
+
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metrics_server import Clock
+
+from vlmconsole.cli.gauges import sparkline
+from vlmconsole.gauges.board import LATE, Board
+from vlmconsole.gauges.figures import Batch, Figure, Mark, title_of
+from vlmconsole.gauges.series import COARSE, FINE, Series
+
+# -- series ------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60))
+@settings(max_examples=80, deadline=None)
+def test_percentiles_agree_with_the_standard_library(values: list[float]) -> None:
+    series = Series(fine=80)
+    for at, value in enumerate(values):
+        series.push(at, value)
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    assert series.quantiles(len(values)) == (pytest.approx(cuts[49], abs=1e-6), pytest.approx(cuts[94], abs=1e-6))
+
+
+def test_a_series_keeps_an_hour_of_points_and_a_day_of_minutes() -> None:
+    series = Series()
+    for second in range(2 * FINE):
+        series.push(second, float(second % 60))
+    assert len(series.points()) == FINE and series.points()[0][0] == FINE
+    bands = series.bands(0)
+    assert len(bands) == 2 * FINE // 60 - 1, "the minute under way is left out"
+    assert (bands[0].at, bands[0].low, bands[0].mean, bands[0].high) == (0, 0, pytest.approx(29.5), 59)
+    p50, p95 = series.quantiles(2 * FINE - 1)
+    assert p50 == pytest.approx(29.5, abs=0.5) and p95 == pytest.approx(56, abs=1)
+    for bad in (float("nan"), float("inf")):
+        series.push(9999, bad)
+    assert series.newest == (2 * FINE - 1, float((2 * FINE - 1) % 60))
+
+
+def test_a_sparkline_shows_gaps_as_gaps() -> None:
+    series = Series()
+    for second in [0, 1, 2, 50, 51]:
+        series.push(second, 10.0 * second)
+    line = series.sparkline(60, seconds=60, width=6)
+    assert line == [pytest.approx(10), None, None, None, None, pytest.approx(505)]
+    assert sparkline(tuple(line)) == "▁    █"
+
+
+def test_28800_ticks_with_flat_memory() -> None:
+    """Eight hours at 1 Hz: after the rings are full not one byte more is kept."""
+    board, chance = Board(Clock()), random.Random(7)
+    keys = [f"made.{index}" for index in range(3)]
+
+    def tick(at: int) -> None:
+        figures = {key: Figure(chance.random(), note=f"note {at}") for key in keys}
+        board.take(Batch("made", float(at), figures, (Mark(at, f"mark {at}"),)))
+
+    def held() -> tuple[int, int]:
+        gc.collect()
+        return len(gc.get_objects()), psutil.Process().memory_info().rss
+
+    for at in range(4000):
+        tick(at)
+    before = held()
+    for at in range(4000, 28800):
+        tick(at)
+    after = held()
+    assert after[0] - before[0] < 100, "objects pile up"
+    assert after[1] - before[1] < 2 * 1024**2, f"{after[1] - before[1]} bytes more"
+    series = board.series("made.0")
+    assert series is not None and len(series.points()) == FINE and len(series.bands(0)) == min(COARSE, 28800 // 60 - 1)
+
+
+# -- board -------------------------------------------------------------------------------------------------------
+
+
+def test_a_tile_says_its_source_its_age_and_why_it_is_empty() -> None:
+    clock = Clock(100.0)
+    board = Board(clock)
+    board.expect("server", ("server.running", "server.ttft"))
+    tile = board.snapshot().tiles["server.running"]
+    assert (tile.value, tile.state, tile.age_s, tile.why) == (None, "missing", None, "waiting for its first answer")
+    board.take(
+        Batch(
+            "server",
+            100.0,
+            {"server.running": Figure(4, total=4, age_s=0.5), "server.ttft": Figure(None, note="no request")},
+        )
+    )
+    clock.at = 101.0
+    tiles = board.snapshot().tiles
+    running, ttft = tiles["server.running"], tiles["server.ttft"]
+    assert (running.value, running.total, running.state, running.age_s) == (4, 4, "ok", pytest.approx(1.5))
+    assert (ttft.value, ttft.state, ttft.why) == (None, "none", "no request")
+    board.take(Batch("server", 101.5, missing="nothing answers at http://x"))
+    clock.at = 102.0
+    running = board.snapshot().tiles["server.running"]
+    assert (running.value, running.state, running.why) == (4, "missing", "nothing answers at http://x")
+    clock.at = 100.0 + LATE + 0.1
+    assert board.snapshot().tiles["server.running"].value is None, "an old figure must not pass for one of now"
+
+
+def test_a_source_that_hangs_is_said_to_by_the_board() -> None:
+    clock = Clock(0.0)
+    board = Board(clock)
+    board.expect("gpu", ("gpu0.memory",))
+    board.expect("slow", ("slow.figure",), slow=10)
+    board.take(Batch("gpu", 0.0, {"gpu0.memory": Figure(1.0)}))
+    board.take(Batch("slow", 0.0, {"slow.figure": Figure(1.0)}), slow=10)
+    clock.at = 3.5
+    states = board.snapshot().sources
+    assert states["gpu"].state == "missing" and "no answer for" in states["gpu"].why
+    assert states["slow"].state == "ok"
+
+
+def test_samples_give_the_quantiles_of_requests_not_of_ticks() -> None:
+    clock = Clock(10.0)
+    board = Board(clock)
+    for at, samples in ((1.0, (0.1, 0.2)), (2.0, (0.9,))):
+        board.take(Batch("own", at, {"own.ttft": Figure(samples[-1], samples=samples)}))
+    board.take(Batch("own", 9.5))  # it answers, without a new request
+    tile = board.snapshot().tiles["own.ttft"]
+    assert (tile.value, tile.p50, tile.age_s) == (0.9, pytest.approx(0.2), pytest.approx(8.0))
+
+
+def test_titles_of_gpus_here_and_elsewhere() -> None:
+    assert title_of("gpu0.memory") == ("GPU memory 0", "bytes")
+    assert title_of("gpu1.mig2.use") == ("GPU use 1.mig2", "share")
+    assert title_of("gpu0@box.lab.example.power") == ("GPU power 0@box.lab.example", "W")
+    assert title_of("other") == ("other", "")
+
+
+# -- polling -----------------------------------------------------------------------------------------------------

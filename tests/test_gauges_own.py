@@ -1,0 +1,185 @@
+"""What feeds the gauges on this machine: own requests, running jobs, the machine itself; and the command."""
+
+import json
+from pathlib import Path
+
+import pytest
+from metrics_server import Clock
+
+from vlmconsole.chats.store import ChatStore
+from vlmconsole.cli import main
+from vlmconsole.cli.gauges import said
+from vlmconsole.engines.profile import make_profile
+from vlmconsole.gauges.feed import RequestFeed
+from vlmconsole.gauges.figures import SourceError
+from vlmconsole.gauges.machine import HostSource, NvidiaSource, parse_vm_stat
+from vlmconsole.gauges.requests import OwnRequests
+from vlmconsole.gauges.sources import default_sources
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
+
+# -- series ------------------------------------------------------------------------------------------------------
+
+
+def own(tmp_path: Path, tick: Clock, feed: RequestFeed | None = None) -> OwnRequests:
+    return OwnRequests(tmp_path / "runs", tmp_path / "chats.sqlite", feed, clock=tick, wall=Clock(5000.0))
+
+
+def test_what_is_fed_in_becomes_figures(tmp_path: Path) -> None:
+    feed, tick = RequestFeed(), Clock(0.0)
+    source = own(tmp_path, tick, feed)
+    source.read()
+    with feed.request() as done, feed.request():
+        tick.at = 1.0
+        assert source.read().figures["own.in_flight"].value == 2
+        done(ttft_s=0.2, tpot_s=0.01, output_tokens=100)
+    with feed.request() as done:
+        done(ttft_s=None, tpot_s=None, output_tokens=None)
+    tick.at = 2.0
+    figures = source.read().figures
+    assert figures["own.in_flight"].value == 0
+    assert figures["own.ttft"].samples == (0.2,)
+    assert figures["own.throughput"].value == pytest.approx(50)
+    assert "1 answers told no token count" in figures["own.throughput"].note
+    tick.at = 3.0
+    assert "own.ttft" not in source.read().figures
+    tick.at = 12.5
+    assert source.read().figures["own.throughput"].value == 0
+    source.close()
+
+
+def test_answers_of_a_chat_in_another_process_are_seen(tmp_path: Path) -> None:
+    tick = Clock(0.0)
+    store = ChatStore(tmp_path / "chats.sqlite", tmp_path / "pictures")
+    chat = store.new_chat()
+    answer = {"timing": {"ttft_s": 0.3, "tpot_s": 0.02}, "usage": {"completion_tokens": 40}}
+    old = store.add(chat.id, "assistant", "", state="streaming")
+    store.finish(old.id, text="old", state="done", answer=answer)
+    source = own(tmp_path, tick)
+    assert "own.ttft" not in source.read().figures, "what was answered before is not of now"
+    new = store.add(chat.id, "assistant", "", state="streaming")
+    tick.at = 1.0
+    assert source.read().figures["own.in_flight"].value == 1
+    store.finish(new.id, text="new", state="done", answer=answer)
+    quick = store.add(chat.id, "assistant", "", state="streaming")  # begins and ends between two readings
+    store.finish(quick.id, text="x", state="stopped", answer={"timing": {"ttft_s": 0.5}, "usage": {}})
+    tick.at = 2.0
+    figures = source.read().figures
+    assert sorted(figures["own.ttft"].samples) == [0.3, 0.5]
+    assert figures["own.in_flight"].value == 0
+    assert figures["own.throughput"].value == pytest.approx(20)
+    tick.at = 3.0
+    assert "own.ttft" not in source.read().figures
+    source.close()
+    store.close()
+
+
+def test_a_running_job_is_followed_with_its_conditions_and_marks(tmp_path: Path) -> None:
+    tick = Clock(0.0)
+    run = RunFolder.create(tmp_path / "runs", kind="bench", preset="main", spec={}, title="Main", home=tmp_path)
+    run.set_state("running")
+    run.write_json("conditions.json", {"client_concurrency": 4, "model": "tiny", "cache": None})
+    run.events.emit("request", ttft_s=9.0, output_tokens=1)
+    source = own(tmp_path, tick)
+    source.read()
+    run.events.emit("request", ttft_s=0.25, tpot_s=0.01, output_tokens=128)
+    run.events.emit("request", ttft_s="NaN", tpot_s=True, output_tokens="many")
+    run.events.metric("in_flight", 4)
+    run.events.metric("client_lag_s", 0.0011)
+    run.events.emit("mark", text="cell 3")
+    run.events.progress(3, 9, "cell")
+    tick.at = 1.0
+    batch = source.read()
+    assert batch.figures["own.ttft"].samples == (0.25,)
+    assert batch.figures["own.in_flight"].value == 4 and batch.figures["own.lag"].value == 0.0011
+    assert [mark.text for mark in batch.marks] == ["cell 3"]
+    assert batch.job is not None and batch.job["run"] == run.name
+    assert batch.job["conditions"] == {"client_concurrency": 4, "model": "tiny"}
+    assert batch.job["progress"]["done"] == 3
+    run.set_state("done")
+    tick.at = 7.0
+    batch = source.read()
+    assert batch.job is None and batch.figures["own.lag"].value is None and batch.figures["own.in_flight"].value == 0
+    source.close()
+
+
+# -- the machine -------------------------------------------------------------------------------------------------
+
+
+def test_this_machine_and_its_cards(tmp_path: Path) -> None:
+    source = HostSource(tmp_path)
+    source.read()
+    figures = source.read().figures
+    cpu, memory, disk = (figures[key] for key in source.keys)
+    assert cpu.value is not None and 0 <= cpu.value <= 1
+    for figure in (memory, disk):
+        assert figure.value is not None and figure.total is not None and 0 < figure.value < figure.total
+    try:
+        assert "gpu0.memory" in NvidiaSource().read().figures
+    except SourceError as error:
+        assert error.message.startswith("no NVIDIA GPU: ") and len(error.message) > len("no NVIDIA GPU: ")
+
+
+def test_vm_stat_of_a_mac_is_read() -> None:
+    """Written after Apple's format; not run on a Mac."""
+    text = """Mach Virtual Memory Statistics: (page size of 16384 bytes)
+Pages free:                               12345.
+Pages active:                            250000.
+Pages inactive:                          240000.
+Pages speculative:                         1000.
+Pages wired down:                        110000.
+Pages purgeable:                           2000.
+Pages stored in compressor:              300000.
+Pages occupied by compressor:             90000.
+"""
+    assert parse_vm_stat(text) == (250000 + 110000 + 90000) * 16384
+    with pytest.raises(SourceError):
+        parse_vm_stat("something else")
+
+
+# -- the command -------------------------------------------------------------------------------------------------
+
+
+def run_cli(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    return int(ended.value.code or 0)
+
+
+def test_gauges_once_as_json_is_one_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_cli("--home", str(tmp_path), "gauges", "--json", "--record", str(tmp_path / "r.jsonl")) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert whole["tiles"]["host.memory"]["value"] > 0 and whole["tiles"]["host.memory"]["source"] == "host"
+    assert whole["tiles"]["own.in_flight"]["value"] == 0
+    assert whole["sources"]["server"]["state"] == "missing" and "not started" in whole["sources"]["server"]["why"]
+    assert run_cli("--home", str(tmp_path), "gauges", "--once", "--replay", str(tmp_path / "r.jsonl")) == 0
+    shown = capsys.readouterr().out
+    assert "RAM" in shown and "GiB" in shown and "server: the server demo is not started" in shown
+
+
+def test_gauges_of_a_profile_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_cli("--home", str(tmp_path), "gauges", "--once", "--server", "nope") == 2
+    assert "no server profile 'nope'" in capsys.readouterr().err
+
+
+def test_figures_are_said_as_people_read_them() -> None:
+    assert [said(0.1643, "s"), said(2.456, "s"), said(0.87, "share"), said(22870000000, "bytes")] == [
+        "164 ms",
+        "2.46 s",
+        "87 %",
+        "21.3 GiB",
+    ]
+    assert [said(341.2, "tok/s"), said(1234.5, "tok/s"), said(4, ""), said(None, "s")] == [
+        "341 tok/s",
+        "1,234 tok/s",
+        "4",
+        "",
+    ]
+
+
+def test_default_sources_follow_the_profile(tmp_path: Path) -> None:
+    profile = make_profile(
+        {"name": "far", "engine": "sglang", "base_url": "http://127.0.0.1:1", "ssh_host": "me@box:2222"}
+    )
+    names = [source.name for source in default_sources(Places(tmp_path), profile)]
+    assert names[:4] == ["own", "server", "gpu", "host"] and names[-1] == "gpu@me@box"
