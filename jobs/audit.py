@@ -22,6 +22,9 @@ class AuditSpec(Spec):
 def run(context: Context, spec: AuditSpec) -> dict[str, Any]:
     """Write ``audit.json`` here and beside the audited run's other audits; the verdict is the summary's."""
     target = _target(context, spec.run)
+    title = str(target.job().get("title") or "")
+    which = " (the newest finished evaluation)" if spec.run == "last" else ""
+    context.events.note(f"auditing {target.name}: {title}{which}")
     steps = 0
 
     def tick(text: str) -> None:
@@ -40,7 +43,7 @@ def run(context: Context, spec: AuditSpec) -> dict[str, Any]:
             context.events.note(f"{one.name}: {one.text}", "error")
     counts = value["counts"]
     context.events.note(f"{target.name}: {result.verdict}, {counts['ok']} of {len(result.findings)} hold")
-    summary: dict[str, Any] = {"run": target.name, "verdict": result.verdict, **counts}
+    summary: dict[str, Any] = {"run": target.name, "title": title, "verdict": result.verdict, **counts}
     if spec.replay:
         summary["replay"] = _replay(context, target, spec.sample)
     return summary

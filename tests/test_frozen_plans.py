@@ -20,7 +20,7 @@ from vlmconsole.gates.audit_evaluation import audit_freezing
 from vlmconsole.gates.audit_lineage import audit_parents, audit_replay
 from vlmconsole.gates.audit_pictures import Shelves
 from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run
-from vlmconsole.gates.frozen import is_frozen, read_frozen_plan
+from vlmconsole.gates.frozen import changed_plans, is_frozen, read_frozen_plan
 from vlmconsole.gates.plan import FrozenError
 from vlmconsole.gates.rules import PlanError, parse_plan
 from vlmconsole.gates.trained import Freezing, freezing, span
@@ -68,7 +68,10 @@ def test_a_frozen_plan_is_refused_once_it_its_data_or_its_before_changed(lab: Sm
     for name in (told["frozen"], str(path)):
         with pytest.raises(FrozenError, match="was changed after it was frozen"):
             plan_for(name, [lab.dataset], "", lab.places)
+    (changed,) = changed_plans(lab.places.home, lab.ledger.read())
+    assert path.name in changed and "was changed" in changed
     path.write_bytes(whole)
+    assert changed_plans(lab.places.home, lab.ledger.read()) == []
 
     lab.remake("test-regular", lambda rows: [rows[1], rows[0], *rows[2:]])
     with pytest.raises(PlanError, match=r"The dataset mini is .* now; mini-plan was frozen for"):

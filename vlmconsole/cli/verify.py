@@ -6,6 +6,7 @@ import typer
 
 from vlmconsole.cli.common import FAILED, emit, state
 from vlmconsole.gates.evidence import PLAN, frozen_when
+from vlmconsole.gates.frozen import changed_plans
 from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
 from vlmconsole.gates.trained import Freezing, freezing
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
@@ -21,7 +22,10 @@ def register(app: typer.Typer) -> None:
 def verify(
     run: Annotated[str, typer.Argument(help="a run's name, a part of it, a path, or `last`; without: all")] = "",
 ) -> None:
-    """Say of each run whether it is intact, changed (which file) or missing. Exit 1 when one is not intact."""
+    """Say of each run, and of each plan frozen for the lab, whether it is intact, changed or missing.
+
+    Of a judged run it also says when its plan was frozen against its training. Exit 1 when one is not intact.
+    """
     places = state.lab.places
     ledger = Ledger(places.ledger)
     chain = ledger.read()
@@ -35,6 +39,7 @@ def verify(
         folders = [*present, *gone]
     verdicts = [ledger.verify(folder, chain) for folder in folders]
     plans = [_freezing(folder, places, chain) for folder in folders]
+    altered = [] if run else changed_plans(places.home, chain)
     bad = [one for one in verdicts if one.status not in MARKS]
     value = {
         "ledger": {"path": str(ledger.path), "entries": len(chain.entries), "broken": chain.broken},
@@ -42,12 +47,14 @@ def verify(
             {**one.to_json(), **({"plan": plan.to_json()} if plan else {})}
             for one, plan in zip(verdicts, plans, strict=True)
         ],
-        "intact": not bad and chain.broken is None,
+        "plans": altered,
+        "intact": not bad and not altered and chain.broken is None,
     }
     lines = []
     for one, plan in zip(verdicts, plans, strict=True):
         lines.append(f"{MARKS.get(one.status, '✗')} {one.run}  {one.status}: {one.why}")
         lines += [f"  {'! ' if plan.late else ''}its gate plan was {plan.text}"] if plan else []
+    lines += [f"✗ {text}" for text in altered]
     whole = chain.broken or f"the chain of {len(chain.entries)} entries is whole"
     emit(value, "\n".join([*lines, f"{'✗' if chain.broken else '✓'} ledger: {whole}"]))
     raise typer.Exit(0 if value["intact"] else FAILED)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vlmconsole.gates.bind import bind
 from vlmconsole.gates.evidence import PLAN, PLANS
-from vlmconsole.gates.ledger import Ledger, sha256_file
+from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
 from vlmconsole.gates.plan import FrozenError
 from vlmconsole.gates.rules import Plan, PlanError, parse_plan
 
@@ -75,6 +75,22 @@ def check_bound(plan: Plan, datasets: list[Path]) -> None:
             raise PlanError(
                 f"{len(changed)} pictures of {group} are not those of the frozen {plan.name}: {changed[0]}…."
             )
+
+
+def changed_plans(home: Path, chain: Chain) -> list[str]:
+    """A sentence for each plan frozen for the lab that is not as it was frozen."""
+    first: dict[str, dict[str, object]] = {}
+    for entry in chain.entries:
+        if entry.get("kind") == "frozen" and entry.get("run") == PLANS:
+            first.setdefault(str(entry.get("file")), entry)
+    found = []
+    for name, entry in first.items():
+        path, wanted = _path(entry, home), str(entry["sha256"])
+        if not path.is_file():
+            found.append(f"the frozen plan {name} is gone")
+        elif (sha := sha256_file(path)) != wanted:
+            found.append(f"the frozen plan {name} was changed (frozen {wanted[:12]}…, now {sha[:12]}…)")
+    return found
 
 
 def _path(entry: dict[str, object], home: Path) -> Path:

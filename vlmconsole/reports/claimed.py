@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vlmconsole.gates.ledger import Ledger
+from vlmconsole.gates.trained import freezing_of
 from vlmconsole.gates.verdict import judge
 from vlmconsole.reports.judged import is_planned
 from vlmconsole.reports.parts import Column, Part, Prose, Section, Table
@@ -25,13 +26,21 @@ def sections(runs: Sequence[RunFolder], places: Places, titles: Sequence[str]) -
             continue
         found = judge(run, ledger)
         counts = found.counts
-        rows.append([title, found.verdict, *(str(counts[word]) for word in ("PASS", "FAIL", "CANNOT JUDGE")), run.name])
+        stands = freezing_of(run, places, found.frozen)
+        said = (str(counts[word]) for word in ("PASS", "FAIL", "CANNOT JUDGE"))
+        rows.append([title, found.verdict, *said, stands.text if stands else "training not known", run.name])
         marks.append("" if found.verdict == "PASS" else "bad")
         parts.append(Prose(f"{title}: may be claimed", found.claims.may or ["nothing"]))
         parts.append(Prose(f"{title}: may not be claimed", found.claims.may_not, "warn"))
     made = []
     if rows:
-        heads = [Column("pass"), Column("fail"), Column("cannot judge"), Column("run", False)]
+        heads = [
+            Column("pass"),
+            Column("fail"),
+            Column("cannot judge"),
+            Column("its plan was", False),
+            Column("run", False),
+        ]
         table = Table("", [Column("judged", False), Column("verdict", False), *heads], rows, marks)
         made.append(Section("Every verdict", [table]))
     looked = [line for run, title in zip(runs, titles, strict=True) for line in _without_plan(run, title)]
