@@ -24,6 +24,8 @@ from vlmconsole.vision.images import PictureError, open_picture
 pytestmark = pytest.mark.filterwarnings("ignore:::PIL")
 
 TABLE = Path(__file__).parent.parent / "docs" / "odd-inputs.md"
+# Below it stands what was tried by hand on a finished lab: it is kept as it is written.
+BY_HAND = "\n## Tampering"
 HEAD = """# Odd inputs, and what happens
 
 Made by `python tests/test_odd_inputs.py` from the inputs of the tests; a test fails when a line is no longer true.
@@ -72,8 +74,9 @@ def table() -> str:
 
 def test_the_table_is_true() -> None:
     assert len(RIGHT) + len(REFUSED) >= 40 and len(HOSTILE) >= 25
-    assert TABLE.read_text() == table()
+    assert TABLE.read_text().partition(BY_HAND)[0] == table()
 
 
 if __name__ == "__main__":
-    TABLE.write_text(table())
+    _, mark, rest = TABLE.read_text().partition(BY_HAND)
+    TABLE.write_text(table() + mark + rest)

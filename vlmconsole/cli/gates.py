@@ -68,7 +68,7 @@ def register(app: typer.Typer) -> None:
         text = (
             f"{chosen.name} frozen {_when(frozen.t)}, sha {frozen.sha256[:12]}…, {len(chosen.gates)} gates, {pictures}"
         )
-        emit(value, f"{text}\n{frozen.path}")
+        emit(value, f"{text}\n{frozen.path}\nAn evaluation is judged by it with --set plan={frozen.sha256[:12]}")
 
     @gates.command("check")
     def check(

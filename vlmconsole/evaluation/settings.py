@@ -25,7 +25,7 @@ class EvaluateSettings(BaseModel):
     paired: bool = Field(True, description="false: only before, e.g. the base on its own")
     data: list[str] = Field(min_length=1, description="datasets (made when they are recipes), first the plan's own")
     groups: list[str] = Field([], description="groups or splits; empty: every test split, else every exploratory one")
-    plan: str = Field("", description="gate plan, bound to the pictures and frozen before the first answer")
+    plan: str = Field("", description="gate plan: the hash of one frozen before the training; or a name, frozen now")
     diagnostic: str = Field("", description="DATASET:SPLIT whose training pictures the tested model answers besides")
     scorer: str = Field("", description="counting, naming or textvqa; empty: as each picture's data says")
     batch: int = Field(32, ge=1, le=1024, description="pictures answered together, in-process")
