@@ -61,12 +61,12 @@ class Work:
 
 @dataclass(frozen=True)
 class Said:
-    """TTFT as the client reports it, ms, and what it says against its own figures."""
+    """TTFT as the client reports it, ms, and what it says of its own figures."""
 
     p50: float
     p95: float
     n: int
-    doubt: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,10 @@ def ours() -> Client:
     def read(work: Work, out: str) -> Said:
         summary = json.loads(out)["summary"]
         ttft = summary["ttft_s"]
-        return Said(ttft["p50"] * 1e3, ttft["p95"] * 1e3, ttft["n"], summary["invalid_because"] or "")
+        cost = summary["client"]
+        note = f"{summary['invalid_because'] or 'valid'}; {cost['cpu_us_per_piece']:.0f} µs a piece"
+        note += f"; sent {cost['start_s']:.2f} s after its client was asked for"
+        return Said(ttft["p50"] * 1e3, ttft["p95"] * 1e3, ttft["n"], note)
 
     import vlmconsole
 
@@ -226,7 +229,6 @@ def run(command: list[str], work: Work) -> Cost:
         **os.environ,
         "VLMCONSOLE_DEVICE_LOCKS": str(work.folder / "locks"),
         "VLMCONSOLE_SUPERVISOR_IDLE": "0.5",
-        "HF_HUB_OFFLINE": "1",
         "NO_COLOR": "1",
     }
     cost, cpu = Cost(), {}
@@ -285,19 +287,23 @@ def measure(client: Client, cell: tuple[int, float, int], script: Path | None, t
         found["load"] = os.getloadavg()[0]
         server = distribution((first - read) * 1e3 for read, first in seen)
         if server is None:
-            said = (cost.err.strip() or cost.out.strip()).splitlines()
-            return {**found, "failed": f"no request arrived (exit {cost.code}): {' | '.join(said[-3:])[-400:]}"}
+            return {**found, "failed": f"no request arrived (exit {cost.code}): {_end(cost)}"}
         found["start_s"] = min(read for read, _ in seen) - cost.began
         span = max(first for _, first in seen) - min(read for read, _ in seen) + (TOKENS - 1) * itl_ms / 1e3
         found |= {"arrived": len(seen), "truth_ms": [server.p50, server.p95], "requests_per_s": len(seen) / span}
         try:
             told = client.read(work, cost.out)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            said = (cost.err.strip() or cost.out.strip()).splitlines()
-            return {**found, "failed": f"no figures (exit {cost.code}, {error!r}): {' | '.join(said[-3:])[-400:]}"}
-        found |= {"said_ms": [told.p50, told.p95], "n": told.n, "doubt": told.doubt}
+            return {**found, "failed": f"no figures (exit {cost.code}, {error!r}): {_end(cost)}"}
+        found |= {"said_ms": [told.p50, told.p95], "n": told.n, "note": told.note}
         found["error_ms"] = [told.p50 - server.p50, told.p95 - server.p95]
         return found
+
+
+def _end(cost: Cost) -> str:
+    """The last words of a command that failed, without the frames that some draw around them."""
+    said = "".join(sign for sign in cost.err.strip() or cost.out.strip() if sign.isascii() and sign != "|")
+    return " ".join(said.split())[-500:]
 
 
 def line(found: dict[str, Any]) -> str:
@@ -309,7 +315,7 @@ def line(found: dict[str, Any]) -> str:
     return (
         f"{cell}| {found['n']} | {t50:.1f} / {t95:.1f} | {s50:.1f} / {s95:.1f} | {e50:+.1f} / {e95:+.1f}"
         f" | {found['requests_per_s']:.2f} | {found['cpu_s']:.1f} | {found['rss_mb']:.0f}"
-        f" | {found['start_s']:.1f} | {found['load']:.1f} | {found['doubt']} |"
+        f" | {found['start_s']:.1f} | {found['load']:.1f} | {found['note']} |"
     )
 
 
