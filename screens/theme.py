@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.filter import Monochrome
 from textual.theme import Theme
 
 #: The style sheet of every window over a screen; each names it, so that it is read when the first one opens.
@@ -86,3 +90,12 @@ LIGHT = Theme(
         "border-blurred": "#dfdfdb",
     },
 )
+
+
+class Greys(Monochrome):
+    """What NO_COLOR asks for. Textual's own (8.2.8) fails on text without a style, of which a plot has some."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """The segments in greys."""
+        plain = Style.null()
+        return super().apply([Segment(text, style or plain, control) for text, style, control in segments], background)

@@ -326,6 +326,15 @@ async def test_a_source_that_hangs_holds_up_no_key(tmp_path: Path) -> None:
         await until(lambda: "cell 3" in seen(pilot), 20.0)
 
 
+async def test_without_colours_it_is_drawn_in_greys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with shown(tmp_path / "lab", lambda: Gauges([Source()])) as (pilot, screen):
+        await until(lambda: "25 %" in seen(pilot), 20.0)
+        styles = [segment.style for strip in screen._compositor.render_strips() for segment in strip]
+        colours = {style.color.triplet for style in styles if style and style.color and style.color.triplet}
+        assert colours and all(red == green == blue for red, green, blue in colours)
+
+
 @pytest.mark.slow
 async def test_readings_are_recorded_and_played_again(tmp_path: Path) -> None:
     async with shown(tmp_path / "lab", lambda: Gauges([Source()])) as (pilot, screen):

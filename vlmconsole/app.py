@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.filter import LineFilter, Monochrome
 from textual.screen import Screen
 from textual.signal import Signal
 
@@ -25,13 +26,14 @@ from vlmconsole.screens.pastes import tame_pastes
 from vlmconsole.screens.table import SCREENS, import_screen, is_imported, load_screen
 from vlmconsole.screens.terminal import Drawing, drawing_for, heal_terminal
 from vlmconsole.screens.terminal_mark import TerminalMark
-from vlmconsole.screens.theme import DARK, LIGHT
+from vlmconsole.screens.theme import DARK, LIGHT, Greys
 
 if TYPE_CHECKING:
     from vlmconsole.screens.link import ServerLink
 
 HANG_UP = 10.0  # seconds that an end by a signal may take
 LOOK = 2.0  # seconds between two looks whether the server's process still lives
+SOON = 0.7  # seconds that a first look at a screen may take before it is said that it is coming
 _STYLES = Path(vlmconsole.screens.__file__).parent
 
 
@@ -62,6 +64,7 @@ class ConsoleApp(App[None]):
         self.stylesheet.set_variables(self.get_css_variables())
         if lab.settings.slow_link:
             self.animation_level = "none"
+        self._greys = Greys()
         self.link: ServerLink | None = None
         #: Why there is no server to answer, "" while one is there or still looked for.
         self.no_server = ""
@@ -69,6 +72,10 @@ class ConsoleApp(App[None]):
         self._said: set[str] = set()  # faults of profile files, told once each
         #: Published without data whenever the server's state or settings moved.
         self.server_changed: Signal[None] = Signal(self, "server_changed")
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Ours in the place of Textual's for NO_COLOR."""
+        return [self._greys if type(one) is Monochrome else one for one in super().get_line_filters()]
 
     def on_mount(self) -> None:
         for number in (signal.SIGHUP, signal.SIGTERM):
@@ -144,7 +151,10 @@ class ConsoleApp(App[None]):
             self.run_worker(partial(self._first_shown, name), name="screen", group="screen", exclusive=True)
 
     async def _first_shown(self, name: str) -> None:
-        await asyncio.to_thread(import_screen, name)
+        importing = asyncio.ensure_future(asyncio.to_thread(import_screen, name))
+        if not (await asyncio.wait([importing], timeout=SOON))[0]:
+            self.notify(f"opening {name}…", markup=False)  # a key that seems to do nothing is pressed again
+        await importing
         self.switch_mode(name)
 
     def action_toggle_theme(self) -> None:
