@@ -1,4 +1,4 @@
-"""The audit and the replay on runs of the real jobs: a training, an evaluation, and the adapter changed afterwards."""
+"""The audit and the replay on runs of the real jobs: frozen, trained, evaluated, and the adapter changed afterwards."""
 
 from __future__ import annotations
 
@@ -76,19 +76,21 @@ def ran(places: Places, module: Any, spec: dict[str, Any]) -> RunFolder:
 def test_real_runs_hold_and_an_answer_is_the_same_again(tmp_path: Path) -> None:
     """About 20 s of one quiet core. What the jobs write is what the audit reads; the replay is in the same batch."""
     pytest.importorskip("peft")
-    from vlmconsole.jobs import evaluate, sft
+    from vlmconsole.jobs import evaluate, freeze, sft
 
     places = Places(home=tmp_path / "home").ensure()
     recipe, plan = tmp_path / "mini.toml", tmp_path / "mini-plan.toml"
     recipe.write_text(RECIPE)
     plan.write_text(PLAN)
     teaching = {"data": str(recipe), "epochs": 2, "dev_epochs": [1, 2], "shown": 1, "warm_up": 2}
+    frozen = ran(places, freeze, {"plan": str(plan), "data": [str(recipe)]}).read_json("summary.json")["frozen"]
     trained = ran(places, sft, teaching)
-    asking = {"data": ["mini"], "after_adapter": trained.name, "plan": str(plan), "batch": 4, "threads": 1}
+    asking = {"data": ["mini"], "after_adapter": trained.name, "plan": frozen, "batch": 4, "threads": 1}
     run = ran(places, evaluate, {**asking, "max_new_tokens": 24})
     for one in (trained, run):
         result = audit(one, places)
         assert result.verdict == "PASS", [f.text for f in result.findings if f.state != "ok"]
+    assert any(f"before the first training step of {trained.name}" in f.text for f in result.findings)
     assert "tokenized anew" in next(f.text for f in result.findings if f.name == "supervision mask")
 
     sample = choose_sample(run)

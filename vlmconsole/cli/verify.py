@@ -62,6 +62,6 @@ def verify(
 
 def _freezing(run: RunFolder, places: Places, chain: Chain) -> Freezing | None:
     """When the run's gate plan was frozen, against the training that it judges; None for a run without either."""
-    if run.job().get("kind") != "evaluate" or not run.file(PLAN).is_file():
+    if chain.broken or run.job().get("kind") != "evaluate" or not run.file(PLAN).is_file():
         return None
     return freezing(run, places, frozen_when(chain, sha256_file(run.file(PLAN))))
