@@ -213,11 +213,13 @@ def test_a_claim_whose_worker_never_began_goes_back_into_the_queue(lab: Lab) -> 
     assert lab.store.get(number).attempt == 1
 
 
-@pytest.mark.parametrize("made", ["nothing", "folder"])
+@pytest.mark.parametrize("made", ["nothing", "folder", "half cleared away"])
 def test_a_claim_whose_folder_was_not_finished_goes_back_too(lab: Lab, made: str) -> None:
     number, path = lab.add(steps=1), lab.places.runs / "20261129-000000-count-0000"
-    if made == "folder":
+    if made != "nothing":
         path.mkdir()
+    if made == "half cleared away":  # the last supervisor was killed between its mark and the end of the folder
+        RunFolder(path).set_state("lost", "never began")
     lab.store.claim(number, ("cpu.0",), None, str(path))
     lab.crash()
     assert lab.ends(number) == ["done"] and not path.exists()
@@ -271,8 +273,10 @@ def test_a_guest_gets_its_server_and_the_server_makes_room(lab: Lab, monkeypatch
         return NewJob(f"serve-{profile}", "job_kinds:SERVE", "S", {"profile": profile}, serves=profile, keep=keep)
 
     monkeypatch.setattr("vlmconsole.queue.supervisor.server_job", serve)
-    guest = lab.add(server="demo", steps=2)
-    assert lab.ends(guest) == ["done"]
+    guest, behind = lab.add(server="demo", steps=2), lab.add(steps=1)
+    assert lab.ends(guest, behind) == ["done", "done"]
+    # Two slots: one for the server, and the other was kept for its guest while it started.
+    assert (lab.store.get(guest).started or 0) < (lab.store.get(behind).started or 0)
     server = lab.store.servers_for(guest)[0]
     assert server.state == "running" and "server=http://127.0.0.1:1" in lab.run(guest).log.read_text()
     alone = lab.add(devices=("cpu:all",), steps=1)

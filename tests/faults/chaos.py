@@ -99,8 +99,8 @@ class Chaos:
     def _fault(self, name: str) -> bool:
         """Do it; False when there was nobody to do it to."""
         worker, supervisor = self._worker(), process.running(self.places)
-        # A clock that jumps, or a supervisor that stands still, disturbs nobody while nothing runs.
-        needs_worker = "worker" in name or name in ("kill both", "stale pid", "clock jumps")
+        # Only what meets somebody at work is counted; a supervisor may also die while it is only starting things.
+        needs_worker = name not in ("kill supervisor", "leave supervisor")
         needs_supervisor = "supervisor" in name or name in ("kill both", "stale pid")
         if (needs_worker and not worker) or (needs_supervisor and not supervisor):
             return False

@@ -217,23 +217,26 @@ class _Round:
                 if server.id not in self.considered:  # its guest's turn is its own
                     self.consider(server)
                 start = next((start for start in self.decision.starts if start.id == server.id), None)
-                if start is not None:
-                    self._keep_place(want, Held(server.id, start.devices, name))
                 self.waits_on[want.id] = server.id
                 self.wait(want, f"needs server {name}, first in line for it is job {server.id}")
+                if start is not None:
+                    self._keep_place(want, Held(server.id, start.devices, name))
             return None
         if host.id in self.claimed:
             self.wait(want, f"needs server {name}, which job {self.claimed[host.id]} waits to replace")
             return None
         if not host.ready:
+            self.wait(want, f"needs server {name}, which is starting (job {host.id})")
             self.awaited.add(host.id)
             self._keep_place(want, host)
-            self.wait(want, f"needs server {name}, which is starting (job {host.id})")
             return None
         return host
 
     def _keep_place(self, want: Want, host: Held) -> None:
-        """While its server starts, a guest's devices are promised to it, or a later job would have them by then."""
+        """While its server starts, a guest's devices are promised to it, or a later job would have them by then.
+
+        Only of a server that has its own devices: one that waits itself would wait for what its guest keeps.
+        """
         chosen = self._choose(want, list(want.devices), host)
         worst = self._worst(want, chosen)
         if chosen is not None and (worst is None or self._rank(worst, want) < 4):

@@ -36,6 +36,7 @@ from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
 LOOK = 2.0  # seconds between two looks at the devices
+NEVER = "never began"  # the reason in a run that is about to be cleared away
 SERVERS_AT_ONCE = 8  # rounds in which servers are queued before anything is started
 SERVER_IDLE = 600.0  # seconds after which a server that was started for guests ends without any
 
@@ -167,7 +168,7 @@ class Supervisor:
             try:
                 began = _began(run.state())
                 if not began:
-                    run.set_state("lost", "never began")  # should it still come, it finds its run ended
+                    run.set_state("lost", NEVER)  # should it still come, it finds its run ended
                     processes.kill_family(None, run.path)
                     shutil.rmtree(run.path, ignore_errors=True)
                     self.store.unclaim(job.id)
@@ -326,5 +327,8 @@ class Supervisor:
 
 
 def _began(state: dict[str, Any]) -> bool:
-    """Whether a worker ever wrote into the run (its folder may not even have been finished)."""
-    return state.get("state") not in (None, "queued")
+    """Whether a worker ever wrote into the run (its folder may not even have been finished).
+
+    A supervisor that died while it cleared such a run away has left its own mark there, and perhaps little else.
+    """
+    return state.get("state") not in (None, "queued") and state.get("reason") != NEVER
