@@ -33,13 +33,6 @@ def size(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
-def about(seconds: float) -> str:
-    """An expected time, rounded to what an estimate can mean: 40 s, 25 min, 3.5 h."""
-    if seconds < 90:
-        return f"{seconds:.2g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def bar(share: float, width: int) -> tuple[str, str]:
     """(done, still to do) of a progress bar, which differ in weight as well as in colour; full only when it is."""
     done = min(width, int(share * width + 1e-9))

@@ -18,12 +18,13 @@ from textual.widgets import Input, Static
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field
-from vlmconsole.screens.widgets.figures import about, size
+from vlmconsole.screens.widgets.figures import size
 
 from vlmconsole.errors import LabError
 from vlmconsole.queue import forms
 from vlmconsole.queue.adding import Planned
 from vlmconsole.queue.forms import FormField, FormGroup
+from vlmconsole.runs.pace import about
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.plain import inert, one_line
 

@@ -16,9 +16,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from vlmconsole.queue.desk import duration
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.pace import duration
 
 LINE_EVERY = 10.0  # seconds between two progress lines where there is no terminal
 

@@ -20,6 +20,7 @@ from vlmconsole.queue.model import FINAL, Job, Mode
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import JobView, views
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.pace import about
 
 Number = Annotated[int, typer.Argument(metavar="ID", help="a job's number")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting")]
@@ -109,17 +110,11 @@ def _plan_lines(one: adding.Planned) -> Iterator[str]:
         yield "  time, memory, disk: not known beforehand"
         return
     word = "at least" if one.partial else "about"
-    parts = [f"{word} {_duration(guess.seconds)}"] if guess.seconds is not None else []
+    parts = [f"{word} {about(guess.seconds)}"] if guess.seconds is not None else []
     for size, what in ((guess.memory_bytes, "memory"), (guess.disk_bytes, "disk")):
         if size is not None:
             parts.append(f"{size / 1024**3:.2g} GiB {what}")
     yield f"  takes: {', '.join(parts) or 'not known'}{' (' + guess.note + ')' if guess.note else ''}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.2g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def list_command(

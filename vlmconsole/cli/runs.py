@@ -13,7 +13,7 @@ from vlmconsole.cli.compare import compare
 from vlmconsole.cli.export import export
 from vlmconsole.cli.run import ending
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
-from vlmconsole.runs.pace import number
+from vlmconsole.runs.pace import duration, number
 
 
 def register(app: typer.Typer) -> None:
@@ -108,6 +108,4 @@ def took(one: dict[str, Any]) -> str:
     end = one["ended"] or (time.time() if one["state"] == "running" else None)
     if end is None:
         return "?"
-    minutes, seconds = divmod(int(max(0, end - one["started"])), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+    return duration(end - one["started"])

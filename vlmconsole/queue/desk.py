@@ -18,6 +18,7 @@ from vlmconsole.queue.view import steps_done, views
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import Pace, Progress
+from vlmconsole.runs.pace import duration as duration  # screens take it from here, like all else of the queue
 from vlmconsole.runs.places import Places
 
 WINDOW = 200  # rows of waiting and of ended jobs that are read at once
@@ -290,16 +291,6 @@ def losses(row: Row, waiters: Sequence[int], now: float) -> str:
         them = ", ".join(str(number) for number in waiters[:8]) + (" and more" if len(waiters) > 8 else "")
         said.append(f"Job{'s' if len(waiters) > 1 else ''} {them} wait{'' if len(waiters) > 1 else 's'} for it.")
     return " ".join(said)
-
-
-def duration(seconds: float) -> str:
-    """``0:07``, ``12:03``, ``3:05:00``, ``2 d 4 h``."""
-    whole = max(0, round(seconds))
-    if whole >= 48 * 3600:
-        return f"{whole // 86400} d {whole % 86400 // 3600} h"
-    hours, rest = divmod(whole, 3600)
-    minutes, left = divmod(rest, 60)
-    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
 
 
 def _files(folder: Path, most: int = 200) -> list[File]:

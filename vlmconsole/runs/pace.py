@@ -1,4 +1,4 @@
-"""How far a job is, how fast it goes and how long that will still take, from its progress events alone."""
+"""How far a job is, how fast it goes and how long that will still take, from its progress events; times in words."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -14,6 +14,23 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < 1e300 else None
+
+
+def duration(seconds: float) -> str:
+    """``0:07``, ``12:03``, ``3:05:00``, ``2 d 4 h``."""
+    whole = max(0, round(seconds))
+    if whole >= 48 * 3600:
+        return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    hours, rest = divmod(whole, 3600)
+    minutes, left = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+
+
+def about(seconds: float) -> str:
+    """An expected time, rounded to what an estimate can mean: 40 s, 25 min, 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 @dataclass(frozen=True)
