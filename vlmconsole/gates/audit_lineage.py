@@ -17,7 +17,8 @@ from vlmconsole.runs.places import Places
 
 def audit_parents(run: RunFolder, places: Places) -> list[Finding]:
     """Each training started from the very adapter that the one before it chose; [] for one that starts afresh."""
-    name, chain, wrong = "parent adapters", [run.name], []
+    name, chain = "parent adapters", [run.name]
+    wrong: list[str] = []
     made = _chosen(places)
     while True:
         parent = _object(run, "adapter/provenance.json").get("parent_sha256")
