@@ -22,6 +22,7 @@ from textual.signal import Signal
 
 import vlmconsole.screens
 from vlmconsole.lab import Lab
+from vlmconsole.screens.background import in_background
 from vlmconsole.screens.pastes import tame_pastes
 from vlmconsole.screens.table import SCREENS, import_screen, is_imported, load_screen
 from vlmconsole.screens.terminal import Drawing, drawing_for, heal_terminal
@@ -148,7 +149,7 @@ class ConsoleApp(App[None]):
         if is_imported(name):
             self.switch_mode(name)
         else:
-            self.run_worker(partial(self._first_shown, name), name="screen", group="screen", exclusive=True)
+            in_background(self, partial(self._first_shown, name), "screen", exclusive=True)
 
     async def _first_shown(self, name: str) -> None:
         importing = asyncio.ensure_future(asyncio.to_thread(import_screen, name))
