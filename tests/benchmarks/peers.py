@@ -40,7 +40,7 @@ from vlmconsole.measure.reference import Schedule, running
 CELLS = "1:40:3,4:40:8,32:40:64,128:40:256,1:5:10,4:5:24,32:5:128"
 TOKENS, WORDS = 128, 64
 SAMPLE_S = 0.2
-LONGEST_S = 240.0
+LONGEST_S = 400.0
 
 #: (request arrived, first text written), seconds of the monotonic clock, one entry a request
 Truth = list[tuple[float, float]]
@@ -91,6 +91,8 @@ def ours() -> Client:
         cost = summary["client"]
         note = f"{summary['invalid_because'] or 'valid'}; {cost['cpu_us_per_piece']:.0f} µs a piece"
         note += f"; sent {cost['start_s']:.2f} s after its client was asked for"
+        if kernel := summary["ttft_kernel_s"]:
+            note += f"; TTFT by the kernel's stamps {kernel['p50'] * 1e3:.1f} / {kernel['p95'] * 1e3:.1f} ms"
         return Said(ttft["p50"] * 1e3, ttft["p95"] * 1e3, ttft["n"], note)
 
     import vlmconsole
