@@ -17,6 +17,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_six_terminals_add_twenty_jobs_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """120 command lines, six at a time: no error, no number twice, each terminal's own order kept."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))

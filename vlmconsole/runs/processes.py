@@ -55,7 +55,7 @@ def age(pid: int) -> float:
     except OSError:
         pass
     try:
-        return max(0.0, time.time() - psutil.Process(pid).create_time())
+        return max(0.0, time.time() - float(psutil.Process(pid).create_time()))
     except psutil.Error:
         return 0.0
 
