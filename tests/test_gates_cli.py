@@ -137,4 +137,7 @@ def test_data_make_check_show_and_list(lab: Any, tmp_path: Path) -> None:
     assert checked.code == 1 and not checked.json["ok"]
     assert lab("data", "show", "mine", "--split", "nope").code == 2
     assert lab("data", "check", "nope").code == 1
-    assert "vlmconsole data make repair-1" in lab("data", "make", "repair-2").err
+    later = tmp_path / "later.toml"
+    part = '{ replay = "nowhere:train", count = 1 }'
+    later.write_text(f'title = "l"\nseed = 1\n[[splits]]\nname = "train"\nrole = "train"\nparts = [{part}]\n')
+    assert "vlmconsole data make nowhere" in lab("data", "make", str(later)).err
