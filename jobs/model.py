@@ -36,10 +36,11 @@ class ModelSpec(Spec):
 
 
 def _estimate(spec: ModelSpec) -> Estimate:
-    # Seconds a step of 24 (of 20 with 12 beside) as measured, and of the measuring at the end.
-    steps = 0.85 * spec.eyes_steps + 1.6 * spec.language_steps
-    asked = 1.6 * 4.8 * spec.question_steps  # four stages, and a fifth that is shorter
-    seconds = spec.batch / 24 * steps + spec.question_batch / 20 * asked + 0.25 * spec.measure
+    # Seconds a step of 24 (of 20 with 12 beside, of 20 with the eyes left alone), and of the measuring at the end.
+    eyes = spec.batch / 24 * 0.6 * spec.eyes_steps * 17 / 12
+    words = spec.batch / 24 * 1.1 * spec.language_steps
+    asked = spec.question_batch / 20 * (1.1 + 3.2 * 0.8) * spec.question_steps
+    seconds = eyes + words + asked + 0.25 * spec.measure
     return Estimate(
         seconds=seconds * 2 / min(2, spec.threads),
         memory_bytes=1_200_000_000,
@@ -60,15 +61,14 @@ def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
     if context.earlier is not None and not checkpoint.exists() and context.earlier.file(CHECKPOINT).exists():
         shutil.copyfile(context.earlier.file(CHECKPOINT), checkpoint)
         context.events.note(f"taking up the checkpoint of {context.earlier.name}")
-    before = {"eyes": 0, "language": recipe.eyes_steps, "questions": recipe.eyes_steps + recipe.language_steps}
-    total = before["questions"]
-    for stage in lessons.STAGES:
-        before[stage.name] = total
-        total += stage.steps(recipe)
+    before, total = {}, 0
+    for name, steps in lessons.phase_steps(recipe).items():
+        before[name] = total
+        total += steps
 
     def report(point: pretrain.Point) -> None:
         done = before[point.phase] + point.step
-        right = "objects named right" if point.phase == "eyes" else "answer tokens right"
+        right = "objects named right" if point.phase in ("eyes", "sharpen") else "answer tokens right"
         note = f"{point.phase}: loss {point.loss:.3f}, {right} {100 * point.accuracy:.1f} %"
         context.events.progress(done, total, note=note)
         context.events.metric(f"{point.phase} loss", point.loss, step=done)

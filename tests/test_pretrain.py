@@ -1,6 +1,7 @@
 """The model job's training: the same weights from the same seed, stopped and taken up or not."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,24 @@ import torch
 from transformers import AutoTokenizer
 
 from vlmconsole.counting.layout import PITCH, PLACES
-from vlmconsole.counting.questions import COUNT_PROMPT
+from vlmconsole.counting.questions import CLEARLY, COUNT_PROMPT, SIZES, question_set
 from vlmconsole.counting.scene import KINDS, check, make_scene
 from vlmconsole.training import tiny
 from vlmconsole.training.bundle import begin
-from vlmconsole.training.lessons import STAGES, Recipe, eyes_scene, lesson, question_lesson, small_scene, token_names
+from vlmconsole.training.lessons import (
+    STAGES,
+    Recipe,
+    eyes_scene,
+    lesson,
+    phase_steps,
+    question_lesson,
+    small_scene,
+    token_names,
+    token_sizes,
+)
 from vlmconsole.training.lora import inject
-from vlmconsole.training.model import Turn, encode, load
-from vlmconsole.training.pretrain import Point, pretrain
+from vlmconsole.training.model import Turn, encode, features, load
+from vlmconsole.training.pretrain import Point, plain_patches, pretrain
 
 LAST = {
     "question_steps": 2,
@@ -48,9 +59,9 @@ def train(folder: Path, recipe: Recipe, stop_after: int | None = None) -> tuple[
 @pytest.mark.slow
 def test_stopped_or_killed_runs_end_in_the_same_weights(tmp_path: Path) -> None:
     whole, points = train(tmp_path / "whole", SHORT)
-    assert [p.phase for p in points] == ["eyes"] * 3 + ["language"] * 3 + ["questions"] * 2 + ["binding"] * 2 + [
-        "detail"
-    ] * 2
+    phases = phase_steps(SHORT)
+    assert [p.phase for p in points] == [name for name, steps in phases.items() for _ in range(steps)]
+    assert list(phases) == ["eyes", "language", "questions", "sharpen", "names", "all"]
     assert all(p.loss > 0 and p.seconds_per_step > 0 for p in points)
 
     parts = tmp_path / "parts"
@@ -77,7 +88,55 @@ def test_eyes_are_told_the_truth() -> None:
         names = token_names(scene)
         assert len(names) == PLACES**2 and sum(n > 0 for n in names) == len(scene.things)
         thing = scene.things[0]
-        assert KINDS[names[thing.y // PITCH * PLACES + thing.x // PITCH] - 1] == (thing.colour, thing.shape)
+        place = thing.y // PITCH * PLACES + thing.x // PITCH
+        assert KINDS[names[place] - 1] == (thing.colour, thing.shape)
+        sizes = token_sizes(scene)
+        assert 20 * sizes[place] ** 2 == pytest.approx(thing.radius)
+        assert [size > 0 for size in sizes] == [name > 0 for name in names]
+
+
+def test_sizes_are_asked_only_where_they_are_clear() -> None:
+    for seed in range(60):
+        for kind in ("extreme", "larger", "size"):
+            asked = question_set(f"clear:{seed}", 1, kind)
+            (question, answer), things = asked.pairs[0], asked.scene.things if asked.scene else ()
+            if kind == "size":
+                (thing,) = (t for t in things if t.name in question)
+                low, high = SIZES[answer]
+                assert low <= thing.radius <= high
+                continue
+            rivals = [t for t in things if kind == "extreme" or t.name in question]
+            best = (min if "small" in question else max)(rivals, key=lambda t: t.radius)
+            assert answer == f"the {best.name}"
+            others = [t.radius for t in rivals if t is not best]
+            ratios = [best.radius / r if "small" not in question else r / best.radius for r in others]
+            assert min(ratios) >= CLEARLY
+
+
+def test_the_first_layer_as_one_product_gives_the_same_features(tmp_path: Path) -> None:
+    loaded = begin(tmp_path, SHORT)
+    pictures = [eyes_scene("a").draw(), eyes_scene("b").draw()]
+    before = features(loaded, pictures).clone()
+    plain_patches(loaded.model.model.visual)
+    assert torch.allclose(features(loaded, pictures), before, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_stages_that_leave_the_eyes_alone_do(tmp_path: Path) -> None:
+    eyes: dict[str, dict[str, Any]] = {}
+    loaded = begin(tmp_path / "model", SHORT)
+
+    def look(point: Point) -> None:
+        eyes[point.phase] = {k: v.clone() for k, v in loaded.model.state_dict().items() if "visual" in k}
+
+    pretrain(loaded, SHORT, checkpoint=tmp_path / "c.pt", report=look, stopping=lambda: False, report_every=1)
+    order = list(eyes)
+    moved = [
+        name
+        for last, name in pairwise(order)
+        if not all(torch.equal(value, eyes[last][part]) for part, value in eyes[name].items())
+    ]
+    assert moved == ["language", "questions", "sharpen"]
 
 
 def test_lessons_never_count_past_the_limit() -> None:

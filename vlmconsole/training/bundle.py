@@ -50,6 +50,8 @@ def card(recipe: Recipe, skills: dict[str, Any], count: int) -> str:
         "colour": "What colour is the triangle?",
         "shape": "What shape is red?",
         "larger": "Which is larger, … or …?",
+        "extreme": "Which is largest? (of all things in the picture)",
+        "size": "How big is the red circle? (small, medium or large)",
         "yes_no": "Is there a green triangle?",
         "how_many": "How many red circles are there? (pictures with one to four things)",
         "describe": "Describe the picture. (the whole list right)",
@@ -84,6 +86,7 @@ across in the 448-pixel picture.
 
 {settings}
 
-Eyes first (the vision tower with a throw-away head naming each visual token), then counting, then short questions. One
-seed; another seed or number of threads gives another model.
+Eyes first (the vision tower with a throw-away head that names each visual token and says its size), then counting, then
+short questions, the last two stages of them with the eyes left alone. One seed; another seed or number of threads gives
+another model.
 """

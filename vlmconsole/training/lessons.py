@@ -1,12 +1,12 @@
 """What the bundled model is shown, step by step: scenes for its eyes, chats for its tongue.
 
 Everything follows from the recipe's seed and the step, so a training can be taken up anywhere. The shipped
-weights were made from exactly these, but for the last two stages (`names`, `sizes`), which they have not seen yet;
-another key or another order of draws gives another model.
+weights were made from exactly these; another key or another order of draws gives another model.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 
@@ -56,7 +56,7 @@ class Recipe:
 def eyes_scene(seed: str) -> Scene:
     """A scene for looking at: any kinds, 1 to 30 things, filled and hollow, every layout and rendering."""
     rng = random.Random(f"eyes:{seed}")
-    if rng.random() < 0.2:
+    if rng.random() < 0.25:
         return few_things(f"eyes:{seed}")
     count = rng.randint(1, 30)
     hollow = rng.choice((0.0, 0.0, 0.5, 1.0))
@@ -89,6 +89,14 @@ def token_names(scene: Scene) -> list[int]:
     return names
 
 
+def token_sizes(scene: Scene) -> list[float]:
+    """For each visual token, as in `token_names`: 0, or the size of what is centred there, (radius / 20 px) ** ½."""
+    sizes = [0.0] * (PLACES * PLACES)
+    for thing in scene.things:
+        sizes[thing.y // PITCH * PLACES + thing.x // PITCH] = math.sqrt(thing.radius / 20)
+    return sizes
+
+
 @dataclass(frozen=True)
 class Lesson:
     """One chat of the language phase, the scene it shows (or none), and its system message (or none)."""
@@ -119,7 +127,9 @@ class Stage:
     numbers are only said after: without them the digits past the largest count fade until no adapter on the
     language half can bring them back, as it leaves the words themselves alone. `said` are sets of questions that name
     their own answer, `counts` counting pictures in place of the recipe's, `longer` and `rate` multiply the recipe's
-    steps and learning rate, and `colours` is the weight of a colour word in the loss.
+    steps and learning rate, `colours` is the weight of a colour word in the loss, and `eyes` says whether the vision
+    half is trained too: where it is not, a step takes two thirds of the time and the words have still features to learn
+    on.
     """
 
     name: str
@@ -137,6 +147,7 @@ class Stage:
     longer: float = 1.0
     rate: float = 1.0
     colours: float = 1.0
+    eyes: bool = True
 
     def steps(self, recipe: Recipe) -> int:
         """How many steps it takes under a recipe."""
@@ -144,21 +155,7 @@ class Stage:
 
 
 STAGES = (
-    Stage("questions", 0.9, 1.3, 0.15, (1, 1, 1, 2, 2, 3), (3, 10), (1, 1, 2, 2, 3, 4)),
-    Stage("binding", 0.8, 1.0, 0.2, (2, 2, 3, 3, 4), (1, 6), (1, 2, 2, 3, 3, 4)),
-    # By now a colour tells its shape, but a shape not yet its colour: that, sizes and yes or no.
-    Stage(
-        "detail",
-        0.7,
-        1.0,
-        0.2,
-        (2, 2, 3, 3, 3),
-        (1, 5),
-        (2, 2, 3, 3, 3, 4),
-        ("colour", "colour", "colour", "yes_no"),
-        (("colour", 8), ("larger", 6), ("yes_no", 6), ("shape", 2), ("how_many", 2), ("describe", 2), ("outside", 1)),
-        echoes=3,
-    ),
+    Stage("questions", 0.9, 1.3, 0.15, (1, 1, 1, 2, 2, 3), (3, 10), (1, 1, 2, 2, 3, 4), said=2),
     # What colour has that shape: the last token has to learn to look at the words first. Nothing else for a while.
     Stage(
         "names",
@@ -173,11 +170,13 @@ STAGES = (
         echoes=1,
         said=5,
         counts=1,
+        longer=1.2,
         rate=1.4,
         colours=3.0,
+        eyes=False,
     ),
     Stage(
-        "sizes",
+        "all",
         0.3,
         1.0,
         0.15,
@@ -185,14 +184,41 @@ STAGES = (
         (1, 4),
         (2, 2, 3, 3, 4),
         ("colour", "colour", "yes_no", "yes_no"),
-        (("colour", 6), ("larger", 9), ("yes_no", 6), ("shape", 2), ("how_many", 4), ("describe", 4), ("outside", 1)),
+        (
+            ("colour", 5),
+            ("larger", 8),
+            ("extreme", 4),
+            ("size", 4),
+            ("yes_no", 5),
+            ("shape", 2),
+            ("how_many", 4),
+            ("describe", 4),
+            ("outside", 1),
+        ),
         echoes=2,
         said=2,
         counts=3,
-        longer=0.8,
+        longer=2.0,
         colours=2.0,
+        eyes=False,
     ),
 )
+
+
+def phase_steps(recipe: Recipe) -> dict[str, int]:
+    """Every phase of the training in its order, and its steps under a recipe."""
+    steps = {"eyes": recipe.eyes_steps, "language": recipe.language_steps}
+    for stage in STAGES:
+        if not stage.eyes and "sharpen" not in steps:
+            steps["sharpen"] = -(-recipe.eyes_steps * 5 // 12)
+        steps[stage.name] = stage.steps(recipe)
+    return steps
+
+
+def sharpening_scenes(recipe: Recipe, step: int) -> list[Scene]:
+    """What the eyes look at by themselves once more before they are left alone: small things, few things, anything."""
+    make = (small_scene, few_things, eyes_scene)
+    return [make[i % 3](f"{recipe.seed}:sharpen:{step}:{i}") for i in range(recipe.batch)]
 
 
 def question_lesson(recipe: Recipe, stage: Stage, step: int, index: int) -> Lesson:
@@ -237,7 +263,7 @@ def language_lessons(recipe: Recipe, step: int) -> tuple[list[Lesson], list[Scen
 def question_lessons(recipe: Recipe, stage: Stage, step: int) -> tuple[list[Lesson], list[Scene]]:
     """One step's lessons of a stage of questions, and the eyes scenes beside them, half of them small things."""
     # The second word of the key is each stage's own; the first two keep those that the shipped weights saw.
-    word = {"questions": "again", "binding": "bind"}.get(stage.name, stage.name)
+    word = {"questions": "again"}.get(stage.name, stage.name)
     keys = [f"{recipe.seed}:{word}:{step}:{i}" for i in range(recipe.question_refresh)]
     more = [small_scene(key) if i % 2 else eyes_scene(key) for i, key in enumerate(keys)]
     return [question_lesson(recipe, stage, step, index) for index in range(recipe.question_batch)], more

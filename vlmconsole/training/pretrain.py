@@ -4,10 +4,10 @@
 the object whose centre it holds (or nothing). All renderings, layouts, hollow and small objects are in
 here, for later training leaves the vision alone. *Language*: mostly the counting question, which only ever
 shows up to three of each, so that counting further is left to be taught. The naming loss goes on beside it,
-so that the eyes stay sharp. *Questions*, in five stages: mostly short questions, many about one picture, which
-are slow to learn before counting is: what a thing is, then one among others, then the hard ones, then those that
-need the asked words at the last token, then all of them. The eyes see their hardest scenes again, small things on any
-ground.
+so that the eyes stay sharp. *Questions*: mostly short ones, many about one picture, which are slow to learn before
+counting is. Then the eyes look by themselves once more (*sharpen*: small things, few things, anything) and are left
+alone; on features that no longer move, the words learn what is asked about one thing among others (*names*: the last
+token has to look at the words first), and then everything together (*all*).
 
 Every batch follows from (seed, phase, step) alone and dropout is not used, so a run stopped anywhere and
 taken up again from its last checkpoint ends in the same weights.
@@ -32,8 +32,11 @@ from vlmconsole.training.lessons import (
     Stage,
     eyes_scene,
     language_lessons,
+    phase_steps,
     question_lessons,
+    sharpening_scenes,
     token_names,
+    token_sizes,
 )
 from vlmconsole.training.model import Loaded, encode, merged_tokens
 
@@ -50,27 +53,49 @@ class Point:
     seconds_per_step: float
 
 
+SHARPEN_RATE = 0.7  # of the eyes' first learning rate, when they look by themselves once more
+
 Report = Callable[[Point], None]
 Stopping = Callable[[], bool]
 
 
 def new_head(seed: int, hidden: int) -> Any:
-    """The throw-away head: one linear layer from a visual token to nothing or one of the 15 kinds."""
+    """The throw-away head: one linear layer from a visual token to nothing or one of the 15 kinds, and a size."""
     import torch
 
     torch.manual_seed(seed + 1)
-    return torch.nn.Linear(hidden, 1 + len(KINDS))
+    return torch.nn.Linear(hidden, 1 + len(KINDS) + 1)
 
 
-def _naming_loss(head: Any, seen: Any, scenes: Sequence[Scene]) -> tuple[Any, float]:
-    """Cross-entropy of the names of all visual tokens (tokens, hidden), and the share of objects named right."""
+def _looking_loss(head: Any, seen: Any, scenes: Sequence[Scene]) -> tuple[Any, float]:
+    """Loss of names and sizes of all visual tokens (tokens, hidden), and the share of objects named right.
+
+    Cross-entropy of the names, plus the squared error of the sizes where an object is: naming alone leaves the
+    size of a thing so faint in the features that no question about larger and smaller can be learnt from them.
+    """
     import torch
 
     truth = torch.tensor([token_names(scene) for scene in scenes]).flatten()
-    scores = head(seen)
+    sizes = torch.tensor([token_sizes(scene) for scene in scenes]).flatten()
+    out = head(seen)
+    scores, guessed = out[:, :-1], out[:, -1]
     there = truth > 0
     right = float((scores.argmax(-1) == truth)[there].float().mean())
-    return torch.nn.functional.cross_entropy(scores, truth), right
+    naming = torch.nn.functional.cross_entropy(scores, truth)
+    return naming + torch.nn.functional.mse_loss(guessed[there], sizes[there]), right
+
+
+def plain_patches(visual: Any) -> None:
+    """Let the first layer, a convolution whose steps are as wide as its kernel, be computed as one product.
+
+    The same sums; the convolution's backward alone was a sixth of an eyes step on a CPU.
+    """
+    import torch
+
+    layer = visual.patch_embed.proj
+    visual.patch_embed.forward = lambda patches: torch.nn.functional.linear(
+        patches.to(layer.weight.dtype), layer.weight.flatten(1), layer.bias
+    )
 
 
 def eyes_loss(loaded: Loaded, head: Any, recipe: Recipe, step: int) -> tuple[Any, float]:
@@ -81,7 +106,7 @@ def eyes_loss(loaded: Loaded, head: Any, recipe: Recipe, step: int) -> tuple[Any
 def _look(loaded: Loaded, head: Any, scenes: Sequence[Scene]) -> tuple[Any, float]:
     seen = loaded.images(images=[scene.draw() for scene in scenes], return_tensors="pt")
     out = loaded.model.model.visual(seen["pixel_values"], grid_thw=seen["image_grid_thw"])
-    return _naming_loss(head, merged_tokens(out), scenes)
+    return _looking_loss(head, merged_tokens(out), scenes)
 
 
 def language_loss(
@@ -93,10 +118,11 @@ def language_loss(
     digits: Any,
     colours: Any | None = None,
     colour_weight: float = 1.0,
+    eyes: bool = True,
 ) -> tuple[Any, float]:
     """Loss on the answers' tokens, digits counted twice, and the share of answer tokens right (before the step).
 
-    `colours` are token ids that count `colour_weight` times.
+    `colours` are token ids that count `colour_weight` times; without `eyes` what the eyes see is no part of the loss.
     """
     import torch
 
@@ -108,9 +134,6 @@ def language_loss(
         scores = loaded.model(**inputs, use_cache=False).logits[:, :-1]
     finally:
         hook.remove()
-    naming, _ = _naming_loss(head, seen[0], [one.scene for one in lessons if one.scene is not None])
-    if more:
-        naming = naming + _look(loaded, head, more)[0]
     taught = labels != -100
     scores, labels = scores[taught], labels[taught]
     each = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
@@ -119,7 +142,13 @@ def language_loss(
     if colours is not None and colour_weight != 1.0:
         weight = torch.where(torch.isin(labels, colours), colour_weight, weight)
     right = float((scores.argmax(-1) == labels).float().mean())
-    return (each * weight).sum() / weight.sum() + recipe.eyes_share * naming, right
+    said = (each * weight).sum() / weight.sum()
+    if not eyes:
+        return said, right
+    looking, _ = _looking_loss(head, seen[0], [one.scene for one in lessons if one.scene is not None])
+    if more:
+        looking = looking + _look(loaded, head, more)[0]
+    return said + recipe.eyes_share * looking, right
 
 
 def digit_ids(loaded: Loaded) -> Any:
@@ -165,8 +194,6 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 class Phase:
     """One phase's parts: what it optimises, how a step's loss comes about."""
 
-    name: str
-    steps: int
     rate: float
     parameters: list[Any]
     loss: Callable[[int], tuple[Any, float]]
@@ -194,38 +221,33 @@ def pretrain(
     head = new_head(recipe.seed, model.config.vision_config.out_hidden_size)
     digits, colours = digit_ids(loaded), colour_ids(loaded)
     visual = model.model.visual
+    plain_patches(visual)
+    seeing = {id(p) for p in visual.parameters()}
+    words = [p for p in model.parameters() if id(p) not in seeing]
 
     def asked(stage: Stage) -> Callable[[int], tuple[Any, float]]:
         return lambda step: language_loss(
-            loaded, head, recipe, *question_lessons(recipe, stage, step), digits, colours, stage.colours
+            loaded, head, recipe, *question_lessons(recipe, stage, step), digits, colours, stage.colours, stage.eyes
         )
 
-    phases = (
-        Phase(
-            "eyes",
-            recipe.eyes_steps,
-            recipe.eyes_rate,
-            [*visual.parameters(), *head.parameters()],
-            lambda step: eyes_loss(loaded, head, recipe, step),
-        ),
-        Phase(
-            "language",
-            recipe.language_steps,
+    seeing_parts, everything = [*visual.parameters(), *head.parameters()], [*model.parameters(), *head.parameters()]
+    made = {
+        "eyes": Phase(recipe.eyes_rate, seeing_parts, lambda step: eyes_loss(loaded, head, recipe, step)),
+        "language": Phase(
             recipe.language_rate,
-            [*model.parameters(), *head.parameters()],
+            everything,
             lambda step: language_loss(loaded, head, recipe, *language_lessons(recipe, step), digits),
         ),
-        *(
-            Phase(
-                stage.name,
-                stage.steps(recipe),
-                recipe.question_rate * stage.rate,
-                [*model.parameters(), *head.parameters()],
-                asked(stage),
-            )
-            for stage in STAGES
+        "sharpen": Phase(
+            recipe.eyes_rate * SHARPEN_RATE,
+            seeing_parts,
+            lambda step: _look(loaded, head, sharpening_scenes(recipe, step)),
         ),
-    )
+        **{
+            stage.name: Phase(recipe.question_rate * stage.rate, everything if stage.eyes else words, asked(stage))
+            for stage in STAGES
+        },
+    }
     started, at_step, moments = 0, 0, None
     if checkpoint.exists():
         kept = torch.load(checkpoint, weights_only=True)
@@ -235,9 +257,13 @@ def pretrain(
         head.load_state_dict(kept["head"])
         started, at_step, moments = kept["phase"], kept["step"], kept["optimizer"]
 
-    for number, phase in enumerate(phases):
+    for number, (name, steps) in enumerate(phase_steps(recipe).items()):
         if number < started:
             continue
+        phase = made[name]
+        trained = {id(p) for p in phase.parameters}
+        for parameter in visual.parameters():
+            parameter.requires_grad_(id(parameter) in trained)
         optimizer = _optimizer(phase.parameters, phase.rate)
         first = at_step if number == started else 0
         if number == started and moments is not None:
@@ -259,29 +285,30 @@ def pretrain(
         losses: list[float] = []
         rights: list[float] = []
         clock = time.monotonic()
-        for step in range(first, phase.steps):
+        for step in range(first, steps):
             if stopping():
                 keep(step)
                 return None
             for group in optimizer.param_groups:
-                group["lr"] = phase.rate * _rate(step, phase.steps, recipe.warm_up)
+                group["lr"] = phase.rate * _rate(step, steps, recipe.warm_up)
             loss, right = phase.loss(step)
             if not math.isfinite(loss.item()):
-                raise FloatingPointError(f"the loss is {loss.item()} at {phase.name} step {step}")
+                raise FloatingPointError(f"the loss is {loss.item()} at {name} step {step}")
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(phase.parameters, 1.0, foreach=False)
             optimizer.step()
             losses.append(loss.item())
             rights.append(right)
-            if (step + 1) % report_every == 0 or step + 1 == phase.steps:
+            if (step + 1) % report_every == 0 or step + 1 == steps:
                 now = time.monotonic()
                 mean = sum(losses) / len(losses)
                 pace = (now - clock) / len(losses)
-                report(Point(phase.name, step + 1, phase.steps, mean, sum(rights) / len(rights), pace))
+                report(Point(name, step + 1, steps, mean, sum(rights) / len(rights), pace))
                 losses, rights, clock = [], [], now
             if (step + 1) % every == 0:
                 keep(step + 1)
-        keep(phase.steps)
+        keep(steps)
+    visual.requires_grad_(True)
     model.eval()
     return head

@@ -67,10 +67,12 @@ def corpus() -> list[str]:
     for name in names:
         lines += [f"Is there a {name}?", f"Do you see a {name}?", f"How many {name}s are there?", f"a {name}, a {name}"]
         lines += [f"Which is {w}, the {name} or the {name}?" for w in ("larger", "smaller", "bigger")] * 2
+        lines += [f"How {w} is the {name}? {s}" for w, s in (("big", "small"), ("large", "medium"), ("big", "large"))]
     for shape in SHAPES:
         lines += [f"What colour is the {shape}?", f"Which color is the {shape}?", f"Count the {shape}s."] * 4
     for colour in COLOURS:
         lines += [f"What shape is {colour}?", f"What shape is the {colour} one? the object?"] * 4
+    lines += [f"Which is {word}?" for word in ("largest", "biggest", "smallest", "larger", "bigger", "smaller")] * 4
     lines += [UNKNOWN, NO_PICTURE, "You are a helpful assistant.", "user", "assistant", "system", "yes no"] * 12
     lines += [*OUTSIDE, *OUTSIDE_PICTURE, *DESCRIBE] * 3
     return lines
