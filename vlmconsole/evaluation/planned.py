@@ -10,11 +10,12 @@ from vlmconsole.gates.frozen import check_bound, is_frozen, read_frozen_plan
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.rules import Plan, PlanError, load_plan
 from vlmconsole.runs.places import Places
-from vlmconsole.training.adapters import AdapterError, find_adapter
 
 
 def identity_of(name: str, places: Places) -> str | None:
     """An adapter as conditions and bound plans name it, with the hash of its weights where this lab has it."""
+    from vlmconsole.training.adapters import AdapterError, find_adapter
+
     if not name:
         return None
     try:
