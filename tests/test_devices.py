@@ -164,8 +164,14 @@ def test_the_shipped_presets_are_complete_and_valid(tmp_path: Path) -> None:
 
     presets = list_presets()
     assert {"model-tiny"} <= {preset.name for preset in presets}
+    missing = 0  # data that no recipe can make: said at once, with the command that makes it
     for preset in presets:
-        assert preset.title and plan(preset, [], Places(tmp_path)), preset.name
+        try:
+            assert preset.title and plan(preset, [], Places(tmp_path)), preset.name
+        except PresetError as error:
+            assert "vlmconsole data textvqa SHARDS" in str(error), preset.name
+            missing += 1
+    assert missing <= 2
 
 
 def test_a_users_preset_hides_a_shipped_one_and_a_broken_one_is_named(tmp_path: Path) -> None:

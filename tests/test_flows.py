@@ -158,8 +158,9 @@ def test_the_whole_lab_is_planned_in_its_order_and_reported_whole(name: str, tmp
     shown: dict[str, Any] = report.job.spec["steps"]
     assert set(shown) == set(steps) - {"", "report"} and next(iter(shown)) == "smoke"
     assert set(after["report"].values()) == {"any"} and set(after["report"]) == set(shown)
-    assert after["repair-1"] == {"sft": "ok"} and after["repair-2"] == {"repair-1": "ok"}
-    assert after["judge-2"] == {"repair-1": "ok", "repair-2": "ok"}
+    assert after["repair-1"] == {"sft": "ok", "freeze-1": "ok"}  # its gates are frozen before it trains
+    assert after["repair-2"] == {"repair-1": "ok", "freeze-2": "ok"}
+    assert after["judge-2"] == {"repair-1": "ok", "repair-2": "ok", "freeze-2": "ok"}
     # Before is the adapter that the round starts from, the rounds have their own pictures, and one frozen plan.
     first, second = steps["judge-1"].job.spec, steps["judge-2"].job.spec
     assert first["before_adapter"] == steps["repair-1"].job.spec["adapter"] == "${sft.adapter}"

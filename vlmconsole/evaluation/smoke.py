@@ -49,7 +49,7 @@ class Check:
 
 CHECKS = (
     Check("text", "Read the text in the picture.", TEXT),
-    Check("colour", "What colour is the shape?", "red", COLOURS - {"black", "white"}),
+    Check("colour", "What colour is the square?", "red", COLOURS - {"black", "white"}),
     Check("shape", "What shape is red?", "square", SHAPES),
 )
 
@@ -59,7 +59,7 @@ def smoke_picture() -> Picture:
     image = Image.new("RGB", SIZE, "white")
     draw = ImageDraw.Draw(image)
     draw.text((SIZE[0] // 2, 96), TEXT, fill="black", font=ImageFont.load_default(48), anchor="mm")
-    draw.rectangle((144, 208, 304, 368), fill=(220, 30, 30))
+    draw.rectangle((182, 246, 266, 330), fill=(220, 30, 30))
     out = io.BytesIO()
     image.save(out, "PNG")
     return open_picture(out.getvalue(), name="smoke.png")
