@@ -192,6 +192,7 @@ class ChatAsk(ChatPictures):
             adapter=self.adapter,
             other_base=bool(self.sampling.get("other_base")),
             show=show,
+            since_key=self.console.since_key,
         )
         self.running.append(turn)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 #: Pieces are shown together this often, and saved this often (seconds). Where painting takes long, on a busy machine,
 #: they are shown more rarely (at least every RAREST), so that two thirds of the time are left for keys.
 PAINT, SAVE, RAREST = 0.066, 1.0, 1.0
+#: Somebody types as long as the last key is not longer ago than TYPING; the answer then gives way, up to GIVE_WAY.
+TYPING, GIVE_WAY = 0.12, 0.3
 
 _STATES: dict[str, MessageState] = {"done": "done", "cut": "cut", "error": "failed", "cancelled": "stopped"}
 
@@ -41,13 +44,14 @@ class Turn:
         max_tokens: int,
         temperature: float,
         show: Callable[[str, str], None],
+        since_key: Callable[[], float] = lambda: math.inf,
         adapter: str = "",
         other_base: bool = False,
     ) -> None:
         self.message = message
         self._link, self._store, self._chat = link, store, chat
         self._max_tokens, self._temperature = max_tokens, temperature
-        self._show = show
+        self._show, self._since_key = show, since_key
         self._adapter, self._other_base = adapter, other_base
         # Read here, in the event loop: the store's connection belongs to it.
         before = [item for item in store.messages(chat.id) if item.id < message.id]
@@ -132,6 +136,9 @@ class Turn:
             await asyncio.sleep(PAINT)
             # The paint before fell into this sleep, and how late the loop was tells how long it took.
             await asyncio.sleep(min(RAREST, 3 * lag.worst_since(seen)) - PAINT)
+            until = loop.time() + GIVE_WAY
+            while self._since_key() < TYPING and loop.time() < until:
+                await asyncio.sleep(TYPING / 4)
             pieces = len(self._text) + len(self._reasoning)
             if pieces != shown:
                 shown = pieces

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sqlite3
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter, Monochrome
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 HANG_UP = 10.0  # seconds that an end by a signal may take
 LOOK = 2.0  # seconds between two looks whether the server's process still lives
+FULL_COLLECTION = 20  # collections of the middle generation before a full one of Python's garbage; 10 by itself
 SOON = 0.7  # seconds that a first look at a screen may take before it is said that it is coming
 _STYLES = Path(vlmconsole.screens.__file__).parent
 
@@ -66,6 +69,7 @@ class ConsoleApp(App[None]):
         if lab.settings.slow_link:
             self.animation_level = "none"
         self._greys = Greys()
+        self._typed = 0.0
         self.link: ServerLink | None = None
         #: Why there is no server to answer, "" while one is there or still looked for.
         self.no_server = ""
@@ -85,6 +89,15 @@ class ConsoleApp(App[None]):
         # After the first frame: profiles and engines are not needed to paint, only to answer.
         self.call_after_refresh(self._connect)
 
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key):
+            self._typed = time.monotonic()
+        await super().on_event(event)
+
+    def since_key(self) -> float:
+        """Seconds since the last key was pressed."""
+        return time.monotonic() - self._typed
+
     def _hang_up(self, loop: asyncio.AbstractEventLoop, number: int, frame: object) -> None:
         """End; at once where the loop itself waits for a terminal that takes nothing any more.
 
@@ -98,6 +111,12 @@ class ConsoleApp(App[None]):
     def _connect(self) -> None:
         from vlmconsole.screens.job_watch import JobWatch
 
+        # While an answer streams, every second brought a full collection that walked over all that was ever imported:
+        # 80 ms in which no key was painted (docs/measurements.md). Here and once a server answers, what is there stays,
+        # and the full collections come more rarely.
+        gc.freeze()
+        gc.enable()
+        gc.set_threshold(700, 10, FULL_COLLECTION)
         self.choose_server(self.lab.settings.server)
         JobWatch(self).start()
         self.set_interval(LOOK, lambda: self.link.look() if self.link is not None else None)
@@ -132,6 +151,7 @@ class ConsoleApp(App[None]):
         self.link = ServerLink(profile, self.lab.places, lambda: self.server_changed.publish(None))
         self.server_changed.publish(None)
         await self.link.start()
+        gc.freeze()
 
     def profiles(self) -> dict[str, Any]:
         """Server profiles by name; unusable files are left out and said once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import sys
@@ -95,6 +96,8 @@ def _open_console() -> int:
             "Every screen has a plain twin: `vlmconsole --help` lists them, `vlmconsole chat TEXT` answers here.",
             2,
         )
+    # Nothing that is imported becomes garbage: collecting meanwhile only delays the first frame. The app turns it on.
+    gc.disable()
     try:
         from vlmconsole.app import run_console
     except ModuleNotFoundError as missing:
