@@ -19,8 +19,8 @@ from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
 SETTLED = 12.0  # seconds after which the ten-second windows hold nothing of the warm-up
-LOOKED = 25.0  # seconds of looking then
-ENOUGH = 300  # requests in them: at the edges of a window one more or less counts on either side
+LOOKED = 40.0  # seconds of looking then
+ENOUGH = 200  # requests in them: at the edges of a window one more or less counts on either side
 
 
 @pytest.mark.slow
@@ -58,8 +58,7 @@ def test_server_side_and_client_side_throughput_agree_within_two_percent(mlx_ser
         model=mlx_server.model,
         concurrency=4,
         requests=4000,
-        image="224x224",
-        output_tokens=16,
+        output_tokens=16,  # text alone: many short requests, so that one at a window's edge weighs little
     )
     run = RunFolder.create(places.runs, kind="bench", preset="load", spec={}, title="load", home=places.home)
     run.set_state("running")
