@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from vlmconsole.screens.widgets.zoom import Zoom
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.gates.bind import freeze_for_lab, record
-from vlmconsole.gates.desk import AUDITS, GateDesk
+from vlmconsole.gates.desk import AUDITS, Case, GateDesk, order
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.rules import load_plan
 from vlmconsole.gates.verdict import judge
@@ -218,6 +219,17 @@ def test_a_picture_is_found_by_its_hash_or_said_to_be_gone(home: Places) -> None
     shutil.rmtree(home.datasets)
     with pytest.raises(PictureError, match="is in no dataset of this lab"):
         GateDesk(home).picture(case.after, opened.entry.path)
+
+
+@pytest.mark.parametrize("metric", ["all_correct", "partial", "partial_drop", "partial_gain_ci_low"])
+def test_the_pictures_that_decide_come_first_and_wrong_before_right(metric: Any) -> None:
+    def case(name: str, before: float, after: float) -> Any:
+        sides = [SimpleNamespace(id=name, partial=value, all_correct=value == 1.0) for value in (before, after)]
+        return Case(*sides)  # type: ignore[arg-type]
+
+    cases = [case("a-right", 1, 1), case("b-wrong", 0.5, 0.5), case("c-won", 0.5, 1), case("d-lost", 1, 0.5)]
+    told = [one.after.id for one in order(cases, metric)]
+    assert told[0] == "d-lost" and told.index("b-wrong") < told.index("a-right")
 
 
 def test_a_listing_survives_damaged_files(home: Places) -> None:

@@ -94,13 +94,13 @@ class Opened:
 
 
 def order(cases: Iterable[Case], metric: Metric) -> tuple[Case, ...]:
-    """All-correct and partial: lost, wrong, won, right. Differences: the largest losses, then gains, then the rest."""
+    """All-correct, partial: lost, wrong, won, right. Differences: the largest losses, then gains, then wrong, right."""
 
-    def key(case: Case) -> tuple[float, float, str]:
+    def key(case: Case) -> tuple[float, float, float, str]:
         rank = OUTCOMES[case.before.all_correct, case.after.all_correct][0]
         if metric in ("partial_drop", "partial_gain_ci_low"):
-            return (0 if case.gain < 0 else 1 if case.gain > 0 else 2, -abs(case.gain), case.after.id)
-        return (rank, case.after.partial, case.after.id)
+            return (0 if case.gain < 0 else 1 if case.gain > 0 else 2, -abs(case.gain), rank, case.after.id)
+        return (rank, case.after.partial, 0.0, case.after.id)
 
     return tuple(sorted(cases, key=key))
 
