@@ -47,6 +47,39 @@ def test_damaged_rows_wait_with_a_sentence_and_the_others_run(lab: Lab) -> None:
     assert lab.supervisor.idle()  # they wait for a person, and keep nobody up
 
 
+def test_a_record_that_names_a_foreign_folder_touches_nothing_there(lab: Lab, tmp_path: Path) -> None:  # noqa: F811
+    """A damaged record once had the supervisor clear away the folder that it named: outside the lab, whole."""
+    outside = tmp_path / "outside"
+    (outside / "deep").mkdir(parents=True)
+    (outside / "deep" / "kept.txt").write_text("not ours")
+    (outside / "job.json").write_text("{}")
+    link = lab.places.runs / "link"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(outside, target_is_directory=True)
+    named = [
+        str(outside),
+        str(lab.places.runs / ".." / ".." / "outside"),
+        os.path.relpath(outside),
+        str(link),
+        str(lab.places.runs),
+        str(lab.places.home),
+    ]
+    # Never tried with the supervisor itself: a fault in it would cost more than a red test.
+    assert not any(lab.places.is_run(Path(name)) for name in (*named, "", ".", "/", "/etc", "..", "~"))
+    assert lab.places.is_run(lab.places.runs / "20261130-120000-count-0000")
+    before = {path: path.stat().st_mtime_ns for path in sorted(outside.rglob("*"))}
+    for state in ("starting", "running"):
+        numbers = {lab.add(steps=1): name for name in named}
+        for number, name in numbers.items():
+            damage(lab.store, number, state=state, run=name)
+        lab.supervisor.tick()
+        for number in numbers:
+            job = lab.store.get(number)
+            assert (job.state, "none of this lab's" in (job.reason or "")) == ("lost", True), numbers[number]
+    assert {path: path.stat().st_mtime_ns for path in sorted(outside.rglob("*"))} == before
+    assert lab.places.runs.is_dir() and lab.places.queue.exists()
+
+
 def test_devices_that_mean_nothing_are_refused_when_added(tmp_path: Path) -> None:
     for request in ("cpu:two", "gpu:all", "cpu:²"):
         wrong = Preset("count", "job_kinds:COUNT", "Counts", {}, queue={"devices": [request]})

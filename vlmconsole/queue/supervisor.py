@@ -143,6 +143,10 @@ class Supervisor:
     def _recover(self, job: Job) -> bool:
         """Take over an active job that this supervisor did not start. True when its state changed."""
         run = RunFolder(Path(job.run or ""))
+        if not self.places.is_run(run.path):
+            # From a damaged record: what it names is not ours to seal, to clear away or to look for processes by.
+            self._finish(job, "lost", f"its record names {job.run or 'nothing'} as its run folder, none of this lab's")
+            return True
         now = run.state()
         pid, token = now.get("pid"), now.get("pid_started")
         if not isinstance(pid, int) or not token:  # never written, or damaged: the queue's own row knows as much
@@ -170,7 +174,8 @@ class Supervisor:
                 if not began:
                     run.set_state("lost", NEVER)  # should it still come, it finds its run ended
                     processes.kill_family(None, run.path)
-                    shutil.rmtree(run.path, ignore_errors=True)
+                    if run.file("job.json").is_file():  # a run folder of the queue's own, and nothing else
+                        shutil.rmtree(run.path, ignore_errors=True)
                     self.store.unclaim(job.id)
                     return True
             finally:

@@ -21,6 +21,14 @@ class Places:
     def runs(self) -> Path:
         return self.home / "runs"
 
+    def is_run(self, path: Path) -> bool:
+        """Whether a path names a run folder of this lab: right inside `runs`, and no link to elsewhere.
+
+        Asked before anything is written, killed or removed by a path that was read from a file or a database.
+        """
+        plain = path.name not in ("", ".", "..") and ".." not in path.parts
+        return plain and path.parent.resolve() == self.runs.resolve() and not path.is_symlink()
+
     @property
     def chats(self) -> Path:
         return self.home / "chats.sqlite"
