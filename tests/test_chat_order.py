@@ -44,6 +44,18 @@ async def test_keys_of_a_burst_work_in_their_order(tmp_path: Path) -> None:
             await until(lambda: field.value == "ed")
 
 
+async def test_what_is_typed_after_a_paste_comes_after_it_and_soon(tmp_path: Path) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            question = screen.composer.question
+            for keys, wanted in ((("Q",), "hello pasteQ"), (("ctrl+u", "x", "y", "z", "backspace"), "xy")):
+                question.load_text("")
+                pilot.app.post_message(events.Paste("hello paste"))
+                burst(pilot.app, keys)
+                await until(lambda wanted=wanted: question.text == wanted)
+
+
 async def test_a_paste_and_the_enter_after_it_send_both(tmp_path: Path) -> None:
     async with chat_server() as server:
         profile_file(tmp_path, server.port, processor={"max_pixels": 50176})

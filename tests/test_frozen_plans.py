@@ -62,6 +62,9 @@ def test_a_frozen_plan_is_refused_once_it_its_data_or_its_before_changed(lab: Sm
     with pytest.raises(FrozenError, match="No plan was ever frozen"):
         plan_for("0123456789ab", [lab.dataset], "", lab.places)
 
+    with pytest.raises(PlanError, match="compares with the base, not with"):  # frozen for the base: for nothing else
+        plan_for(told["frozen"], [lab.dataset], "some-adapter", lab.places)
+
     path = Path(told["path"])
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b'"at_least":0.5', b'"at_least":0.1'))

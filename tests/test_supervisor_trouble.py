@@ -32,6 +32,7 @@ def test_damaged_rows_wait_with_a_sentence_and_the_others_run(lab: Lab) -> None:
         lab.add(steps=1): ({"options": "{torn"}, "damaged"),
         lab.add(steps=1): ({"devices": "[7]"}, "damaged (no list of names)"),
         lab.add(steps=1): ({"devices": '["cpu:two"]'}, "“cpu:two”: write cpu, cpu:2"),
+        lab.add(steps=1): ({"not_before": "abc"}, "damaged (not_before: 'abc' is no time)"),
         lab.add(steps=1): ({"options": '{"backoff_s": "soon"}', "not_before": "9e99"}, ""),
     }
     for number, (columns, _) in bad.items():
@@ -39,6 +40,10 @@ def test_damaged_rows_wait_with_a_sentence_and_the_others_run(lab: Lab) -> None:
     *_, last = bad
     spec, good = lab.add(steps=1), lab.add(steps=1)
     damage(lab.store, spec, spec="nothing like JSON")
+    with sqlite3.connect(lab.store.path) as db:  # not UTF-8, and a word for all that is none
+        db.execute("UPDATE jobs SET title=CAST(x'fffe' AS TEXT) WHERE id=?", (good,))
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('drained', 'not json')")
+    db.close()
     assert lab.ends(good, last, spec) == ["done", "done", "failed"]
     assert "damaged (spec:" in (lab.store.get(spec).reason or "")
     shown = {one.job.id: one.why for one in views(lab.store, lab.places, lab.store.listing(True))}

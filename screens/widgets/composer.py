@@ -51,8 +51,10 @@ class Question(InOrder, TextArea):
     async def _on_paste(self, event: events.Paste) -> None:
         event.prevent_default()
         event.stop()
-        pasted = self.Pasted(event.text)
-        self.post_message(pasted)
+        pasted = self.Pasted(event.text).set_sender(self)
+        assert self.parent is not None
+        # To the parent at once: in this widget's own queue it would wait for the end of this very handler.
+        self.parent.post_message(pasted)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(pasted.taken.wait(), PASTE_WAIT)
 

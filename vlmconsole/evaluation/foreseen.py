@@ -128,8 +128,8 @@ def _developed(settings: EvaluateSettings, places: Places) -> int:
 
 
 def _of_before(plan: Plan, settings: EvaluateSettings, places: Places) -> Iterator[str]:
-    if plan.before_adapter is None or LATER in settings.before_adapter:
+    if not plan.data.digests or LATER in settings.before_adapter:  # not bound yet, or not known yet
         return
     now = identity_of(settings.before_adapter, places)
     if now != plan.before_adapter:
-        yield f"the frozen {plan.name} compares with {plan.before_adapter}, not with {now or 'the base'}"
+        yield f"the frozen {plan.name} compares with {plan.before_adapter or 'the base'}, not with {now or 'the base'}"

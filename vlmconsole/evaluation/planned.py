@@ -38,6 +38,7 @@ def plan_for(name: str, datasets: list[Path], before_adapter: str, places: Place
     if not plan.data.digests:  # its limits alone were frozen
         return bind(plan, datasets, before_adapter=before)
     check_bound(plan, datasets)
-    if plan.before_adapter is not None and plan.before_adapter != before:
-        raise PlanError(f"The frozen {plan.name} compares with {plan.before_adapter}, not with {before or 'the base'}.")
+    if plan.before_adapter != before:  # none: it was frozen for the base itself
+        wanted = plan.before_adapter or "the base"
+        raise PlanError(f"The frozen {plan.name} compares with {wanted}, not with {before or 'the base'}.")
     return plan

@@ -97,8 +97,10 @@ def check_conditions(run: RunFolder, plan: Plan) -> list[str]:
             found = conditions.get(key, (conditions.get("settings") or {}).get(key))
             if found != wanted:
                 wrong.append(f"off condition: the plan wants {key} = {wanted!r}, {side} had {found!r}")
-    if plan.before_adapter is not None and before.get("adapter") != plan.before_adapter:
-        wrong.append(f"before is {before.get('adapter')!r}, the plan compares with {plan.before_adapter!r}")
+    bound = plan.before_adapter is not None or bool(plan.data.digests)
+    if bound and before.get("adapter") != plan.before_adapter:  # a bound plan that names none compares with the base
+        was, wanted = before.get("adapter") or "the base", plan.before_adapter or "the base"
+        wrong.append(f"before is {was}, the plan compares with {wanted}")
     return wrong
 
 

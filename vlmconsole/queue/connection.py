@@ -1,6 +1,7 @@
 """The queue's connection to SQLite: it tells a damaged, unwritable or full file from a queue that is only busy."""
 
 import sqlite3
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ def opened(path: Path) -> Connection:
         database.path = path
         path.chmod(0o600)
         database.row_factory = sqlite3.Row
+        database.text_factory = partial(str, encoding="utf-8", errors="replace")  # an odd byte hides no other job
         # A queued job must survive a power cut: each commit reaches the disk.
         database.execute("PRAGMA synchronous=FULL")
         database.execute("PRAGMA foreign_keys=ON")

@@ -82,6 +82,9 @@ class Job:
                 values[key] = read(values[key])
             except (ValueError, TypeError) as error:  # one bad row must not hide all the others
                 values[key], damaged = type(read("{}" if read is table else "[]"))(), unreadable(f"{key}: {error}")
+        for key in ("not_before", "added"):
+            if not isinstance(values[key], int | float):
+                values[key], damaged = 0.0, unreadable(f"{key}: {values[key]!r} is no time")
         for key in ("keep", "hand_over"):
             values[key] = bool(values[key])
         return cls(**values, after=after, damaged=damaged)

@@ -348,7 +348,10 @@ class Store:
     def meta(self, key: str, default: Any = None) -> Any:
         """A value that the whole queue shares, e.g. ``drained``."""
         row = self._db.execute("SELECT value FROM meta WHERE key=?", (key,)).fetchone()
-        return json.loads(row[0]) if row else default
+        try:
+            return json.loads(row[0]) if row else default
+        except (ValueError, TypeError):  # damaged: as if it had never been set
+            return default
 
     def set_meta(self, key: str, value: Any) -> None:
         with self.change() as db:
@@ -388,6 +391,8 @@ def _line(row: sqlite3.Row, after: tuple[tuple[int, Mode], ...]) -> QueueLine:
     """A queued job for the scheduler; one whose row cannot be read is blocked by that and asks for nothing."""
     number, devices, server, serves, hand_over, settings, not_before, failures = row
     try:
+        if not isinstance(not_before, int | float):
+            raise ValueError(f"not_before: {not_before!r} is no time")
         return QueueLine(
             number, names(devices), server, serves, bool(hand_over), options(settings), not_before, after, failures
         )
