@@ -204,6 +204,19 @@ def test_two_sweeps_are_compared_cell_by_cell_and_each_unlike_cell_is_refused(tm
     assert "figures" in told["cells"][0] and "figures" not in told["cells"][1]
 
 
+def test_a_damaged_cell_is_said_and_refuses_no_other(tmp_path: Path) -> None:
+    odd = {**SUMMARY, "ttft_s": "x", "e2e_s": {"p50": "y", "p95": True}, "throughput_tok_s": float("nan")}
+    a = make_sweep(tmp_path, "a", {"C1": {}, "C2": {}, "C4": {}, "C8": {}})
+    b = make_sweep(
+        tmp_path, "b", {"C1": {}, "C2": {"conditions": {}}, "C4": {"conditions": {"n": "many"}}, "C8": {"summary": odd}}
+    )
+    found = compare_sweeps(a, b)
+    assert [(pair.name, pair.comparison.comparable) for pair in found.pairs] == [("C1", True), ("C8", True)]
+    assert all(row.b is None for row in found.pairs[1].rows)  # no number: unknown
+    said = " ".join(found.alone)
+    assert f"{b.name}:C2 has no conditions" in said and f"{b.name}:C4: its conditions are not" in said
+
+
 def test_sweeps_that_differ_in_one_condition_everywhere_are_an_experiment(tmp_path: Path) -> None:
     names = {"C1": 1, "C4": 4}
     a = make_sweep(tmp_path, "a", {name: {"client_concurrency": c} for name, c in names.items()})

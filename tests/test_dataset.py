@@ -267,6 +267,14 @@ def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None
     (folder / MANIFEST).write_text(json.dumps(manifest))
 
 
+@pytest.mark.parametrize(("key", "value"), [("n", "many"), ("role", None), ("pictures", 7), ("replayed", "x")])
+def test_an_edited_manifest_is_one_sentence(tmp_path: Path, key: str, value: Any) -> None:
+    manifest = {"name": "m", "files": {}, "splits": {"test": {"role": "test", "n": 1, "pictures": [], key: value}}}
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=f"the {key} of its split test cannot be read"):
+        read_manifest(tmp_path)
+
+
 def drop(folder: Path) -> list[Row]:
     return list(read_rows(folder / "train.parquet"))[1:]
 

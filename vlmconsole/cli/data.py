@@ -185,7 +185,7 @@ def _contents(path: Path, split: str | None) -> tuple[dict[str, Any], Any, str]:
 
 def _summary(folder: Path, manifest: dict[str, Any], digest: str) -> dict[str, Any]:
     splits = [
-        {"name": name, "role": s["role"], "n": s["n"], "replayed": s["replayed"]}
+        {"name": name, "role": s["role"], "n": s["n"], "replayed": s.get("replayed", 0)}
         for name, s in manifest["splits"].items()
     ]
     return {

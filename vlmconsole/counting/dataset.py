@@ -110,6 +110,18 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         table = value.get(key)
         if not isinstance(table, dict) or not all(isinstance(entry, dict) for entry in table.values()):
             raise DataError(f"{folder / MANIFEST} has no table of its {key}", "It was edited: make the dataset again.")
+    kinds: dict[str, tuple[type, Any]] = {
+        "role": (str, None),
+        "n": (int, None),
+        "replayed": (int, 0),
+        "pictures": (list, []),
+    }
+    for name, split in value["splits"].items():
+        if wrong := [key for key, (kind, absent) in kinds.items() if not isinstance(split.get(key, absent), kind)]:
+            raise DataError(
+                f"{folder / MANIFEST}: the {', '.join(wrong)} of its split {name} cannot be read",
+                "It was edited: make the dataset again.",
+            )
     return value
 
 

@@ -6,6 +6,7 @@ unless every condition agrees, or the one that is named as the experiment's own 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -182,6 +183,12 @@ class Row:
         return None if self.a is None or self.b is None or not self.a else self.b / self.a - 1
 
 
+def _number(value: Any) -> Any:
+    """A figure as it stands in a file; what is no number there is unknown."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return value if good else None
+
+
 def figures(a: dict[str, Any], b: dict[str, Any]) -> list[Row]:
     """The figures of two summaries side by side: p50 and p95 of distributions, plain figures as they are."""
     rows = []
@@ -189,21 +196,19 @@ def figures(a: dict[str, Any], b: dict[str, Any]) -> list[Row]:
         left, right = a.get(key), b.get(key)
         if isinstance(left, dict) or isinstance(right, dict):
             for share in ("p50", "p95"):
-                one, other = (value or {} for value in (left, right))
+                one, other = (value if isinstance(value, dict) else {} for value in (left, right))
                 rows.append(
                     Row(
                         f"{key}.{share}",
                         f"{name} {share}",
                         unit,
                         better,
-                        one.get(share),
-                        other.get(share),
-                        one.get("n"),
-                        other.get("n"),
+                        *(_number(side.get(what)) for what in (share, "n") for side in (one, other)),
                     )
                 )
         elif left is not None or right is not None:
-            rows.append(Row(key, name, unit, better, left, right, a.get("n"), b.get("n")))
+            known = [_number(value) for value in (left, right, a.get("n"), b.get("n"))]
+            rows.append(Row(key, name, unit, better, *known))
     return rows
 
 
@@ -217,8 +222,11 @@ class Side:
     invalid: str = ""  # why it may not be compared with anything
 
 
-def sides(run: RunFolder) -> list[Side]:
-    """The measurements of a run, each with figures and conditions. Raises LabError when it has none."""
+def sides(run: RunFolder, faults: list[str] | None = None) -> list[Side]:
+    """The measurements of a run, each with figures and conditions. Raises LabError when it has none.
+
+    One without readable conditions is an error as well; with `faults` it is left out, and its sentence put there.
+    """
     found = [cell for cell in cells(run) if cell.summary]
     if not found:
         state = run.state().get("state", "unknown")
@@ -229,12 +237,17 @@ def sides(run: RunFolder) -> list[Side]:
     made = []
     for cell in found:
         name = f"{run.name}:{cell.name}" if cell.name else run.name
-        if not cell.conditions:
-            raise LabError(f"{name} has no conditions, so it cannot be compared with anything.")
+        fault = "" if cell.conditions else f"{name} has no conditions, so it cannot be compared with anything."
         try:
             conditions = Conditions.model_validate(cell.conditions)
         except ValidationError:
-            raise LabError(f"{name}: its conditions are not of one measurement, or damaged.") from None
+            fault = fault or f"{name}: its conditions are not of one measurement, or damaged."
+        if fault and faults is None:
+            raise LabError(fault)
+        if fault:
+            faults = [] if faults is None else faults
+            faults.append(fault)
+            continue
         why = "" if cell.state == "valid" else (cell.why or "it was set aside").rstrip(".")
         made.append(Side(name, conditions, cell.summary, why))
     return made

@@ -72,22 +72,24 @@ def is_sweep(run: RunFolder) -> bool:
 
 def compare_sweeps(a: RunFolder, b: RunFolder, only: str | None = None) -> SweepComparison:
     """Every cell of ``a`` with the cell of that name of ``b``. Raises LabError when one has no figures at all."""
-    left, right = _by_name(a), _by_name(b)
+    faults: list[str] = []
+    left, right = _by_name(a, faults), _by_name(b, faults)
     pairs = [CellPair(name, *compare_sides(side, right[name], only)) for name, side in left.items() if name in right]
-    alone = [*_alone(a, left, right, b.name), *_alone(b, right, left, a.name)]
+    alone = [*faults, *_alone(a, left, right, b.name), *_alone(b, right, left, a.name)]
     return SweepComparison(a.name, b.name, pairs, alone)
 
 
-def _by_name(run: RunFolder) -> dict[str, Side]:
-    return {side.name.removeprefix(f"{run.name}:"): side for side in sides(run)}
+def _by_name(run: RunFolder, faults: list[str]) -> dict[str, Side]:
+    """One damaged cell must not refuse the others: its sentence goes to `faults`."""
+    return {side.name.removeprefix(f"{run.name}:"): side for side in sides(run, faults)}
 
 
 def _alone(run: RunFolder, own: dict[str, Side], others: dict[str, Side], other: str) -> Sequence[str]:
     """A sentence for every cell of ``run`` that is not compared: it has no figures, or the other sweep has none."""
     found = []
     for cell in cells(run):
-        if cell.name not in own:
+        if cell.name not in own and not cell.summary:
             found.append(f"{run.name}:{cell.name} has no figures: {cell.why or cell.state}")
-        elif cell.name not in others:
+        elif cell.name in own and cell.name not in others:
             found.append(f"{run.name}:{cell.name} has no measured cell of that name in {other}")
     return found
