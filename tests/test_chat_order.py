@@ -56,6 +56,15 @@ async def test_what_is_typed_after_a_paste_comes_after_it_and_soon(tmp_path: Pat
                 await until(lambda wanted=wanted: question.text == wanted)
 
 
+async def test_blanks_of_every_kind_are_typed(tmp_path: Path) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            for character in "a\u3000b\u00a0c\u202fd":
+                pilot.app.post_message(events.Key("blank" if character.isspace() else character, character))
+            await until(lambda: screen.composer.question.text == "a\u3000b\u00a0c\u202fd")
+
+
 async def test_a_paste_and_the_enter_after_it_send_both(tmp_path: Path) -> None:
     async with chat_server() as server:
         profile_file(tmp_path, server.port, processor={"max_pixels": 50176})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import unicodedata
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
@@ -59,6 +60,13 @@ class Question(InOrder, TextArea):
             await asyncio.wait_for(pasted.taken.wait(), PASTE_WAIT)
 
     async def _on_key(self, event: events.Key) -> None:
+        if event.character and not event.is_printable and unicodedata.category(event.character) == "Zs":
+            # A blank of another kind (Alt+Space of a Mac, a full-width space, those in names of screenshots) is no
+            # printable character to Python, so that a TextArea would drop it.
+            event.prevent_default()
+            event.stop()
+            self.insert(event.character)
+            return
         # Enter, which a TextArea would take as a new line, is a binding of this class.
         if event.key == "backspace" and not self.text:
             event.prevent_default()
