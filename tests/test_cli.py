@@ -106,16 +106,17 @@ def test_a_terminal_that_cannot_spell_a_sign_still_gets_its_answer(tmp_path: Pat
     assert done.returncode == 0 and "192 visual tokens" in done.stdout
 
 
-def test_a_question_that_is_no_text_is_said_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("given", "words"), [(b"\xff\xfe\x00bad", b"not UTF-8"), (b" \n", b"question is empty")])
+def test_a_question_that_is_no_text_is_said_so(tmp_path: Path, given: bytes, words: bytes) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "vlmconsole", "chat", "-"],
-        input=b"\xff\xfe\x00bad",
+        input=given,
         capture_output=True,
         env={**os.environ, "VLMCONSOLE_HOME": str(tmp_path)},
         timeout=60,
         check=False,
     )
-    assert done.returncode == 2 and b"not UTF-8" in done.stderr
+    assert done.returncode == 2 and words in done.stderr
 
 
 def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:

@@ -65,9 +65,11 @@ def chat(
 def _question(text: str) -> str:
     if text == "-" or (not text and not sys.stdin.isatty()):
         try:
-            return sys.stdin.buffer.read().decode("utf-8")
+            text = sys.stdin.buffer.read().decode("utf-8")
         except UnicodeDecodeError as error:
             fail(f"The question on standard input is not UTF-8 (byte {error.start}).", code=USAGE)
+    if not text.strip():
+        fail("The question is empty: nothing was sent.", 'vlmconsole chat "What shape is red?"', code=USAGE)
     return text
 
 
