@@ -161,15 +161,18 @@ def test_the_whole_lab_is_planned_in_its_order_and_reported_whole(name: str, tmp
     assert after["repair-1"] == {"sft": "ok", "freeze-1": "ok"}  # its gates are frozen before it trains
     assert after["repair-2"] == {"repair-1": "ok", "freeze-2": "ok"}
     assert after["judge-2"] == {"repair-1": "ok", "repair-2": "ok", "freeze-2": "ok"}
-    # Before is the adapter that the round starts from, the rounds have their own pictures, and one frozen plan.
+    # Before is the adapter that the round starts from; each round has its own pictures and a frozen plan of its own.
     first, second = steps["judge-1"].job.spec, steps["judge-2"].job.spec
     assert first["before_adapter"] == steps["repair-1"].job.spec["adapter"] == "${sft.adapter}"
     assert second["before_adapter"] == steps["repair-2"].job.spec["adapter"] == "${repair-1.adapter}"
-    assert first["plan"] == second["plan"] and len(load_plan(first["plan"]).gates) == 15
+    assert (first["plan"], second["plan"]) == ("${freeze-1.frozen}", "${freeze-2.frozen}")
+    kinds = {steps[step].job.spec["plan"] for step in ("freeze-1", "freeze-2")}
+    assert len(kinds) == 1 and len(load_plan(kinds.pop()).gates) == 15
     assert first["data"][0] == steps["repair-1"].job.spec["data"]
     assert second["data"][0] == steps["repair-2"].job.spec["data"]
     assert second["diagnostic"] == f"{second['data'][0]}:train"
-    assert len(load_plan(steps["judge-sft"].job.spec["plan"]).gates) == 7
+    assert steps["judge-sft"].job.spec["plan"] == "${freeze-sft.frozen}"
+    assert len(load_plan(steps["freeze-sft"].job.spec["plan"]).gates) == 7
     # Both trainings start from the base.
     assert not steps["grpo-30"].job.spec.get("model") and after["grpo-30"] == {"grpo-3": "any"}
     assert all(one.job.options["retries"] == 1 for step, one in steps.items() if step)

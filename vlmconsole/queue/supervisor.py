@@ -174,7 +174,7 @@ class Supervisor:
                 if not began:
                     run.set_state("lost", NEVER)  # should it still come, it finds its run ended
                     processes.kill_family(None, run.path)
-                    if run.file("job.json").is_file():  # a run folder of the queue's own, and nothing else
+                    if not run.file("manifest.json").exists():  # what is sealed is never cleared away
                         shutil.rmtree(run.path, ignore_errors=True)
                     self.store.unclaim(job.id)
                     return True
