@@ -242,10 +242,9 @@ def sides(run: RunFolder, faults: list[str] | None = None) -> list[Side]:
             conditions = Conditions.model_validate(cell.conditions)
         except ValidationError:
             fault = fault or f"{name}: its conditions are not of one measurement, or damaged."
-        if fault and faults is None:
-            raise LabError(fault)
         if fault:
-            faults = [] if faults is None else faults
+            if faults is None:
+                raise LabError(fault)
             faults.append(fault)
             continue
         why = "" if cell.state == "valid" else (cell.why or "it was set aside").rstrip(".")

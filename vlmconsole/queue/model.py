@@ -4,7 +4,7 @@ import functools
 import json
 import math
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -77,14 +77,19 @@ class Job:
     def from_row(cls, row: sqlite3.Row, after: tuple[tuple[int, Mode], ...] = ()) -> "Job":
         values = dict(zip(row.keys(), row, strict=True))
         damaged = ""
-        for key, read in (("spec", table), ("options", table), ("devices", names), ("granted", names)):
+        readers: tuple[tuple[str, Callable[[Any], Any], Any], ...] = (
+            ("spec", table, {}),
+            ("options", table, {}),
+            ("devices", names, ()),
+            ("granted", names, ()),
+            ("not_before", moment, 0.0),
+            ("added", moment, 0.0),
+        )
+        for key, read, empty in readers:
             try:
                 values[key] = read(values[key])
             except (ValueError, TypeError) as error:  # one bad row must not hide all the others
-                values[key], damaged = type(read("{}" if read is table else "[]"))(), unreadable(f"{key}: {error}")
-        for key in ("not_before", "added"):
-            if not isinstance(values[key], int | float):
-                values[key], damaged = 0.0, unreadable(f"{key}: {values[key]!r} is no time")
+                values[key], damaged = empty, unreadable(f"{key}: {error}")
         for key in ("keep", "hand_over"):
             values[key] = bool(values[key])
         return cls(**values, after=after, damaged=damaged)
@@ -137,6 +142,13 @@ def table(text: str) -> dict[str, Any]:
     value = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError("no table")
+    return value
+
+
+def moment(value: object) -> float:
+    """A time as a row holds it. Raises ValueError."""
+    if not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is no time")
     return value
 
 

@@ -253,7 +253,7 @@ class Supervisor:
             return
         run = RunFolder(Path(self.store.get(number).run or ""))
         reason = f"it could not be started ({told(error)}): see {self.places.state / 'supervisor.log'}"
-        if run.file("job.json").exists() and books.bury(run, "failed", reason) is None:
+        if self.places.is_run(run.path) and run.file("job.json").exists() and books.bury(run, "failed", reason) is None:
             return  # it lives: it is taken over in the next round
         self.store.finish(number, "failed", reason)
 
