@@ -217,6 +217,39 @@ def question_set(
         attempt += 1
 
 
+def lone_scene(seed: str) -> Scene:
+    """One thing of any size, up to half the picture across, or two of the same size: what people draw to try it out."""
+    rng = random.Random(f"lone:{seed}")
+    count = rng.choice((1, 1, 1, 2))
+    radius = round(14 * (110 / 14) ** rng.random()) if count == 1 else rng.randint(14, 70)
+    hollow = rng.choice((0.0, 0.0, 1.0))
+    wanted = [Wanted(*kind, rng.random() < hollow, radius) for kind in rng.sample(KINDS, count)]
+    look = random_look(rng) if rng.random() < 0.5 else PLAIN
+    return compose(f"lone:{seed}", wanted, group="lone", layout=OPEN, look=look)
+
+
+def lone_set(seed: str, turns: int = 5) -> QuestionSet:
+    """Questions about a picture of one or two things, most of them without the thing's name."""
+    rng = random.Random(f"alone:{seed}")
+    scene = lone_scene(seed)
+    pairs: list[tuple[str, str]] = []
+    kinds: list[str] = []
+    for _ in range(turns):
+        name = rng.choice(("colour", "shape", "describe", "size", "yes_no", "how_many"))
+        pair = ASKERS[name](rng, scene.things)
+        if len(scene.things) == 1 and name in ("colour", "shape"):
+            thing, word = scene.things[0], rng.choice(("colour", "color")) if name == "colour" else "shape"
+            what = rng.choice(("it", "this", "the object", "the thing", *(("the shape",) if name == "colour" else ())))
+            pair = (
+                f"{rng.choice(('What', 'Which'))} {word} is {what}?",
+                thing.colour if name == "colour" else thing.shape,
+            )
+        if pair is not None and pair not in pairs:
+            pairs.append(pair)
+            kinds.append(name)
+    return QuestionSet(scene, tuple(pairs), tuple(kinds)) if pairs else lone_set(f"{seed}+", turns)
+
+
 def crowd_set(
     seed: str,
     turns: int = 8,

@@ -6,8 +6,8 @@ weights were made from exactly these; another key or another order of draws give
 
 from __future__ import annotations
 
-import math
 import random
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from vlmconsole.counting.layout import DENSE, OPEN, PITCH, PLACES, REGULAR, SCATTERED, SMALLEST
@@ -19,6 +19,8 @@ from vlmconsole.counting.questions import (
     crowd_set,
     echo_chat,
     few_things,
+    lone_scene,
+    lone_set,
     outside_chat,
     question_set,
     said_set,
@@ -26,6 +28,9 @@ from vlmconsole.counting.questions import (
 from vlmconsole.counting.scene import GROUPS, KINDS, Scene, Wanted, compose, label_json, make_scene
 from vlmconsole.training.model import Turn
 
+# Circumradii in pixels: a thing's size is told in steps of about a third, as its kind is, and not as a number. A number
+# is learnt as faintly as its error allows, and what is faint in the features the words do not learn to read.
+BOUNDS = (16, 21, 28, 37, 50, 67, 90)
 SYSTEM = "You are a helpful assistant."
 
 
@@ -56,8 +61,8 @@ class Recipe:
 def eyes_scene(seed: str) -> Scene:
     """A scene for looking at: any kinds, 1 to 30 things, filled and hollow, every layout and rendering."""
     rng = random.Random(f"eyes:{seed}")
-    if rng.random() < 0.25:
-        return few_things(f"eyes:{seed}")
+    if (draw := rng.random()) < 0.25:
+        return few_things(f"eyes:{seed}") if draw < 0.17 else lone_scene(f"eyes:{seed}")
     count = rng.randint(1, 30)
     hollow = rng.choice((0.0, 0.0, 0.5, 1.0))
     targets = rng.choice((0.0, 0.3, 0.7))
@@ -89,11 +94,11 @@ def token_names(scene: Scene) -> list[int]:
     return names
 
 
-def token_sizes(scene: Scene) -> list[float]:
-    """For each visual token, as in `token_names`: 0, or the size of what is centred there, (radius / 20 px) ** ½."""
-    sizes = [0.0] * (PLACES * PLACES)
+def token_sizes(scene: Scene) -> list[int]:
+    """For each visual token, as in `token_names`: 0, or 1 + the place in BOUNDS of the size centred there."""
+    sizes = [0] * (PLACES * PLACES)
     for thing in scene.things:
-        sizes[thing.y // PITCH * PLACES + thing.x // PITCH] = math.sqrt(thing.radius / 20)
+        sizes[thing.y // PITCH * PLACES + thing.x // PITCH] = 1 + bisect_left(BOUNDS, thing.radius)
     return sizes
 
 
@@ -126,10 +131,10 @@ class Stage:
     the other pictures; `asks` are the crowds' questions, `shares` the others'. `echoes` are chats in which
     numbers are only said after: without them the digits past the largest count fade until no adapter on the
     language half can bring them back, as it leaves the words themselves alone. `said` are sets of questions that name
-    their own answer, `counts` counting pictures in place of the recipe's, `longer` and `rate` multiply the recipe's
-    steps and learning rate, `colours` is the weight of a colour word in the loss, and `eyes` says whether the vision
-    half is trained too: where it is not, a step takes two thirds of the time and the words have still features to learn
-    on.
+    their own answer, `lone` sets about one or two things of any size, `counts` counting pictures in place of the
+    recipe's, `longer` and `rate` multiply the recipe's steps and learning rate, `colours` is the weight of a colour
+    word in the loss, and `eyes` says whether the vision half is trained too: where it is not, a step takes two thirds of
+    the time and the words have still features to learn on.
     """
 
     name: str
@@ -143,6 +148,7 @@ class Stage:
     shares: tuple[tuple[str, int], ...] = tuple(SHARES.items())
     echoes: int = 0
     said: int = 0
+    lone: int = 0
     counts: int | None = None
     longer: float = 1.0
     rate: float = 1.0
@@ -155,7 +161,7 @@ class Stage:
 
 
 STAGES = (
-    Stage("questions", 0.9, 1.3, 0.15, (1, 1, 1, 2, 2, 3), (3, 10), (1, 1, 2, 2, 3, 4), said=2),
+    Stage("questions", 0.9, 1.3, 0.15, (1, 1, 1, 2, 2, 3), (3, 10), (1, 1, 2, 2, 3, 4), said=2, lone=3),
     # What colour has that shape: the last token has to learn to look at the words first. Nothing else for a while.
     Stage(
         "names",
@@ -169,6 +175,7 @@ STAGES = (
         (("colour", 1),),
         echoes=1,
         said=5,
+        lone=1,
         counts=1,
         longer=1.2,
         rate=1.4,
@@ -197,7 +204,8 @@ STAGES = (
         ),
         echoes=2,
         said=2,
-        counts=3,
+        lone=2,
+        counts=4,
         longer=2.0,
         colours=2.0,
         eyes=False,
@@ -217,8 +225,8 @@ def phase_steps(recipe: Recipe) -> dict[str, int]:
 
 def sharpening_scenes(recipe: Recipe, step: int) -> list[Scene]:
     """What the eyes look at by themselves once more before they are left alone: small things, few things, anything."""
-    make = (small_scene, few_things, eyes_scene)
-    return [make[i % 3](f"{recipe.seed}:sharpen:{step}:{i}") for i in range(recipe.batch)]
+    make = (small_scene, few_things, eyes_scene, small_scene, lone_scene, eyes_scene)
+    return [make[i % 6](f"{recipe.seed}:sharpen:{step}:{i}") for i in range(recipe.batch)]
 
 
 def question_lesson(recipe: Recipe, stage: Stage, step: int, index: int) -> Lesson:
@@ -234,6 +242,8 @@ def question_lesson(recipe: Recipe, stage: Stage, step: int, index: int) -> Less
         return _asked_lesson(echo_chat(key), system)
     if index >= recipe.question_batch - 1 - stage.echoes - stage.said:
         return _asked_lesson(said_set(key), system)
+    if index >= recipe.question_batch - 1 - stage.echoes - stage.said - stage.lone:
+        return _asked_lesson(lone_set(key), system)
     turns, done = recipe.question_turns, step / stage.steps(recipe)
     if rng.random() < max(stage.fewest, stage.crowds * (1 - stage.fall * done)):
         return _asked_lesson(crowd_set(key, turns, stage.crowd_kinds, stage.crowd_each, stage.asks), system)
@@ -244,7 +254,9 @@ def _counting_lesson(recipe: Recipe, key: str, rng: random.Random, system: str |
     plain = rng.random() < 0.5
     group = "regular" if plain else rng.choice([g for g in GROUPS if g != "high"])
     varied = None if plain else rng.random() < 0.5
-    scene = make_scene(key, group, low=0, high=recipe.most_counted, varied=varied)
+    # Some in full pictures, so that the form of the answer holds where there is more than it was ever told to count.
+    others = rng.randint(8, 24) if rng.random() < 0.2 else None
+    scene = make_scene(key, group, low=0, high=recipe.most_counted, others=others, varied=varied)
     return Lesson([Turn(COUNT_PROMPT, label_json(scene.label), (scene.draw(),))], scene, system)
 
 

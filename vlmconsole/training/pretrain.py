@@ -26,6 +26,7 @@ from typing import Any
 from vlmconsole.counting.look import COLOURS
 from vlmconsole.counting.scene import KINDS, Scene
 from vlmconsole.training.lessons import (
+    BOUNDS,
     STAGES,
     Lesson,
     Recipe,
@@ -53,6 +54,7 @@ class Point:
     seconds_per_step: float
 
 
+SIZE_SHARE = 0.05  # weight of the size classes' loss, which is of objects only, beside that of all tokens' names
 SHARPEN_RATE = 0.7  # of the eyes' first learning rate, when they look by themselves once more
 
 Report = Callable[[Point], None]
@@ -60,29 +62,28 @@ Stopping = Callable[[], bool]
 
 
 def new_head(seed: int, hidden: int) -> Any:
-    """The throw-away head: one linear layer from a visual token to nothing or one of the 15 kinds, and a size."""
+    """The throw-away head: one linear layer from a visual token to nothing or one of the 15 kinds, and a size class."""
     import torch
 
     torch.manual_seed(seed + 1)
-    return torch.nn.Linear(hidden, 1 + len(KINDS) + 1)
+    return torch.nn.Linear(hidden, 1 + len(KINDS) + 1 + len(BOUNDS))
 
 
 def _looking_loss(head: Any, seen: Any, scenes: Sequence[Scene]) -> tuple[Any, float]:
     """Loss of names and sizes of all visual tokens (tokens, hidden), and the share of objects named right.
 
-    Cross-entropy of the names, plus the squared error of the sizes where an object is: naming alone leaves the
+    Cross-entropy of the names, and SIZE_SHARE of that of the size classes where an object is: naming alone leaves the
     size of a thing so faint in the features that no question about larger and smaller can be learnt from them.
     """
     import torch
 
     truth = torch.tensor([token_names(scene) for scene in scenes]).flatten()
     sizes = torch.tensor([token_sizes(scene) for scene in scenes]).flatten()
-    out = head(seen)
-    scores, guessed = out[:, :-1], out[:, -1]
+    scores, guessed = head(seen).split([1 + len(KINDS), 1 + len(BOUNDS)], dim=-1)
     there = truth > 0
     right = float((scores.argmax(-1) == truth)[there].float().mean())
     naming = torch.nn.functional.cross_entropy(scores, truth)
-    return naming + torch.nn.functional.mse_loss(guessed[there], sizes[there]), right
+    return naming + SIZE_SHARE * torch.nn.functional.cross_entropy(guessed[there], sizes[there] - 1), right
 
 
 def plain_patches(visual: Any) -> None:

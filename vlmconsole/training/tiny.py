@@ -72,6 +72,7 @@ def corpus() -> list[str]:
         lines += [f"What colour is the {shape}?", f"Which color is the {shape}?", f"Count the {shape}s."] * 4
     for colour in COLOURS:
         lines += [f"What shape is {colour}?", f"What shape is the {colour} one? the object?"] * 4
+    lines += [f"What colour is {what}? What shape is {what}?" for what in ("it", "this", "the object", "the shape")] * 4
     lines += [f"Which is {word}?" for word in ("largest", "biggest", "smallest", "larger", "bigger", "smaller")] * 4
     lines += [UNKNOWN, NO_PICTURE, "You are a helpful assistant.", "user", "assistant", "system", "yes no"] * 12
     lines += [*OUTSIDE, *OUTSIDE_PICTURE, *DESCRIBE] * 3
