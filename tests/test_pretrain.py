@@ -10,11 +10,12 @@ import torch
 from transformers import AutoTokenizer
 
 from vlmconsole.counting.layout import PITCH, PLACES
-from vlmconsole.counting.questions import CLEARLY, COUNT_PROMPT, SIZES, question_set
+from vlmconsole.counting.questions import CLEARLY, COUNT_PROMPT, SIZES, lone_scene, lone_set, question_set
 from vlmconsole.counting.scene import KINDS, check, make_scene
 from vlmconsole.training import tiny
 from vlmconsole.training.bundle import begin
 from vlmconsole.training.lessons import (
+    BOUNDS,
     STAGES,
     Recipe,
     eyes_scene,
@@ -83,7 +84,7 @@ def test_stopped_or_killed_runs_end_in_the_same_weights(tmp_path: Path) -> None:
 
 def test_eyes_are_told_the_truth() -> None:
     for seed in range(20):
-        scene = (eyes_scene if seed % 3 else small_scene)(str(seed))
+        scene = (eyes_scene, small_scene, lone_scene)[seed % 3](str(seed))
         assert check(scene) == []
         names = token_names(scene)
         assert len(names) == PLACES**2 and sum(n > 0 for n in names) == len(scene.things)
@@ -91,8 +92,21 @@ def test_eyes_are_told_the_truth() -> None:
         place = thing.y // PITCH * PLACES + thing.x // PITCH
         assert KINDS[names[place] - 1] == (thing.colour, thing.shape)
         sizes = token_sizes(scene)
-        assert 20 * sizes[place] ** 2 == pytest.approx(thing.radius)
+        low, high = (0, *BOUNDS)[sizes[place] - 1], (*BOUNDS, 1000)[sizes[place] - 1]
+        assert low < thing.radius <= high
         assert [size > 0 for size in sizes] == [name > 0 for name in names]
+
+
+def test_one_thing_of_any_size_is_asked_about_truly() -> None:
+    asked = [lone_set(str(seed)) for seed in range(200)]
+    radii = [thing.radius for one in asked if one.scene and len(one.scene.things) == 1 for thing in one.scene.things]
+    assert min(radii) < 20 and max(radii) > 90
+    for one in asked:
+        assert one.scene is not None and check(one.scene) == [] and len(one.scene.things) <= 2
+        for question, answer in one.pairs:
+            if question.endswith(("is it?", "is this?", "is the object?", "is the thing?", "is the shape?")):
+                (thing,) = one.scene.things
+                assert answer == (thing.shape if " shape is" in question else thing.colour)
 
 
 def test_sizes_are_asked_only_where_they_are_clear() -> None:

@@ -133,8 +133,8 @@ class Stage:
     language half can bring them back, as it leaves the words themselves alone. `said` are sets of questions that name
     their own answer, `lone` sets about one or two things of any size, `counts` counting pictures in place of the
     recipe's, `longer` and `rate` multiply the recipe's steps and learning rate, `colours` is the weight of a colour
-    word in the loss, and `eyes` says whether the vision half is trained too: where it is not, a step takes two thirds of
-    the time and the words have still features to learn on.
+    word in the loss, and `eyes` says whether the vision half is trained too: where it is not, a step takes two thirds
+    of the time and the words have still features to learn on.
     """
 
     name: str
