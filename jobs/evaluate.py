@@ -78,13 +78,14 @@ def _check_sides(spec: EvaluateSettings) -> None:
 
 def _freeze(context: Context, spec: EvaluateSettings, folders: list[Path]) -> Plan:
     """The plan that judges this run, frozen before its first answer: now, or before the training."""
-    from vlmconsole.evaluation.planned import plan_for
+    from vlmconsole.evaluation.planned import before_base, plan_for
     from vlmconsole.gates.bind import freeze_for_run
     from vlmconsole.gates.evidence import frozen_when
     from vlmconsole.gates.ledger import Ledger
     from vlmconsole.gates.trained import freezing
 
-    plan = plan_for(spec.plan, folders, spec.before_adapter, context.places)
+    base = before_base(spec, context.places)
+    plan = plan_for(spec.plan, folders, spec.before_adapter, context.places, base)
     ledger = Ledger(context.places.ledger)
     frozen = freeze_for_run(plan, context.run, context.places.home, ledger)
     stands = freezing(context.run, context.places, frozen_when(ledger.read(), frozen.sha256))
@@ -116,14 +117,13 @@ def _served(context: Context, spec: EvaluateSettings, side: str) -> Iterator[Ans
         if spec.own_servers:
             from vlmconsole.jobs.owned import owned
 
+            from vlmconsole.evaluation.planned import served_folder
             from vlmconsole.training.bases import base_folder
 
             profile = profile_of(spec.server_of(side), context.places)
             if spec.model(side):
-                beside = Path(profile.launch.folder).expanduser() / spec.model(side) if profile.launch else Path()
-                # As in its launch line, a relative folder is meant from where the server is started.
-                known = (beside / "config.json").is_file()
-                profile = with_model(profile, beside if known else base_folder(spec.model(side)))
+                beside = served_folder(spec.model(side), profile)
+                profile = with_model(profile, beside or base_folder(spec.model(side)))
             server = stack.enter_context(owned(context, profile, side))
         else:
             settings = BenchSettings(server=spec.server_of(side))

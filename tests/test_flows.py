@@ -173,6 +173,13 @@ def test_the_whole_lab_is_planned_in_its_order_and_reported_whole(name: str, tmp
     assert second["diagnostic"] == f"{second['data'][0]}:train"
     assert steps["judge-sft"].job.spec["plan"] == "${freeze-sft.frozen}"
     assert len(load_plan(steps["freeze-sft"].job.spec["plan"]).gates) == 7
+    # Reinforcement learning is judged by one plan, frozen before the first of its two runs.
+    assert after["grpo-3"] == {"freeze-grpo": "ok"} and len(load_plan(steps["freeze-grpo"].job.spec["plan"]).gates) == 5
+    assert {steps[f"eval-grpo-{n}"].job.spec["plan"] for n in (3, 30)} == {"${freeze-grpo.frozen}"}
+    assert steps["freeze-grpo"].job.spec["data"] == steps["eval-grpo-30"].job.spec["data"]
+    # Every plan is bound to the base that its training starts from.
+    bases = {steps[step].job.spec["base"] for step in steps if step.startswith("freeze-")}
+    assert bases == {steps["sft"].job.spec["base"]} == {steps["grpo-3"].job.spec["base"]}
     # Both trainings start from the base.
     assert not steps["grpo-30"].job.spec.get("model") and after["grpo-30"] == {"grpo-3": "any"}
     assert all(one.job.options["retries"] == 1 for step, one in steps.items() if step)

@@ -14,6 +14,7 @@ from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, emit, fail, say, sta
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vlmconsole.gates.rules import Plan
     from vlmconsole.gates.trained import Freezing
     from vlmconsole.gates.verdict import Verdict
     from vlmconsole.runs.folder import RunFolder
@@ -36,6 +37,9 @@ def register(app: typer.Typer) -> None:
         ] = None,
         run: str = typer.Option(None, "--run", help="Freeze it as this run's plan, before its first sample."),
         before: str = typer.Option(None, "--before", help="The adapter that the comparison starts from."),
+        base: str = typer.Option(
+            None, "--base", metavar="MODEL", help="Bind its weights, too: a model's folder or name."
+        ),
     ) -> None:
         """Write a plan canonically, its hash in the ledger. A frozen plan is never edited: a changed one is new."""
         from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run
@@ -45,8 +49,13 @@ def register(app: typer.Typer) -> None:
         places = state.lab.places
         ledger = Ledger(places.ledger)
         chosen = load_plan(plan)
-        if data or before:
-            chosen = bind(chosen, [_dataset(name) for name in data or chosen.data.recipes[-1:]], before_adapter=before)
+        if data or before or base:
+            from vlmconsole.evaluation.planned import base_of, identity_of
+
+            folders = [_dataset(name) for name in data or chosen.data.recipes[-1:]]
+            weights = base_of(base) if base else None
+            start = identity_of(before or "", places)
+            chosen = bind(chosen, folders, before_adapter=start, base_sha256=weights)
         if run is not None:
             frozen = freeze_for_run(chosen, _run(run), places.home, ledger)
         else:
@@ -61,13 +70,13 @@ def register(app: typer.Typer) -> None:
             "path": str(frozen.path),
             "gates": len(chosen.gates),
             "pictures": bound,
+            "base_sha256": chosen.base_sha256,
         }
         pictures = (
             f"{bound} pictures by hash" if bound else f"no pictures yet (recipe {', '.join(chosen.data.recipes)})"
         )
-        text = (
-            f"{chosen.name} frozen {_when(frozen.t)}, sha {frozen.sha256[:12]}…, {len(chosen.gates)} gates, {pictures}"
-        )
+        text = f"{chosen.name} frozen {_when(frozen.t)}, sha {frozen.sha256[:12]}…, "
+        text += f"{len(chosen.gates)} gates, {pictures}, {_base(chosen)}"
         emit(value, f"{text}\n{frozen.path}\nAn evaluation is judged by it with --set plan={frozen.sha256[:12]}")
 
     @gates.command("check")
@@ -147,6 +156,11 @@ def _remember(verdict: Verdict, run: RunFolder) -> None:
         say(f"note: this verdict could not be added to the ledger ({error.strerror})")
 
 
+def _base(plan: Plan) -> str:
+    """What is known of the model that the comparison starts from."""
+    return f"base {plan.base_sha256[:12]}…" if plan.base_sha256 else "base not bound"
+
+
 def _when(t: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
 
@@ -202,7 +216,7 @@ def _print_all(console: Console, verdict: Verdict, stands: Freezing | None, earl
     if verdict.plan:
         console.print(f"\n{verdict.plan.title}", markup=False, soft_wrap=True)
         console.print(f"whose list: {verdict.plan.whose}", markup=False, soft_wrap=True)
-        console.print(f"before: {verdict.plan.before}", markup=False, soft_wrap=True)
+        console.print(f"before: {verdict.plan.before} ({_base(verdict.plan)})", markup=False, soft_wrap=True)
     if verdict.measures:
         table = Table(box=None, pad_edge=False)
         for name in ("group", "n", "wins", "losses", "McNemar p", "partial before", "after", "valid"):
