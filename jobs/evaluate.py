@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from vlmconsole.gates.rules import Plan
     from vlmconsole.training.adapters import Adapter
 
+ANSWERS = "answers"  # the phase after the data
 # Seconds an answer as measured on the bundled model (batches of 32, two CPU cores; a server of its own, C = 1).
 SECONDS = {"in-process": 0.04, "server": 0.6}
 
 
 def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     """Freeze the plan, answer both sides, judge. What was answered stays, whatever happens."""
-    from vlmconsole.jobs.data import ready
+    from vlmconsole.jobs.data import course, ready
 
     from vlmconsole.counting.textvqa_data import make_textvqa
     from vlmconsole.evaluation import items as asked
@@ -37,6 +38,7 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     datasets = context.places.datasets
     if spec.textvqa:
         make_textvqa(Path(spec.textvqa).expanduser(), datasets, say=context.events.note)
+    course(context, spec.data, {ANSWERS: (_pictures(spec) or 1) * len(spec.sides) * SECONDS[spec.backend]})
     folders = [ready(context, name) for name in spec.data]
     plan = _freeze(context, spec, folders) if spec.plan else None
     items = asked.choose(spec, folders, plan)
@@ -52,6 +54,7 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
         on_progress=lambda done, total, note: context.events.progress(done, total, "answers", note),
     )
     context.log(f"{evaluation.total} answers: {len(items)} pictures × {len(spec.sides)} sides")
+    context.events.phase(ANSWERS)
     try:
         summary = evaluation.answer()
     except ImportError as error:

@@ -22,7 +22,7 @@ class FreezeSpec(Spec):
 
 def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
     """Make the data, name every picture in the plan, and put its hash into the ledger."""
-    from vlmconsole.jobs.data import ready
+    from vlmconsole.jobs.data import course, ready
 
     from vlmconsole.evaluation.planned import base_of, identity_of
     from vlmconsole.gates.bind import bind, freeze_for_lab
@@ -35,6 +35,7 @@ def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
     for one in {one.sha256: one for one in (plan, *later)}.values():
         limits = freeze_for_lab(one, places.home, ledger)
         context.events.note(f"the limits of {one.name} are frozen: {limits.sha256[:12]}…")
+    course(context, spec.data, {"freezing": 1.0})
     folders = [ready(context, name) for name in spec.data]
     base = None if spec.base == UNBOUND else base_of(spec.base)
     plan = bind(plan, folders, before_adapter=identity_of(spec.before_adapter, places), base_sha256=base)
