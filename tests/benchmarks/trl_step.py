@@ -1,4 +1,4 @@
-"""The same training step here and in TRL, one arm a process: seconds a step and memory. `trl_table.py` runs them in turns.
+"""The same training step here and in TRL, one arm a process: seconds and memory. `trl_table.py` runs them in turns.
 
     python tests/benchmarks/trl_step.py ARM STEPS WARM_UP        ARM: grpo, sft (ours), trl-grpo, trl-sft
 

@@ -53,7 +53,7 @@ def measure(arm: str, python: str, steps: int, warm_up: int) -> dict[str, Any]:
 
 
 def line(task: str, side: str, taken: list[dict[str, Any]], warm_up: int) -> str:
-    """One row: the median over all counted steps of all rounds, each round's own median, memory of the largest round."""
+    """One row: the median of all counted steps of all rounds, each round's own median, the largest memory."""
     steps = [value for one in taken for value in one["steps_s"][warm_up:]]
     rounds = ", ".join(f"{one['median_s']:.3f}" for one in taken)
     peak, ready = (max(one[key] for one in taken) / MIB for key in ("peak_bytes", "ready_bytes"))
