@@ -14,6 +14,7 @@ from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, emit, fail, say, sta
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vlmconsole.gates.listed import Listed
     from vlmconsole.gates.rules import Plan
     from vlmconsole.gates.trained import Freezing
     from vlmconsole.gates.verdict import Verdict
@@ -101,6 +102,18 @@ def register(app: typer.Typer) -> None:
         value = {**verdict.to_json(), "training": stands.to_json() if stands else None}
         emit(value, lambda console: _print_verdict(console, verdict, stands))
         raise typer.Exit(CODES[verdict.verdict])
+
+    @gates.command("list")
+    def list_() -> None:
+        """Every frozen plan, newest first: its hash, when it was frozen, what it judged, and against which training."""
+        from vlmconsole.gates.ledger import Ledger
+        from vlmconsole.gates.listed import listed
+
+        places = state.lab.places
+        chain = Ledger(places.ledger).read()
+        found = listed(places, chain)
+        value = {"plans": [one.to_json() for one in found], "ledger_broken": chain.broken}
+        emit(value, lambda console: _print_list(console, found, chain.broken))
 
     @gates.command("show")
     def show(run: str = typer.Argument(..., help="A run's name, part of it, or its folder.")) -> None:
@@ -207,6 +220,34 @@ def _print_verdict(console: Console, verdict: Verdict, stands: Freezing | None) 
             console.print(f"· {judged.gate.name}: {note}", style="dim", markup=False, soft_wrap=True)
     for remark in verdict.remarks:
         console.print(f"· {remark}", style="dim", markup=False, soft_wrap=True)
+
+
+def _print_list(console: Console, found: list[Listed], broken: str | None) -> None:
+    def line(text: str, style: str = "") -> None:
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    if broken:
+        line(f"✗ the ledger is broken: {broken}", "bold red")
+    if not found:
+        line("No plan was frozen yet: vlmconsole gates freeze PLAN, or run freeze-gates.")
+    for one in found:
+        limits = f" (its limits {_when(one.limits)})" if one.limits is not None else ""
+        base = f"base {one.base_sha256[:12]}…" if one.base_sha256 else "base not bound"
+        about = (
+            f"{one.gates} gates, {one.pictures} pictures, {base}"
+            if one.pictures
+            else f"{one.gates} gates, limits alone"
+        )
+        line(f"{one.name}  {one.sha256[:12]}  frozen {_when(one.frozen)}{limits} · {about}")
+        if one.fault:
+            line(f"  ✗ {one.fault}: {one.path}", "bold red")
+        for use in one.runs:
+            word = f"{use.verdict} ({use.gates})" if use.verdict else f"not judged yet ({use.state})"
+            line(f"  {word}  {use.run}", STYLES.get(use.verdict, ""))
+            if use.training:
+                line(f"    {'! ' if use.late else ''}{use.training}", "yellow" if use.late else "dim")
+        if not one.runs:
+            line("  no run was judged by it yet", "dim")
 
 
 def _print_all(console: Console, verdict: Verdict, stands: Freezing | None, earlier: list[dict[str, Any]]) -> None:
