@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from vlmconsole.gates.rules import Plan
     from vlmconsole.training.adapters import Adapter
 
+ANSWERS = "answers"  # the phase after the data
 # Seconds an answer as measured on the bundled model (batches of 32, two CPU cores; a server of its own, C = 1).
 SECONDS = {"in-process": 0.04, "server": 0.6}
 
 
 def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     """Freeze the plan, answer both sides, judge. What was answered stays, whatever happens."""
-    from vlmconsole.jobs.data import ready
+    from vlmconsole.jobs.data import course, ready
 
     from vlmconsole.counting.textvqa_data import make_textvqa
     from vlmconsole.evaluation import items as asked
@@ -37,6 +38,7 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     datasets = context.places.datasets
     if spec.textvqa:
         make_textvqa(Path(spec.textvqa).expanduser(), datasets, say=context.events.note)
+    course(context, spec.data, {ANSWERS: (_pictures(spec) or 1) * len(spec.sides) * SECONDS[spec.backend]})
     folders = [ready(context, name) for name in spec.data]
     plan = _freeze(context, spec, folders) if spec.plan else None
     items = asked.choose(spec, folders, plan)
@@ -52,6 +54,7 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
         on_progress=lambda done, total, note: context.events.progress(done, total, "answers", note),
     )
     context.log(f"{evaluation.total} answers: {len(items)} pictures × {len(spec.sides)} sides")
+    context.events.phase(ANSWERS)
     try:
         summary = evaluation.answer()
     except ImportError as error:
@@ -78,13 +81,14 @@ def _check_sides(spec: EvaluateSettings) -> None:
 
 def _freeze(context: Context, spec: EvaluateSettings, folders: list[Path]) -> Plan:
     """The plan that judges this run, frozen before its first answer: now, or before the training."""
-    from vlmconsole.evaluation.planned import plan_for
+    from vlmconsole.evaluation.planned import before_base, plan_for
     from vlmconsole.gates.bind import freeze_for_run
     from vlmconsole.gates.evidence import frozen_when
     from vlmconsole.gates.ledger import Ledger
     from vlmconsole.gates.trained import freezing
 
-    plan = plan_for(spec.plan, folders, spec.before_adapter, context.places)
+    base = before_base(spec, context.places)
+    plan = plan_for(spec.plan, folders, spec.before_adapter, context.places, base)
     ledger = Ledger(context.places.ledger)
     frozen = freeze_for_run(plan, context.run, context.places.home, ledger)
     stands = freezing(context.run, context.places, frozen_when(ledger.read(), frozen.sha256))
@@ -116,14 +120,13 @@ def _served(context: Context, spec: EvaluateSettings, side: str) -> Iterator[Ans
         if spec.own_servers:
             from vlmconsole.jobs.owned import owned
 
+            from vlmconsole.evaluation.planned import served_folder
             from vlmconsole.training.bases import base_folder
 
             profile = profile_of(spec.server_of(side), context.places)
             if spec.model(side):
-                beside = Path(profile.launch.folder).expanduser() / spec.model(side) if profile.launch else Path()
-                # As in its launch line, a relative folder is meant from where the server is started.
-                known = (beside / "config.json").is_file()
-                profile = with_model(profile, beside if known else base_folder(spec.model(side)))
+                beside = served_folder(spec.model(side), profile)
+                profile = with_model(profile, beside or base_folder(spec.model(side)))
             server = stack.enter_context(owned(context, profile, side))
         else:
             settings = BenchSettings(server=spec.server_of(side))

@@ -7,6 +7,8 @@ from typing import Any
 from pydantic import Field
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec
 
+UNBOUND = "unbound"  # in place of a base: the plan names none
+
 
 class FreezeSpec(Spec):
     """What is frozen. Its hash goes to the evaluation as the setting plan."""
@@ -14,14 +16,15 @@ class FreezeSpec(Spec):
     plan: str = Field(description="gate plan: a shipped one or a TOML file")
     data: list[str] = Field(min_length=1, description="datasets (made when they are recipes), first the plan's own")
     before_adapter: str = Field("", description="adapter that the comparison will start from; empty: the base")
+    base: str = Field("", description=f"model below it; empty: the bundled one; {UNBOUND}: its weights are not here")
     limits: list[str] = Field([], description="plans of later rounds whose limits are frozen now, without pictures")
 
 
 def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
     """Make the data, name every picture in the plan, and put its hash into the ledger."""
-    from vlmconsole.jobs.data import ready
+    from vlmconsole.jobs.data import course, ready
 
-    from vlmconsole.evaluation.planned import identity_of
+    from vlmconsole.evaluation.planned import base_of, identity_of
     from vlmconsole.gates.bind import bind, freeze_for_lab
     from vlmconsole.gates.ledger import Ledger
     from vlmconsole.gates.rules import load_plan
@@ -32,8 +35,10 @@ def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
     for one in {one.sha256: one for one in (plan, *later)}.values():
         limits = freeze_for_lab(one, places.home, ledger)
         context.events.note(f"the limits of {one.name} are frozen: {limits.sha256[:12]}…")
+    course(context, spec.data, {"freezing": 1.0})
     folders = [ready(context, name) for name in spec.data]
-    plan = bind(plan, folders, before_adapter=identity_of(spec.before_adapter, places))
+    base = None if spec.base == UNBOUND else base_of(spec.base)
+    plan = bind(plan, folders, before_adapter=identity_of(spec.before_adapter, places), base_sha256=base)
     context.check_stop()
     frozen = freeze_for_lab(plan, places.home, ledger)
     pictures = sum(len(rows) for rows in plan.data.pictures.values())
@@ -47,6 +52,7 @@ def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
         "pictures": pictures,
         "data": plan.data.digests,
         "before_adapter": plan.before_adapter,
+        "base_sha256": plan.base_sha256,
         "selection": plan.selection.model_dump(mode="json") if plan.selection else None,
         "limits": {one.name: one.sha256 for one in (plan.template(), *later)},
     }

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmconsole.jobs.contract import Context, JobError, Stopped
-from vlmconsole.jobs.data import examined, ready
-from vlmconsole.jobs.grpo import GrpoSpec, planned_work
+from vlmconsole.jobs.data import course, examined, ready
+from vlmconsole.jobs.grpo import LEARNING, GrpoSpec, learning, planned_work
 from vlmconsole.jobs.grpo_evidence import Evidence, Said, first_and_last
 from vlmconsole.jobs.memory_plan import memory_plan, say_peak
 
@@ -39,7 +39,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     folder = bases.base_folder(spec.base)
     device = bases.device_for(spec.device)
     precision = bases.precision_for(spec.precision, device)
-    dataset, digest = ready_data(context, spec.data)
+    dataset, digest = ready_data(context, spec.data, learning(spec))
     rows, heldout = split(dataset, spec.train_split), split(dataset, spec.validation_split)
     refuse_leaks(rows, context)
     loaded = load(folder, dtype=precision, device=device)
@@ -101,10 +101,16 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     return _finish(context, spec, trainer, folder, heldout, eyes, identity)
 
 
-def ready_data(context: Context, name: str) -> tuple[Path, str]:
-    """The folder of a dataset (made already, or by its recipe now) in which nothing is wrong, and its digest."""
+def ready_data(context: Context, name: str, then: float) -> tuple[Path, str]:
+    """The folder of a dataset (made already, or by its recipe now) in which nothing is wrong, and its digest.
+
+    ``then``: expected seconds of the training, whose phase follows.
+    """
+    course(context, [name], {LEARNING: then}, examines=True)
     folder = ready(context, name)
-    return folder, manifest_digest(examined(context, folder))
+    digest = manifest_digest(examined(context, folder))
+    context.events.phase(LEARNING)
+    return folder, digest
 
 
 def split(dataset: Path, name: str) -> list[Row]:

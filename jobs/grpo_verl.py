@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.jobs.contract import Context, JobError, Stopped
-from vlmconsole.jobs.grpo import GrpoSpec
+from vlmconsole.jobs.grpo import GrpoSpec, learning
 from vlmconsole.jobs.grpo_evidence import TRAINING, Evidence, Said, first_and_last
 from vlmconsole.jobs.grpo_local import ready_data, refuse_leaks, split
 
@@ -33,7 +33,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
 
     installed = verl_config.installed()
     folder = base_folder(spec.base)
-    dataset, digest = ready_data(context, spec.data)
+    dataset, digest = ready_data(context, spec.data, learning(spec))
     rows = split(dataset, spec.train_split)
     refuse_leaks(rows, context)
     per_epoch = len(rows) // spec.questions

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
-from vlmconsole.jobs.data import sizes
+from vlmconsole.jobs.data import DRAWN, EXAMINED, sizes
 from vlmconsole.jobs.memory_plan import memory_plan
 
 from vlmconsole.errors import LabError
@@ -68,8 +68,9 @@ def run(context: Context, spec: SftSpec) -> dict[str, Any]:
 
 # Seconds with the bundled model on one thread of a shared AMD EPYC 7B13: a picture taught (forward and backward: 0.17 s
 # a step of 4 at the fastest tenth of 1152 steps, 0.35 at the median) and a development picture answered in batches of
-# 32; a picture drawn, and one examined.
-TAUGHT, ANSWERED, DRAWN, EXAMINED = 0.065, 0.06, 0.015, 0.02
+# 32.
+TAUGHT, ANSWERED = 0.065, 0.06
+LEARNING = "training"  # the phase after the data, development passes among it
 
 
 def _estimate(spec: SftSpec) -> Estimate:
@@ -88,13 +89,18 @@ def _estimate(spec: SftSpec) -> Estimate:
     if spec.base:
         note += f". {fits}. How long a step takes was never measured for this base: the run says it after a few"
         return Estimate(memory_bytes=memory, note=note)
-    seconds = train * spec.epochs * TAUGHT + dev * len(spec.dev_epochs) * ANSWERED + every * (DRAWN + EXAMINED)
+    seconds = learning(spec, train, dev) + every * (DRAWN + EXAMINED)
     return Estimate(
         seconds=seconds + 15,  # imports, the mask audit
         memory_bytes=memory,
         disk_bytes=every * 12_000 + (spec.epochs + 3) * 400_000 + 2_000_000,
         note=f"{note}. {fits}. Time: 0.17 to 0.35 s a step of 4 were measured on a shared AMD EPYC 7B13, one thread",
     )
+
+
+def learning(spec: SftSpec, train: int, dev: int) -> float:
+    """Seconds of the training itself over so many pictures, with the bundled model."""
+    return train * spec.epochs * TAUGHT + dev * len(spec.dev_epochs) * ANSWERED
 
 
 def _memory(spec: SftSpec) -> tuple[int | None, str]:

@@ -10,10 +10,11 @@ from typing import Any
 from vlmconsole.jobs import data
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.memory_plan import memory_plan, say_peak
-from vlmconsole.jobs.sft import SftSpec, planned_work
+from vlmconsole.jobs.sft import LEARNING, SftSpec, learning, planned_work
 from vlmconsole.jobs.sft_dev import develop, read_rewards
 
 from vlmconsole.counting.dataset import manifest_digest
+from vlmconsole.counting.ready import promised
 from vlmconsole.errors import LabError
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.plan import freeze
@@ -44,6 +45,7 @@ class Teacher:
         self.parent: str | None = None
 
     def run(self) -> dict[str, Any]:
+        data.course(self.context, [self.spec.data], {LEARNING: self._expected()}, examines=True)
         folder = data.ready(self.context, self.spec.data)
         manifest = data.examined(self.context, folder)
         self.dataset, self.digest = folder.name, manifest_digest(manifest)
@@ -63,11 +65,21 @@ class Teacher:
         # Answers come from the same weights that are trained: the adapter sits inside the base.
         self.answering = model.Loaded(adapted.get_base_model(), loaded.tokenizer, loaded.images, loaded.folder)
         self._write_conditions(len(rows))
+        self.context.events.phase(LEARNING)
         for epoch in range(1, self.spec.epochs + 1):
             self._epoch(epoch)
         return self._finish(frozen)
 
     # ── before the first step ──────────────────────────────────────────────────────────────────────────────────
+
+    def _expected(self) -> float:
+        """Seconds that the training would take with the bundled model."""
+        try:
+            found = promised(self.spec.data, self.context.places.datasets)
+        except LabError:
+            return 1.0  # what is wrong with the data is said when they are made
+        n = {role: sum(one.n or 0 for one in found.values() if one.role == role) for role in ("train", "dev")}
+        return learning(self.spec, n["train"], n["dev"])
 
     def _freeze(self) -> None:
         """The rule of selection goes into the ledger before anything is learnt."""
@@ -286,7 +298,7 @@ class Teacher:
         step = line["step"]
         self.context.events.metric("loss", line["loss"], step=step)
         self.context.events.metric("grad norm", line["grad_norm"], step=step)
-        if step % LOOK == 0:
+        if step % LOOK == 0 or step == 1:  # the first: of a warm-up one sees where it began, not where it was at LOOK
             self.context.events.metric("learning rate", line["lr"], step=step)
             pace = line["tokens"] / max(line["seconds"], 1e-9)
             self.context.events.metric("training throughput", pace, step=step, unit="tok/s")

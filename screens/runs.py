@@ -11,9 +11,11 @@ from vlmconsole.screens.widgets.dialogs import Choose, Reader
 from vlmconsole.screens.widgets.run_figures import RunFigures
 from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
 from vlmconsole.screens.widgets.run_table import RunRows
+from vlmconsole.screens.widgets.sweep_sheet import SweepSheet
 
 from vlmconsole.errors import LabError
 from vlmconsole.measure.compare import Side, sides
+from vlmconsole.measure.compare_sweeps import compare_sweeps, is_sweep
 from vlmconsole.reports.opened import Target, evidence
 from vlmconsole.reports.parts import figure
 from vlmconsole.reports.save import save
@@ -98,6 +100,8 @@ class RunsScreen(RunsDesk):
         in_background(self, partial(self._compare, marks), "compare", exclusive=True)
 
     async def _compare(self, marks: list[Mark]) -> None:
+        if not any(cell for _, cell in marks) and await self._compare_sweeps([name for name, _ in marks]):
+            return
         chosen: list[Side] = []
         alike = ""  # of two sweeps, the cell of the first is compared with the second's of that name
         for name, cell in marks:
@@ -112,6 +116,19 @@ class RunsScreen(RunsDesk):
             chosen.append(side)
             alike = side.name.removeprefix(f"{name}:")
         self.app.push_screen(ComparisonSheet(*chosen))
+
+    async def _compare_sweeps(self, names: list[str]) -> bool:
+        """Two whole sweeps, cell by cell; False when they are not two."""
+        one, other = (RunFolder(self.console.lab.places.runs / name) for name in names)
+        if not await asyncio.to_thread(lambda: is_sweep(one) and is_sweep(other)):
+            return False
+        try:
+            found = await asyncio.to_thread(compare_sweeps, one, other)
+        except LabError as error:
+            self._complain(error)
+            return True
+        self.app.push_screen(SweepSheet(lambda only: compare_sweeps(one, other, only), found))
+        return True
 
     async def _one_of(self, name: str, cell: str, found: list[Side]) -> Side | None:
         """The marked cell, the only one, or the one that is chosen now."""

@@ -53,8 +53,10 @@ class Scripted:
 
     def conditions(self) -> Conditions:
         adapter = "sft" if self.side == "after" else None
+        weights = {"model": self.who.model, "model_sha256": self.who.model_sha256}
+        settings = self.settings or None
         return Conditions(
-            engine="scripted", temperature=0.0, max_tokens=64, adapter=adapter, settings=self.settings or None
+            engine="scripted", temperature=0.0, max_tokens=64, adapter=adapter, settings=settings, **weights
         )
 
 

@@ -44,7 +44,8 @@ def test_bad_usage_is_exit_2_and_no_traceback(words: tuple[str, ...], tmp_path: 
 
 def test_json_may_stand_anywhere_and_a_failure_is_one_json_value(tmp_path: Path) -> None:
     for words in (("--json", "tokens", "448x336"), ("tokens", "448x336", "--json"), ("tokens", "--json", "448x336")):
-        assert json.loads(run(*words, home=tmp_path).stdout)["visual_tokens"] == 192
+        told = json.loads(run(*words, home=tmp_path).stdout)
+        assert told["visual_tokens"] == 192 and told["rule"] == "Qwen2.5-VL's own"
     failed = run("tokens", "no-such-picture.png", "--json", home=tmp_path)
     assert failed.returncode != 0
     assert "no-such-picture.png" in json.loads(failed.stdout)["error"]["message"]

@@ -17,8 +17,10 @@ from vlmconsole.jobs.evaluate import KIND
 from vlmconsole.counting.ready import ready
 from vlmconsole.counting.rows import DataError
 from vlmconsole.evaluation import local
+from vlmconsole.evaluation.answerer import Who
 from vlmconsole.evaluation.evaluate import EvaluationError
 from vlmconsole.evaluation.items import choose, items_digest
+from vlmconsole.evaluation.planned import base_of
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.verdict import judge
 from vlmconsole.runs.folder import RunFolder
@@ -214,7 +216,7 @@ def test_the_job_judges_with_a_textvqa_group_made_from_shards(
 def _scripted(bench: Bench) -> Any:
     @contextmanager
     def opener(settings: EvaluateSettings, side: str, places: Places) -> Iterator[Scripted]:
-        yield Scripted(side, {"backend": "in-process"}, bench.asked)
+        yield Scripted(side, {"backend": "in-process"}, bench.asked, who=Who("scripted", base_of("")))
 
     return opener
 

@@ -127,9 +127,10 @@ def test_a_flow_tells_how_many_of_its_steps_are_over(lab: Places) -> None:
     flow = adding.add(store, adding.plan(Preset("f", "flow", "F", BROKEN), [], lab))
     a, b, _c, _page = store.steps(flow)
     assert views(store, lab, [store.get(flow)])[0].progress is None
-    store.claim(a.id, (), None, "/nowhere")
+    store.claim(a.id, (), None, str(store.lab.runs / "nowhere"))
     store.finish(a.id, "failed", "gone")
-    assert views(store, lab, [store.get(flow)])[0].progress == (1, 4, "steps")
+    over = views(store, lab, [store.get(flow)])[0].progress
+    assert over is not None and (over.done, over.total, over.unit) == (1, 4, "steps")
     desk = Desk(lab)
     row = next(row for row in desk.board().rows if row.job.id == flow)
     assert row.progress is not None and row.progress.share == 0.25 and row.progress.left(time.time()) is None
@@ -173,6 +174,13 @@ def test_the_whole_lab_is_planned_in_its_order_and_reported_whole(name: str, tmp
     assert second["diagnostic"] == f"{second['data'][0]}:train"
     assert steps["judge-sft"].job.spec["plan"] == "${freeze-sft.frozen}"
     assert len(load_plan(steps["freeze-sft"].job.spec["plan"]).gates) == 7
+    # Reinforcement learning is judged by one plan, frozen before the first of its two runs.
+    assert after["grpo-3"] == {"freeze-grpo": "ok"} and len(load_plan(steps["freeze-grpo"].job.spec["plan"]).gates) == 5
+    assert {steps[f"eval-grpo-{n}"].job.spec["plan"] for n in (3, 30)} == {"${freeze-grpo.frozen}"}
+    assert steps["freeze-grpo"].job.spec["data"] == steps["eval-grpo-30"].job.spec["data"]
+    # Every plan is bound to the base that its training starts from.
+    bases = {steps[step].job.spec["base"] for step in steps if step.startswith("freeze-")}
+    assert bases == {steps["sft"].job.spec["base"]} == {steps["grpo-3"].job.spec["base"]}
     # Both trainings start from the base.
     assert not steps["grpo-30"].job.spec.get("model") and after["grpo-30"] == {"grpo-3": "any"}
     assert all(one.job.options["retries"] == 1 for step, one in steps.items() if step)

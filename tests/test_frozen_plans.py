@@ -15,15 +15,18 @@ from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.freeze import KIND, FreezeSpec
 
 from vlmconsole.counting.findings import Finding
-from vlmconsole.evaluation.planned import plan_for
+from vlmconsole.evaluation.planned import base_of, before_base, plan_for
+from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.audit_evaluation import audit_freezing
 from vlmconsole.gates.audit_lineage import audit_parents, audit_replay
 from vlmconsole.gates.audit_pictures import Shelves
 from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run
+from vlmconsole.gates.evidence import check_conditions
 from vlmconsole.gates.frozen import changed_plans, is_frozen, read_frozen_plan
 from vlmconsole.gates.plan import FrozenError
 from vlmconsole.gates.rules import PlanError, parse_plan
 from vlmconsole.gates.trained import Freezing, freezing, span
+from vlmconsole.gates.verdict import judge
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.training.provenance import read_provenance, weights_sha256, write_provenance
 
@@ -51,9 +54,9 @@ def test_the_plan_frozen_by_the_job_is_taken_by_hash_by_its_beginning_and_by_fil
     shutil.copyfile(told["path"], copy)
     for name in (told["frozen"], told["frozen"][:12], told["path"], str(copy)):
         assert is_frozen(name)
-        assert plan_for(name, [lab.dataset], "", lab.places).sha256 == told["frozen"]
+        assert plan_for(name, [lab.dataset], "", lab.places, told["base_sha256"]).sha256 == told["frozen"]
     # The same plan by its name is bound anew, to the same hash: nothing was chosen in between.
-    again = plan_for(str(tmp_path / "mini-plan.toml"), [lab.dataset], "", lab.places)
+    again = plan_for(str(tmp_path / "mini-plan.toml"), [lab.dataset], "", lab.places, base_of(""))
     assert again.sha256 == told["frozen"]
 
 
@@ -171,3 +174,64 @@ def test_replayed_pictures_are_drawn_again_by_the_seed(lab: SmallLab) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (found,) = audit_replay(Shelves(lab.places.datasets), "later")
     assert found.state == "wrong" and "1 pictures replayed of mini:train are not the drawn ones" in found.text
+
+
+def test_a_plan_bound_to_a_base_takes_no_other_and_one_frozen_without_takes_any(lab: SmallLab) -> None:
+    base, other = weights_sha256(lab.base), "b" * 64
+    plan = bind(parse_plan(PLAN, "test"), [lab.dataset], base_sha256=base)
+    frozen = freeze_for_lab(plan, lab.places.home, lab.ledger)
+    assert plan_for(frozen.sha256, [lab.dataset], "", lab.places, base).sha256 == frozen.sha256
+    with pytest.raises(PlanError, match=f"bound to the base {base[:12]}…, and this one is bbbbbbbbbbbb…"):
+        plan_for(frozen.sha256, [lab.dataset], "", lab.places, other)
+    with pytest.raises(PlanError, match="weights are not on this machine"):
+        plan_for(frozen.sha256, [lab.dataset], "", lab.places, None)
+    old = freeze_for_lab(bind(parse_plan(PLAN, "test"), [lab.dataset]), lab.places.home, lab.ledger)
+    assert plan_for(old.sha256, [lab.dataset], "", lab.places, other).base_sha256 is None
+
+
+def test_the_freeze_job_binds_the_base_and_before_knows_which_one_it_stands_on(lab: SmallLab, tmp_path: Path) -> None:
+    (tmp_path / "mini-plan.toml").write_text(tomlkit.dumps(PLAN))
+    told = {}
+    for base in (str(lab.base), "unbound"):
+        run = RunFolder.create(lab.places.runs, kind="freeze", preset="f", spec={}, title="f", home=lab.places.home)
+        spec = FreezeSpec(plan=str(tmp_path / "mini-plan.toml"), data=["mini"], base=base)
+        told[base] = KIND.run(Context(run, lab.places), spec)["base_sha256"]
+    assert told == {str(lab.base): weights_sha256(lab.base), "unbound": None}
+
+    def settings(**more: Any) -> EvaluateSettings:
+        return EvaluateSettings(data=["mini"], after_adapter="a", **more)
+
+    for kind in ({"base": str(lab.base)}, {"before_model": str(lab.base), "base": "elsewhere"}):
+        assert before_base(settings(**kind), lab.places) == weights_sha256(lab.base)
+    bundled = base_of("")
+    assert before_base(settings(backend="server", server="demo"), lab.places) == bundled
+    assert before_base(settings(backend="server", server="openai"), lab.places) is None
+
+
+def test_the_base_of_before_is_judged_as_well(lab: SmallLab) -> None:
+    base = weights_sha256(lab.base)
+    lab.train()
+    lab.evaluate()
+    conditions = lab.run.read_json("conditions.json")
+    for plan_base, before, after, words in (
+        (base, base, base, ""),
+        (
+            base,
+            "b" * 64,
+            "b" * 64,
+            f"the base of before is m bbbbbbbbbbbb…, the plan is bound to the base {base[:12]}…",
+        ),
+        (base, None, None, "one whose weights are not known"),
+        (None, base, base, ""),
+        (None, base, "b" * 64, "after is an adapter on another base than before's"),
+    ):
+        plan = parse_plan(PLAN, "test").model_copy(update={"base_sha256": plan_base})
+        for side, sha in (("before", before), ("after", after)):
+            conditions[side] = {**conditions[side], "model": "m", "model_sha256": sha}
+        conditions["after"]["adapter"] = "one"
+        lab.run.write_json("conditions.json", conditions)
+        wrong = [text for text in check_conditions(lab.run, plan) if "base" in text]
+        assert (words in wrong[0] and len(wrong) == 1) if words else not wrong
+    assert (
+        "base not bound: the plan does not name the weights that before stands on" in judge(lab.run, lab.ledger).remarks
+    )

@@ -36,12 +36,13 @@ def test_the_labs_fifteen_gates_are_exactly_its_own() -> None:
 
 
 def test_every_shipped_plan_fits_its_recipes_and_says_whose_it_is() -> None:
-    assert {"lab-15", "sft-7", "repair-15-tiny", "sft-7-tiny"} <= set(plan_names())
+    assert {"lab-15", "sft-7", "repair-15-tiny", "sft-7-tiny", "grpo-5", "grpo-5-tiny"} <= set(plan_names())
     for name in plan_names():
         shipped = load_plan(name)
         assert "our own" in shipped.whose or shipped.whose == "the reference lab's own list"
         for recipe in shipped.data.recipes:
-            splits = {split.name: split for split in load_recipe(recipe).splits}
+            # The guard of a plan whose own data have none is the dataset of the name.
+            splits = {split.name: split for one in ("naming", recipe) for split in load_recipe(one).splits}
             for group in shipped.groups:
                 if group.scorer != "textvqa":
                     assert sum(part.size or 0 for part in splits[group.split].parts) == group.n
@@ -73,3 +74,37 @@ def test_an_unknown_plan_names_the_nearest() -> None:
     with pytest.raises(LabError) as caught:
         load_plan("lab-14")
     assert "lab-15" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["grpo-5", "grpo-5-tiny"])
+def test_reinforcement_learning_must_show_a_gain_and_no_loss_by_a_list_that_says_it_is_ours(name: str) -> None:
+    """What "it helped" would mean: an interval above zero; the drops allowed are those of the lab's own fifteen."""
+    ours, lab = load_plan(name), load_plan("lab-15")
+    assert ours.whose.startswith("our own list") and ours.selection is None
+    drops = {gate.limit for gate in lab.gates if gate.metric == "partial_drop"}
+    assert {gate.limit for gate in ours.gates if gate.metric == "partial_drop"} == drops
+    gains = {gate.group: (gate.sign, gate.limit) for gate in ours.gates if gate.metric == "partial_gain_ci_low"}
+    assert gains == {"heldout": (">", 0.0), "new": (">", 0.0)}
+
+
+# Taken from plans that were frozen by earlier versions: an upgrade must not make them other plans.
+FROZEN = {
+    "sft-7-tiny": "5a32bf1c59ea",
+    "repair-15-tiny": "35e1963949bc",
+    "stress-8-tiny": "2b7a3444aad6",
+}
+
+
+@pytest.mark.parametrize(("name", "sha"), FROZEN.items())
+def test_shipped_plans_keep_the_hash_under_which_they_were_frozen(name: str, sha: str) -> None:
+    assert load_plan(name).sha256.startswith(sha)
+
+
+def test_the_base_is_inside_the_hash_and_plans_without_one_keep_theirs() -> None:
+    free = plan()
+    assert "base_sha256" not in free.value()
+    bound = free.model_copy(update={"base_sha256": "a" * 64})
+    assert bound.sha256 != free.sha256 and bound.value()["base_sha256"] == "a" * 64
+    assert bound.template().sha256 == free.template().sha256
+    with pytest.raises(PlanError, match="base_sha256"):
+        plan(base_sha256="short")

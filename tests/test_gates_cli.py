@@ -12,8 +12,10 @@ import tomlkit
 from judged import PLAN, WRONG, lines_of, plan, right, small_dataset, write_lines, write_run
 
 from vlmconsole.cli import main
+from vlmconsole.gates.desk import GateDesk
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
 
 
 class Result:
@@ -141,3 +143,45 @@ def test_data_make_check_show_and_list(lab: Any, tmp_path: Path) -> None:
     part = '{ replay = "nowhere:train", count = 1 }'
     later.write_text(f'title = "l"\nseed = 1\n[[splits]]\nname = "train"\nrole = "train"\nparts = [{part}]\n')
     assert "vlmconsole data make nowhere" in lab("data", "make", str(later)).err
+
+
+def test_list_has_each_plan_once_with_what_it_judged_and_says_which_file_changed(lab: Any, tmp_path: Path) -> None:
+    assert "No plan was frozen yet" in lab("gates", "list").out
+    small_dataset(lab.home)
+    mine = tmp_path / "mine.toml"
+    mine.write_text(tomlkit.dumps({**PLAN, "name": "mine"}))
+    bundled = lab("gates", "freeze", "lab-15", "--json").json  # limits alone: nothing came of them yet
+    bound = lab("gates", "freeze", str(mine), "--data", "small", "--base", "tiny-qwen2.5-vl", "--json").json
+    run = made(lab, n_hollow=3)
+    lab("gates", "check", run.name)
+    plans = {one["sha256"]: one for one in lab("gates", "list", "--json").json["plans"]}
+    assert {one["name"] for one in plans.values()} == {"lab-15", "mine", "small-plan"} and len(plans) == 3
+    assert plans[bundled["sha256"]]["pictures"] == 0 and plans[bundled["sha256"]]["limits"] is None
+    waiting = plans[bound["sha256"]]
+    assert (waiting["pictures"], waiting["runs"]) == (30, []) and waiting["limits"] <= waiting["frozen"]
+    assert waiting["base_sha256"] == bound["base_sha256"] and len(waiting["base_sha256"]) == 64
+    (judged,) = [one for one in plans.values() if one["name"] == "small-plan"]
+    (use,) = judged["runs"]
+    assert (use["run"], use["verdict"]) == (run.name, "FAIL") and "2 FAIL" in use["gates"]
+    words = lab("gates", "list").out
+    assert words.count("mine  ") == 1 and "no run was judged by it yet" in words and f"  {run.name}" in words
+    assert "base not bound" in words and "limits alone" in words
+
+    path = Path(bound["path"])
+    path.write_bytes(path.read_bytes().replace(b'"at_least":0.8', b'"at_least":0.1'))
+    (changed,) = [one for one in lab("gates", "list", "--json").json["plans"] if one["sha256"] == bound["sha256"]]
+    assert changed["fault"] == "changed since it was frozen" and changed["path"] == str(path)
+    path.unlink()
+    assert "its file is gone" in lab("gates", "list").out
+
+
+def test_the_screens_list_has_one_line_for_one_freezing(lab: Any, tmp_path: Path) -> None:
+    small_dataset(lab.home)
+    mine = tmp_path / "mine.toml"
+    mine.write_text(tomlkit.dumps({**PLAN, "name": "mine"}))
+    lab("gates", "freeze", str(mine), "--json")
+    desk = GateDesk(Places(lab.home))
+    assert [one.plan for one in desk.listing()] == ["mine"]  # the limits alone
+    bound = lab("gates", "freeze", str(mine), "--data", "small", "--json").json
+    assert len(list((lab.home / "plans").glob("*.json"))) == 2
+    assert [one.name for one in desk.listing()] == [Path(bound["path"]).name]

@@ -48,6 +48,22 @@ def test_what_is_fed_in_becomes_figures(tmp_path: Path) -> None:
     source.close()
 
 
+@pytest.mark.parametrize("period", [0.96, 1.0, 1.04, 1.3])
+def test_throughput_is_over_the_time_that_was_counted_however_far_apart_the_looks_are(
+    tmp_path: Path, period: float
+) -> None:
+    """Ten looks 1.04 s apart hold 10.4 s of answers: over a round 10 s they would be 4 % too many."""
+    feed, tick = RequestFeed(), Clock(0.0)
+    source = own(tmp_path, tick, feed)
+    for look in range(90):
+        tick.at = look * period
+        value = source.read().figures["own.throughput"].value
+        assert look == 0 or value == pytest.approx(100)
+        with feed.request() as done:
+            done(ttft_s=0.1, tpot_s=0.01, output_tokens=round(100 * period))
+    source.close()
+
+
 def test_answers_of_a_chat_in_another_process_are_seen(tmp_path: Path) -> None:
     tick = Clock(0.0)
     store = ChatStore(tmp_path / "chats.sqlite", tmp_path / "pictures")

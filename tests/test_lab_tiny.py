@@ -107,15 +107,22 @@ def changes(folder: Path) -> list[str]:
     (folder / "stress.toml").write_text(PLAN[:start] + alone + PLAN[end:])
     found = ["main.requests=2", "main.warm_up=1", "tune.requests=2", "tune.warm_up=1", "tune.grid.max_num_seqs=[4]"]
     found += ["cache-text.pairs=2", "cache-picture.pairs=2", "base.limit=4", "grpo-30.steps=2"]
-    found += ["grpo-3.steps=1", "grpo-30.validate_every=0", "eval-grpo-3.limit=4", "eval-grpo-30.limit=4"]
+    found += ["grpo-3.steps=1", "grpo-30.validate_every=0"]
     for step, name in (("sft", "sft-mini"), ("repair-1", "repair-1-mini"), ("repair-2", "repair-2-mini")):
         found += [f"{step}.data={folder / name}.toml", f"{step}.epochs=2", f"{step}.dev_epochs=[1, 2]"]
         found += [f"{step}.checkpoint_every=2"]
     for step, name in (("judge-sft", "sft-mini"), ("judge-1", "repair-1-mini"), ("judge-2", "repair-2-mini")):
         found += [f"{step}.data=['{name}']", f"{step}.diagnostic={name}:train"]
-    found.append("stress.data=['stress-mini']")
-    for step, name in (("sft", "sft-mini"), ("1", "repair-1-mini"), ("2", "repair-2-mini"), ("stress", "stress-mini")):
-        plan = folder / ("stress.toml" if step == "stress" else "mini.toml")
+    found += [f"{step}.data=['stress-mini']" for step in ("stress", "eval-grpo-3", "eval-grpo-30")]
+    made = {
+        "sft": "sft-mini",
+        "1": "repair-1-mini",
+        "2": "repair-2-mini",
+        "stress": "stress-mini",
+        "grpo": "stress-mini",
+    }
+    for step, name in made.items():
+        plan = folder / ("stress.toml" if name == "stress-mini" else "mini.toml")
         found += [f"freeze-{step}.plan={plan}", f"freeze-{step}.data=['{folder / name}.toml']"]
     found.append(f"freeze-sft.limits=['{folder / 'mini.toml'}']")
     return found
@@ -174,7 +181,7 @@ def assert_whole(places: Places, steps: dict[str, Job], broken: str) -> None:
     for name in ("sft", "repair-1", "repair-2"):
         trained = [row["step"] for row in runs[name].read_jsonl("training.jsonl")]
         assert trained == list(range(1, told[name]["steps"] + 1)) and len(trained) >= 16
-    for name in ("judge-sft", "stress", "judge-1", "judge-2"):
+    for name in ("judge-sft", "stress", "judge-1", "judge-2", "eval-grpo-3", "eval-grpo-30"):
         for side in ("before", "after"):
             ids = Counter(row["id"] for row in runs[name].read_jsonl(f"{side}.jsonl"))
             assert len(ids) == 16 and set(ids.values()) == {1}
@@ -185,9 +192,11 @@ def assert_whole(places: Places, steps: dict[str, Job], broken: str) -> None:
         assert told[judged]["after"]["adapter_sha256"] == told[trained_by]["adapter_sha256"]
         assert told[trained_by]["parent_sha256"] == told[start]["adapter_sha256"]
     # Each is judged by the plan that was frozen before its training began, and by no other.
-    for judged, frozen in (("judge-sft", "sft"), ("stress", "stress"), ("judge-1", "1"), ("judge-2", "2")):
+    by = {"judge-sft": "sft", "stress": "stress", "judge-1": "1", "judge-2": "2"}
+    for judged, frozen in {**by, "eval-grpo-3": "grpo", "eval-grpo-30": "grpo"}.items():
         assert told[judged]["plan_sha256"] == told[f"freeze-{frozen}"]["frozen"]
-    for name in ("audit-sft", "audit-stress", "audit-1", "audit-2"):
+        assert told[f"freeze-{frozen}"]["base_sha256"] == told[judged]["before"]["model_sha256"]
+    for name in ("audit-sft", "audit-stress", "audit-1", "audit-2", "audit-grpo-3", "audit-grpo-30"):
         findings = {one["name"]: one for one in runs[name].read_json("audit.json")["findings"]}
         assert findings["plan before training"]["state"] == "ok"
         assert "before the first training step of" in findings["plan before training"]["text"]

@@ -38,6 +38,11 @@ def new(name: str = "count", **more: Any) -> NewJob:
     return NewJob(name, "job_kinds:COUNT", name, {"steps": 3}, **more)
 
 
+def named(store: Store, name: str = "run") -> str:
+    """A run folder of that lab, there or not."""
+    return str(store.lab.runs / name)
+
+
 def order(store: Store) -> list[int]:
     return [job.id for job in store.waiting()]
 
@@ -108,17 +113,19 @@ def test_moving_between_two_a_hundred_times_keeps_the_order(store: Store) -> Non
 
 def test_claim_happens_once_and_a_cancelled_job_is_not_claimed(store: Store) -> None:
     store.add(new())
-    assert store.claim(1, ("cpu.0",), None, "/run") and not store.claim(1, ("cpu.0",), None, "/other")
-    assert store.get(1).state == "starting" and store.get(1).granted == ("cpu.0",) and store.get(1).run == "/run"
+    assert store.claim(1, ("cpu.0",), None, named(store)) and not store.claim(
+        1, ("cpu.0",), None, named(store, "other")
+    )
+    assert store.get(1).state == "starting" and store.get(1).granted == ("cpu.0",) and store.get(1).run == named(store)
     store.add(new())
-    assert store.cancel(2) == "cancelled" and not store.claim(2, (), None, "/run")
+    assert store.cancel(2) == "cancelled" and not store.claim(2, (), None, named(store))
     with pytest.raises(QueueError, match="has ended already"):
         store.cancel(2)
 
 
 def test_a_running_job_is_asked_to_stop_and_a_retry_keeps_the_old_attempt(store: Store) -> None:
     store.add(new())
-    store.claim(1, ("cpu.0",), None, "/run-1")
+    store.claim(1, ("cpu.0",), None, named(store, "one"))
     store.running(1, 42, "token")
     assert store.cancel(1, "because") == "running" and store.get(1).stop == "because"
     with pytest.raises(QueueError, match="nothing to retry"):
@@ -128,7 +135,7 @@ def test_a_running_job_is_asked_to_stop_and_a_retry_keeps_the_old_attempt(store:
     job = store.get(1)
     assert (job.state, job.attempt, job.run, job.stop, job.pid) == ("queued", 2, None, None, None)
     old = store.attempts(1)[0]
-    assert (old.number, old.run, old.state, old.reason) == (1, "/run-1", "failed", "no reason")
+    assert (old.number, old.run, old.state, old.reason) == (1, named(store, "one"), "failed", "no reason")
 
 
 def test_dependencies_must_exist(store: Store) -> None:
@@ -158,7 +165,7 @@ def _add_many(path: str, count: int, gate: Any) -> None:
 def _claim_all(path: str, results: Any) -> None:
     store, won = Store(Path(path)), []
     for job in store.waiting():
-        if store.claim(job.id, (), None, "/run"):
+        if store.claim(job.id, (), None, named(store)):
             won.append(job.id)
     results.put(won)
 
@@ -307,7 +314,7 @@ def test_a_flow_is_queued_passed_on_cancelled_and_resumed_as_one(lab: Places) ->
     assert train.spec["steps"] == 9 and evaluate.spec["steps"] == "${train.steps}"
     assert evaluate.after == ((train.id, "ok"),) and report.after == ((evaluate.id, "any"),)
     assert order(store) == [train.id, evaluate.id, report.id]  # the flow itself is no work
-    store.claim(train.id, (), None, "/run")
+    store.claim(train.id, (), None, named(store))
     assert store.get(flow).state == "running"
     assert store.cancel(flow) == "running"  # until the running step has stopped
     assert [step.state for step in store.steps(flow)] == ["starting", "cancelled", "cancelled"]
@@ -316,7 +323,7 @@ def test_a_flow_is_queued_passed_on_cancelled_and_resumed_as_one(lab: Places) ->
     store.again(flow)
     assert [step.state for step in store.steps(flow)] == ["queued"] * 3 and store.get(flow).state == "queued"
     for step in (train, evaluate, report):
-        store.claim(step.id, (), None, "/run")
+        store.claim(step.id, (), None, named(store))
         store.finish(step.id, "done")
     assert store.get(flow).state == "done" and store.get(flow).ended is not None
 

@@ -17,6 +17,7 @@ from vlmconsole.screens.runs import RunsScreen
 from vlmconsole.screens.widgets.dialogs import Choose, Reader
 from vlmconsole.screens.widgets.run_figures import lines_of
 from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
+from vlmconsole.screens.widgets.sweep_sheet import SweepSheet
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.errors import LabError
@@ -144,19 +145,30 @@ async def test_a_run_of_several_cells_asks_which_one(places: Places) -> None:
             assert label in text
 
 
-@pytest.mark.slow
-async def test_of_two_sweeps_the_cell_of_the_same_name_is_taken(places: Places) -> None:
+async def test_two_sweeps_are_compared_whole_and_each_pair_opens(places: Places) -> None:
     again = "20261129-235400-cb-grid-tiny-cafe"
     shutil.copytree(places.runs / GRID, places.runs / again)
+    run = RunFolder(places.runs / again)
+    rows = list(run.read_jsonl("cells.jsonl"))
+    run.file("cells.jsonl").unlink()
+    for row in rows:
+        run.append_jsonl("cells.jsonl", {**row, "conditions": {**row["conditions"], "model": "another"}})
     async with runs(places) as (pilot, screen):
         screen.marks = ((GRID, ""), (again, ""))
         await press(pilot, "c")
-        await until(lambda: isinstance(pilot.app.screen, Choose))
-        await press(pilot, "down", "enter")
+        await until(lambda: isinstance(pilot.app.screen, SweepSheet))
+        await settled(pilot)
+        text = seen(pilot)
+        assert "0 of 6 cells may be compared" in text and "c2-b1" in text and "model" in text
+        assert "→" not in text and "x model is the experiment" in text
+        await press(pilot, "x")
+        text = seen(pilot)
+        assert "✓ Comparable: 6 cells" in text and text.count("✓ TTFT p50") == 6 and "+0.0%" in text
+        await press(pilot, "j", "enter")
         await until(lambda: isinstance(pilot.app.screen, ComparisonSheet))
         await settled(pilot)
         text = seen(pilot)
-        assert f"{GRID}:c2-b1" in text and f"{again}:c2-b1" in text and "no condition differs" in text
+        assert f"{GRID}:c2-b1" in text and f"{again}:c2-b1" in text and "only model (" in text
 
 
 @pytest.mark.slow

@@ -30,9 +30,9 @@ def damage(store: Store, number: int, **columns: str) -> None:
 def test_damaged_rows_wait_with_a_sentence_and_the_others_run(lab: Lab) -> None:  # noqa: F811
     bad = {
         lab.add(steps=1): ({"options": "{torn"}, "damaged"),
-        lab.add(steps=1): ({"devices": "[7]"}, "damaged (no list of names)"),
+        lab.add(steps=1): ({"devices": "[7]"}, "damaged (devices: no list of names)"),
         lab.add(steps=1): ({"devices": '["cpu:two"]'}, "“cpu:two”: write cpu, cpu:2"),
-        lab.add(steps=1): ({"not_before": "abc"}, "damaged (not_before: 'abc' is no time)"),
+        lab.add(steps=1): ({"not_before": "abc"}, "damaged (not_before: 'abc' is no number)"),
         lab.add(steps=1): ({"options": '{"backoff_s": "soon"}', "not_before": "9e99"}, ""),
     }
     for number, (columns, _) in bad.items():
@@ -80,7 +80,7 @@ def test_a_record_that_names_a_foreign_folder_touches_nothing_there(lab: Lab, tm
         lab.supervisor.tick()
         for number in numbers:
             job = lab.store.get(number)
-            assert (job.state, "none of this lab's" in (job.reason or "")) == ("lost", True), numbers[number]
+            assert (job.state, "no run folder of this lab" in (job.reason or "")) == ("lost", True), numbers[number]
     assert {path: path.stat().st_mtime_ns for path in sorted(outside.rglob("*"))} == before
     assert lab.places.runs.is_dir() and lab.places.queue.exists()
 

@@ -158,12 +158,11 @@ def _course(row: Row, told: Told) -> Content:
 
 
 def _progress(progress: Progress) -> list[Piece]:
-    unit = one_line(progress.unit, 20)
-    units = unit if not unit or unit.endswith("s") else f"{unit}s"
-    if progress.share is None or progress.total is None:
-        return [f"{progress.done:g} {units}"]
+    if progress.share is None:
+        return [one_line(progress.counted(), 80)]
     full, empty = bar(progress.share, 8)
-    counted = f" · {progress.done:g} of {progress.total:g} {units}".rstrip()
+    whole = " of the whole" if progress.overall is not None else ""
+    counted = f"{whole} · {one_line(progress.counted(), 80)}"
     return [(full, "$accent"), (empty, "$faint"), f" {int(100 * progress.share)} %", (counted, "$muted")]
 
 

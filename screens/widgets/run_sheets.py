@@ -34,12 +34,13 @@ class ComparisonSheet(ModalScreen[None]):
         Binding("k,up", "scroll(-1)", "up", show=False),
     ]
 
-    def __init__(self, a: Side, b: Side) -> None:
+    def __init__(self, a: Side, b: Side, only: str | None = None) -> None:
+        """`only` is the condition that may differ, as said before."""
         super().__init__(classes="reader")
         self._a, self._b = a, b
         self._open = False
-        self._only: str | None = None
-        self._comparison, self._rows = compare_sides(a, b)
+        self._only = only
+        self._comparison, self._rows = compare_sides(a, b, only)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="sheet"):

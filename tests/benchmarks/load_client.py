@@ -4,8 +4,9 @@
 
 Each cell is a fresh client process, as in real use. What is printed: TTFT p50/p95 of the server's own log
 (request read → first text written) and of the client, the difference of both p95s, the p95 of the difference request by
-request, requests per second, the client's CPU per text piece, its peak memory, the seconds from asking for the cell
-to the first request, its p99 lag, and whether it called itself valid. An idle machine tells most; the load is printed.
+request, where it arises (before the server had read the request, after it had written the first text), requests per
+second, the client's CPU per text piece, its peak memory, the seconds from asking for the cell to the first request, its
+p99 lag, and whether it called itself valid. An idle machine tells most; the load is printed.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ def measure(wanted: Wanted, url: str, model: str, truth: Callable[[], Truth]) ->
     server = distribution(first - read for _, (read, first) in pairs)
     single = distribution(abs((one.timing.ttft_s or 0) - (first - read)) for one, (read, first) in pairs)
     own = distribution((one.result.stamps.first_text or 0) - first for one, (_, first) in pairs)
+    way = distribution(read - (one.result.stamps.sent or 0) for one, (read, _) in pairs)
     client, cost = summary.ttft_s, summary.client
-    if server is None or single is None or own is None or client is None or cost is None:
+    if server is None or single is None or own is None or way is None or client is None or cost is None:
         raise SystemExit(f"{name}: nothing came back: {summary.first_failures}")
     return {
         "concurrency": wanted.concurrency,
@@ -77,6 +79,7 @@ def measure(wanted: Wanted, url: str, model: str, truth: Callable[[], Truth]) ->
         else None,
         "p95_error_ms": (client.p95 - server.p95) * 1e3,
         "single_error_p95_ms": single.p95 * 1e3,
+        "before_read_p50_p95_ms": [way.p50 * 1e3, way.p95 * 1e3],
         "after_write_p50_p95_ms": [own.p50 * 1e3, own.p95 * 1e3],
         "requests_per_s": summary.requests_per_s,
         "cpu_us_per_piece": cost.cpu_us_per_piece,
@@ -91,10 +94,12 @@ def measure(wanted: Wanted, url: str, model: str, truth: Callable[[], Truth]) ->
 def line(found: dict[str, Any]) -> str:
     """One cell for people."""
     (t50, t95), (c50, c95) = found["truth_ms"], found["client_ms"]
+    before, after = found["before_read_p50_p95_ms"], found["after_write_p50_p95_ms"]
     return (
         f"C={found['concurrency']:<4} itl {found['itl_ms']:>4g} ms  n={found['n']:<5} truth {t50:6.1f}/{t95:6.1f}"
         f"  client {c50:6.1f}/{c95:6.1f}  p95 error {found['p95_error_ms']:+6.2f} ms"
-        f"  one by one p95 {found['single_error_p95_ms']:5.2f}  {found['requests_per_s']:6.2f} req/s"
+        f"  one by one p95 {found['single_error_p95_ms']:5.2f}  before {before[0]:.2f}/{before[1]:.2f}"
+        f"  after {after[0]:.2f}/{after[1]:.2f} ms  {found['requests_per_s']:6.2f} req/s"
         f"  {found['cpu_us_per_piece']:4.0f} µs/piece  {found['rss_mb']:3.0f} MB  start {found['start_s']:.2f} s"
         f"  lag p99 {found['lag_p99_ms']:.1f} ms  {'valid' if found['valid'] else 'INVALID'}  load {found['load']:.1f}"
     )

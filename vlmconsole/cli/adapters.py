@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_() -> None:
-    """The lab's adapters and those of its runs, newest first."""
+    """The lab's adapters and those of its runs, newest first. A run's name means the epoch that its training chose."""
     from vlmconsole.training.adapters import list_adapters
 
     problems: list[str] = []
@@ -159,6 +159,7 @@ def _facts(adapter: Adapter) -> dict[str, Any]:
     return {
         "name": adapter.name,
         "path": adapter.path,
+        "chosen": adapter.name.endswith("/adapter"),  # what its run's name alone means
         "format": adapter.format,
         "sha256": adapter.sha256,
         "provenance": origin.to_json() if origin else None,
@@ -171,7 +172,17 @@ def _line(adapter: Adapter) -> str:
     if origin is not None:
         when = f"epoch {origin.epoch}" if origin.epoch is not None else f"step {origin.step}"
         told = f"{origin.kind} · {origin.base} {origin.precision} · rank {origin.rank} · {when} · seed {origin.seed}"
-    return f"{adapter.name}  {adapter.format}  {adapter.sha256[:12]}  {told}"
+    return f"{adapter.name}  {adapter.format}  {adapter.sha256[:12]}  {told}{_taken(adapter)}"
+
+
+def _taken(adapter: Adapter) -> str:
+    """Which of a run's adapters its name stands for."""
+    run, _, inner = adapter.name.rpartition("/")
+    if not run:
+        return ""
+    if inner == "adapter":
+        return " · chosen: what the run's name means, also in the chat's /adapter"
+    return " · a candidate"
 
 
 def _table(out: Console, facts: dict[str, Any]) -> None:

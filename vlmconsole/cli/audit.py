@@ -33,8 +33,11 @@ def audit(
 ) -> None:
     """Recompute a training or an evaluation: pictures, labels, mask, weights, choice, plan, pairs, seals.
 
-    `audit replay RUN --sample ID` generates one answer again, in the batch that it was made in. Exit codes: 0 all
-    holds (replay: the same), 1 something is wrong (another answer), 3 evidence is missing.
+    `audit replay RUN --sample ID` loads the evaluated model or adapter and generates one answer of the run again, from
+    the picture in the dataset, in the batch that it was made in. Text, token ids and the hash of the input tensor must
+    be those of the evaluation: a check of the call, not a new score. It needs torch, and a run answered in-process; a
+    sample's ID is in the run's after.jsonl and on the Gates screen. Exit codes: 0 all holds (replay: the same), 1
+    something is wrong (another answer), 3 evidence is missing.
     """
     if words[0] == "replay" and len(words) == 2:
         _replay(_run(words[1]), sample, before, alone)

@@ -1,4 +1,4 @@
-"""``vlmconsole runs compare A B``: two measurements or two sweeps side by side, or refusals that name what differs."""
+"""``vlmconsole runs compare A B``: two measurements, sweeps or trainings side by side, or what differs by name."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from vlmconsole.measure.compare import Comparison, Row
     from vlmconsole.measure.compare_sweeps import SweepComparison
+    from vlmconsole.measure.compare_training import TrainingComparison
     from vlmconsole.runs.folder import RunFolder
 
 #: what is shown of each pair of cells; --json has every figure
@@ -27,12 +28,21 @@ def compare(
     b: Annotated[str, typer.Argument(help="another one; two sweeps are compared cell by cell")],
     only: Annotated[str, typer.Option(metavar="KEY", help="the one condition that may differ")] = "",
 ) -> None:
-    """Compare two measurements. Refused (exit code 3) when conditions differ, each of them named."""
+    """Compare two measurements or two trainings. Refused (exit code 3) when conditions differ, each of them named."""
     from vlmconsole.measure.compare import compare_sides, side
     from vlmconsole.measure.compare_sweeps import compare_sweeps, is_sweep
+    from vlmconsole.measure.compare_training import compare_trainings, family, refusal
 
     (one, cell), (other, other_cell) = _named(a), _named(b)
     doubts = _doubts(one, other)
+    if why := refusal(one, other):
+        value = {"a": one.name, "b": other.name, "comparable": False, "sentence": why, "not_intact": doubts}
+        emit(value, why)
+        raise typer.Exit(CANNOT_JUDGE)
+    if family(one) == family(other) == "training":
+        trained = compare_trainings(one, other, only or None)
+        emit({**trained.to_json(), "not_intact": doubts}, lambda console: _show_trainings(console, trained, doubts))
+        raise typer.Exit(0 if trained.comparison.comparable else CANNOT_JUDGE)
     if not cell and not other_cell and is_sweep(one) and is_sweep(other):
         found = compare_sweeps(one, other, only or None)
         value = {**found.to_json(), "not_intact": doubts}
@@ -61,8 +71,8 @@ def _show_names(console: Console, a: str, b: str, doubts: list[str]) -> None:
         console.print(Text(f"! {doubt}", style="bold red"), soft_wrap=True)
 
 
-def _show_pair(console: Console, comparison: Comparison, rows: list[Row]) -> None:
-    """The verdict, then the figures, or the conditions that differ."""
+def _show_pair(console: Console, comparison: Comparison, rows: list[Row], counted: str = "n") -> None:
+    """The verdict, then the figures, or the conditions that differ; `counted` is what the figures' n are."""
     from rich.table import Table
     from rich.text import Text
 
@@ -85,9 +95,42 @@ def _show_pair(console: Console, comparison: Comparison, rows: list[Row]) -> Non
     for row in rows:
         table.add_row(row.name, _figure(row.a), _figure(row.b), row.unit, _change(row))
     console.print(table)
-    console.print(f"n: a {rows[0].n_a}, b {rows[0].n_b}" if rows else "no figures", markup=False)
+    console.print(f"{counted}: a {rows[0].n_a}, b {rows[0].n_b}" if rows else "no figures", markup=False)
     if comparison.unknown:
         console.print(f"not known of either: {', '.join(comparison.unknown)}", markup=False, soft_wrap=True)
+
+
+def _show_trainings(console: Console, found: TrainingComparison, doubts: list[str]) -> None:
+    """The verdict and the figures, then each curve of both on one scale."""
+    from rich.text import Text
+
+    from vlmconsole.measure.compare_training import CURVES
+
+    _show_names(console, found.a.name, found.b.name, doubts)
+    _show_pair(console, found.comparison, found.rows, "steps")
+    if not found.comparison.comparable:
+        return
+    for key, (name, unit, _) in CURVES.items():
+        both = [side.curves.get(key, []) for side in (found.a, found.b)]
+        values = [value for points in both for _, value in points]
+        for side, points in zip("ab", both, strict=True):
+            if points:
+                drawn = _bars([value for _, value in points], min(values), max(values), 48)
+                ends = f"{_figure(points[0][1])} → {_figure(points[-1][1])} {unit}".rstrip()
+                title = name if side == "a" or not both[0] else ""
+                console.print(Text(f"{title:<25}{side} {drawn}  {ends}"), soft_wrap=True)
+    console.print(
+        "How two trainings went, no verdict on what they made: a paired evaluation compares that.", style="dim"
+    )
+
+
+def _bars(values: list[float], low: float, high: float, width: int) -> str:
+    """Values as bars on the scale from low to high, the mean of neighbours where there are more than columns."""
+    every = len(values) / min(width, len(values))
+    parts = [values[round(at * every) : round((at + 1) * every)] for at in range(min(width, len(values)))]
+    means = [sum(part) / len(part) for part in parts if part]
+    span = high - low
+    return "".join("▁▂▃▄▅▆▇█"[min(7, int((mean - low) / span * 8)) if span else 0] for mean in means)
 
 
 def _show_sweeps(console: Console, found: SweepComparison, doubts: list[str]) -> None:
@@ -147,4 +190,4 @@ def _figure(value: float | None) -> str:
 
 
 def _change(row: Row) -> str:
-    return "" if row.change is None else f"{row.change:+.1%}"
+    return "" if row.change is None or not row.better else f"{row.change:+.1%}"

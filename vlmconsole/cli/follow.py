@@ -1,12 +1,10 @@
 """Following a run in the terminal: progress bar, time left, the latest metrics, notes as they come."""
 
 import time
-from typing import Any
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     ProgressColumn,
     SpinnerColumn,
@@ -16,9 +14,10 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from vlmconsole.runs import pace
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import duration
+from vlmconsole.runs.pace import Pace, duration
 
 LINE_EVERY = 10.0  # seconds between two progress lines where there is no terminal
 
@@ -27,8 +26,8 @@ class _Left(ProgressColumn):
     """The time left, in words that cannot be taken for the time gone; nothing while it is not known."""
 
     def render(self, task: Task) -> Text:
-        left = task.time_remaining
-        return Text("" if left is None or not task.total else f"{duration(left)} left", style="cyan", no_wrap=True)
+        left = task.fields["left"]
+        return Text("" if left is None else f"{duration(left)} left", style="cyan", no_wrap=True)
 
 
 class Follower:
@@ -37,7 +36,7 @@ class Follower:
     def __init__(self, run: RunFolder, title: str, quiet: bool = False) -> None:
         self.tail = EventTail(run.file("events.jsonl"))
         self.metrics: dict[str, str] = {}
-        self.progress: dict[str, Any] = {}
+        self.pace = Pace()
         self.console = Console(stderr=True, quiet=quiet, highlight=False)
         self._live = self.console.is_terminal and not quiet
         self._said = 0.0
@@ -45,7 +44,8 @@ class Follower:
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[share]}", markup=False),
+            TextColumn("{task.fields[counted]}", markup=False),
             TimeElapsedColumn(),
             _Left(),
             TextColumn("{task.fields[metrics]}", markup=False),
@@ -53,7 +53,7 @@ class Follower:
             disable=not self._live,
             transient=True,
         )
-        self._task = self._bar.add_task(title, total=None, metrics="")
+        self._task = self._bar.add_task(title, total=None, metrics="", share="", counted="", left=None)
         self.title = title
 
     def __enter__(self) -> "Follower":
@@ -70,29 +70,39 @@ class Follower:
         """Take in what is new and show it."""
         for event in self.tail.read():
             kind = event.get("kind")
-            if kind == "progress":
-                self.progress = event
-            elif kind == "metric":
+            if kind == "metric":
                 self.metrics[str(event.get("name"))] = _figure(event.get("value"), event.get("unit"))
             elif kind == "note":
                 level = event.get("level", "info")
                 self.say(f"{'' if level == 'info' else f'{level}: '}{event.get('text', '')}")
+            else:
+                self.pace.add(event)
+        now = self.pace.now
         if self._live:
+            share = now.share if now else None
             self._bar.update(
                 self._task,
-                completed=self.progress.get("done", 0),
-                total=self.progress.get("total"),
+                completed=share or 0.0,
+                total=None if share is None else 1.0,
+                share="" if share is None else f"{share:.0%}",
+                counted=now.counted() if now else "",
+                left=now.left(time.time()) if now else None,
                 metrics=self._metrics(),
                 description=self.title,
             )
-        elif self.progress and time.monotonic() - self._said >= LINE_EVERY:
+        elif now and time.monotonic() - self._said >= LINE_EVERY:
             self._said = time.monotonic()
-            total = self.progress.get("total")
-            of = f" of {total}" if total is not None else ""
-            self.say(f"{self.progress['done']}{of} {self.progress.get('unit', '')} {self._metrics()}".rstrip())
+            self.say(f"{said(now)} {self._metrics()}".rstrip())
 
     def _metrics(self) -> str:
         return "  ".join(f"{name} {value}" for name, value in list(self.metrics.items())[-4:])
+
+
+def said(progress: pace.Progress) -> str:
+    """How far a job is, in one plain line: the whole, its phase, the time left."""
+    left = progress.left(time.time())
+    whole = f"{progress.overall:.0%} of the whole" if progress.overall is not None else ""
+    return " · ".join(filter(None, [whole, progress.counted(), f"{duration(left)} left" if left is not None else ""]))
 
 
 def _figure(value: object, unit: object) -> str:

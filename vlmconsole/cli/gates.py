@@ -14,6 +14,8 @@ from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, emit, fail, say, sta
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vlmconsole.gates.listed import Listed
+    from vlmconsole.gates.rules import Plan
     from vlmconsole.gates.trained import Freezing
     from vlmconsole.gates.verdict import Verdict
     from vlmconsole.runs.folder import RunFolder
@@ -36,6 +38,9 @@ def register(app: typer.Typer) -> None:
         ] = None,
         run: str = typer.Option(None, "--run", help="Freeze it as this run's plan, before its first sample."),
         before: str = typer.Option(None, "--before", help="The adapter that the comparison starts from."),
+        base: str = typer.Option(
+            None, "--base", metavar="MODEL", help="Bind its weights, too: a model's folder or name."
+        ),
     ) -> None:
         """Write a plan canonically, its hash in the ledger. A frozen plan is never edited: a changed one is new."""
         from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run
@@ -45,8 +50,13 @@ def register(app: typer.Typer) -> None:
         places = state.lab.places
         ledger = Ledger(places.ledger)
         chosen = load_plan(plan)
-        if data or before:
-            chosen = bind(chosen, [_dataset(name) for name in data or chosen.data.recipes[-1:]], before_adapter=before)
+        if data or before or base:
+            from vlmconsole.evaluation.planned import base_of, identity_of
+
+            folders = [_dataset(name) for name in data or chosen.data.recipes[-1:]]
+            weights = base_of(base) if base else None
+            start = identity_of(before or "", places)
+            chosen = bind(chosen, folders, before_adapter=start, base_sha256=weights)
         if run is not None:
             frozen = freeze_for_run(chosen, _run(run), places.home, ledger)
         else:
@@ -61,13 +71,13 @@ def register(app: typer.Typer) -> None:
             "path": str(frozen.path),
             "gates": len(chosen.gates),
             "pictures": bound,
+            "base_sha256": chosen.base_sha256,
         }
         pictures = (
             f"{bound} pictures by hash" if bound else f"no pictures yet (recipe {', '.join(chosen.data.recipes)})"
         )
-        text = (
-            f"{chosen.name} frozen {_when(frozen.t)}, sha {frozen.sha256[:12]}…, {len(chosen.gates)} gates, {pictures}"
-        )
+        text = f"{chosen.name} frozen {_when(frozen.t)}, sha {frozen.sha256[:12]}…, "
+        text += f"{len(chosen.gates)} gates, {pictures}, {_base(chosen)}"
         emit(value, f"{text}\n{frozen.path}\nAn evaluation is judged by it with --set plan={frozen.sha256[:12]}")
 
     @gates.command("check")
@@ -92,6 +102,18 @@ def register(app: typer.Typer) -> None:
         value = {**verdict.to_json(), "training": stands.to_json() if stands else None}
         emit(value, lambda console: _print_verdict(console, verdict, stands))
         raise typer.Exit(CODES[verdict.verdict])
+
+    @gates.command("list")
+    def list_() -> None:
+        """Every frozen plan, newest first: its hash, when it was frozen, what it judged, and against which training."""
+        from vlmconsole.gates.ledger import Ledger
+        from vlmconsole.gates.listed import listed
+
+        places = state.lab.places
+        chain = Ledger(places.ledger).read()
+        found = listed(places, chain)
+        value = {"plans": [one.to_json() for one in found], "ledger_broken": chain.broken}
+        emit(value, lambda console: _print_list(console, found, chain.broken))
 
     @gates.command("show")
     def show(run: str = typer.Argument(..., help="A run's name, part of it, or its folder.")) -> None:
@@ -147,6 +169,11 @@ def _remember(verdict: Verdict, run: RunFolder) -> None:
         say(f"note: this verdict could not be added to the ledger ({error.strerror})")
 
 
+def _base(plan: Plan) -> str:
+    """What is known of the model that the comparison starts from."""
+    return f"base {plan.base_sha256[:12]}…" if plan.base_sha256 else "base not bound"
+
+
 def _when(t: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
 
@@ -195,6 +222,34 @@ def _print_verdict(console: Console, verdict: Verdict, stands: Freezing | None) 
         console.print(f"· {remark}", style="dim", markup=False, soft_wrap=True)
 
 
+def _print_list(console: Console, found: list[Listed], broken: str | None) -> None:
+    def line(text: str, style: str = "") -> None:
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    if broken:
+        line(f"✗ the ledger is broken: {broken}", "bold red")
+    if not found:
+        line("No plan was frozen yet: vlmconsole gates freeze PLAN, or run freeze-gates.")
+    for one in found:
+        limits = f" (its limits {_when(one.limits)})" if one.limits is not None else ""
+        base = f"base {one.base_sha256[:12]}…" if one.base_sha256 else "base not bound"
+        about = (
+            f"{one.gates} gates, {one.pictures} pictures, {base}"
+            if one.pictures
+            else f"{one.gates} gates, limits alone"
+        )
+        line(f"{one.name}  {one.sha256[:12]}  frozen {_when(one.frozen)}{limits} · {about}")
+        if one.fault:
+            line(f"  ✗ {one.fault}: {one.path}", "bold red")
+        for use in one.runs:
+            word = f"{use.verdict} ({use.gates})" if use.verdict else f"not judged yet ({use.state})"
+            line(f"  {word}  {use.run}", STYLES.get(use.verdict, ""))
+            if use.training:
+                line(f"    {'! ' if use.late else ''}{use.training}", "yellow" if use.late else "dim")
+        if not one.runs:
+            line("  no run was judged by it yet", "dim")
+
+
 def _print_all(console: Console, verdict: Verdict, stands: Freezing | None, earlier: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
@@ -202,7 +257,7 @@ def _print_all(console: Console, verdict: Verdict, stands: Freezing | None, earl
     if verdict.plan:
         console.print(f"\n{verdict.plan.title}", markup=False, soft_wrap=True)
         console.print(f"whose list: {verdict.plan.whose}", markup=False, soft_wrap=True)
-        console.print(f"before: {verdict.plan.before}", markup=False, soft_wrap=True)
+        console.print(f"before: {verdict.plan.before} ({_base(verdict.plan)})", markup=False, soft_wrap=True)
     if verdict.measures:
         table = Table(box=None, pad_edge=False)
         for name in ("group", "n", "wins", "losses", "McNemar p", "partial before", "after", "valid"):

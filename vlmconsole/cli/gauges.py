@@ -104,6 +104,16 @@ def _watch(shown: Gauges | Replay) -> None:
             time.sleep(1.0)
 
 
+def _unsaid(snapshot: Snapshot) -> list[Text]:
+    """Why figures of a source that answers are dashes: a line for each reason, where the table has no room for it."""
+    reasons: dict[str, list[str]] = {}
+    for tile in snapshot.tiles.values():
+        source = snapshot.sources.get(tile.source)
+        if tile.value is None and (source is None or source.state == "ok"):
+            reasons.setdefault(tile.why or "nothing was told of it yet", []).append(tile.title)
+    return [Text(f"– {', '.join(titles)}: {why}", style="dim") for why, titles in reasons.items()]
+
+
 def _table(snapshot: Snapshot, width: int) -> Group:
     """One row a figure; below it one line a source that does not answer, the running job, the newest marks."""
     wide = width >= 110
@@ -129,7 +139,7 @@ def _table(snapshot: Snapshot, width: int) -> Group:
         if wide:  # why a whole source is silent stands once below, not in every row
             cells.append(Text(tile.why if answers else "", style="dim"))
         table.add_row(*cells, style=STYLES[tile.state])
-    lines: list[Table | Text] = [table]
+    lines: list[Table | Text] = [table, *(_unsaid(snapshot) if not wide else ())]
     for name, source in snapshot.sources.items():
         if source.state != "ok":
             hint = f". {source.hint}" if source.hint else ""

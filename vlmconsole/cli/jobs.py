@@ -20,7 +20,7 @@ from vlmconsole.queue.model import FINAL, Job, Mode
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import JobView, views
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import about
+from vlmconsole.runs.pace import about, duration
 
 Number = Annotated[int, typer.Argument(metavar="ID", help="a job's number")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting")]
@@ -146,10 +146,9 @@ def list_command(
 def _cells(one: JobView) -> tuple[str, ...]:
     job, progress = one.job, ""
     if one.progress:
-        done, total, unit = one.progress
-        progress = f"{done / total:.0%}" if total else f"{done:g} {unit}"
-        if job.kind == "flow":
-            progress = f"{done:g} of {total:g} {unit}"
+        share, left = one.progress.share, one.progress.left(time.time())
+        progress = one.progress.counted() if share is None or job.kind == "flow" else f"{share:.0%}"
+        progress += f" · {duration(left)} left" if left is not None else ""
     name = f"  {job.step}: {job.preset}" if job.flow else job.preset
     return str(job.id), name, job.state, progress, " ".join(job.granted or job.devices), one.why
 

@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
         ),
     ) -> None:
         """Resized size, patch grid and visual tokens, as the model's own image processor makes them."""
-        from vlmconsole.vision.steps import token_steps
+        from vlmconsole.vision.steps import rule_text, token_steps
         from vlmconsole.vision.tokens import QWEN2_5_VL, ProcessorSettings, visual_tokens
 
         settings = ProcessorSettings.from_model_dir(model) if model else QWEN2_5_VL
@@ -37,11 +37,14 @@ def register(app: typer.Typer) -> None:
             about, (width, height) = _sent(picture)
         result = visual_tokens(width, height, settings)
         shown = [f"{about['name']}: {about['said']}"] if about else []
+        name = Path(model).expanduser().absolute().name if model else "Qwen2.5-VL's own"
         shown.append(token_steps(width, height, result, settings))
+        shown.append(rule_text(settings, name) + ("" if model else " (another model's: --model DIR)"))
         emit(
             {
                 "size": [width, height],
                 **result.model_dump(mode="json"),
+                "rule": name,
                 "settings": settings.model_dump(mode="json"),
                 **({"picture": about} if about else {}),
             },

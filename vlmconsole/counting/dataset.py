@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -28,6 +26,7 @@ from vlmconsole.counting.scene import check, label_json, make_scene
 from vlmconsole.counting.splits import Known, LeakError, PictureIndex
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.runs.folder import to_json, write_atomic
+from vlmconsole.runs.making import making
 from vlmconsole.vision.images import pixel_sha256
 
 MANIFEST = "manifest.json"
@@ -83,16 +82,11 @@ def _make(recipe: Recipe, datasets: Path, on_progress: Progress | None) -> Path:
     index = PictureIndex(datasets)
     maker = _Maker(recipe, datasets, index.seen(but=recipe.sha256), on_progress)
     maker.check_sources()
-    building = datasets / f".{recipe.name}.{secrets.token_hex(4)}.tmp"
-    building.mkdir(mode=0o700, parents=True)
-    try:
+    with making(folder) as building:
         manifest = maker.write(building)
         with index.adding(maker.new):
             write_atomic(building / MANIFEST, to_json(manifest))
             building.rename(folder)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
     return folder
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from vlmconsole.counting.rows import DataError, Row, read_rows, write_rows
 from vlmconsole.counting.splits import Known, PictureIndex
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.runs.folder import to_json, write_atomic
+from vlmconsole.runs.making import making
 from vlmconsole.scoring.scorers import ScoringError, read_truth
 from vlmconsole.scoring.textvqa import ANNOTATORS
 from vlmconsole.vision.images import PictureError, open_picture
@@ -147,9 +146,7 @@ def _make(place: Path, datasets: Path, n: int, say: Callable[[str], None]) -> Pa
     known = [
         Known(row.sha256, pixel, NAME, sha, NAME, "test", row.uid) for row, pixel in zip(rows, pixels, strict=True)
     ]
-    building = datasets / f".{NAME}.{secrets.token_hex(4)}.tmp"
-    building.mkdir(mode=0o700, parents=True)
-    try:
+    with making(folder) as building:
         names = (f"{NAME}.parquet", f"{NAME}.objects.jsonl")
         write_rows(building / names[0], rows)
         facts = (
@@ -173,9 +170,6 @@ def _make(place: Path, datasets: Path, n: int, say: Callable[[str], None]) -> Pa
         with PictureIndex(datasets).adding(known):
             write_atomic(building / MANIFEST, to_json(manifest))
             building.rename(folder)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
     return folder
 
 

@@ -8,10 +8,8 @@ import json
 import re
 import selectors
 import shlex
-import shutil
 import subprocess
 import tarfile
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal, cast
 
 from vlmconsole.engines.ssh import SshError, SshHost, end, explain, run
+from vlmconsole.runs.making import making
 
 FETCH_LIMIT = 8 * 1024**3  # bytes of one run folder
 SILENCE = 30.0  # seconds without a byte while fetching
@@ -220,28 +219,27 @@ def fetch_run(host: SshHost, name: str, into: Path, home: str = "", limit: int =
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    part = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".part", dir=into))
-    try:
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        process.stdin.write(_filled(_RUNS + _FETCH, _home(home) | {"NAME": name}).encode())
-        process.stdin.close()
+    with making(goal) as part:
         try:
-            _unpack(_Watched(process.stdout), part, name, limit)
-        except (tarfile.TarError, OSError) as error:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # its last words come with its end
-                process.wait(2.0)
-            end_words = process.stderr.read(4096).decode("utf-8", "replace") if process.poll() is not None else ""
-            raise explain(host, end_words or f"the copy broke off: {error}", process.returncode) from None
-        process.wait(5.0)
-        if process.returncode != 0 or not (part / name).is_dir():
-            raise explain(host, process.stderr.read(4096).decode("utf-8", "replace"), process.returncode)
-        (part / name).rename(goal)
-    except subprocess.TimeoutExpired:
-        raise SshError(f"{host.name} did not end the copy") from None
-    finally:
-        with contextlib.suppress(BrokenPipeError):
-            end(process)
-        shutil.rmtree(part, ignore_errors=True)
+            assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+            process.stdin.write(_filled(_RUNS + _FETCH, _home(home) | {"NAME": name}).encode())
+            process.stdin.close()
+            try:
+                _unpack(_Watched(process.stdout), part, name, limit)
+            except (tarfile.TarError, OSError) as error:
+                with contextlib.suppress(subprocess.TimeoutExpired):  # its last words come with its end
+                    process.wait(2.0)
+                end_words = process.stderr.read(4096).decode("utf-8", "replace") if process.poll() is not None else ""
+                raise explain(host, end_words or f"the copy broke off: {error}", process.returncode) from None
+            process.wait(5.0)
+            if process.returncode != 0 or not (part / name).is_dir():
+                raise explain(host, process.stderr.read(4096).decode("utf-8", "replace"), process.returncode)
+            (part / name).rename(goal)
+        except subprocess.TimeoutExpired:
+            raise SshError(f"{host.name} did not end the copy") from None
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                end(process)
     return goal
 
 

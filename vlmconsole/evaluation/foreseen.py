@@ -11,7 +11,7 @@ from vlmconsole.counting.textvqa_data import NAME as TEXTVQA
 from vlmconsole.counting.textvqa_data import PICTURES
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.items import DIAGNOSTIC
-from vlmconsole.evaluation.planned import identity_of
+from vlmconsole.evaluation.planned import before_base, identity_of, other_before
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.frozen import is_frozen, read_frozen_plan
 from vlmconsole.gates.ledger import Ledger
@@ -128,8 +128,13 @@ def _developed(settings: EvaluateSettings, places: Places) -> int:
 
 
 def _of_before(plan: Plan, settings: EvaluateSettings, places: Places) -> Iterator[str]:
-    if not plan.data.digests or LATER in settings.before_adapter:  # not bound yet, or not known yet
+    later = (settings.before_adapter, settings.before_model, settings.base)
+    if not plan.data.digests or any(LATER in one for one in later):  # not bound yet, or not known yet
         return
-    now = identity_of(settings.before_adapter, places)
-    if now != plan.before_adapter:
-        yield f"the frozen {plan.name} compares with {plan.before_adapter or 'the base'}, not with {now or 'the base'}"
+    try:
+        base = before_base(settings, places) if plan.base_sha256 else None
+    except LabError as error:
+        yield f"{error.message} {error.hint}".strip()
+        return
+    if wrong := other_before(plan, identity_of(settings.before_adapter, places), base):
+        yield f"the frozen {wrong}"

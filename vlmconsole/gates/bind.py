@@ -17,8 +17,12 @@ from vlmconsole.runs.folder import RunFolder
 from vlmconsole.scoring.scorers import read_truth
 
 
-def bind(plan: Plan, datasets: list[Path], *, before_adapter: str | None = None) -> Plan:
+def bind(
+    plan: Plan, datasets: list[Path], *, before_adapter: str | None = None, base_sha256: str | None = None
+) -> Plan:
     """The plan with every picture, question and truth of its groups by hash, from made dataset folders.
+
+    `before_adapter` and `base_sha256` (hex, of the base's weights) are what the comparison starts from, where known.
 
     The first folder must be of one of the plan's recipes; groups that it does not hold are looked for in the others.
     Raises PlanError for a group without pictures, of another number, or of a split that is no test.
@@ -58,8 +62,8 @@ def bind(plan: Plan, datasets: list[Path], *, before_adapter: str | None = None)
     digests = {manifest["name"]: manifest_digest(manifest) for manifest in manifests.values()}
     data = plan.data.model_copy(update={"digests": digests, "pictures": pictures})
     template = plan.template().sha256
-    changed = {"data": data, "template_sha256": template, "before_adapter": before_adapter or plan.before_adapter}
-    return plan.model_copy(update=changed)
+    before = {"before_adapter": before_adapter or plan.before_adapter, "base_sha256": base_sha256 or plan.base_sha256}
+    return plan.model_copy(update={"data": data, "template_sha256": template, **before})
 
 
 def freeze_for_lab(plan: Plan, home: Path, ledger: Ledger) -> Frozen:

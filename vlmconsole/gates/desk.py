@@ -112,7 +112,7 @@ class GateDesk:
         self.places = places
         self.ledger = Ledger(places.ledger)
         self._chain: tuple[Any, Chain] | None = None
-        self._names: dict[Path, tuple[Any, str]] = {}
+        self._names: dict[Path, tuple[Any, str, str]] = {}
         self._opened: tuple[Any, Opened] | None = None
         self._pictures: dict[str, Picture] = {}
 
@@ -124,7 +124,10 @@ class GateDesk:
         return self._chain[1]
 
     def listing(self) -> list[Entry]:
-        """Runs that hold a gate plan or were judged, newest first; then the plans frozen for the lab, newest first."""
+        """Runs that hold a gate plan or were judged, newest first; then the plans frozen for the lab, newest first.
+
+        Limits that a bound plan came of are left out: they are in it.
+        """
         chain, found = self.chain(), []
         for run in list_runs(self.places.runs):
             entry = chain.last("verdict", run.name)
@@ -138,7 +141,10 @@ class GateDesk:
         plans = []
         for path in (self.places.home / PLANS).glob("*.json"):
             plans.append(Entry("plan", path.name, self._plan_name(path), path, _frozen(chain, PLANS, path.name)))
-        return found + sorted(plans, key=lambda one: (-(one.t or 0.0), one.name))
+        # The limits of a bound plan are frozen just before it, under a hash of their own: one freezing, one line.
+        limits = {self._limits(one.path if one.kind == "plan" else one.path / PLAN) for one in (*found, *plans)}
+        kept = [one for one in plans if one.name not in limits]
+        return found + sorted(kept, key=lambda one: (-(one.t or 0.0), one.name))
 
     def open(self, entry: Entry) -> Opened:
         """Judge a run, or read a plan. Never raises for what is wrong with it."""
@@ -219,15 +225,24 @@ class GateDesk:
         return None
 
     def _plan_name(self, path: Path) -> str:
+        return self._named(path)[0]
+
+    def _limits(self, path: Path) -> str:
+        """The file among the lab's plans that holds the limits of the bound plan at `path`; "" for none."""
+        name, template = self._named(path)
+        return f"{name}-{template[:12]}.json" if template else ""
+
+    def _named(self, path: Path) -> tuple[str, str]:
+        """(name, hash of the unbound form) of the plan in a file."""
         stamp = _stamp(path)
         if path not in self._names or self._names[path][0] != stamp:
             try:
                 value = json.loads(path.read_bytes())
-                name = str(value["name"])
-            except (OSError, ValueError, KeyError, TypeError):
-                name = "no plan" if stamp is None else "a plan that cannot be read"
-            self._names[path] = (stamp, name)
-        return self._names[path][1]
+                name, template = str(value["name"]), str(value.get("template_sha256") or "")
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                name, template = "no plan" if stamp is None else "a plan that cannot be read", ""
+            self._names[path] = (stamp, name, template)
+        return self._names[path][1:]
 
 
 def read_audit(places: Places, run: str) -> dict[str, Any] | None:

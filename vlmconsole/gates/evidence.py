@@ -101,6 +101,18 @@ def check_conditions(run: RunFolder, plan: Plan) -> list[str]:
     if bound and before.get("adapter") != plan.before_adapter:  # a bound plan that names none compares with the base
         was, wanted = before.get("adapter") or "the base", plan.before_adapter or "the base"
         wrong.append(f"before is {was}, the plan compares with {wanted}")
+    return wrong + _other_base(plan, before, after)
+
+
+def _other_base(plan: Plan, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Whether before is, or stands on, the base that the plan is bound to, and a tested adapter on the same one."""
+    wrong = []
+    first, second = before.get("model_sha256"), after.get("model_sha256")
+    if plan.base_sha256 is not None and first != plan.base_sha256:
+        was = f"{before.get('model')} {first[:12]}…" if isinstance(first, str) else "one whose weights are not known"
+        wrong.append(f"the base of before is {was}, the plan is bound to the base {plan.base_sha256[:12]}…")
+    if after.get("adapter") and first != second:  # a whole model under test is another model by its nature
+        wrong.append("after is an adapter on another base than before's: two things differ")
     return wrong
 
 

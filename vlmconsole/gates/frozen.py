@@ -36,10 +36,10 @@ def read_frozen_plan(name: str, home: Path, ledger: Ledger) -> Plan:
             raise FrozenError(f"{name} is no file.", f"Frozen plans lie in {home / PLANS}.")
         sha = sha256_file(path)
         # A copy elsewhere is as good: the hash is what was frozen.
-        known = {sha} & {e["sha256"] for e in plans} or {e["sha256"] for e in plans if _path(e, home) == path}
+        known = {sha} & {e["sha256"] for e in plans} or {e["sha256"] for e in plans if place_of(e, home) == path}
     else:
         known = {e["sha256"] for e in plans if str(e["sha256"]).startswith(name)}
-        places = [_path(e, home) for e in plans if e["sha256"] in known]
+        places = [place_of(e, home) for e in plans if e["sha256"] in known]
         path = next((place for place in places if place.is_file()), places[0] if places else Path(name))
     if not known:
         raise FrozenError(
@@ -85,7 +85,7 @@ def changed_plans(home: Path, chain: Chain) -> list[str]:
             first.setdefault(str(entry.get("file")), entry)
     found = []
     for name, entry in first.items():
-        path, wanted = _path(entry, home), str(entry["sha256"])
+        path, wanted = place_of(entry, home), str(entry["sha256"])
         if not path.is_file():
             found.append(f"the frozen plan {name} is gone")
         elif (sha := sha256_file(path)) != wanted:
@@ -93,7 +93,7 @@ def changed_plans(home: Path, chain: Chain) -> list[str]:
     return found
 
 
-def _path(entry: dict[str, object], home: Path) -> Path:
+def place_of(entry: dict[str, object], home: Path) -> Path:
     """Where a frozen plan lies: among the lab's plans, or in the run that it was frozen for."""
     folder = home / PLANS if entry.get("run") == PLANS else home / "runs" / str(entry.get("run"))
     return (folder / str(entry.get("file"))).absolute()

@@ -158,6 +158,7 @@ class Plan(_Model):
     about: str = ""
     before: str
     before_adapter: str | None = None  # identity that `before` must have, where it is known
+    base_sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")  # weights that `before` must be, or stand on
     trained: tuple[int, int]
     pictures: str  # what kind of pictures, for the claims
     data: Data
@@ -196,7 +197,10 @@ class Plan(_Model):
 
     def value(self) -> dict[str, Any]:
         """The plan as plain JSON values: what is hashed and written."""
-        return self.model_dump(mode="json")
+        value = self.model_dump(mode="json")
+        if self.base_sha256 is None:
+            del value["base_sha256"]  # plans frozen before there was such a field keep their hash
+        return value
 
     def group(self, name: str) -> Group:
         """The group called `name`. Raises KeyError."""
@@ -205,7 +209,8 @@ class Plan(_Model):
     def template(self) -> Plan:
         """The plan without its binding: the limits as first frozen."""
         data = Data(recipes=self.data.recipes)
-        return self.model_copy(update={"data": data, "template_sha256": "", "before_adapter": None})
+        unbound = {"data": data, "template_sha256": "", "before_adapter": None, "base_sha256": None}
+        return self.model_copy(update=unbound)
 
 
 def plan_names() -> list[str]:

@@ -129,6 +129,8 @@ def judge(run: RunFolder, ledger: Ledger) -> Verdict:
     whole = [Problem(None, text) for text in texts + wrong]
     if not plan.data.digests:
         remarks.append("the plan names a recipe, not the pictures themselves: it was frozen before they were made")
+    elif plan.base_sha256 is None:
+        remarks.append("base not bound: the plan does not name the weights that before stands on")
     if before.samples and all(sample.tensor_sha256 is None for sample in before.samples.values()):
         remarks.append(
             "no input-tensor hashes: the server keeps its tensors to itself, so pictures were compared as sent"

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from vlmconsole.gauges.prometheus import Histogram, Scrape
 
+SHORT = 10.0  # seconds that a rate "now" looks back: shorter, and whole requests make it jump
+LONG = 60.0
+
 
 @dataclass(frozen=True)
 class Quantile:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from vlmconsole.gauges.deltas import LONG, SHORT, Window
 from vlmconsole.gauges.feed import Finished, RequestFeed
 from vlmconsole.gauges.figures import Batch, Figure, SourceError
 from vlmconsole.gauges.followed import ChatAnswers, RunningJobs
-
-SHORT, LONG = 10.0, 60.0  # seconds that throughput looks back
+from vlmconsole.gauges.prometheus import Scrape
 
 
 class OwnRequests:
@@ -35,12 +34,11 @@ class OwnRequests:
         self._chats = ChatAnswers(chats)
         self._jobs = RunningJobs(runs)
         self._clock, self._wall = clock, wall
-        self._tokens: deque[tuple[float, int]] = deque()
-        self._began: float | None = None
+        self._tokens = 0  # of all answers that ended since the first look
+        self._window = Window(LONG)
 
     def read(self) -> Batch:
         now, tick = self._wall(), self._clock()
-        self._began = tick if self._began is None else self._began
         finished, in_flight = self._feed.drain()
         chat_trouble = ""
         try:
@@ -76,18 +74,16 @@ class OwnRequests:
         return figures
 
     def _throughput(self, finished: list[Finished], tick: float) -> Figure:
-        self._tokens.extend((tick, request.output_tokens) for request in finished if request.output_tokens)
-        while self._tokens and self._tokens[0][0] < tick - LONG:
-            self._tokens.popleft()
-        watched = tick - (self._began if self._began is not None else tick)
-        if watched <= 0:
+        """Growth of a counter over the time between two looks, as the server's: looks are never just a second apart."""
+        self._tokens += sum(request.output_tokens or 0 for request in finished)
+        self._window.push(tick, Scrape(counters={"output_tokens": float(self._tokens)}))
+        now, mean = self._window.counted("output_tokens", SHORT), self._window.counted("output_tokens", LONG)
+        if now is None or mean is None:
             return Figure(None, note="needs two readings")
+        note = f"last {now[1]:.0f} s; {mean[1]:.0f} s mean {mean[0] / mean[1]:.1f} tok/s"
+        note += "; tokens are counted when an answer ends"
         unknown = sum(1 for request in finished if request.output_tokens is None)
-        short, long = min(SHORT, watched), min(LONG, watched)
-        now = sum(tokens for at, tokens in self._tokens if at > tick - short) / short
-        mean = sum(tokens for _, tokens in self._tokens) / long
-        note = f"last {short:.0f} s; {long:.0f} s mean {mean:.1f} tok/s; tokens are counted when an answer ends"
-        return Figure(now, note=note + (f"; {unknown} answers told no token count" if unknown else ""))
+        return Figure(now[0] / now[1], note=note + (f"; {unknown} answers told no token count" if unknown else ""))
 
     def close(self) -> None:
         self._chats.close()

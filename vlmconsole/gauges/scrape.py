@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
-from vlmconsole.gauges.deltas import Quantile, Window, quantile
+from vlmconsole.gauges.deltas import LONG, SHORT, Quantile, Window, quantile
 from vlmconsole.gauges.fetch import Fetcher, NotThere
 from vlmconsole.gauges.figures import Batch, Figure, Mark, SourceError
 from vlmconsole.gauges.loads import Load, read_loads
@@ -15,8 +15,6 @@ from vlmconsole.gauges.names import COUNTED, STALE_WHY, WRITTEN_TOGETHER
 from vlmconsole.gauges.prometheus import Scrape, engine_of, read_metrics
 
 KEYS = ("ttft", "queue_time", "tpot", "throughput", "running", "queued", "kv", "hit_rate")
-SHORT = 10.0  # seconds that a rate "now" looks back: shorter, and whole requests make it jump
-LONG = 60.0
 RETRY_PATH = 60.0  # seconds before a path that was not there is tried again
 STALE_AFTER = 2.5  # seconds without a write, while something ran
 

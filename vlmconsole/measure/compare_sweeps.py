@@ -20,6 +20,8 @@ class CellPair:
     """The cells of one name of both sweeps, and whether they may be compared."""
 
     name: str
+    a: Side
+    b: Side
     comparison: Comparison
     rows: list[Row]
 
@@ -74,7 +76,8 @@ def compare_sweeps(a: RunFolder, b: RunFolder, only: str | None = None) -> Sweep
     """Every cell of ``a`` with the cell of that name of ``b``. Raises LabError when one has no figures at all."""
     faults: list[str] = []
     left, right = _by_name(a, faults), _by_name(b, faults)
-    pairs = [CellPair(name, *compare_sides(side, right[name], only)) for name, side in left.items() if name in right]
+    both = [(name, side, right[name]) for name, side in left.items() if name in right]
+    pairs = [CellPair(name, one, other, *compare_sides(one, other, only)) for name, one, other in both]
     alone = [*faults, *_alone(a, left, right, b.name), *_alone(b, right, left, a.name)]
     return SweepComparison(a.name, b.name, pairs, alone)
 

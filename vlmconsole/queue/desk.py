@@ -162,7 +162,7 @@ class Desk:
 
     def _progress(self, job: Job) -> Progress | None:
         if job.kind == "flow" and (over := steps_done(self._store, job)) is not None:
-            return Progress(job.started or job.added, *over, note="", rate=None)
+            return over
         if job.state not in ACTIVE or not job.run:
             return None
         if job.run not in self._paces:

@@ -1,15 +1,20 @@
 """A job as the queue holds it."""
 
+import contextlib
 import functools
 import json
 import math
 import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+from vlmconsole.runs.places import Places
 
 ACTIVE = ("starting", "running")
 FINAL = ("done", "failed", "cancelled", "lost")
+STATES = ("queued", *ACTIVE, *FINAL)
 Mode = Literal["ok", "any"]
 
 
@@ -74,24 +79,14 @@ class Job:
     damaged: str = ""  # a sentence where part of the row cannot be read; that part is then empty here
 
     @classmethod
-    def from_row(cls, row: sqlite3.Row, after: tuple[tuple[int, Mode], ...] = ()) -> "Job":
-        values = dict(zip(row.keys(), row, strict=True))
-        damaged = ""
-        readers: tuple[tuple[str, Callable[[Any], Any], Any], ...] = (
-            ("spec", table, {}),
-            ("options", table, {}),
-            ("devices", names, ()),
-            ("granted", names, ()),
-            ("not_before", moment, 0.0),
-            ("added", moment, 0.0),
-        )
-        for key, read, empty in readers:
-            try:
-                values[key] = read(values[key])
-            except (ValueError, TypeError) as error:  # one bad row must not hide all the others
-                values[key], damaged = empty, unreadable(f"{key}: {error}")
-        for key in ("keep", "hand_over"):
-            values[key] = bool(values[key])
+    def from_row(cls, row: sqlite3.Row, after: tuple[tuple[int, Mode], ...], lab: Places) -> "Job":
+        """The job of a row of ``jobs`` in that lab's queue. It never names a run folder outside the lab's own."""
+        values, damage = read(dict(row), READERS)
+        try:
+            values["run"] = run_of(values["run"], lab)
+        except ValueError as error:
+            values["run"], damage = None, damage or f"run: {error}"
+        damaged = unreadable(damage, over=values["state"] in FINAL) if damage else ""
         return cls(**values, after=after, damaged=damaged)
 
 
@@ -121,6 +116,15 @@ class Attempt:
     started: float | None
     ended: float | None
 
+    @classmethod
+    def from_row(cls, row: sqlite3.Row, lab: Places) -> "Attempt":
+        """The attempt of a row; what cannot be read of it is left out, a run folder outside the lab's own too."""
+        readers = {key: READERS[key] for key in ("state", "reason", "started", "ended")}
+        values, _ = read(dict(row), readers)
+        with contextlib.suppress(ValueError):
+            return cls(**{**values, "run": run_of(values["run"], lab)})
+        return cls(**{**values, "run": None})
+
 
 @functools.lru_cache(1024)
 def names(text: str) -> tuple[str, ...]:
@@ -145,11 +149,112 @@ def table(text: str) -> dict[str, Any]:
     return value
 
 
-def moment(value: object) -> float:
-    """A time as a row holds it. Raises ValueError."""
-    if not isinstance(value, int | float):
-        raise ValueError(f"{value!r} is no time")
+def number(value: object) -> float:
+    """A finite number: a time, a position. Raises ValueError."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no number")
     return value
+
+
+def whole(value: object) -> int:
+    """Raises ValueError."""
+    if not isinstance(value, int):
+        raise ValueError(f"{value!r} is no whole number")
+    return value
+
+
+def process_id(value: object) -> int:
+    """A pid that a worker can have had; 0 and -1 would mean many processes. Raises ValueError."""
+    if whole(value) < 1:
+        raise ValueError(f"{value!r} is no worker's pid")
+    return whole(value)
+
+
+def text(value: object) -> str:
+    """Raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def state_of(value: object) -> str:
+    """One of the states there are. Raises ValueError."""
+    if value not in STATES:
+        raise ValueError(f"{value!r} is no state")
+    return str(value)
+
+
+def run_of(value: object, lab: Places) -> str | None:
+    """The run folder that a row names (None: it names none). Raises ValueError for one that is not of this lab."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not lab.is_run(Path(value)):
+        shown = repr(value)
+        raise ValueError(f"{shown if len(shown) <= 200 else shown[:199] + '…'} is no run folder of this lab")
+    return value
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How one column is read: ``empty`` stands for what cannot be, and NULL is allowed where that is None."""
+
+    read: Callable[[Any], Any]
+    empty: Any = None
+
+    def __call__(self, value: Any) -> Any:
+        return None if value is None and self.empty is None else self.read(value)
+
+
+READERS: Mapping[str, Reader] = {
+    "preset": Reader(text, "?"),
+    "kind": Reader(text, "?"),
+    "title": Reader(text, "?"),
+    "spec": Reader(table, {}),
+    "options": Reader(table, {}),
+    "devices": Reader(names, ()),
+    "server": Reader(text),
+    "serves": Reader(text),
+    "keep": Reader(bool, False),
+    "hand_over": Reader(bool, False),
+    "flow": Reader(whole),
+    "step": Reader(text),
+    "server_for": Reader(whole),
+    "priority": Reader(whole, 0),
+    "position": Reader(number, 0.0),
+    "state": Reader(state_of, "lost"),
+    "reason": Reader(text),
+    "note": Reader(text),
+    "attempt": Reader(whole, 1),
+    "failures": Reader(whole, 0),
+    "not_before": Reader(number, 0.0),
+    "added": Reader(number, 0.0),
+    "started": Reader(number),
+    "ended": Reader(number),
+    "pid": Reader(process_id),
+    "pid_started": Reader(text),
+    "granted": Reader(names, ()),
+    "guest_of": Reader(whole),
+    "stop": Reader(text),
+}
+# A line's options are shared with other lines of the same text.
+LINE_READERS: Mapping[str, Reader] = {
+    key: Reader(options, {}) if key == "options" else READERS[key]
+    for key in ("devices", "server", "serves", "hand_over", "options", "not_before", "failures")
+}
+
+
+def read(values: dict[str, Any], readers: Mapping[str, Reader]) -> tuple[dict[str, Any], str]:
+    """A row as its columns' readers take it, and what is wrong with the first bad one ("" for nothing).
+
+    One bad row must not hide all the others: what cannot be read is empty.
+    """
+    damage = ""
+    for key, reader in readers.items():
+        try:
+            values[key] = reader(values[key])
+        except (ValueError, TypeError, RecursionError) as error:
+            values[key], damage = reader.empty, damage or f"{key}: {error}"
+    return values, damage
 
 
 def limit(options: Mapping[str, Any], key: str, default: float = 0.0) -> float:
@@ -163,9 +268,9 @@ def backoff(options: Mapping[str, Any], failures: int) -> float:
     return limit(options, "backoff_s", 30.0) * 2.0 ** min(max(failures, 0), 20)
 
 
-def unreadable(what: str) -> str:
-    """The sentence for a row of the queue that cannot be used."""
-    return f"its record in the queue is damaged ({what}): cancel it and add it anew"
+def unreadable(what: str, over: bool = False) -> str:
+    """The sentence for a row of the queue that cannot be used; ``over``: of a job that has ended."""
+    return f"its record in the queue is damaged ({what})" + ("" if over else ": cancel it and add it anew")
 
 
 def flow_state(steps: list[tuple[str, str, str | None]], open_steps: int = 0) -> tuple[str, str | None]:

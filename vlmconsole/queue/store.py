@@ -6,24 +6,25 @@ Every change is one BEGIN IMMEDIATE transaction, so two writers never see each o
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from vlmconsole.queue.connection import opened
-from vlmconsole.queue.model import FINAL, Attempt, Job, Mode, NewJob, QueueLine, flow_state, names, options, unreadable
+from vlmconsole.queue.model import FINAL, STATES, Job, NewJob, flow_state, unreadable
+from vlmconsole.queue.reading import Reading
 from vlmconsole.queue.schedule import hopeless
 from vlmconsole.queue.schema import QueueError
+from vlmconsole.runs.places import Places
 
-ORDER = "priority DESC, position, id"
 
-
-class Store:
+class Store(Reading):
     """One connection to the queue of a lab home. Not for several threads: each makes its own."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.lab = Places(path.parent)
         self._db = opened(path)
 
     def close(self) -> None:
@@ -51,7 +52,7 @@ class Store:
         """Changes with every change, by this connection or another; cheap enough to ask four times a second."""
         return int(self._db.execute("PRAGMA data_version").fetchone()[0]), self._db.total_changes
 
-    # --- adding and reading ---
+    # --- adding ---
 
     def add(self, job: NewJob) -> int:
         """Queue a job; returns its number. Raises QueueError when one that it waits for does not exist."""
@@ -72,111 +73,6 @@ class Store:
                     raise QueueError(f"there is no job {other} to wait for", "`vlmconsole jobs list --all` shows them")
                 db.execute("INSERT OR REPLACE INTO after VALUES (?,?,?)", (number, other, mode))
             return number
-
-    def get(self, number: int) -> Job:
-        """The job of that number. Raises QueueError."""
-        found = self._jobs("WHERE id=?", (number,))
-        if not found:
-            raise QueueError(f"there is no job {number}", "`vlmconsole jobs list --all` shows them")
-        return found[0]
-
-    def waiting(self, limit: int = -1) -> list[Job]:
-        """The queued jobs (the first ``limit``), in order. Flows are no work of their own and are left out."""
-        return self._jobs(f"WHERE state='queued' AND kind<>'flow' ORDER BY {ORDER} LIMIT ?", (limit,))
-
-    def lines(self, limit: int = -1) -> list[QueueLine]:
-        """The (first ``limit``) queued jobs in order, as little of each as the scheduler needs."""
-        after: dict[int, list[tuple[int, Mode]]] = {}
-        for job, other, mode in self._db.execute(
-            "SELECT job, other, mode FROM after JOIN jobs ON jobs.id=after.job WHERE state='queued'"
-        ):
-            after.setdefault(job, []).append((other, mode))
-        rows = self._db.execute(
-            "SELECT id, devices, server, serves, hand_over, options, not_before, failures FROM jobs"
-            f" WHERE state='queued' AND kind<>'flow' ORDER BY {ORDER} LIMIT ?",
-            (limit,),
-        )
-        return [_line(row, tuple(after.get(row["id"], ()))) for row in rows]
-
-    def active(self) -> list[Job]:
-        """Jobs that were started and have not ended, flows left out."""
-        return self._jobs("WHERE state IN ('starting','running') AND kind<>'flow' ORDER BY id")
-
-    def listing(self, everything: bool = False, ended: int = 20, limit: int = -1) -> list[Job]:
-        """Running, then queued in order, then the last ``ended`` that have ended (all of them for ``everything``)."""
-        now = self._jobs(
-            f"WHERE state IN ('queued','starting','running') ORDER BY state='queued', {ORDER} LIMIT ?", (limit,)
-        )
-        then = self._jobs(
-            "WHERE state IN ('done','failed','cancelled','lost') ORDER BY ended DESC, id DESC LIMIT ?",
-            (-1 if everything else ended,),
-        )
-        return now + then
-
-    def find(self, words: str, limit: int) -> list[Job]:
-        """Jobs whose number, preset, title, kind, step or state holds each of ``words``, ordered as in `listing`."""
-        text = "id || ' ' || preset || ' ' || title || ' ' || kind || ' ' || IFNULL(step, '') || ' ' || state"
-        tests, values = [], []
-        for word in words.split():
-            tests.append(f"({text}) LIKE ? ESCAPE '\\'")
-            values.append("%" + word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%")
-        return self._jobs(
-            f"WHERE {' AND '.join(tests) or '1'} ORDER BY state NOT IN ('queued','starting','running'),"
-            f" state='queued', ended DESC, {ORDER} LIMIT ?",
-            (*values, limit),
-        )
-
-    def followed(self, number: int) -> list[tuple[int, Mode]]:
-        """The jobs that job ``number`` follows on, each with the end of it that is waited for."""
-        rows = self._db.execute("SELECT other, mode FROM after WHERE job=? ORDER BY other", (number,))
-        return [(int(other), mode) for other, mode in rows]
-
-    def waiters(self, number: int) -> list[int]:
-        """The jobs that have not ended and wait for job ``number``."""
-        rows = self._db.execute(
-            "SELECT job FROM after JOIN jobs ON jobs.id=job WHERE other=? AND state='queued' ORDER BY job", (number,)
-        )
-        return [int(row[0]) for row in rows]
-
-    def steps(self, flow: int) -> list[Job]:
-        """The jobs of a flow, in the order of its steps."""
-        return self._jobs("WHERE flow=? ORDER BY id", (flow,))
-
-    def states(self, numbers: Iterable[int]) -> dict[int, str]:
-        """The state of each of those jobs that exists."""
-        wanted = sorted(set(numbers))
-        found: dict[int, str] = {}
-        for start in range(0, len(wanted), 500):
-            part = wanted[start : start + 500]
-            marks = ",".join("?" * len(part))
-            found |= dict(self._db.execute(f"SELECT id, state FROM jobs WHERE id IN ({marks})", part).fetchall())
-        return found
-
-    def counts(self) -> dict[str, int]:
-        """How many jobs there are in each state."""
-        return dict(self._db.execute("SELECT state, COUNT(*) FROM jobs WHERE kind<>'flow' GROUP BY state").fetchall())
-
-    def attempts(self, number: int) -> list[Attempt]:
-        """Earlier attempts of a job, oldest first."""
-        rows = self._db.execute(
-            "SELECT number, run, state, reason, started, ended FROM attempts WHERE job=? ORDER BY number", (number,)
-        )
-        return [Attempt(*row) for row in rows]
-
-    def servers_for(self, guest: int) -> list[Job]:
-        """Servers that were started for a guest, newest first."""
-        return self._jobs("WHERE server_for=? ORDER BY id DESC", (guest,))
-
-    def _jobs(self, where: str, values: tuple[Any, ...] = ()) -> list[Job]:
-        rows = self._db.execute(f"SELECT * FROM jobs {where}", values).fetchall()
-        after: dict[int, tuple[tuple[int, Mode], ...]] = {}
-        if len(rows) == 1:
-            found = self._db.execute("SELECT job, other, mode FROM after WHERE job=?", (rows[0]["id"],))
-        else:
-            found = self._db.execute("SELECT job, other, mode FROM after")
-        for job, other, mode in found:
-            after[job] = (*after.get(job, ()), (other, mode))
-        return [Job.from_row(row, after.get(row["id"], ())) for row in rows]
 
     # --- what the supervisor does ---
 
@@ -209,6 +105,22 @@ class Store:
                 (state, reason, time.time(), int(state in ("failed", "lost")), number),
             )
             self._renew_flow(number)
+
+    def mend(self) -> None:
+        """Give jobs whose state is none of those there are one again: *running* where a run was begun, so that it is
+        looked at as after a crash, else *lost*."""
+        marks = ",".join("?" * len(STATES))
+        bad = self._db.execute(f"SELECT id, kind, run, state FROM jobs WHERE state NOT IN ({marks})", STATES).fetchall()
+        if not bad:
+            return
+        with self.change() as db:
+            for number, kind, run, state in bad:
+                if kind == "flow":
+                    self._renew_flow(number, itself=True)
+                elif run is None:
+                    self.finish(number, "lost", unreadable(f"state: {state!r} is no state", over=True))
+                else:
+                    db.execute("UPDATE jobs SET state='running' WHERE id=? AND state=?", (number, state))
 
     def unclaim(self, number: int) -> None:
         """starting → queued again, in its old place: the worker never began."""
@@ -385,16 +297,3 @@ class Store:
             "UPDATE jobs SET state=?, reason=?, started=?, ended=? WHERE id=?",
             (state, reason, min(begun, default=None), max(ended, default=None) if state in FINAL else None, flow),
         )
-
-
-def _line(row: sqlite3.Row, after: tuple[tuple[int, Mode], ...]) -> QueueLine:
-    """A queued job for the scheduler; one whose row cannot be read is blocked by that and asks for nothing."""
-    number, devices, server, serves, hand_over, settings, not_before, failures = row
-    try:
-        if not isinstance(not_before, int | float):
-            raise ValueError(f"not_before: {not_before!r} is no time")
-        return QueueLine(
-            number, names(devices), server, serves, bool(hand_over), options(settings), not_before, after, failures
-        )
-    except (ValueError, TypeError) as error:
-        return QueueLine(number, (), None, None, False, {}, 0.0, after, damaged=unreadable(str(error)))

@@ -24,7 +24,7 @@ from vlmconsole.queue.environments import interpreter_of
 from vlmconsole.queue.executors import Executor, LocalExecutor
 from vlmconsole.queue.flows import resolve
 from vlmconsole.queue.live import Live
-from vlmconsole.queue.model import Job, Mode, NewJob, backoff, limit
+from vlmconsole.queue.model import Job, Mode, NewJob, backoff, limit, unreadable
 from vlmconsole.queue.resources import Machine, lockable
 from vlmconsole.queue.schedule import Decision, Devices, Start
 from vlmconsole.queue.serving import server_job
@@ -142,14 +142,14 @@ class Supervisor:
 
     def _recover(self, job: Job) -> bool:
         """Take over an active job that this supervisor did not start. True when its state changed."""
-        run = RunFolder(Path(job.run or ""))
-        if not self.places.is_run(run.path):
-            # From a damaged record: what it names is not ours to seal, to clear away or to look for processes by.
-            self._finish(job, "lost", f"its record names {job.run or 'nothing'} as its run folder, none of this lab's")
+        if job.run is None:
+            # A damaged record: what it names is not ours to seal, to clear away or to look for processes by.
+            self._finish(job, "lost", job.damaged or unreadable("it names no run folder", over=True))
             return True
+        run = RunFolder(Path(job.run))
         now = run.state()
         pid, token = now.get("pid"), now.get("pid_started")
-        if not isinstance(pid, int) or not token:  # never written, or damaged: the queue's own row knows as much
+        if not isinstance(pid, int) or pid < 1 or not token:  # never written, or damaged: ask the row
             pid, token = job.pid, job.pid_started
         if pid and token:
             worker = self.executor.adopt(run, int(pid), str(token))
@@ -196,6 +196,7 @@ class Supervisor:
 
     def _schedule(self) -> None:
         self._looked = self.clock()
+        self.store.mend()
         active = self.store.active()
         granted = [device for job in active for device in job.granted]
         devices = self.machine.look(granted)
@@ -251,9 +252,10 @@ class Supervisor:
         traceback.print_exc()
         if number in self.live:
             return
-        run = RunFolder(Path(self.store.get(number).run or ""))
+        name = self.store.get(number).run
+        run = RunFolder(Path(name)) if name else None
         reason = f"it could not be started ({told(error)}): see {self.places.state / 'supervisor.log'}"
-        if self.places.is_run(run.path) and run.file("job.json").exists() and books.bury(run, "failed", reason) is None:
+        if run and run.file("job.json").exists() and books.bury(run, "failed", reason) is None:
             return  # it lives: it is taken over in the next round
         self.store.finish(number, "failed", reason)
 

@@ -13,16 +13,17 @@ from vlmconsole.queue.schedule import Decision, Devices, Held, Want, decide, odd
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.pace import Pace, Progress
 from vlmconsole.runs.places import Places
 
 
 @dataclass(frozen=True)
 class JobView:
-    """One line of the queue. ``why`` says why it waits, or how it ended; ``progress`` is (done, total, unit)."""
+    """One line of the queue. ``why`` says why it waits, or how it ended."""
 
     job: Job
     why: str
-    progress: tuple[float, float | None, str] | None = None
+    progress: Progress | None = None
 
     def to_json(self) -> dict[str, Any]:
         job = self.job
@@ -41,13 +42,25 @@ class JobView:
             "step": job.step,
             "server": job.server,
             "serves": job.serves,
-            "progress": dict(zip(("done", "total", "unit"), self.progress, strict=True)) if self.progress else None,
+            "progress": progress_json(self.progress) if self.progress else None,
             "added": job.added,
             "started": job.started,
             "ended": job.ended,
             "run": job.run,
             "note": job.note,
         }
+
+
+def progress_json(progress: Progress) -> dict[str, Any]:
+    """``done``, ``total`` and ``unit`` are of the present ``phase``, ``share`` and ``left_s`` of the whole job."""
+    return {
+        "done": progress.done,
+        "total": progress.total,
+        "unit": progress.unit,
+        "phase": progress.phase or None,
+        "share": progress.share,
+        "left_s": progress.left(time.time()),
+    }
 
 
 def decide_now(store: Store, places: Places, devices: Devices, ready: set[int], ahead: int = -1) -> Decision:
@@ -126,12 +139,13 @@ def views(store: Store, places: Places, jobs: Sequence[Job], supervised: bool = 
     ]
 
 
-def steps_done(store: Store, flow: Job) -> tuple[float, float | None, str] | None:
-    """(steps that are over, all of them, unit) of a flow that has begun and not ended; a failed step is over too."""
+def steps_done(store: Store, flow: Job) -> Progress | None:
+    """The steps that are over of a flow that has begun and not ended; a failed step is over too."""
     if flow.state not in ACTIVE:
         return None
     states = [step.state for step in store.steps(flow.id)]
-    return sum(state in FINAL for state in states), len(states), "steps"
+    over = sum(state in FINAL for state in states)
+    return Progress(flow.started or flow.added, over, len(states), "steps", "", None)
 
 
 def _why(job: Job, decision: Decision, supervised: bool) -> str:
@@ -141,21 +155,21 @@ def _why(job: Job, decision: Decision, supervised: bool) -> str:
         return decision.why.get(job.id) or ("starts now" if supervised else "no supervisor runs: it starts with one")
     if job.stop is not None and job.state in ("starting", "running"):
         return f"stopping: {job.stop}"
-    return job.reason or ""
+    return job.reason or job.damaged
 
 
-def _progress(job: Job) -> tuple[float, float | None, str] | None:
-    """The newest progress of a running job, from the end of its events."""
+def _progress(job: Job) -> Progress | None:
+    """How far a running job is, from the end of its events."""
     if job.state != "running" or not job.run:
         return None
     path = RunFolder(_path(job)).file("events.jsonl")
     tail = EventTail(path)
     if path.exists():
         tail.offset = max(0, path.stat().st_size - 64 * 1024)  # the first, cut line is skipped as a bad one
-    for event in reversed(tail.read()):
-        if event.get("kind") == "progress":
-            return event["done"], event.get("total"), str(event.get("unit", ""))
-    return None
+    pace = Pace()
+    for event in tail.read():
+        pace.add(event)
+    return pace.now
 
 
 def _path(job: Job) -> Path:

@@ -5,6 +5,7 @@ import math
 import os
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,21 @@ class EventWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
+        self._course: dict[str, float] = {}
+        self._phase = ""
+        self._overall = 0.0
+
+    def course(self, phases: Mapping[str, float]) -> None:
+        """The phases of the whole job in their order, each with the seconds that it is expected to take.
+
+        From then on progress tells, beside how far its phase is, how far the whole job is. The seconds matter by their
+        proportions only; a phase of 0 is one that is not needed.
+        """
+        self._course, self._overall = dict(phases), 0.0
+
+    def phase(self, name: str) -> None:
+        """What follows belongs to that phase; one that is not in the course takes no share of the whole."""
+        self._phase = name
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Any event. Raises OSError when the disk is full: the worker turns that into the job's reason."""
@@ -58,8 +74,26 @@ class EventWriter:
             append_line(self.path, {"t": round(time.time(), 3), "kind": kind, **fields})
 
     def progress(self, done: float, total: float | None, unit: str = "step", note: str | None = None) -> None:
-        """How far the job is: ``done`` of ``total`` units (None when the end is not known)."""
-        self.emit("progress", done=done, total=total, unit=unit, **({"note": note} if note else {}))
+        """How far the job is: ``done`` of ``total`` units (None when the end is not known), of its present phase where
+        it has several; ``overall`` is then the share of the whole, 0 to 1, which never falls.
+        """
+        more: dict[str, Any] = {"note": note} if note else {}
+        if self._phase:
+            more["phase"] = self._phase
+        if self._course:
+            more["overall"] = self._whole(done / total if total else 0.0)
+        self.emit("progress", done=done, total=total, unit=unit, **more)
+
+    def _whole(self, share: float) -> float:
+        before, width, whole = 0.0, 0.0, sum(self._course.values())
+        for name, seconds in self._course.items():
+            if name == self._phase:
+                width = seconds
+                break
+            before += seconds
+        if width and whole:
+            self._overall = max(self._overall, min(1.0, (before + width * min(1.0, max(0.0, share))) / whole))
+        return round(self._overall, 4)
 
     def metric(self, name: str, value: float, step: int | None = None, unit: str | None = None) -> None:
         """One point of a curve, e.g. ``loss`` at step 12; ``unit`` as people write it (``s``, ``tok/s``)."""

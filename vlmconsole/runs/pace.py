@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 WINDOW = 120.0  # seconds of progress that the present speed is taken from
@@ -35,7 +35,11 @@ def about(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Progress:
-    """``done`` of ``total`` (None: the end is not known) at wall time ``t``; ``rate`` is units a second or None."""
+    """``done`` of ``total`` (None: the end is not known) at wall time ``t``; ``rate`` is units a second or None.
+
+    Of a job with several phases these are of its present ``phase``; ``overall`` is then the share of the whole job (0
+    to 1), and ``overall_rate`` how much of it is done a second.
+    """
 
     t: float
     done: float
@@ -43,17 +47,34 @@ class Progress:
     unit: str
     note: str
     rate: float | None
+    phase: str = ""
+    overall: float | None = None
+    overall_rate: float | None = None
 
     @property
     def share(self) -> float | None:
-        """0 to 1, None without a total."""
+        """Of the whole job, 0 to 1; None without a total."""
+        if self.overall is not None:
+            return min(1.0, max(0.0, self.overall))
         return min(1.0, max(0.0, self.done / self.total)) if self.total else None
 
     def left(self, now: float) -> float | None:
-        """Seconds still to go at the present speed, seen from ``now``; None while that cannot be said."""
-        if not self.rate or self.total is None:
+        """Seconds the whole job still takes at the present speed, seen from ``now``; None while that is not known."""
+        if self.overall is not None:
+            if not self.overall_rate:
+                return None
+            left = (1.0 - min(1.0, self.overall)) / self.overall_rate
+        elif not self.rate or self.total is None:
             return None
-        return max(0.0, (self.total - self.done) / self.rate - max(0.0, now - self.t))
+        else:
+            left = (self.total - self.done) / self.rate
+        return max(0.0, left - max(0.0, now - self.t))
+
+    def counted(self) -> str:
+        """``training: 738 of 1152 steps``, in plain words: how far its phase is."""
+        unit = self.unit if not self.unit or self.unit.endswith("s") else f"{self.unit}s"
+        of = f" of {self.total:g}" if self.total is not None else ""
+        return f"{f'{self.phase}: ' if self.phase else ''}{self.done:g}{of} {unit}".rstrip()
 
 
 class Pace:
@@ -61,27 +82,42 @@ class Pace:
 
     def __init__(self) -> None:
         self._points: deque[tuple[float, float]] = deque(maxlen=600)
-        self._last: tuple[float, float, float | None, str, str] | None = None
+        self._whole: deque[tuple[float, float]] = deque(maxlen=600)
+        self._last: Progress | None = None
 
     def add(self, event: Mapping[str, Any]) -> bool:
         """Whether ``event`` was one of progress, and a sound one."""
         t, done = number(event.get("t")), number(event.get("done"))
         if event.get("kind") != "progress" or t is None or done is None:
             return False
-        total = number(event.get("total"))
-        if self._last is not None and (done < self._last[1] or total != self._last[2]):
+        total, phase, overall = number(event.get("total")), str(event.get("phase") or ""), number(event.get("overall"))
+        last = self._last
+        if last is not None and (done < last.done or (total, phase) != (last.total, last.phase)):
             self._points.clear()
-        self._points.append((t, done))
-        while self._points[-1][0] - self._points[0][0] > WINDOW and len(self._points) > 2:
-            self._points.popleft()
-        self._last = (t, done, total, str(event.get("unit") or ""), str(event.get("note") or ""))
+            if phase != last.phase:  # another kind of work, at another speed
+                self._whole.clear()
+        _keep(self._points, t, done)
+        if overall is not None:
+            _keep(self._whole, t, overall)
+        unit, note = str(event.get("unit") or ""), str(event.get("note") or "")
+        self._last = Progress(t, done, total, unit, note, None, phase, overall)
         return True
 
     @property
     def now(self) -> Progress | None:
         if self._last is None:
             return None
-        (t0, done0), (t1, done1) = self._points[0], self._points[-1]
-        rate = (done1 - done0) / (t1 - t0) if t1 - t0 >= SHORTEST and done1 > done0 else None
-        t, done, total, unit, note = self._last
-        return Progress(t, done, total, unit, note, rate)
+        return replace(self._last, rate=_rate(self._points), overall_rate=_rate(self._whole))
+
+
+def _keep(points: deque[tuple[float, float]], t: float, done: float) -> None:
+    points.append((t, done))
+    while points[-1][0] - points[0][0] > WINDOW and len(points) > 2:
+        points.popleft()
+
+
+def _rate(points: deque[tuple[float, float]]) -> float | None:
+    if not points:
+        return None
+    (t0, done0), (t1, done1) = points[0], points[-1]
+    return (done1 - done0) / (t1 - t0) if t1 - t0 >= SHORTEST and done1 > done0 else None

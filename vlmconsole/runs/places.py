@@ -1,5 +1,6 @@
 """Where a lab home keeps its things. Paths only: nothing here reads settings or starts anything."""
 
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,10 +25,19 @@ class Places:
     def is_run(self, path: Path) -> bool:
         """Whether a path names a run folder of this lab: right inside `runs`, and no link to elsewhere.
 
-        Asked before anything is written, killed or removed by a path that was read from a file or a database.
+        Asked before anything is written, killed or removed by a path that was read from a file or a database. What
+        cannot be a path at all (too long, a NUL) names none. A folder that is not there (yet, any more) is no link.
         """
-        plain = path.name not in ("", ".", "..") and ".." not in path.parts
-        return plain and path.parent.resolve() == self.runs.resolve() and not path.is_symlink()
+        if not path.is_absolute() or path.name in ("", ".", "..") or ".." in path.parts:
+            return False
+        try:
+            if path.parent != self.runs and path.parent.resolve() != self.runs.resolve():
+                return False
+            return not stat.S_ISLNK(path.lstat().st_mode)
+        except FileNotFoundError:
+            return True
+        except (OSError, ValueError):
+            return False
 
     @property
     def chats(self) -> Path:

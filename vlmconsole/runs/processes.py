@@ -87,7 +87,8 @@ def family(leader: int | None, run: Path) -> list[psutil.Process]:
             continue
         try:
             # Asking a session's id is cheap, reading an environment is not: ask it only of those that may be ours.
-            ours = leader is not None and os.getsid(process.pid) == leader
+            # Sessions 0 and 1 are the system's, never a worker's: a damaged record must not end those.
+            ours = leader is not None and leader > 1 and os.getsid(process.pid) == leader
             if not ours and process.uids().real == os.getuid():
                 ours = process.environ().get(RUN_MARK) == str(run)
             if ours and process.status() != psutil.STATUS_ZOMBIE:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vlmconsole.runs.folder import to_json
+from vlmconsole.runs.making import making
 from vlmconsole.training import provenance
 from vlmconsole.training.adapters import CONFIG, FILES, Adapter, AdapterError, check_whole, layers, rank_and_alpha
 from vlmconsole.training.provenance import write_provenance
@@ -153,18 +153,14 @@ def _whole_folder(out: Path, fill: Callable[[Path], None]) -> Path:
     """Make `out` by filling a folder beside it and renaming that, so nobody sees half of it."""
     if out.exists():
         raise AdapterError(f"{out} exists already", "name another folder, or remove it")
-    beside = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        beside.mkdir(mode=0o700)
-        fill(beside)
-        beside.rename(out)
+        with making(out) as beside:
+            fill(beside)
+            beside.rename(out)
     except OSError as error:
         if (out / CONFIG).exists():  # somebody else made the same in the meantime
             return out
         raise AdapterError(f"{out} cannot be written: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     return out
 
 

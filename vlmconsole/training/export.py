@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.runs.making import making
 from vlmconsole.training.model import Loaded
 
 WEIGHTS_ONLY = "weights only: cannot resume exactly"
@@ -28,18 +29,17 @@ def export_model(loaded: Loaded, base: Path, folder: Path, card: str) -> None:
 
     `card` becomes its README. The folder appears whole or not at all. Raises OSError.
     """
-    building = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(building, ignore_errors=True)
-    shutil.copytree(base, building, ignore=shutil.ignore_patterns(*_WEIGHTS))
-    scratch = building / "weights"
-    loaded.model.save_pretrained(scratch, safe_serialization=True)
-    for pattern in ("*.safetensors", "*.safetensors.index.json"):
-        for path in scratch.glob(pattern):
-            path.replace(building / path.name)
-    shutil.rmtree(scratch)
-    (building / "README.md").write_text(card, "utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    building.rename(folder)
+    with making(folder) as building:
+        shutil.copytree(base, building, ignore=shutil.ignore_patterns(*_WEIGHTS), dirs_exist_ok=True)
+        scratch = building / "weights"
+        loaded.model.save_pretrained(scratch, safe_serialization=True)
+        for pattern in ("*.safetensors", "*.safetensors.index.json"):
+            for path in scratch.glob(pattern):
+                path.replace(building / path.name)
+        shutil.rmtree(scratch)
+        (building / "README.md").write_text(card, "utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        building.rename(folder)
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:

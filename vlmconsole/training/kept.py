@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-import secrets
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from vlmconsole.runs.folder import write_atomic
+from vlmconsole.runs.making import making
 from vlmconsole.training.adapters import FILES, Adapter, open_adapter
 from vlmconsole.training.provenance import Provenance, write_provenance
 from vlmconsole.training.weights import as_float, read_arrays
@@ -30,26 +30,20 @@ def save_adapter(model: Any, folder: Path, origin: Provenance) -> Adapter:
 
     config = copy.deepcopy(model.peft_config["default"])
     config.inference_mode = True
-    building = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
-    building.mkdir(mode=0o700)
-    try:
+    with making(folder) as building:
         tensors = {name: value.detach().cpu().contiguous() for name, value in get_peft_model_state_dict(model).items()}
         write_atomic(building / FILES["peft"], save(tensors, metadata={"format": "pt"}))
         config.save_pretrained(str(building))
         write_provenance(building, origin)
         shutil.rmtree(folder, ignore_errors=True)
         building.rename(folder)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
     return open_adapter(folder)
 
 
 def copy_adapter(source: Path, target: Path) -> Adapter:
     """Copy an adapter's folder byte by byte; it appears whole or not at all, and replaces one that is there."""
-    building = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        shutil.copytree(source, building)
+    with making(target) as building:
+        shutil.copytree(source, building, dirs_exist_ok=True)
         for path in building.iterdir():
             descriptor = os.open(path, os.O_RDONLY)
             try:
@@ -58,9 +52,6 @@ def copy_adapter(source: Path, target: Path) -> Adapter:
                 os.close(descriptor)
         shutil.rmtree(target, ignore_errors=True)
         building.rename(target)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
     return open_adapter(target)
 
 

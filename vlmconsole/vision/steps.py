@@ -19,6 +19,15 @@ def token_steps(width: int, height: int, result: VisualTokens, settings: Process
     )
 
 
+def rule_text(settings: ProcessorSettings, name: str) -> str:
+    """Whose rule turns a picture into tokens, and its figures; ``name`` is the model's."""
+    side = settings.patch_size * settings.merge_size
+    return (
+        f"rule: {name}: patch {settings.patch_size}, merge {settings.merge_size}, sides to multiples of {side},"
+        f" {settings.min_pixels:,} to {settings.max_pixels:,} pixels"
+    )
+
+
 def kv_steps(shape: KVShape, tokens: int, sequences: int) -> list[str]:
     """From the model's shape to the bytes of ``sequences`` sequences of ``tokens`` tokens, and what is not in them."""
     total = shape.bytes(tokens, sequences)

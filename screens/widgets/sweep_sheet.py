@@ -1,0 +1,130 @@
+"""Two whole sweeps side by side: a line for each pair of cells, from which one opens that pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from rich.cells import cell_len
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
+
+from vlmconsole.measure.compare import Row
+from vlmconsole.measure.compare_sweeps import CellPair, SweepComparison
+from vlmconsole.reports.parts import figure
+from vlmconsole.runs.plain import one_line
+
+SHOWN = (("ttft_s.p50", "TTFT p50"), ("throughput_tok_s", "throughput"))  # what a line has room for
+WIDE = 30  # columns that one figure takes
+
+
+class SweepSheet(ModalScreen[None]):
+    """Enter opens a pair; `x` takes the one condition in which they all differ for the experiment."""
+
+    CSS_PATH = DIALOGS
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "cancel", "back", show=False),
+        Binding("x", "experiment", "this difference is the experiment", show=False),
+        Binding("j", "move(1)", "down", show=False),
+        Binding("k", "move(-1)", "up", show=False),
+    ]
+
+    def __init__(self, compared: Callable[[str | None], SweepComparison], found: SweepComparison) -> None:
+        """`compared` is asked again when one condition is called the experiment; `found` is what it said without."""
+        super().__init__(classes="reader")
+        self._compared, self._found = compared, found
+        self._only: str | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="sheet"):
+            yield Static(id="sweeps-head")
+            yield OptionList(compact=True, markup=False, id="sweeps")
+            yield Static(id="sweeps-alone")
+            yield Static(id="sweeps-keys")
+
+    def on_mount(self) -> None:
+        self._draw()
+        self.query_one(OptionList).focus()
+
+    def _draw(self) -> None:
+        found = self._found
+        self.query_one("#sweeps-head", Static).update(
+            Content.assemble(
+                ("compare two sweeps", "bold"),
+                *(
+                    part
+                    for name, run in (("a", found.a), ("b", found.b))
+                    for part in (f"\n{name} ", one_line(run, 100))
+                ),
+                ("\n\n✓ " if found.comparable else "\n\n✗ ", "$accent" if found.comparable else "$error"),
+                (found.sentence(), "$accent" if found.comparable else "$error"),
+                "\n",
+            )
+        )
+        names = max((cell_len(one_line(pair.name, 40)) for pair in found.pairs), default=4)
+        listing = self.query_one(OptionList)
+        at = listing.highlighted
+        listing.clear_options()
+        listing.add_options([Option(_line(pair, names)) for pair in found.pairs])
+        listing.highlighted = (at or 0) if found.pairs else None
+        alone = Content("\n").join(Content(f"not compared: {one_line(line, 300)}") for line in found.alone)
+        self.query_one("#sweeps-alone", Static).update(alone.stylize("$muted"))
+        keys = [("Esc", "$accent"), (" back   ", "$muted"), ("Enter", "$accent"), (" this pair in full", "$muted")]
+        if self._one_difference:
+            keys += [("   x", "$accent"), (f" {self._label} is the experiment", "$muted")]
+        self.query_one("#sweeps-keys", Static).update(Content.assemble(*keys))
+
+    @property
+    def _one_difference(self) -> str:
+        """The key of the one condition in which refused pairs differ, "" when there are several."""
+        pairs = self._found.pairs
+        keys = {one.key for pair in pairs for one in pair.comparison.differs if not pair.comparison.comparable}
+        return keys.pop() if len(keys) == 1 and not any(pair.comparison.invalid for pair in pairs) else ""
+
+    @property
+    def _label(self) -> str:
+        differs = (one for pair in self._found.pairs for one in pair.comparison.differs)
+        return next(one.label for one in differs if one.key == self._one_difference)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        pair = self._found.pairs[event.option_index]
+        self.app.push_screen(ComparisonSheet(pair.a, pair.b, self._only))
+
+    def action_experiment(self) -> None:
+        """The twin of `--only KEY`."""
+        if key := self._one_difference:
+            self._only = key
+            self._found = self._compared(key)
+            self._draw()
+
+    def action_move(self, by: int) -> None:
+        listing = self.query_one(OptionList)
+        (listing.action_cursor_down if by > 0 else listing.action_cursor_up)()
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
+def _line(pair: CellPair, names: int) -> Content:
+    """One pair: its figures and their change, or what differs."""
+    name = one_line(pair.name, 40)
+    start = (f"{name}{' ' * (names - cell_len(name))}  ", "")
+    if not pair.comparison.comparable:
+        reasons = [*pair.comparison.invalid, *(one.label for one in pair.comparison.differs)]
+        return Content.assemble(start, ("✗ ", "$error"), (one_line("; ".join(reasons), 200), "$muted"))
+    rows = {row.key: row for row in pair.rows}
+    parts = [_figure(label, rows[key]) for key, label in SHOWN if key in rows]
+    return Content.assemble(start, ("✓ ", "$accent"), *parts)
+
+
+def _figure(label: str, row: Row) -> Content:
+    change = "" if row.change is None else f" {row.change:+.1%}"
+    said = Content.assemble((f"{label} ", "$muted"), f"{figure(row.a)} → {figure(row.b)} {row.unit}", (change, "bold"))
+    return Content.assemble(said, " " * max(2, WIDE - said.cell_length))
