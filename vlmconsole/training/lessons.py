@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vlmconsole.counting.layout import DENSE, OPEN, PITCH, PLACES, REGULAR, SCATTERED, SMALLEST
 from vlmconsole.counting.look import PLAIN, random_look
@@ -211,22 +211,50 @@ STAGES = (
         eyes=False,
     ),
 )
+# To compare two things is learnt as colours were: for a while almost nothing else.
+SIZED = (("larger", 4), ("extreme", 3), ("size", 2), ("colour", 1))
+MIXED = (
+    ("colour", 5),
+    ("larger", 8),
+    ("extreme", 5),
+    ("size", 2),
+    ("yes_no", 8),
+    ("shape", 2),
+    ("how_many", 4),
+    ("describe", 3),
+    ("outside", 1),
+)
+STAGES = (
+    *STAGES,
+    replace(STAGES[-1], name="sizes", crowds=0.0, fewest=0.0, shares=SIZED, echoes=1, lone=1, counts=1, longer=1.0),
+    replace(STAGES[-1], name="rest", crowds=0.2, shares=MIXED, echoes=1, lone=1, longer=1.4, rate=0.8),
+)
+#: the eyes by themselves once more: before which stage, how many steps for twelve of the first, share of their rate
+LOOKS = {"sharpen": ("names", 5, 0.7), "polish": ("sizes", 4, 0.3)}
 
 
 def phase_steps(recipe: Recipe) -> dict[str, int]:
     """Every phase of the training in its order, and its steps under a recipe."""
     steps = {"eyes": recipe.eyes_steps, "language": recipe.language_steps}
     for stage in STAGES:
-        if not stage.eyes and "sharpen" not in steps:
-            steps["sharpen"] = -(-recipe.eyes_steps * 5 // 12)
+        for name, (before, twelfths, _) in LOOKS.items():
+            if stage.name == before:
+                steps[name] = -(-recipe.eyes_steps * twelfths // 12)
         steps[stage.name] = stage.steps(recipe)
     return steps
 
 
-def sharpening_scenes(recipe: Recipe, step: int) -> list[Scene]:
-    """What the eyes look at by themselves once more before they are left alone: small things, few things, anything."""
-    make = (small_scene, few_things, eyes_scene, small_scene, lone_scene, eyes_scene)
-    return [make[i % 6](f"{recipe.seed}:sharpen:{step}:{i}") for i in range(recipe.batch)]
+def looking_scenes(recipe: Recipe, name: str, step: int) -> list[Scene]:
+    """What the eyes look at by themselves in one of LOOKS: small things, few things, anything."""
+    make = (
+        small_scene,
+        few_things,
+        eyes_scene,
+        small_scene,
+        lone_scene,
+        eyes_scene if name == "sharpen" else small_scene,
+    )
+    return [make[i % 6](f"{recipe.seed}:{name}:{step}:{i}") for i in range(recipe.batch)]
 
 
 def question_lesson(recipe: Recipe, stage: Stage, step: int, index: int) -> Lesson:

@@ -27,15 +27,16 @@ from vlmconsole.counting.look import COLOURS
 from vlmconsole.counting.scene import KINDS, Scene
 from vlmconsole.training.lessons import (
     BOUNDS,
+    LOOKS,
     STAGES,
     Lesson,
     Recipe,
     Stage,
     eyes_scene,
     language_lessons,
+    looking_scenes,
     phase_steps,
     question_lessons,
-    sharpening_scenes,
     token_names,
     token_sizes,
 )
@@ -55,7 +56,6 @@ class Point:
 
 
 SIZE_SHARE = 0.05  # weight of the size classes' loss, which is of objects only, beside that of all tokens' names
-SHARPEN_RATE = 0.7  # of the eyes' first learning rate, when they look by themselves once more
 
 Report = Callable[[Point], None]
 Stopping = Callable[[], bool]
@@ -231,6 +231,9 @@ def pretrain(
             loaded, head, recipe, *question_lessons(recipe, stage, step), digits, colours, stage.colours, stage.eyes
         )
 
+    def alone(name: str) -> Callable[[int], tuple[Any, float]]:
+        return lambda step: _look(loaded, head, looking_scenes(recipe, name, step))
+
     seeing_parts, everything = [*visual.parameters(), *head.parameters()], [*model.parameters(), *head.parameters()]
     made = {
         "eyes": Phase(recipe.eyes_rate, seeing_parts, lambda step: eyes_loss(loaded, head, recipe, step)),
@@ -239,11 +242,7 @@ def pretrain(
             everything,
             lambda step: language_loss(loaded, head, recipe, *language_lessons(recipe, step), digits),
         ),
-        "sharpen": Phase(
-            recipe.eyes_rate * SHARPEN_RATE,
-            seeing_parts,
-            lambda step: _look(loaded, head, sharpening_scenes(recipe, step)),
-        ),
+        **{name: Phase(recipe.eyes_rate * rate, seeing_parts, alone(name)) for name, (_, _, rate) in LOOKS.items()},
         **{
             stage.name: Phase(recipe.question_rate * stage.rate, everything if stage.eyes else words, asked(stage))
             for stage in STAGES
