@@ -170,6 +170,7 @@ def test_gauges_once_as_json_is_one_value(tmp_path: Path, capsys: pytest.Capture
     assert whole["sources"]["server"]["state"] == "missing" and "not started" in whole["sources"]["server"]["why"]
     assert run_cli("--home", str(tmp_path), "gauges", "--once", "--replay", str(tmp_path / "r.jsonl")) == 0
     shown = capsys.readouterr().out
+    assert "no request has told it yet" in " ".join(shown.split())  # a dash is never without its reason
     assert "RAM" in shown and "GiB" in shown and "server: the server demo is not started" in shown
 
 
