@@ -61,6 +61,8 @@ class ConsoleApp(App[None]):
         super().__init__()
         # One pane at a time below 100 columns, all of them above.
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
+        # Rows: what is left out as they become few stands in the style sheets; the composer never is.
+        self.VERTICAL_BREAKPOINTS = [(0, "-flat"), (3, "-squat"), (6, "-low"), (12, "-high")]
         self.register_theme(DARK)
         self.register_theme(LIGHT)
         # Without the watcher: it would have every style sheet parsed once more before the first frame.
