@@ -72,7 +72,7 @@ def _downloaded(name: str) -> Path:
         raise BaseError(f"{name} is no folder, and huggingface_hub is not installed to look for it.") from None
     try:
         return Path(snapshot_download(name, local_files_only=True))
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError):  # ValueError: no name that the Hub has
         raise BaseError(
             f"{name} is not on this machine.", f"Download it first: hf download {name}; or give a folder."
         ) from None
