@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import Field
+from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
 
+from vlmconsole.errors import LabError
 from vlmconsole.gates.audit import FILE, audit, keep
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
+from vlmconsole.runs.places import Places
 
 
 class AuditSpec(Spec):
@@ -72,4 +75,13 @@ def _estimate(spec: AuditSpec) -> Estimate:
     return Estimate(note="about a second per 100 pictures in the lab's datasets; minutes for thousands")
 
 
-KIND = JobKind("audit", "Audit a training or an evaluation", AuditSpec, run, estimate=_estimate)
+def _problems(spec: AuditSpec, places: Places, alone: bool) -> list[str]:
+    try:
+        if alone and spec.run != "last" and there.LATER not in spec.run:
+            find_run(places.runs, spec.run)
+    except LabError as error:
+        return [there.told(error)]
+    return []
+
+
+KIND = JobKind("audit", "Audit a training or an evaluation", AuditSpec, run, estimate=_estimate, problems=_problems)

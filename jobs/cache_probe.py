@@ -8,10 +8,12 @@ from dataclasses import asdict
 from typing import Any
 
 from pydantic import Field
+from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped
 from vlmconsole.jobs.serve import profile_of
 from vlmconsole.jobs.sweep import held
 
+from vlmconsole.errors import LabError
 from vlmconsole.measure.settings import LAG_LIMIT_S, BenchSettings
 from vlmconsole.runs.places import Places
 
@@ -246,6 +248,15 @@ def devices(spec: CacheProbeSettings, places: Places) -> list[str]:
     return held([spec.server, *([spec.control] if spec.control not in ("", RESTART) else [])], places)
 
 
+def problems(spec: CacheProbeSettings, places: Places, alone: bool) -> list[str]:
+    """A server or a control that is not there, or that cannot be one."""
+    try:
+        _control(spec, places)
+    except LabError as error:
+        return [there.told(error)]
+    return []
+
+
 KIND = JobKind(
     name="cache_probe",
     title="Probe a prefix cache",
@@ -254,4 +265,5 @@ KIND = JobKind(
     estimate=estimate,
     timing_sensitive=True,
     devices=devices,
+    problems=problems,
 )

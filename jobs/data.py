@@ -32,7 +32,7 @@ def course(context: Context, names: Sequence[str], then: Mapping[str, float], *,
                 phases[_examining(of)] = EXAMINED * _pictures(name, context.places.datasets)
         except LabError:
             continue  # the job says what is wrong with it when it comes to it
-    context.events.course(phases | then)
+    context.events.course({**phases, **then})
 
 
 def _to_make(name: str, folder: Path) -> dict[str, float]:

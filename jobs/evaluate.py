@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped
 from vlmconsole.jobs.serve import profile_of, started_by_the_lab
 
@@ -247,10 +248,24 @@ def needs_server(spec: EvaluateSettings, places: Places) -> str | None:
 
 
 def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
-    """Why the plan could not judge this evaluation, as far as that is known before it is queued."""
+    """Why it could not be answered, or not be judged by its plan, as far as that is known before it is queued."""
+    from vlmconsole.counting.textvqa_data import NAME as TEXTVQA
     from vlmconsole.evaluation.foreseen import foreseen
 
-    return foreseen(spec, places, alone)
+    found = []
+    try:
+        _check_sides(spec)
+    except JobError as error:
+        found.append(there.told(error))
+    for side in spec.sides:
+        if spec.backend == "server":
+            found += there.server(spec.server_of(side), places)
+        else:
+            found += there.base(spec.model(side) or spec.base)
+            found += there.adapter(spec.adapter(side), places, alone)
+    if not spec.plan:  # else told with the plan
+        found += there.data([name for name in spec.data if name != TEXTVQA or not spec.textvqa], places, alone)
+    return found + foreseen(spec, places, alone)
 
 
 def needs(spec: EvaluateSettings) -> tuple[str, ...]:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import Field
+from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec
+
+from vlmconsole.errors import LabError
+from vlmconsole.runs.places import Places
 
 UNBOUND = "unbound"  # in place of a base: the plan names none
 
@@ -62,4 +66,18 @@ def _estimate(spec: FreezeSpec) -> Estimate:
     return Estimate(note="seconds, and those of making the datasets that are not there yet")
 
 
-KIND = JobKind("freeze", "Freeze a gate plan for its pictures", FreezeSpec, run, estimate=_estimate)
+def _problems(spec: FreezeSpec, places: Places, alone: bool) -> list[str]:
+    from vlmconsole.gates.rules import load_plan
+
+    found = []
+    for name in (spec.plan, *spec.limits):
+        try:
+            if there.LATER not in name:
+                load_plan(name)
+        except LabError as error:
+            found.append(there.told(error))
+    found += there.data(spec.data, places, alone)
+    return found if spec.base == UNBOUND else found + there.base(spec.base)
+
+
+KIND = JobKind("freeze", "Freeze a gate plan for its pictures", FreezeSpec, run, estimate=_estimate, problems=_problems)

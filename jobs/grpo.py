@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
+from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
 from vlmconsole.jobs.memory_plan import memory_plan
 
@@ -126,6 +127,12 @@ def run(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     return train_here(context, spec)
 
 
+def problems(spec: GrpoSpec, places: Places, alone: bool) -> list[str]:
+    """What it names and is not there."""
+    splits = [spec.train_split, spec.validation_split]
+    return [*there.base(spec.base), *there.data([spec.data], places, alone, splits)]
+
+
 KIND = JobKind(
     "grpo",
     "Reinforcement learning (GRPO)",
@@ -134,4 +141,5 @@ KIND = JobKind(
     estimate=estimate,
     devices=devices,
     needs=("torch", "transformers"),
+    problems=problems,
 )

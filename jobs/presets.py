@@ -1,6 +1,7 @@
 """Presets: a kind of job with its settings, in TOML. Shipped ones below ``presets/``, the user's in the lab home."""
 
 import difflib
+import math
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -94,11 +95,26 @@ def lay_over(preset: Preset, sets: Sequence[str]) -> dict[str, Any]:
 
 def validate(model: type[BaseModel], spec: dict[str, Any], name: str) -> BaseModel:
     """``spec`` as ``model``; PresetError names every wrong key and what it may be."""
+    if wrong := odd_number(spec):
+        raise PresetError(f"{name}: {wrong}")
     try:
         return model.model_validate(spec)
     except ValidationError as error:
         lines = [explain(model, problem) for problem in error.errors()]
         raise PresetError(f"{name}: " + "; ".join(lines)) from None
+
+
+def odd_number(value: Any, key: str = "") -> str:
+    """Which number of some settings no job can take, in words; "" for none. Files and libraries hold 64 bits."""
+    if isinstance(value, dict | list):
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        found = (odd_number(item, f"{key}.{name}" if key else str(name)) for name, item in inner)
+        return next(filter(None, found), "")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return f"“{key}” is a whole number of {value.bit_length()} bits: write one of at most 64"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"“{key}” is {value}: write a finite number"
+    return ""
 
 
 def parse_value(text: str) -> Any:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
+from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
 from vlmconsole.jobs.data import DRAWN, EXAMINED, sizes
 from vlmconsole.jobs.memory_plan import memory_plan
@@ -134,6 +135,15 @@ def _devices(spec: SftSpec, places: Places) -> list[str]:
     return ["gpu"] if _cuda(spec) else [f"cpu:{spec.threads}"]
 
 
+def _problems(spec: SftSpec, places: Places, alone: bool) -> list[str]:
+    return [
+        *there.base(spec.base),
+        *there.data([spec.data], places, alone),
+        *there.role(spec.data, ("train", "dev"), places),
+        *there.adapter(there.named_adapter(spec.adapter, places) if spec.adapter else "", places, alone),
+    ]
+
+
 KIND = JobKind(
     "sft",
     "Supervised LoRA training",
@@ -142,4 +152,5 @@ KIND = JobKind(
     estimate=_estimate,
     devices=_devices,
     needs=("torch", "transformers", "peft"),
+    problems=_problems,
 )

@@ -7,7 +7,7 @@ a retry copies them into its own folder and goes on to the same weights.
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.jobs import data
+from vlmconsole.jobs import data, there
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.memory_plan import memory_plan, say_peak
 from vlmconsole.jobs.sft import LEARNING, SftSpec, learning, planned_work
@@ -21,7 +21,7 @@ from vlmconsole.gates.plan import freeze
 from vlmconsole.measure.machine import hardware
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.events import json_line
-from vlmconsole.runs.folder import RunFolder, list_runs, write_atomic
+from vlmconsole.runs.folder import RunFolder, write_atomic
 from vlmconsole.training import bases, checkpoint, curriculum, kept, model, selection, sft
 from vlmconsole.training.adapters import base_sha256, check_fits, find_adapter, open_adapter
 from vlmconsole.training.provenance import Provenance
@@ -113,7 +113,7 @@ class Teacher:
             origin = open_adapter(start).provenance
             self.parent = origin.parent_sha256 if origin else None
         elif self.spec.adapter:
-            found = find_adapter(self.context.places, self._named(self.spec.adapter))
+            found = find_adapter(self.context.places, there.named_adapter(self.spec.adapter, self.context.places))
             label = check_fits(found, self.base, self.precision, self.spec.other_base)
             self.context.events.note(
                 f"going on from {found.name} ({found.sha256[:12]}…){': ' + label if label else ''}",
@@ -124,15 +124,6 @@ class Teacher:
         if left is None:
             kept.save_adapter(adapted, start, self._origin(0, 0))
         return adapted
-
-    def _named(self, name: str) -> str:
-        """The adapter of the newest finished run of the preset `name`, where there is one; else the name itself."""
-        for run in list_runs(self.context.places.runs):
-            if run.job().get("preset") == name and run.state().get("state") == "done":
-                adapter = (run.read_json("summary.json") or {}).get("adapter")
-                if adapter:
-                    return str(adapter)
-        return name
 
     def _audit_mask(self, loaded: model.Loaded, rows: list[Any]) -> None:
         """What each training picture teaches, from the tensors themselves. Raises JobError before the first step."""

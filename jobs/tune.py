@@ -10,6 +10,7 @@ import contextlib
 from typing import Any
 
 import tomlkit
+from vlmconsole.jobs import there
 from vlmconsole.jobs.cells import Cells
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped
 from vlmconsole.jobs.serve import profile_of
@@ -18,11 +19,10 @@ from vlmconsole.jobs.sweep import held, say_how_held
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile, save_profile
 from vlmconsole.errors import LabError
-from vlmconsole.measure.tune import TuneCell, TuneSettings, Value, with_parameters
+from vlmconsole.measure.tune import CONFIRM, TuneCell, TuneSettings, Value, with_parameters
 from vlmconsole.runs.places import Places
 
 RULE = "rule.json"
-CONFIRM = "confirm-"
 
 
 def run(context: Context, spec: TuneSettings) -> dict[str, Any]:
@@ -256,6 +256,17 @@ def devices(spec: TuneSettings, places: Places) -> list[str]:
     return held([spec.server], places)
 
 
+def problems(spec: TuneSettings, places: Places, alone: bool) -> list[str]:
+    """A server that is not started here, or a parameter that it cannot be given."""
+    try:
+        profile = _launched(spec, places)
+        for cell in spec.expand():
+            spec.profile(cell, profile)
+    except LabError as error:
+        return [there.told(error)]
+    return []
+
+
 KIND = JobKind(
     name="tune",
     title="Tune a server's launch parameters",
@@ -264,4 +275,5 @@ KIND = JobKind(
     estimate=estimate,
     timing_sensitive=True,
     devices=devices,
+    problems=problems,
 )

@@ -12,10 +12,12 @@ from vlmconsole.screens.widgets.run_figures import RunFigures
 from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
 from vlmconsole.screens.widgets.run_table import RunRows
 from vlmconsole.screens.widgets.sweep_sheet import SweepSheet
+from vlmconsole.screens.widgets.training_sheet import TrainingSheet
 
 from vlmconsole.errors import LabError
 from vlmconsole.measure.compare import Side, sides
 from vlmconsole.measure.compare_sweeps import compare_sweeps, is_sweep
+from vlmconsole.measure.compare_training import compare_trainings, family, refusal
 from vlmconsole.reports.opened import Target, evidence
 from vlmconsole.reports.parts import figure
 from vlmconsole.reports.save import save
@@ -100,7 +102,10 @@ class RunsScreen(RunsDesk):
         in_background(self, partial(self._compare, marks), "compare", exclusive=True)
 
     async def _compare(self, marks: list[Mark]) -> None:
-        if not any(cell for _, cell in marks) and await self._compare_sweeps([name for name, _ in marks]):
+        names = [name for name, _ in marks]
+        if await self._compare_trainings(names):
+            return
+        if not any(cell for _, cell in marks) and await self._compare_sweeps(names):
             return
         chosen: list[Side] = []
         alike = ""  # of two sweeps, the cell of the first is compared with the second's of that name
@@ -116,6 +121,23 @@ class RunsScreen(RunsDesk):
             chosen.append(side)
             alike = side.name.removeprefix(f"{name}:")
         self.app.push_screen(ComparisonSheet(*chosen))
+
+    async def _compare_trainings(self, names: list[str]) -> bool:
+        """Two trainings, or why a training is compared with nothing else; False where there is none."""
+        one, other = (RunFolder(self.console.lab.places.runs / name) for name in names)
+        why = await asyncio.to_thread(refusal, one, other)
+        if why:
+            self.notify(why, severity="warning", markup=False, timeout=12)
+            return True
+        if await asyncio.to_thread(family, one) != "training":
+            return False
+        try:
+            found = await asyncio.to_thread(compare_trainings, one, other)
+        except LabError as error:
+            self._complain(error)
+            return True
+        self.app.push_screen(TrainingSheet(found, lambda only: compare_trainings(one, other, only)))
+        return True
 
     async def _compare_sweeps(self, names: list[str]) -> bool:
         """Two whole sweeps, cell by cell; False when they are not two."""

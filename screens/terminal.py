@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import sys
 import time
@@ -18,6 +19,10 @@ Drawing = Literal["kitty", "sixel", "halfcell", "off"]
 
 #: How long a terminal may take to answer the probe (seconds). One that does not answer gets half cells.
 PROBE_TIMEOUT = 0.15
+#: One whose name says that it draws pixels will answer, also over a slow line.
+SURE_TIMEOUT = 1.5
+SURE = ("xterm-kitty", "xterm-ghostty", "foot", "mlterm", "contour")
+_told_cell: tuple[int, int] | None = None
 
 
 def choose(setting: str, environment: Mapping[str, str], *, tty: bool) -> Drawing | Literal["ask"]:
@@ -37,8 +42,6 @@ def choose(setting: str, environment: Mapping[str, str], *, tty: bool) -> Drawin
         return "kitty"
     if setting == "sixel":
         return "sixel"
-    if environment.get("KITTY_WINDOW_ID") or environment.get("TERM") == "xterm-kitty":
-        return "kitty"
     if environment.get("TERM", "dumb") in ("dumb", "linux") or environment.get("TERM_PROGRAM") == "Apple_Terminal":
         return "halfcell"
     return "ask"
@@ -48,11 +51,16 @@ def drawing_for(setting: str, environment: Mapping[str, str] = os.environ) -> Dr
     """The way to draw here; asks the terminal only where `choose` cannot tell."""
     tty = sys.stdin.isatty() and sys.stdout.isatty()
     chosen = choose(setting, environment, tty=tty)
-    return probe() if chosen == "ask" else chosen
+    if chosen != "ask":
+        return chosen
+    return probe(SURE_TIMEOUT if environment.get("TERM", "").startswith(SURE) else PROBE_TIMEOUT)
 
 
 def probe(timeout: float = PROBE_TIMEOUT) -> Drawing:
-    """Ask for kitty graphics and for the device attributes in one go; every real terminal answers the second."""
+    """Ask in one go for kitty's pictures, the terminal's name, its cells' pixels and its attributes.
+
+    Every real terminal answers the last.
+    """
     import termios
     import tty
 
@@ -64,25 +72,53 @@ def probe(timeout: float = PROBE_TIMEOUT) -> Drawing:
     reply = b""
     try:
         tty.setcbreak(descriptor, termios.TCSANOW)
-        os.write(sys.stdout.fileno(), b"\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\\x1b[c")
+        os.write(sys.stdout.fileno(), b"\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\\x1b[>q\x1b[16t\x1b[c")
         end = time.monotonic() + timeout
-        while (left := end - time.monotonic()) > 0 and not _attributes(reply):
+        while (left := end - time.monotonic()) > 0 and not _ATTRIBUTES.search(reply):
             if select.select([descriptor], [], [], left)[0]:
                 reply += os.read(descriptor, 4096)
     finally:
-        # What comes later than the timeout must not be read as typing.
+        # What has come is no typing. What comes later still is taken out by PasteFilter.
         with contextlib.suppress(termios.error):
             termios.tcsetattr(descriptor, termios.TCSAFLUSH, before)
-    if b"_Gi=31;OK" in reply:
-        return "kitty"
-    return "sixel" if b"4" in _attributes(reply).split(b";")[1:] else "halfcell"
+    return understood(reply)
 
 
-def _attributes(reply: bytes) -> bytes:
-    """The parameters of a `CSI ? … c` answer, empty while it has not come."""
-    start = reply.find(b"\x1b[?")
-    end = reply.find(b"c", start)
-    return reply[start + 3 : end] if start >= 0 and end > 0 else b""
+_NAME = re.compile(rb"\x1bP>\|([a-zA-Z]+)[ (]?(\d+)?(?:\.(\d+))?")
+_CELL = re.compile(rb"\x1b\[6;(\d+);(\d+)t")
+_ATTRIBUTES = re.compile(rb"\x1b\[\?([\d;]*)c")
+
+
+def understood(reply: bytes) -> Drawing:
+    """What a terminal draws by its answers to the probe; keeps its cells' size for `cell_pixels`."""
+    global _told_cell
+    if (cell := _CELL.search(reply)) and int(cell[1]) and int(cell[2]):
+        _told_cell = int(cell[2]), int(cell[1])
+    if b"_Gi=31;OK" in reply and (named := _NAME.search(reply)):
+        # Taking kitty's pictures is not enough: the text that stands for their cells came later, and not everywhere.
+        name, version = named[1].lower(), (int(named[2] or 0), int(named[3] or 0))
+        if name == b"ghostty" or (name == b"kitty" and version >= (0, 28)):
+            return "kitty"
+    attributes = _ATTRIBUTES.search(reply)
+    return "sixel" if attributes and b"4" in attributes[1].split(b";")[1:] else "halfcell"
+
+
+def cell_pixels() -> tuple[int, int]:
+    """Pixels of one cell (width, height) by the kernel's idea of the terminal, or what the probe was told.
+
+    10×20 where nobody knows. Asks nobody.
+    """
+    import fcntl
+    import struct
+    import termios
+
+    try:
+        packed = fcntl.ioctl(sys.__stdout__ or 1, termios.TIOCGWINSZ, b"\0" * 8)
+    except (OSError, ValueError):
+        return _told_cell or (10, 20)
+    rows, columns, width, height = struct.unpack("HHHH", packed)
+    known = rows and columns and width >= columns and height >= rows
+    return (width // columns, height // rows) if known else _told_cell or (10, 20)
 
 
 def under_ssh(environment: Mapping[str, str] = os.environ) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # `--import-mode=importlib` leaves the folder out
 
@@ -14,6 +15,10 @@ from vlmconsole.engines.profile import load_profiles
 from vlmconsole.engines.servers import Ready, ensure_server, stop_server
 from vlmconsole.queue.process import LOCKS_VARIABLE
 from vlmconsole.runs.places import Places
+
+# A busy machine is no fault of a parser: time is limited for a whole test, never for one example.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -66,3 +66,10 @@ def serve(context: Context, spec: ServeSpec) -> dict[str, Any]:
 
 
 SERVE = JobKind("serve", "Serves", ServeSpec, serve, serves=lambda spec: str(spec.profile))
+
+
+class JudgedSpec(Spec):
+    verdict: str = "FAIL"
+
+
+JUDGED = JobKind("judged", "Says a verdict", JudgedSpec, lambda context, spec: {"verdict": spec.verdict})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from audited import Change, SmallLab, lines_of, write_lines, wrong
-from test_audit_training import (
+from audit_faults import (
     DATA,
     TRAINING,
     a_development_picture_in_the_training,
@@ -18,12 +18,15 @@ from test_audit_training import (
     the_candidate_is_picked_by_the_test,
     the_prompt_is_taught,
 )
+from audited import Change, SmallLab, lines_of, write_lines, wrong
 
-from vlmconsole.gates.audit import AuditError, audit, keep
-from vlmconsole.gates.desk import read_audit
+from vlmconsole.cli import main
+from vlmconsole.gates.audit import AuditError, audit, keep, other_base
+from vlmconsole.gates.desk import GateDesk, read_audit
 from vlmconsole.gates.verdict import judge
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.training.provenance import weights_sha256
 
 SLOW = pytest.mark.slow
 
@@ -204,6 +207,76 @@ def test_many_faults_at_once_are_each_named(tmp_path: Path) -> None:
     missed = [name for name, said in planted if said not in found.get(name, "")]
     assert not missed, found
     assert "dev-epoch1.jsonl" in found["seal"]
+
+
+def test_verify_names_data_and_audits_that_are_not_what_they_were(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What lies outside the sealed runs: each change is named, exit 1, and nothing once it is put back."""
+    lab = SmallLab(tmp_path / "home").whole()
+    kept = keep(audit(lab.run, lab.places), lab.places)
+
+    def verified() -> tuple[int, dict[str, Any]]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main(["--home", str(lab.places.home), "verify", "--json"])
+        return int(left.value.code or 0), json.loads(capsys.readouterr().out)
+
+    code, value = verified()
+    assert code == 0 and value["intact"] and not (value["plans"] or value["data"] or value["audits"])
+    for path, change, kind, said in (
+        (kept, lambda data: data.replace(b'"PASS"', b'"FAIL"', 1), "audits", "was changed after it was made"),
+        (
+            lab.dataset / "test-regular.parquet",
+            lambda data: data[:-9] + b"x" + data[-8:],
+            "data",
+            "test-regular.parquet was",
+        ),
+        (
+            lab.dataset / "manifest.json",
+            lambda data: data.replace(b'"seed": 11', b'"seed": 12'),
+            "data",
+            "the frozen mini-plan",
+        ),
+    ):
+        whole = path.read_bytes()
+        path.write_bytes(change(whole))
+        assert path.read_bytes() != whole
+        code, value = verified()
+        assert code == 1 and not value["intact"] and said in value[kind][0], (path, value)
+        path.write_bytes(whole)
+    opened = GateDesk(lab.places).open(next(one for one in GateDesk(lab.places).listing() if one.kind == "run"))
+    assert opened.audit_altered == ""
+    kept.write_bytes(kept.read_bytes().replace(b'"PASS"', b'"FAIL"', 1))
+    opened = GateDesk(lab.places).open(opened.entry)
+    assert "it was PASS" in opened.audit_altered
+    kept.unlink()
+    assert "is gone: the ledger holds that it was PASS" in verified()[1]["audits"][0]
+    (kept.parent / "another.json").write_text("{}")
+    assert "the audit of another stands in no line of the ledger" in verified()[1]["audits"]
+    assert verified()[0] == 1
+
+
+def test_a_newer_bundled_model_is_no_fault_of_an_older_run_and_a_changed_base_is(tmp_path: Path) -> None:
+    lab = SmallLab(tmp_path / "home").whole()
+    own = str(lab.base)
+    assert other_base(own, weights_sha256(lab.base), "it answered with") is None
+    assert other_base(str(tmp_path / "nowhere"), "a" * 64, "it answered with") is None
+    newer, changed = other_base("", "a" * 64, "it answered with"), other_base(own, "a" * 64, "it answered with")
+    assert newer is not None and newer.state == "not verifiable" and "came with the program since" in newer.text
+    assert changed is not None and changed.state == "wrong" and "base was changed" in changed.text
+    # The same training as if it stood on a bundled model that has been replaced: nothing of it is called wrong.
+    job = lab.trained.job()
+    lab.trained.write_json("job.json", {**job, "spec": {**job["spec"], "base": ""}})
+    found = {one.name: one for one in audit(lab.run, lab.places).findings}
+    assert {name for name, one in found.items() if one.state == "wrong"} == {
+        "seal"
+    }  # the job's own line was edited here
+    assert found["base model"].state == "not verifiable" and "no tokenizer here" in found["supervision mask"].text
+    # And an evaluation whose base was exchanged under its name.
+    conditions = lab.run.read_json("conditions.json")
+    lab.run.write_json("conditions.json", {s: {**c, "model_sha256": "a" * 64} for s, c in conditions.items()})
+    assert "it answered with aaaaaaaaaaaa…" in wrong(audit(lab.run, lab.places))["base model"]
 
 
 # ── what is missing ────────────────────────────────────────────────────────────────────────────────────────────

@@ -167,3 +167,21 @@ async def test_an_unknown_server_is_said_as_the_commands_say_it(tmp_path: Path) 
         await pilot.pause(0.1)
         assert "There is no server profile called 'nope'" in notice()
         assert screen.composer.question.text == "Hello"
+
+
+async def test_the_question_has_a_row_however_small_the_terminal(tmp_path: Path) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await screen.attach([picture(tmp_path)])
+            screen.composer.notice("something went wrong " * 8, "$error")
+            for size in ((20, 5), (80, 11), (12, 2), (20, 3), (40, 8), (20, 1), (80, 12), (120, 40)):
+                await pilot.resize_terminal(*size)
+                await pilot.pause()
+                question = screen.composer.question.region
+                assert question.height >= 1 and question.width >= 4, size
+                assert screen.region.contains_region(question), (size, question)
+            await pilot.resize_terminal(20, 2)
+            await pilot.press(*"how many", "enter")
+            await until(lambda: answered(screen))
+            assert any("how many" in str(request["messages"]) for request in server.requests)

@@ -148,7 +148,7 @@ def test_a_flows_plan_adds_up_what_is_known_and_names_the_rest(lab: Places) -> N
 
 def planned(name: str, tmp_path: Path) -> dict[str, Planned]:
     places = Places(tmp_path).ensure()
-    return {one.job.step or "": one for one in adding.plan(load_preset(name, places), [], places)}
+    return {one.job.step or "": one for one in adding.plan(load_preset(name, places), [], places, refuse=False)}
 
 
 @pytest.mark.parametrize("name", ["lab-tiny", "lab-3b"])

@@ -96,8 +96,8 @@ def test_development_answers_of_another_number_and_another_before_are_foreseen(l
 def test_planning_and_queueing_refuse_it(lab: SmallLab) -> None:
     sets = ["data=['naming']", "after_adapter=some"]
     with pytest.raises(PresetError, match="eval-sft-tiny: sft-7-tiny judges pictures of sft-expand-tiny, not"):
-        planned(load_preset("eval-sft-tiny"), sets, lab.places)
-    assert planned(load_preset("eval-sft-tiny"), ["after_adapter=some"], lab.places)
+        planned(load_preset("eval-sft-tiny"), sets, lab.places, alone=False)
+    assert planned(load_preset("eval-sft-tiny"), ["after_adapter=some"], lab.places, alone=False)
 
 
 def test_settings_are_shown_as_a_preset_writes_them() -> None:

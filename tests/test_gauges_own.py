@@ -1,15 +1,18 @@
 """What feeds the gauges on this machine: own requests, running jobs, the machine itself; and the command."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 from metrics_server import Clock
+from rich.console import Console
 
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.cli import main
-from vlmconsole.cli.gauges import said
+from vlmconsole.cli.gauges import _table, said
 from vlmconsole.engines.profile import make_profile
+from vlmconsole.gauges.board import Snapshot, SourceState, Tile
 from vlmconsole.gauges.feed import RequestFeed
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.gauges.machine import HostSource, NvidiaSource, parse_vm_stat
@@ -199,3 +202,19 @@ def test_default_sources_follow_the_profile(tmp_path: Path) -> None:
     )
     names = [source.name for source in default_sources(Places(tmp_path), profile)]
     assert names[:4] == ["own", "server", "gpu", "host"] and names[-1] == "gpu@me@box"
+
+
+@pytest.mark.parametrize("width", [100, 150])
+def test_no_dash_is_without_its_reason(width: int) -> None:
+    def tile(title: str, source: str, why: str = "") -> Tile:
+        return Tile(title, title, None, "s", None, None, None, (), source, None, "none", why)
+
+    tiles = {
+        one.title: one for one in (tile("TTFT", "own"), tile("lag", "own", "no job measures"), tile("KV", "server"))
+    }
+    sources = {"own": SourceState("ok", "", "", 0.0, 2), "server": SourceState("missing", "not started", "", None)}
+    console = Console(width=width, file=io.StringIO())
+    console.print(_table(Snapshot(0.0, tiles, sources, (), None), width))
+    said = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert "no request has told it yet" in said and "no job measures" in said
+    assert said.count("not started") == 1, "why a whole source is silent is said once"

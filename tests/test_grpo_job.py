@@ -145,7 +145,7 @@ def test_killed_and_taken_up_it_is_the_same_run(lab: Places, whole: RunFolder) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_killed_at_random_moments_it_is_the_same_run(lab: Places) -> None:
     sets = ("steps=8", "checkpoint_every=2")
     straight = new_run(lab, *sets)

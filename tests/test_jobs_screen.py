@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
-from hostile import HOSTILE
-from job_queue import held, lab, run_all
-from textual.pilot import Pilot
+from job_queue import held
+from jobs_console import full_fixture, jobs, places_fixture, queue, ran_fixture, seen, settled, until  # noqa: F401
 from textual.widgets import Input, OptionList
 from vlmconsole.screens.jobs import JobsScreen
 from vlmconsole.screens.jobs_desk import LOG
@@ -22,92 +17,9 @@ from vlmconsole.screens.widgets.job_sheets import CurveSheet, PlanSheet, PresetL
 from vlmconsole.app import ConsoleApp
 from vlmconsole.lab import Lab
 from vlmconsole.queue import forms, process
-from vlmconsole.queue.adding import add
-from vlmconsole.queue.desk import Desk
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store
-from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-
-
-@pytest.fixture(scope="session")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lab home in which one job was done and one failed, really."""
-    home = tmp_path_factory.mktemp("ran")
-    run_all(lab(home), [], ["mode=fails"])
-    return home
-
-
-@pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return lab(tmp_path)
-
-
-@pytest.fixture
-def full(tmp_path: Path, ran: Path) -> Places:
-    """A copy of that home for one test."""
-    shutil.copytree(ran, tmp_path / "home")
-    places = Places(tmp_path / "home")
-    with Store(places.queue).change() as db:
-        db.execute("UPDATE jobs SET run=replace(run, ?, ?)", (str(ran), str(places.home)))
-    return places
-
-
-@asynccontextmanager
-async def jobs(places: Places, size: tuple[int, int] = (120, 40)) -> AsyncIterator[tuple[Pilot[None], JobsScreen]]:
-    with held(places):
-        app = ConsoleApp(Lab.open(places.home))
-        async with app.run_test(size=size, notifications=True) as pilot:
-            await pilot.press("f3")
-            screen = app.screen
-            assert isinstance(screen, JobsScreen)
-            await settled(pilot)
-            yield pilot, screen
-
-
-async def settled(pilot: Pilot[None]) -> None:
-    await pilot.pause()
-    # "new" is the one that waits for a person who fills in a form.
-    waited = [one for one in pilot.app.workers if one.group not in ("new", "judge")]
-    if waited:  # an empty list would mean all
-        await pilot.app.workers.wait_for_complete(waited)
-    await pilot.pause()
-
-
-async def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    for _ in range(int(seconds / 0.05)):
-        if true():
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("it did not become true")
-
-
-def seen(pilot: Pilot[None]) -> str:
-    """Everything on the screen, as text."""
-    width, height = pilot.app.size
-    lines = pilot.app.screen._compositor.render_strips()
-    assert len(lines) <= height
-    return "\n".join("".join(segment.text for segment in line)[:width] for line in lines)
-
-
-def queue(places: Places, number: int = 3, **spec: object) -> None:
-    store = Store(places.queue)
-    for _ in range(number):
-        add(store, forms.planned("story", [f"{key}={value}" for key, value in spec.items()], places))
-    store.close()
-
-
-async def test_a_damaged_queue_is_told_in_the_tables_place_and_gone_when_mended(places: Places) -> None:
-    places.queue.write_bytes(b"no database" * 500)
-    async with jobs(places) as (pilot, screen):
-        text = " ".join(seen(pilot).split())
-        assert "Queue cannot be read" in text and "is damaged" in text and "start afresh" in text
-        assert "No jobs yet" not in text
-        places.queue.unlink()
-        screen.look()
-        await settled(pilot)
-        text = seen(pilot)
-        assert "No jobs yet" in text and "is damaged" not in text
 
 
 async def test_a_name_comes_before_a_title_when_a_preset_is_looked_for(places: Places) -> None:
@@ -265,117 +177,6 @@ async def test_the_queue_is_filtered_while_one_types(places: Places) -> None:
         await pilot.press("escape")
         await settled(pilot)
         await until(lambda: len(screen.board.rows) == 3)
-
-
-async def test_the_log_is_followed_searched_and_filtered(full: Places) -> None:
-    run = RunFolder(Path(Store(full.queue).get(2).run or ""))
-    with run.log.open("a") as file:
-        file.writelines(f"line {number:06d}\n" for number in range(60_000))
-    async with jobs(full) as (pilot, screen):
-        view = screen.log_view
-        assert view.page is not None
-        assert view.page.start > 0, "only the end is read"
-        assert "line 059999" in seen(pilot)
-        await pilot.press("left_square_bracket", "slash", *"012345")
-        await until(lambda: len(view.found) == 1)
-        await settled(pilot)
-        assert "line 012345" in seen(pilot)
-        assert not view.lines.follow
-        await pilot.press("escape", "ampersand")
-        await until(lambda: view.only)
-        await pilot.pause()
-        assert len(view.lines.raws) == 1
-        await pilot.press("ampersand")
-        await until(lambda: not view.only)
-        await pilot.press("f")
-        await settled(pilot)
-        await until(lambda: "line 059999" in seen(pilot))
-        with run.log.open("a") as file:
-            file.write("the very last\n")
-        await until(lambda: "the very last" in seen(pilot))
-        await pilot.press("g")
-        await settled(pilot)
-        await until(lambda: "loading red weights of a model [bold]not" in seen(pilot))
-
-
-async def test_hostile_names_reasons_events_and_logs_are_text(places: Places) -> None:
-    store = Store(places.queue)
-    texts = [text.encode("utf-8", "replace").decode()[:20_000] for _, text in HOSTILE]
-    texts += texts[: -len(texts) % 4]
-    for name, reason, note, unit in zip(*[iter(texts)] * 4, strict=True):
-        run = RunFolder.create(places.runs, kind="x", preset="x", spec={}, title="x", home=places.home)
-        number = store.add(NewJob(name, "story_kind:STORY", unit, {name: reason}, note=note))
-        store.claim(number, ("cpu.0",), None, str(run.path))
-        store.finish(number, "failed", reason)
-        run.events.note(note, "error")
-        run.events.metric(name, 1.0, 1, unit)
-        run.events.progress(1, 3, unit, note)
-        run.log.write_bytes(b"\n".join(text.encode("utf-8", "surrogatepass") for _, text in HOSTILE))
-        run.file("x[red].txt").write_text("x")
-    async with jobs(places) as (pilot, screen):
-        for row in screen.board.rows:
-            await settled(pilot)
-            shown = seen(pilot)
-            assert "✗ failed" in shown
-            odd = [char for char in shown if (ord(char) < 32 and char != "\n") or 0x202A <= ord(char) <= 0x202E]
-            assert odd == [], row.job.id
-            await pilot.press("j")
-        await pilot.press("enter")
-        await pilot.pause()
-        assert isinstance(pilot.app.screen, Reader)
-
-
-async def test_nothing_is_asked_while_hidden_and_nothing_drawn_while_nothing_changes(
-    full: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = 0
-    board = Desk.board
-
-    def counted(desk: Desk, words: str = "", window: int = 200) -> object:
-        nonlocal asked
-        asked += 1
-        return board(desk, words, window)
-
-    monkeypatch.setattr(Desk, "board", counted)
-    async with jobs(full) as (pilot, screen):
-        await until(lambda: asked >= 2)
-        drawn: list[int] = []
-        monkeypatch.setattr(type(screen.table.rows), "line", lambda *_: drawn.append(1))
-        before = asked
-        await until(lambda: asked >= before + 2)
-        assert drawn == []
-        monkeypatch.undo()
-        monkeypatch.setattr(Desk, "board", counted)
-        await pilot.press("f1")
-        await settled(pilot)
-        hidden = asked
-        await asyncio.sleep(1.6)
-        assert asked == hidden
-        await pilot.press("f3")
-        await until(lambda: asked > hidden)
-
-
-async def test_ten_thousand_jobs_are_a_window_that_grows(places: Places) -> None:
-    store = Store(places.queue)
-    with store.change():
-        for number in range(10_000):
-            store.add(NewJob(f"story-{number}", "story_kind:STORY", "t", {}))
-    async with jobs(places) as (pilot, screen):
-        assert (len(screen.board.rows), screen.board.more) == (200, 9800)
-        await pilot.press("G")
-        await until(lambda: len(screen.board.rows) == 400)
-        await settled(pilot)
-        assert screen.row is not None
-        assert screen.row.job.id == 200
-
-
-async def test_a_broken_queue_is_said_once_and_the_console_goes_on(places: Places) -> None:
-    places.queue.write_bytes(b"this is no database" * 100)
-    async with jobs(places) as (pilot, screen):
-        await until(lambda: "is damaged" in seen(pilot))
-        await pilot.press("question_mark")
-        await pilot.pause()
-        assert pilot.app.screen is not screen
 
 
 async def test_the_end_of_a_job_is_told_on_any_screen(places: Places) -> None:

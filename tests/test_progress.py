@@ -1,6 +1,8 @@
 """How far the whole job is, where it has several phases: one bar that never starts again."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,3 +119,17 @@ def test_the_queue_and_the_terminal_show_the_whole_job(tmp_path: Path, capsys: p
     follower._said = -1e9
     follower.poll()
     assert "55% of the whole · training: 50 of 100 steps · 0:00 left" in capsys.readouterr().err
+
+
+def test_run_exits_0_where_the_gates_failed_and_says_who_gives_the_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    preset = tmp_path / "judged.toml"
+    preset.write_text('kind = "job_kinds:JUDGED"\n')
+    words = [sys.executable, "-m", "vlmconsole", "--home", str(tmp_path / "home"), "run", str(preset)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    run = next((tmp_path / "home" / "runs").iterdir()).name
+    last = done.stdout.rstrip().splitlines()[-1]
+    assert last == f"verdict FAIL: `vlmconsole gates check {run}` exits with it (0 PASS, 1 FAIL, 3 CANNOT JUDGE)"

@@ -13,11 +13,13 @@ import pytest
 from recorded_runs import BENCH, GRID, PROBE, failed_run, hostile_run, lab_with_runs
 from textual.pilot import Pilot
 from textual.widgets import OptionList
+from trained_runs import training
 from vlmconsole.screens.runs import RunsScreen
 from vlmconsole.screens.widgets.dialogs import Choose, Reader
 from vlmconsole.screens.widgets.run_figures import lines_of
 from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
 from vlmconsole.screens.widgets.sweep_sheet import SweepSheet
+from vlmconsole.screens.widgets.training_sheet import TrainingSheet
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.errors import LabError
@@ -169,6 +171,23 @@ async def test_two_sweeps_are_compared_whole_and_each_pair_opens(places: Places)
         await settled(pilot)
         text = seen(pilot)
         assert f"{GRID}:c2-b1" in text and f"{again}:c2-b1" in text and "only model (" in text
+
+
+async def test_two_trainings_are_compared_with_their_curves_and_a_training_with_nothing_else(places: Places) -> None:
+    one, other = training(places.runs, "one"), training(places.runs, "two", seed=2, ends=0.3)
+    async with runs(places) as (pilot, screen):
+        screen.marks = ((one.name, ""), (other.name, ""))
+        await press(pilot, "c")
+        await until(lambda: isinstance(pilot.app.screen, TrainingSheet))
+        await settled(pilot)
+        assert "1 condition differs" in seen(pilot) and "x seed is the experiment" in seen(pilot)
+        await press(pilot, "x")
+        text = seen(pilot)
+        assert "only seed (1 against 2) differs" in text and "0.955 → 0.1" in text and "no verdict" in text
+        await press(pilot, "escape")
+        screen.marks = ((one.name, ""), (BENCH, ""))
+        await press(pilot, "c")
+        await until(lambda: any("no figure in common" in note.message for note in pilot.app._notifications))
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from vlmconsole.screens.link import ServerLink
 
 from vlmconsole.engines import launch
 from vlmconsole.engines.launch import LaunchError
-from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.profile import ProfileError, ServerProfile, load_profiles
 from vlmconsole.queue import process
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.served import ensure_served, serving, stop_served
@@ -78,6 +78,16 @@ async def test_it_says_why_it_waits_and_why_it_failed(places: Places) -> None:
     store.cancel(busy)
     with pytest.raises(LaunchError, match=r"(?s)job 2 failed: .*no such weights"):
         await asked
+
+
+async def test_what_can_never_start_is_said_before_it_is_queued(places: Places) -> None:
+    """A model that is not on this machine; the queue is not asked, however long it is."""
+    profile = load_profiles(places.servers)["mlx-local"].model_copy(update={"model": str(places.home / "nowhere")})
+    with pytest.raises(ProfileError, match="there is no model at"):
+        await asyncio.wait_for(ensure_served(profile, places), 20)
+    store = Store(places.queue)
+    assert store.listing(True) == [] and process.running(places) is None
+    store.close()
 
 
 async def test_a_server_that_still_waits_is_stopped_by_taking_its_job_back(places: Places) -> None:

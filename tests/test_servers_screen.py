@@ -158,7 +158,9 @@ async def test_profiles_the_chosen_one_and_what_cannot_be_reached(places: Places
             screen.listing.choose(openai)
             await until(lambda: screen.found.sheet is not None and screen.found.sheet.line.profile.name == "openai")
             await pilot.pause()
-            assert "✗ unreachable" in seen(pilot) and "nothing answers at" in seen(pilot)
+            # Nobody started it: no fault, and not in the colour of one.
+            assert "○ not reachable" in seen(pilot) and "nothing answers at" in seen(pilot)
+            assert "unreachable" not in seen(pilot) and not screen.line.status.amiss
             assert screen.check_action("start", ()) is False, "it is not ours to start"
 
 

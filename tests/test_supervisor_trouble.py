@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_supervisor import LONG, Lab, lab, places  # noqa: F401  (fixtures)
+from supervised import LONG, Lab, lab_fixture, places_fixture  # noqa: F401
 from vlmconsole.jobs import books
 from vlmconsole.jobs.presets import Preset, PresetError
 
@@ -27,7 +27,7 @@ def damage(store: Store, number: int, **columns: str) -> None:
     db.close()
 
 
-def test_damaged_rows_wait_with_a_sentence_and_the_others_run(lab: Lab) -> None:  # noqa: F811
+def test_damaged_rows_wait_with_a_sentence_and_the_others_run(lab: Lab) -> None:
     bad = {
         lab.add(steps=1): ({"options": "{torn"}, "damaged"),
         lab.add(steps=1): ({"devices": "[7]"}, "damaged (devices: no list of names)"),
@@ -52,7 +52,7 @@ def test_damaged_rows_wait_with_a_sentence_and_the_others_run(lab: Lab) -> None:
     assert lab.supervisor.idle()  # they wait for a person, and keep nobody up
 
 
-def test_a_record_that_names_a_foreign_folder_touches_nothing_there(lab: Lab, tmp_path: Path) -> None:  # noqa: F811
+def test_a_record_that_names_a_foreign_folder_touches_nothing_there(lab: Lab, tmp_path: Path) -> None:
     """A damaged record once had the supervisor clear away the folder that it named: outside the lab, whole."""
     outside = tmp_path / "outside"
     (outside / "deep").mkdir(parents=True)
@@ -93,7 +93,7 @@ def test_devices_that_mean_nothing_are_refused_when_added(tmp_path: Path) -> Non
 
 
 def test_a_start_that_breaks_unforeseen_is_that_jobs_failure(
-    lab: Lab,  # noqa: F811
+    lab: Lab,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -115,7 +115,7 @@ def test_a_start_that_breaks_unforeseen_is_that_jobs_failure(
 
 @pytest.mark.slow
 def test_a_run_whose_books_cannot_be_closed_is_lost_and_its_device_free_again(
-    lab: Lab,  # noqa: F811
+    lab: Lab,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -145,7 +145,7 @@ def test_a_run_whose_books_cannot_be_closed_is_lost_and_its_device_free_again(
 
 
 @pytest.mark.slow
-def test_a_damaged_state_file_does_not_hide_a_living_worker_from_the_next_supervisor(lab: Lab) -> None:  # noqa: F811
+def test_a_damaged_state_file_does_not_hide_a_living_worker_from_the_next_supervisor(lab: Lab) -> None:
     number = lab.add(**LONG)
     run = lab.at_step(number)
     lab.crash()
@@ -157,7 +157,7 @@ def test_a_damaged_state_file_does_not_hide_a_living_worker_from_the_next_superv
 
 
 def test_the_supervisors_process_survives_what_nobody_foresaw(
-    places: Places,  # noqa: F811
+    places: Places,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A module of the environment that breaks in every third round of the real process."""

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from job_queue import lab
-from test_jobs_screen import jobs, seen, settled
+from jobs_console import jobs, seen, settled
 from vlmconsole.jobs.evaluate import KIND as EVALUATE
 from vlmconsole.screens.jobs_desk import ANSWERS, LOG
 from vlmconsole.screens.widgets.job_rows import state_sign

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import textual.screen
 from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
@@ -38,6 +39,7 @@ HANG_UP = 10.0  # seconds that an end by a signal may take
 LOOK = 2.0  # seconds between two looks whether the server's process still lives
 FULL_COLLECTION = 20  # collections of the middle generation before a full one of Python's garbage; 10 by itself
 SOON = 0.7  # seconds that a first look at a screen may take before it is said that it is coming
+SLOW_FPS = 10
 _STYLES = Path(vlmconsole.screens.__file__).parent
 
 
@@ -61,6 +63,8 @@ class ConsoleApp(App[None]):
         super().__init__()
         # One pane at a time below 100 columns, all of them above.
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
+        # Rows: what is left out as they become few stands in the style sheets; the composer never is.
+        self.VERTICAL_BREAKPOINTS = [(0, "-flat"), (3, "-squat"), (6, "-low"), (12, "-high")]
         self.register_theme(DARK)
         self.register_theme(LIGHT)
         # Without the watcher: it would have every style sheet parsed once more before the first frame.
@@ -215,6 +219,11 @@ def run_console(home: Path | None = None) -> int:
         mark.clear()
 
 
+def paint_rarely() -> None:
+    """Paint what changed SLOW_FPS times a second at most, before any screen is made: Textual does so 60 times."""
+    setattr(textual.screen, "UPDATE_PERIOD", 1 / SLOW_FPS)  # noqa: B010 - it is marked final
+
+
 def _run(lab: Lab) -> int:
     if not _usable(lab.places.chats):
         # Opened and closed again: what is wrong with the conversations is one line here, and a trace inside the app.
@@ -222,6 +231,8 @@ def _run(lab: Lab) -> int:
 
         ChatStore(lab.places.chats, lab.places.pictures).close()
     tame_pastes()
+    if lab.settings.slow_link:
+        paint_rarely()
     app = ConsoleApp(lab, drawing=drawing_for(lab.settings.pictures))
     app.run()
     return app.return_code or 0

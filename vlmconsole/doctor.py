@@ -17,7 +17,9 @@ from typing import Any, Literal
 from packaging.requirements import Requirement
 
 from vlmconsole import __version__
+from vlmconsole.errors import LabError
 from vlmconsole.lab import Lab
+from vlmconsole.queue import environments
 
 State = Literal["ok", "missing", "wrong", "info"]
 
@@ -50,6 +52,7 @@ def examine(lab: Lab) -> list[Check]:
         *_books(lab),
         *_bundled_model(),
         *_profiles(lab),
+        *_environments(lab),
         *_devices(),
         *_terminal(),
     ]
@@ -175,6 +178,28 @@ def _profiles(lab: Lab) -> Iterator[Check]:
             f"{lab.settings.server!r} is no profile",
             "set `server` in the settings",
         )
+
+
+def _environments(lab: Lab) -> Iterator[Check]:
+    """The Python environments of the heavy stacks: whether each that was made is whole and holds its pins."""
+    absent = []
+    for name, recipe in environments.recipes().items():
+        now, again = environments.condition(name, lab.places), f"vlmconsole env make {name}"
+        if now == "not built":
+            absent.append(name)
+        elif now == "unfinished":
+            yield Check(f"environment {name}", "wrong", "its making did not end well, or goes on", again)
+        else:
+            try:
+                bad = environments.off_pins(recipe, lab.places)
+            except LabError as error:
+                yield Check(f"environment {name}", "wrong", error.message, again)
+                continue
+            said = ", ".join(f"{package} {version}" for package, version in bad.items())
+            whole = f"{recipe.title}, as pinned; `vlmconsole env list --check` imports it"
+            yield Check(f"environment {name}", "wrong" if bad else "ok", said or whole, again if bad else "")
+    if absent:
+        yield Check("environments", "info", f"not built: {', '.join(absent)}", "vlmconsole env list")
 
 
 def _devices() -> Iterator[Check]:

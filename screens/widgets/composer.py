@@ -137,9 +137,6 @@ class Composer(Vertical):
             yield Static(id="notice")
             yield Static(id="budget")
 
-    def on_mount(self) -> None:
-        self.query_one("#chips").display = False
-
     @property
     def question(self) -> Question:
         return self.query_one(Question)
@@ -149,7 +146,7 @@ class Composer(Vertical):
         chips = self.query_one("#chips", Horizontal)
         await chips.remove_children()
         await chips.mount_all([Chip(index, picture, tokens) for index, (picture, tokens) in enumerate(pictures)])
-        chips.display = bool(pictures)
+        chips.set_class(bool(pictures), "-some")
 
     def notice(self, text: str = "", style: str = "$muted", about: str = "") -> None:
         """One line under the question: an error, or what is being waited for. Text from outside is made inert.

@@ -273,6 +273,8 @@ def audit_text(opened: Opened) -> Content:
     t = audit.get("t")
     pieces: list[Piece] = [("Audit ", "bold"), (verdict, f"bold {style}")]
     pieces.append((f"  {good} of {len(findings)} hold · {when(t if isinstance(t, float) else None)}\n", "$muted"))
+    if opened.audit_altered:
+        pieces.append((f"✗ {inert(opened.audit_altered)}\n", "$error"))
     for one in findings:
         sign, look = AUDIT_SIGNS.get(str(one.get("state")), ("?", "$warning"))
         name, text = inert(str(one.get("name", ""))), inert(str(one.get("text", "")))

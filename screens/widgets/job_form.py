@@ -177,8 +177,9 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
     async def _judge(self) -> None:
         await asyncio.sleep(0.1)  # typing goes on: the last state is the one that counts
         changes = self.changes()
-        wrong, said = await asyncio.to_thread(_judged, self._preset, changes, self._places)
         values = self.values()
+        alone = not values["after"].strip()  # else a job before it may make what it needs
+        wrong, said = await asyncio.to_thread(_judged, self._preset, changes, self._places, alone)
         wrong |= _queue_problems(values)
         self._wrong = wrong
         known = set()
@@ -219,11 +220,11 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
         self.dismiss(None)
 
 
-def _judged(preset: str, changes: list[str], places: Places) -> tuple[dict[str, str], Content]:
+def _judged(preset: str, changes: list[str], places: Places, alone: bool) -> tuple[dict[str, str], Content]:
     """What is wrong, and in one line what the job would take. Runs in a thread."""
     try:
         wrong = forms.problems(preset, changes, places)
-        return (wrong, Content("")) if wrong else ({}, takes(forms.planned(preset, changes, places)))
+        return (wrong, Content("")) if wrong else ({}, takes(forms.planned(preset, changes, places, alone)))
     except LabError as error:
         return {"": f"{error.message} {error.hint}".strip()}, Content("")
 

@@ -36,8 +36,13 @@ class Loadable(Protocol):
 _thumbnails: OrderedDict[str, Image] = OrderedDict()
 
 
-async def small_image(source: Picture | Loadable) -> Image:
-    """The picture's thumbnail, decoded in a thread; raises PictureError when its file is gone."""
+async def small_image(source: Picture | Loadable, side: int = THUMBNAIL) -> Image:
+    """The picture's thumbnail, decoded in a thread; raises PictureError when its file is gone.
+
+    One whose longest `side` is to be larger (pixels) is made for this once.
+    """
+    if side > THUMBNAIL:
+        return await asyncio.to_thread(_decode, source, side)
     if source.sha256 in _thumbnails:
         _thumbnails.move_to_end(source.sha256)
         return _thumbnails[source.sha256]
@@ -48,10 +53,10 @@ async def small_image(source: Picture | Loadable) -> Image:
     return image
 
 
-def _decode(source: Picture | Loadable) -> Image:
+def _decode(source: Picture | Loadable, side: int = THUMBNAIL) -> Image:
     from vlmconsole.vision.images import Picture, thumbnail
 
-    return thumbnail(source if isinstance(source, Picture) else source.load(), THUMBNAIL, THUMBNAIL)
+    return thumbnail(source if isinstance(source, Picture) else source.load(), side, side)
 
 
 class PictureView(Widget):

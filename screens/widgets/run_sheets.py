@@ -40,7 +40,11 @@ class ComparisonSheet(ModalScreen[None]):
         self._a, self._b = a, b
         self._open = False
         self._only = only
-        self._comparison, self._rows = compare_sides(a, b, only)
+        self._comparison, self._rows = self._compared()
+
+    def _compared(self) -> tuple[Comparison, list[Row]]:
+        """The verdict and the figures, with the one condition that may differ as it is now."""
+        return compare_sides(self._a, self._b, self._only)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="sheet"):
@@ -97,6 +101,7 @@ class ComparisonSheet(ModalScreen[None]):
         lines = [Content(""), Content(head).stylize("$faint")]
         for row in rows:
             change = f"{row.change:+.1%}" if row.change is not None else UNKNOWN
+            change = change if row.better else ""
             lines.append(
                 Content.assemble(
                     (f"{row.name:<{names}}  ", "$muted"),
@@ -105,8 +110,11 @@ class ComparisonSheet(ModalScreen[None]):
                     (f"{change:>9}" if verdict else "", "bold"),
                 )
             )
-        lines += _bars(rows, names, width)
-        return lines
+        return lines + self._drawn(names, width)
+
+    def _drawn(self, names: int, width: int) -> list[Content]:
+        """Both sides' figures as bars, below names of that many columns."""
+        return _bars(self._rows, names, width)
 
     def _same(self) -> list[Content]:
         same = [
@@ -141,7 +149,7 @@ class ComparisonSheet(ModalScreen[None]):
         differs = self._comparison.differs
         if len(differs) == 1 and not self._comparison.invalid:
             self._only = differs[0].key
-            self._comparison, self._rows = compare_sides(self._a, self._b, self._only)
+            self._comparison, self._rows = self._compared()
             self._draw()
 
     def action_scroll(self, by: int) -> None:

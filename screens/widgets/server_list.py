@@ -16,6 +16,7 @@ SIGNS = {
     "ready": ("●", "$accent"),
     "starting": ("◌", "$warning"),
     "stopped": ("○", "$muted"),
+    "not reachable": ("○", "$muted"),
     "ended": ("✗", "$error"),
     "unreachable": ("✗", "$error"),
 }
@@ -81,4 +82,4 @@ class ServerList(LineView):
 
 def _told(line: Line) -> tuple[str, str, str, str]:
     engine = NAMES[line.profile.engine]
-    return line.profile.name, engine if len(engine) <= 8 else line.profile.engine, line.status.state, line.why
+    return line.profile.name, engine if len(engine) <= 8 else line.profile.engine, line.status.word, line.why

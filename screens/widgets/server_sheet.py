@@ -58,9 +58,9 @@ class ServerSheet(VerticalScroll):
 
 def _head(sheet: Sheet, quiet: str) -> Content:
     profile, status = sheet.line.profile, sheet.line.status
-    sign, style = SIGNS[status.state]
+    sign, style = SIGNS[status.word]
     since = f" for {duration(time.time() - status.since)}" if status.since and status.state != "stopped" else ""
-    pieces: list[Piece] = [(profile.name, "bold"), "  ", (f"{sign} {status.state}", style), (since, "$muted")]
+    pieces: list[Piece] = [(profile.name, "bold"), "  ", (f"{sign} {status.word}", style), (since, "$muted")]
     if sheet.line.why:
         pieces.append((f"   {one_line(sheet.line.why, 300)}", "$muted"))
     facts = [profile.title, NAMES[profile.engine], status.base_url or profile.base_url]

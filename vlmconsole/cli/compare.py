@@ -104,33 +104,15 @@ def _show_trainings(console: Console, found: TrainingComparison, doubts: list[st
     """The verdict and the figures, then each curve of both on one scale."""
     from rich.text import Text
 
-    from vlmconsole.measure.compare_training import CURVES
+    from vlmconsole.measure.compare_training import NO_VERDICT, drawn_curves
 
     _show_names(console, found.a.name, found.b.name, doubts)
     _show_pair(console, found.comparison, found.rows, "steps")
     if not found.comparison.comparable:
         return
-    for key, (name, unit, _) in CURVES.items():
-        both = [side.curves.get(key, []) for side in (found.a, found.b)]
-        values = [value for points in both for _, value in points]
-        for side, points in zip("ab", both, strict=True):
-            if points:
-                drawn = _bars([value for _, value in points], min(values), max(values), 48)
-                ends = f"{_figure(points[0][1])} → {_figure(points[-1][1])} {unit}".rstrip()
-                title = name if side == "a" or not both[0] else ""
-                console.print(Text(f"{title:<25}{side} {drawn}  {ends}"), soft_wrap=True)
-    console.print(
-        "How two trainings went, no verdict on what they made: a paired evaluation compares that.", style="dim"
-    )
-
-
-def _bars(values: list[float], low: float, high: float, width: int) -> str:
-    """Values as bars on the scale from low to high, the mean of neighbours where there are more than columns."""
-    every = len(values) / min(width, len(values))
-    parts = [values[round(at * every) : round((at + 1) * every)] for at in range(min(width, len(values)))]
-    means = [sum(part) / len(part) for part in parts if part]
-    span = high - low
-    return "".join("▁▂▃▄▅▆▇█"[min(7, int((mean - low) / span * 8)) if span else 0] for mean in means)
+    for line in drawn_curves(found, 48):
+        console.print(Text(line), soft_wrap=True)
+    console.print(NO_VERDICT, style="dim")
 
 
 def _show_sweeps(console: Console, found: SweepComparison, doubts: list[str]) -> None:

@@ -27,15 +27,17 @@ def list_command(
     places = state.lab.places
     rows: list[dict[str, Any]] = []
     for recipe in environments.recipes().values():
-        built = environments.python_of(recipe.name, places).exists()
-        row: dict[str, Any] = {"name": recipe.name, "title": recipe.title, "python": recipe.python, "built": built}
+        now = environments.condition(recipe.name, places)
+        row: dict[str, Any] = {"name": recipe.name, "title": recipe.title, "python": recipe.python, "state": now}
+        row["built"] = now == "built"
         row["path"] = str(places.environments / recipe.name)
-        if check and built:
+        if check and now != "not built":
             row["check"] = environments.check(recipe, places)
         rows.append(row)
     lines = []
     for row in rows:
-        lines.append(f"{'✓ built    ' if row['built'] else '· not built'}  {row['name']:16} {row['title']}")
+        sign = {"built": "✓", "unfinished": "!"}.get(row["state"], "·")
+        lines.append(f"{sign} {row['state']:10}  {row['name']:16} {row['title']}")
         lines += [f"      {name}: {text}" for name, text in row.get("check", {}).items()]
     emit({"environments": rows}, "\n".join(lines))
 
@@ -49,32 +51,40 @@ def make(
     if name not in known:
         fail(f"There is no environment “{name}”.", f"there are: {', '.join(known)}", USAGE)
     recipe, places = known[name], state.lab.places
-    steps = environments.plan(recipe, places, _core())
     folder = places.environments / name
     if plan:
-        value = {"name": name, "path": str(folder), "commands": steps, "checks": list(recipe.check)}
+        steps = environments.plan(recipe, places, _core(), environments.condition(name, places) != "built")
+        value = {"name": name, "path": str(folder), "commands": steps, "checks": [*recipe.check, *recipe.gpu_check]}
         size = f"about {recipe.disk_gb:g} GB of disk\n" if recipe.disk_gb else ""
         emit(value | {"disk_gb": recipe.disk_gb}, size + "\n".join(" ".join(step) for step in steps))
         return
     if recipe.platforms and sys.platform not in recipe.platforms:
         fail(f"{name} can be built on {', '.join(recipe.platforms)} only; this is {sys.platform}.")
-    for step in steps:
-        say("$ " + " ".join(step))
-        try:
-            done = subprocess.run(step, stdout=sys.stderr, timeout=environments.BUILD_LIMIT)
-        except FileNotFoundError:
-            fail(f"{step[0]} is not installed.", f"{name} needs Python {recipe.python}; uv can fetch it by itself")
-        except subprocess.TimeoutExpired:
-            fail(f"Building {name} took more than {environments.BUILD_LIMIT // 60} minutes and was stopped.")
-        if done.returncode == 127:  # a version manager's stand-in for a Python that is not there
-            fail(f"{step[0]} cannot be run here.", f"{name} needs Python {recipe.python}; uv can fetch it by itself")
-        if done.returncode:
-            fail(f"Building {name} failed (exit {done.returncode}).", f"what is there: {folder}")
-    found = environments.check(recipe, places)
-    bad = [module for module, text in found.items() if text.startswith("! ")]
-    if bad:
-        fail(f"{name} was built, but {', '.join(bad)} cannot be imported.", found[bad[0]][2:], check=found)
-    emit({"name": name, "path": str(folder), "check": found}, f"{name} is built and imports what it should: {folder}")
+    with environments.building(name, places) as anew:
+        for step in environments.plan(recipe, places, _core(), anew):
+            _do(step, recipe)
+        found = environments.check(recipe, places)
+        bad = [module for module, text in found.items() if text.startswith("! ")]
+        if bad:
+            fail(f"{name} was built, but {', '.join(bad)} cannot be imported.", found[bad[0]][2:], check=found)
+    lines = [f"{name} is built and imports what it should: {folder}"]
+    lines += [f"  {module}: {text[2:]}" for module, text in found.items() if text.startswith("? ")]
+    emit({"name": name, "path": str(folder), "check": found}, "\n".join(lines))
+
+
+def _do(step: list[str], recipe: environments.Recipe) -> None:
+    """One command of the building. Raises Failure, and leaves what is there to the next `env make`."""
+    say("$ " + " ".join(step))
+    try:
+        done = subprocess.run(step, stdout=sys.stderr, timeout=environments.BUILD_LIMIT)
+    except FileNotFoundError:
+        fail(f"{step[0]} is not installed.", f"{recipe.name} needs Python {recipe.python}; uv can fetch it by itself")
+    except subprocess.TimeoutExpired:
+        fail(f"Building {recipe.name} took more than {environments.BUILD_LIMIT // 60} minutes and was stopped.")
+    if done.returncode == 127:  # a version manager's stand-in for a Python that is not there
+        fail(f"{step[0]} cannot be run here.", f"{recipe.name} needs Python {recipe.python}; uv can fetch it by itself")
+    if done.returncode:
+        fail(f"Building {recipe.name} failed (exit {done.returncode}).", "`vlmconsole env make` starts it afresh")
 
 
 def _core() -> str:

@@ -16,7 +16,7 @@ from vlmconsole.cli.common import Failure, emit, state
 from vlmconsole.gauges.words import age_said, job_said, said, said_of, sparkline
 
 if TYPE_CHECKING:
-    from vlmconsole.gauges.board import Snapshot
+    from vlmconsole.gauges.board import Snapshot, Tile
     from vlmconsole.gauges.recording import Replay
     from vlmconsole.gauges.sources import Gauges
 
@@ -104,13 +104,18 @@ def _watch(shown: Gauges | Replay) -> None:
             time.sleep(1.0)
 
 
+def _reason(tile: Tile) -> str:
+    """What is to be said beside a figure; why there is none, where its source names no reason."""
+    return tile.why or ("" if tile.value is not None else "no request has told it yet")
+
+
 def _unsaid(snapshot: Snapshot) -> list[Text]:
     """Why figures of a source that answers are dashes: a line for each reason, where the table has no room for it."""
     reasons: dict[str, list[str]] = {}
     for tile in snapshot.tiles.values():
         source = snapshot.sources.get(tile.source)
         if tile.value is None and (source is None or source.state == "ok"):
-            reasons.setdefault(tile.why or "nothing was told of it yet", []).append(tile.title)
+            reasons.setdefault(_reason(tile), []).append(tile.title)
     return [Text(f"– {', '.join(titles)}: {why}", style="dim") for why, titles in reasons.items()]
 
 
@@ -137,7 +142,7 @@ def _table(snapshot: Snapshot, width: int) -> Group:
             Text(" · ".join(filter(None, (tile.source, age_said(tile.age_s)))), style="dim"),
         ]
         if wide:  # why a whole source is silent stands once below, not in every row
-            cells.append(Text(tile.why if answers else "", style="dim"))
+            cells.append(Text(_reason(tile) if answers else "", style="dim"))
         table.add_row(*cells, style=STYLES[tile.state])
     lines: list[Table | Text] = [table, *(_unsaid(snapshot) if not wide else ())]
     for name, source in snapshot.sources.items():

@@ -68,7 +68,7 @@ def add(
 ) -> None:
     """Queue a preset."""
     places = state.lab.places
-    planned = adding.plan(load_preset(preset, places), sets or [], places)
+    planned = adding.plan(load_preset(preset, places), sets or [], places, alone=not after, refuse=not plan)
     if plan:
         show_plan(planned)
         return
@@ -87,6 +87,8 @@ def show_plan(planned: list[adding.Planned]) -> None:
     value = {"jobs": [one.to_json() for one in planned]}
     ordered = sorted(planned, key=lambda one: one.job.kind == "flow")
     emit(value, "\n".join(text for one in ordered for text in _plan_lines(one)))
+    if any(one.problems for one in planned):
+        raise typer.Exit(USAGE)
 
 
 def _after(text: str) -> tuple[int, Mode]:
@@ -106,6 +108,7 @@ def _plan_lines(one: adding.Planned) -> Iterator[str]:
         yield f"  environment: {job.options['environment']}"
     if one.warning:
         yield f"  warning: {one.warning}"
+    yield from (f"  certain to fail: {problem}" for problem in one.problems)
     if guess is None:
         yield "  time, memory, disk: not known beforehand"
         return

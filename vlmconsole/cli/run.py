@@ -7,10 +7,13 @@ import typer
 
 from vlmconsole.cli.common import USAGE, emit, fail, say, state
 from vlmconsole.cli.foreground import follow_job
+from vlmconsole.cli.gates import CODES
 from vlmconsole.cli.jobs import show_plan
 from vlmconsole.jobs.launch import log_tail
 from vlmconsole.jobs.presets import load_preset
 from vlmconsole.queue import adding, process
+from vlmconsole.queue.desk import verdict_of
+from vlmconsole.queue.model import Job
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.folder import RunFolder, find_run
 
@@ -30,7 +33,8 @@ def run(
 ) -> None:
     """Queue a preset and follow it. Ctrl-C stops it cleanly and keeps what was made; a second one kills it.
 
-    It goes on when the terminal is closed: `vlmconsole jobs wait ID` follows it again.
+    It goes on when the terminal is closed: `vlmconsole jobs wait ID` follows it again. The exit code says whether the
+    job ran, 0 also where its gates failed: `vlmconsole gates check RUN` exits with the verdict.
     """
     places = state.lab.places
     if bool(preset) == bool(resume):
@@ -38,7 +42,7 @@ def run(
     if resume and (sets or plan):
         fail("A resumed run keeps its settings.", "Without --resume, `--set` changes them in a new run.", USAGE)
     if plan:
-        show_plan(adding.plan(load_preset(preset, places), sets or [], places))
+        show_plan(adding.plan(load_preset(preset, places), sets or [], places, refuse=False))
         return
     planned = [] if resume else adding.plan(load_preset(preset, places), sets or [], places)
     store = Store(places.queue)
@@ -58,10 +62,14 @@ def finish(store: Store, number: int) -> int:
     if job.kind == "flow" or not job.run:
         steps = [
             {"id": one.id, "step": one.step, "state": one.state, "reason": one.reason, "run": one.run}
+            | {"verdict": verdict_of(one) or None}
             for one in store.steps(number)
         ]
         lines = [f"{job.state}{': ' + job.reason if job.reason else ''}"]
-        lines += [f"  {one['step']}: {one['state']}  {one['run'] or ''}" for one in steps]
+        for one in steps:
+            judged = f", verdict {one['verdict']}" if one["verdict"] else ""
+            lines.append(f"  {one['step']}: {one['state']}{judged}  {one['run'] or ''}")
+        lines += [said_of(one) for one in store.steps(number) if verdict_of(one)]
         emit({"job": number, "state": job.state, "reason": job.reason, "steps": steps}, "\n".join(lines))
         return code or 0
     folder = RunFolder(Path(job.run))
@@ -74,8 +82,20 @@ def finish(store: Store, number: int) -> int:
         "reason": job.reason,
         "summary": folder.read_json("summary.json"),
     }
-    emit(value, ending(folder))
+    verdict = verdict_of(job)
+    emit(value | {"verdict": verdict or None}, ending(folder) + (f"\n{said_of(job)}" if verdict else ""))
     return code or 0
+
+
+def said_of(job: Job) -> str:
+    """What was judged in a job that is done, and which command tells it by its exit code: following a job does not."""
+    run = Path(job.run or "")
+    if job.kind == "audit":
+        judged = f"audit {(RunFolder(run).read_json('summary.json') or {}).get('run', '')}"
+    else:
+        judged = f"gates check {run.name}"
+    codes = ", ".join(f"{code} {name}" for name, code in CODES.items())
+    return f"verdict {verdict_of(job)}: `vlmconsole {judged}` exits with it ({codes})"
 
 
 def _again(store: Store, name: str) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vlmconsole.engines.profile import ServerProfile
     from vlmconsole.engines.servers import ServerStatus
 
-MARKS = {"ready": "●", "starting": "◐", "stopped": "○", "ended": "✗", "unreachable": "✗"}
+MARKS = {"ready": "●", "starting": "◐", "stopped": "○", "not reachable": "○", "ended": "✗", "unreachable": "✗"}
 
 
 def register(app: typer.Typer) -> None:
@@ -57,7 +57,8 @@ def list_servers() -> None:
         say(f"left out: {problem}")
     found = asyncio.run(_probe_all(list(profiles.values())))
     rows = [_row(profiles[one.name], one) for one in found]
-    emit({"servers": rows, "problems": [str(p) for p in problems]}, lambda console: _table(console, rows))
+    words = [one.word for one in found]
+    emit({"servers": rows, "problems": [str(p) for p in problems]}, lambda console: _table(console, rows, words))
 
 
 def show(name: str = typer.Argument(..., help="A profile's name.")) -> None:
@@ -80,7 +81,7 @@ def show(name: str = typer.Argument(..., help="A profile's name.")) -> None:
         "notes": profile.notes,
     }
     lines = compare_settings(profile, wanted, effective)
-    emit(value, lambda console: _sheet(console, value, lines))
+    emit(value, lambda console: _sheet(console, value, lines, status.word))
     if status.state != "ready":
         raise typer.Exit(1)
 
@@ -170,7 +171,7 @@ def _row(profile: ServerProfile, status: ServerStatus) -> dict[str, Any]:
     }
 
 
-def _table(console: Console, rows: list[dict[str, Any]]) -> None:
+def _table(console: Console, rows: list[dict[str, Any]], words: list[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -178,17 +179,17 @@ def _table(console: Console, rows: list[dict[str, Any]]) -> None:
     for title in ("", "name", "engine", "state", "address", "what"):
         # What is copied from here stays in one piece; the words beside it go on below.
         table.add_column(title, overflow="fold", no_wrap=title in ("name", "state", "address"))
-    for row in rows:
-        said = [MARKS[row["state"]], row["name"], row["engine"], row["state"], row["base_url"] or "–"]
+    for row, word in zip(rows, words, strict=True):
+        said = [MARKS[word], row["name"], row["engine"], word, row["base_url"] or "–"]
         table.add_row(*(Text(str(cell)) for cell in (*said, row["why"] or row["title"])))
     console.print(table)
 
 
-def _sheet(console: Console, value: dict[str, Any], lines: list[Setting]) -> None:
+def _sheet(console: Console, value: dict[str, Any], lines: list[Setting], word: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    line = f"{MARKS[value['state']]} {value['name']}  {value['engine']}  {value['state']}"
+    line = f"{MARKS[word]} {value['name']}  {value['engine']}  {word}"
     console.print(Text(line + (f": {value['why']}" if value["why"] else "")), soft_wrap=True)
     console.print(Text(f"  {value['title']}   {value['base_url'] or ''}".rstrip()))
     console.print(Text(f"  model: {value['model'] or 'what the server says'}"))

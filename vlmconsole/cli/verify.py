@@ -1,12 +1,12 @@
-"""``vlmconsole verify [RUN]``: whether runs and frozen plans are what they were when they were sealed."""
+"""``vlmconsole verify [RUN]``: whether runs, frozen plans, their data and the audits are what they were."""
 
 from typing import Annotated
 
 import typer
 
 from vlmconsole.cli.common import FAILED, emit, state
+from vlmconsole.gates.altered import altered as altered_in
 from vlmconsole.gates.evidence import PLAN, frozen_when
-from vlmconsole.gates.frozen import changed_plans
 from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
 from vlmconsole.gates.trained import Freezing, freezing
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 def verify(
     run: Annotated[str, typer.Argument(help="a run's name, a part of it, a path, or `last`; without: all")] = "",
 ) -> None:
-    """Say of each run, and of each plan frozen for the lab, whether it is intact, changed or missing.
+    """Say of each run, frozen plan, dataset that a plan names, and kept audit whether it is intact, changed or missing.
 
     Of a judged run it also says when its plan was frozen against its training. Exit 1 when one is not intact.
     """
@@ -39,7 +39,8 @@ def verify(
         folders = [*present, *gone]
     verdicts = [ledger.verify(folder, chain) for folder in folders]
     plans = [_freezing(folder, places, chain) for folder in folders]
-    altered = [] if run else changed_plans(places.home, chain)
+    beside = {} if run else altered_in(places, chain)
+    altered = [text for texts in beside.values() for text in texts]
     bad = [one for one in verdicts if one.status not in MARKS]
     value = {
         "ledger": {"path": str(ledger.path), "entries": len(chain.entries), "broken": chain.broken},
@@ -47,7 +48,7 @@ def verify(
             {**one.to_json(), **({"plan": plan.to_json()} if plan else {})}
             for one, plan in zip(verdicts, plans, strict=True)
         ],
-        "plans": altered,
+        **{kind: beside.get(kind, []) for kind in ("plans", "data", "audits")},
         "intact": not bad and not altered and chain.broken is None,
     }
     lines = []

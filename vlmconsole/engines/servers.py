@@ -52,6 +52,19 @@ class ServerStatus:
     pid: int | None = None
     since: float | None = None
     log: str | None = None
+    answered: bool = False
+    """Whether something answered there, be it with an error."""
+
+    @property
+    def amiss(self) -> bool:
+        """Whether a server that was started, or answers, is not well; one that nobody started is just not there."""
+        there = self.answered or self.pid is not None or self.since is not None
+        return self.state == "ended" or (self.state == "unreachable" and there)
+
+    @property
+    def word(self) -> str:
+        """The state as a person is told it."""
+        return "not reachable" if self.state == "unreachable" and not self.amiss else self.state
 
 
 def launched_here(profile: ServerProfile) -> bool:
@@ -181,7 +194,7 @@ async def probe(profile: ServerProfile, places: Places, timeout_s: float = 2.0) 
     if response.status_code == 200:
         return ServerStatus(profile.name, "ready", "", at.base_url, known.pid, known.since, known.log)
     why = f"answers with status {response.status_code}"
-    return ServerStatus(profile.name, "unreachable", why, at.base_url, known.pid, known.since, known.log)
+    return ServerStatus(profile.name, "unreachable", why, at.base_url, known.pid, known.since, known.log, True)
 
 
 async def _probe_far(profile: ServerProfile, places: Places, timeout_s: float) -> ServerStatus:

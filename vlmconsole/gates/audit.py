@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 from vlmconsole.counting.findings import Finding, finding
 from vlmconsole.errors import LabError
+from vlmconsole.gates.altered import AUDITS
 from vlmconsole.gates.audit_evaluation import audit_evaluation, audit_freezing, audit_models
 from vlmconsole.gates.audit_lineage import audit_parents, audit_replay
 from vlmconsole.gates.audit_pictures import Shelves, Tick, audit_dataset, isolation
 from vlmconsole.gates.audit_training import audit_policy, audit_training
-from vlmconsole.gates.desk import AUDITS
+from vlmconsole.gates.audit_weights import AuditWeightsError, weights_hash
 from vlmconsole.gates.ledger import Chain, Ledger
 from vlmconsole.gates.trained import adapter_folder, training_of
 from vlmconsole.runs.folder import RunFolder, to_json, write_atomic
@@ -94,6 +95,7 @@ def audit(run: RunFolder, places: Places, *, tick: Tick = lambda _: None) -> Aud
         tick("samples and plan")
         found += audit_evaluation(run, chain, ledger, shelves)
         found += audit_models(run, lambda name: adapter_folder(places, name))
+        found += _evaluated_base(run)
         plan = run.read_json("plan.json")
         digests = plan["data"]["digests"] if isinstance(plan, dict) and isinstance(plan.get("data"), dict) else {}
         datasets |= {str(name): str(digest) for name, digest in dict(digests).items()}
@@ -124,10 +126,15 @@ def _spec(run: RunFolder) -> dict[str, Any]:
 
 def _training(run: RunFolder, chain: Chain, shelves: Shelves, datasets: dict[str, str | None]) -> list[Finding]:
     """Checks of a training; its datasets are added to those to be looked at."""
-    base = _base(str(_spec(run).get("base") or ""))
+    name = str(_spec(run).get("base") or "")
     policy = run.job().get("kind") == "grpo"
-    found = audit_policy(run, base) if policy else audit_training(run, chain, shelves, base)
     origin = run.read_json("model/provenance.json" if policy else "adapter/provenance.json")
+    said = origin.get("base_sha256") if isinstance(origin, dict) else None
+    other = other_base(name, said, f"the {'model' if policy else 'adapter'} was trained on")
+    base = _base(name) if other is None else None  # another one's tokens and tensors say nothing of this training
+    found = audit_policy(run, base) if policy else audit_training(run, chain, shelves, base)
+    if other is not None:
+        found = [*(one for one in found if one.name != other.name), other]
     data = origin.get("data") if isinstance(origin, dict) else None
     for name, digest in (data if isinstance(data, dict) else {}).items():
         datasets.setdefault(str(name), str(digest))
@@ -136,6 +143,39 @@ def _training(run: RunFolder, chain: Chain, shelves: Shelves, datasets: dict[str
             if rows or not policy:
                 found.append(isolation(shelves, rows, role, f"{what} of {name}"))
     return found
+
+
+def _evaluated_base(run: RunFolder) -> list[Finding]:
+    """The base of an in-process evaluation is still the one that answered; [] where it says nothing of it."""
+    conditions, spec = run.read_json("conditions.json"), _spec(run)
+    before = conditions.get("before") if isinstance(conditions, dict) else None
+    said = before.get("model_sha256") if isinstance(before, dict) else None
+    if spec.get("before_model") or spec.get("backend") == "server" or not said:
+        return []  # a whole model is checked as one; a server's lies elsewhere
+    other = other_base(str(spec.get("base") or ""), said, "it answered with")
+    return [other or Finding("base model", "ok", f"before answered with {str(said)[:12]}…, as it is here")]
+
+
+def other_base(name: str, said: Any, did: str) -> Finding | None:
+    """Whether the base of that name is another one here than was used; None when it is the same, or not here at all.
+
+    The bundled model comes with the program: a newer one is no fault of the run. Any other was changed.
+    """
+    from vlmconsole.training.bases import is_bundled
+
+    folder = _base(name)
+    if folder is None or not isinstance(said, str):
+        return None
+    try:
+        now = weights_hash(folder)
+    except AuditWeightsError as error:
+        return Finding("base model", "not verifiable", str(error))
+    if now == said:
+        return None
+    text = f"{now[:12]}… is here, {did} {said[:12]}…"
+    if is_bundled(name):
+        return Finding("base model", "not verifiable", f"another bundled model came with the program since: {text}")
+    return finding("base model", "", [f"{folder.name} was changed: {text}"])
 
 
 def _ledger(ledger: Ledger, chain: Chain, runs: list[RunFolder]) -> list[Finding]:

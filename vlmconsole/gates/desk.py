@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from vlmconsole.counting.rows import DataError, read_rows
 from vlmconsole.counting.splits import PictureIndex
+from vlmconsole.gates.altered import AUDITS, altered_audit
 from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
 from vlmconsole.gates.ledger import Verdict as Seal
@@ -27,7 +28,6 @@ from vlmconsole.vision.images import Picture, PictureError, open_picture
 EVIDENCE = (PLAN, "before.jsonl", "after.jsonl", "conditions.json", "state.json", "manifest.json")
 #: kinds whose plan.json is no gate plan: it says what is measured, and nothing there is judged
 SWEEPS = frozenset({"sweep", "tune", "cache_probe", "bench"})
-AUDITS = "audits"  # folder of the lab home: one audit a run, as the run itself may be sealed
 #: both sides' outcome → (order, word): what was lost is looked at first
 OUTCOMES = {
     (True, False): (0, "lost"),
@@ -85,6 +85,7 @@ class Opened:
     cases: tuple[Case, ...] = ()
     earlier: tuple[dict[str, Any], ...] = ()
     audit: dict[str, Any] | None = None
+    audit_altered: str = ""  # why the audit is not the one that was made
     freezing: Freezing | None = None  # of the plan, against the training
     fault: str = ""
 
@@ -179,6 +180,7 @@ class GateDesk:
             cases,
             tuple(e for e in chain.entries if e.get("kind") == "verdict" and e.get("run") == run.name),
             read_audit(self.places, run.name),
+            altered_audit(self.places, chain, run.name),
             freezing_of(run, self.places, verdict.frozen),
         )
 

@@ -42,6 +42,7 @@ CURVES: dict[str, tuple[str, str, str]] = {
     "entropy": ("entropy", "nats", ""),
     "zero_advantage": ("groups without advantage", "", "lower"),
 }
+NO_VERDICT = "How two trainings went, no verdict on what they made: a paired evaluation compares that."
 POINTS = 400  # of one curve; each is then the mean of several steps
 DEV = re.compile(r"dev-epoch(\d+)\.jsonl")
 
@@ -233,3 +234,28 @@ def _figures(a: Trained, b: Trained) -> list[Row]:
     peaks = [number((side.summary.get("memory") or {}).get("peak_bytes")) for side in sides]
     add("memory", "memory peak", "GiB", "lower", [None if p is None else p / 2**30 for p in peaks], counts)
     return rows
+
+
+def drawn_curves(found: TrainingComparison, width: int) -> list[str]:
+    """A line for each curve of each side, both on one scale, in at most `width` bars, with its two ends."""
+    lines = []
+    for key, (name, unit, _) in CURVES.items():
+        both = [[value for _, value in side.curves.get(key, [])] for side in (found.a, found.b)]
+        low, high = (pick((*both[0], *both[1]), default=0.0) for pick in (min, max))
+        for side, values in zip("ab", both, strict=True):
+            if values:
+                title = name if side == "a" or not both[0] else ""
+                ends = f"{values[0]:.4g} → {values[-1]:.4g} {unit}".rstrip()
+                lines.append(f"{title:<25}{side} {_bars(values, low, high, width)}  {ends}")
+    return lines
+
+
+def _bars(values: Sequence[float], low: float, high: float, width: int) -> str:
+    """Values as bars on the scale from low to high, the mean of neighbours where there are more than columns."""
+    columns = min(width, len(values))
+    every = len(values) / columns
+    means = [
+        fmean(values[round(at * every) : max(round((at + 1) * every), round(at * every) + 1)]) for at in range(columns)
+    ]
+    span = high - low
+    return "".join("▁▂▃▄▅▆▇█"[min(7, int((mean - low) / span * 8)) if span else 0] for mean in means)

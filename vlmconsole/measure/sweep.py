@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +30,7 @@ class CellSettings(BaseModel):
     output_tokens: int | None = Field(None, ge=1, description="output, tokens")
 
 
+MOST_CELLS = 1000  # a grid is typed in a moment and measured for days
 SHORT = {"concurrency": "c", "running_limit": "b", "image": "", "input_tokens": "in", "output_tokens": "out"}
 GRID = tuple(key for key in CellSettings.model_fields if key != "name")
 
@@ -48,10 +51,11 @@ class SweepSettings(BenchSettings):
                 raise ValueError(f"grid.{key}: there is no such key (keys: {', '.join(GRID)})")
             if not values:
                 raise ValueError(f"grid.{key} is empty")
-        names = [cell.name for cell in self.expand()]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"two cells are the same or have the same name: {twice[0]}")
+        count = max(1, len(self.cells)) * math.prod(map(len, self.grid.values()))
+        if count > MOST_CELLS:
+            raise ValueError(f"cells and grid make {count} cells: at most {MOST_CELLS}")
+        if twice := same_name([cell.name for cell in self.expand()]):
+            raise ValueError(f"two cells are the same or have the same name: {twice}")
         return self
 
     def expand(self) -> list[SweepCell]:
@@ -69,6 +73,16 @@ class SweepSettings(BenchSettings):
             limit = own.get("running_limit", self.running_limit)
             made.append(SweepCell(re.sub(r"[^A-Za-z0-9._-]+", "-", label) or "only", settings, limit))
         return made
+
+
+def same_name(names: Sequence[str]) -> str:
+    """The first name that another cell has too, "" for none; files of names that differ by case alone may be one."""
+    seen: set[str] = set()
+    for name in names:
+        if name.casefold() in seen:
+            return name
+        seen.add(name.casefold())
+    return ""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Light: forms and the command line import it. The rule itself is applied in `meas
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,11 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.measure.settings import LAG_LIMIT_S, BenchSettings
+from vlmconsole.measure.sweep import MOST_CELLS, same_name
 from vlmconsole.measure.variants import LIMIT_FLAG, with_flag, with_prefix_cache, with_running_limit
 
 Value = bool | int | float | str
 #: what a server uses at its peak as it was sampled, in the place of a launch parameter's value
 SAMPLED = "sampled peak"
+#: the names of what is measured again at the end begin so
+CONFIRM = "confirm-"
 _KEY = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -76,6 +80,14 @@ class TuneSettings(BaseModel):
                 raise ValueError(f"grid.{key}: give each value once, at least one")
             if key in ("max_running_requests", "max_num_seqs") and self.running_limit is not None:
                 raise ValueError(f"grid.{key} and running_limit are the same setting (B): leave one out")
+        count = math.prod(map(len, self.grid.values()))
+        if count > MOST_CELLS:
+            raise ValueError(f"grid makes {count} cells: at most {MOST_CELLS}")
+        names = [cell.name for cell in self.expand()]
+        if twice := same_name(names):
+            raise ValueError(f"grid: two cells have the same name, {twice}: they differ in signs that no name keeps")
+        if names[0].startswith(CONFIRM):
+            raise ValueError(f"grid: names that begin with {CONFIRM} are kept for the confirmation")
         if set(self.rule.baseline) != set(self.grid):
             raise ValueError(f"rule.baseline must give a value for each of: {', '.join(self.grid)}")
         self.baseline()

@@ -9,12 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from vlmconsole.jobs.contract import Estimate, JobKind
 from vlmconsole.jobs.kinds import load_kind
-from vlmconsole.jobs.presets import Preset, PresetError, explain, lay_over, load_preset
+from vlmconsole.jobs.presets import Preset, PresetError, explain, lay_over, load_preset, odd_number
 from vlmconsole.queue.flows import Step, read_flow, sources
 from vlmconsole.queue.model import Mode, NewJob
 from vlmconsole.queue.schedule import odd
+from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.places import Places
+
+PRIORITY = 1_000_000  # largest
 
 
 class RayOptions(BaseModel):
@@ -49,7 +52,7 @@ class QueueOptions(BaseModel):
     needs_server: str | None = Field(None, description="the server profile that it is a guest of")
     ray: RayOptions | None = Field(None, description="do the work on a Ray cluster")
     keep: bool = Field(True, description="of a server: it stays until it is stopped")
-    priority: int = Field(0, description="higher goes first")
+    priority: int = Field(0, ge=-PRIORITY, le=PRIORITY, description="higher goes first")
     retries: int = Field(0, ge=0, description="new attempts after a failure")
     backoff_s: float = Field(30.0, ge=0, description="seconds before the first of them, doubled each time")
     wall_clock_s: float | None = Field(None, gt=0, description="seconds after which it is stopped")
@@ -66,6 +69,7 @@ class Planned:
     after_steps: tuple[tuple[str, Mode], ...] = ()
     partial: bool = False  # the estimate's time does not cover all of it
     missing: tuple[str, ...] = ()  # modules that it needs and the console's own Python has not
+    problems: tuple[str, ...] = ()  # why it could not do what it is for: never queued like that
 
     @property
     def warning(self) -> str:
@@ -87,6 +91,7 @@ class Planned:
             "environment": self.job.options.get("environment"),
             "server": self.job.server,
             "warning": self.warning or None,
+            "problems": list(self.problems),
             "estimate": {
                 "seconds": guess.seconds,
                 "memory_bytes": guess.memory_bytes,
@@ -98,10 +103,24 @@ class Planned:
         }
 
 
-def plan(preset: Preset, sets: Sequence[str], places: Places) -> list[Planned]:
-    """What adding ``preset`` would queue: one job, or the flow's own line and its steps. Raises LabError."""
+def plan(
+    preset: Preset, sets: Sequence[str], places: Places, *, alone: bool = True, refuse: bool = True
+) -> list[Planned]:
+    """What adding ``preset`` would queue: one job, or the flow's own line and its steps. Raises LabError.
+
+    ``alone``: it follows on no job that may still make what it needs. What is certain to fail is an error too, or with
+    ``refuse=False`` only said in ``problems``: to be shown, not to be queued.
+    """
+    planned = _plan(preset, sets, places, alone)
+    for one in planned if refuse else ():
+        if one.problems:  # better now than after an hour
+            raise PresetError(f"{one.job.preset}: {'; '.join(one.problems)}")
+    return planned
+
+
+def _plan(preset: Preset, sets: Sequence[str], places: Places, alone: bool) -> list[Planned]:
     if preset.kind != "flow":
-        return [_plan_one(preset, sets, places)]
+        return [_plan_one(preset, sets, places, alone)]
     flow = read_flow(preset.name, preset.spec)
     own: dict[str, list[str]] = {step.name: [] for step in flow.steps}
     rest: list[str] = []
@@ -140,17 +159,16 @@ def _plan_step(step: Step, sets: Sequence[str], places: Places, queue: dict[str,
         if mode not in ("", "ok", "any"):
             raise PresetError(f"step {step.name}: after = “{text}”: write {name} or {name}:any")
         after[name] = "any" if mode == "any" else "ok"
-    return Planned(replace(one.job, step=step.name), one.estimate, tuple(after.items()), missing=one.missing)
+    return replace(one, job=replace(one.job, step=step.name), after_steps=tuple(after.items()))
 
 
-def _plan_one(preset: Preset, sets: Sequence[str], places: Places, alone: bool = True) -> Planned:
+def _plan_one(preset: Preset, sets: Sequence[str], places: Places, alone: bool) -> Planned:
     kind = load_kind(preset.kind)
     options = _options(preset)
     spec = lay_over(preset, sets)
     model = _check(kind, spec, preset.name)
-    problems = kind.problems(model, places, alone) if kind.problems and model else []
-    if problems:  # better now than after an hour
-        raise PresetError(f"{preset.name}: {'; '.join(problems)}")
+    # What work on a cluster needs is there and not here.
+    problems = kind.problems(model, places, alone) if kind.problems and model and options.ray is None else []
     settings = model.model_dump(mode="json") if model else spec
     devices = options.devices
     if devices is None:
@@ -177,11 +195,14 @@ def _plan_one(preset: Preset, sets: Sequence[str], places: Places, alone: bool =
     )
     # A job with an environment of its own runs in another Python, which is not looked into.
     missing = () if options.environment else tuple(name for name in kind.needed(model) if find_spec(name) is None)
-    return Planned(job, kind.estimate(model) if kind.estimate and model else None, missing=missing)
+    guess = kind.estimate(model) if kind.estimate and model else None
+    return Planned(job, guess, missing=missing, problems=tuple(dict.fromkeys(problems)))
 
 
 def _check(kind: JobKind, spec: dict[str, Any], name: str) -> BaseModel | None:
     """The validated spec; None when only results of earlier steps are still missing from it."""
+    if wrong := odd_number(spec):
+        raise PresetError(f"{name}: {wrong}")
     try:
         return kind.spec.model_validate(spec)
     except ValidationError as error:
@@ -192,6 +213,8 @@ def _check(kind: JobKind, spec: dict[str, Any], name: str) -> BaseModel | None:
 
 
 def _options(preset: Preset) -> QueueOptions:
+    if wrong := odd_number(preset.queue):
+        raise PresetError(f"{preset.name}, [queue]: {wrong}")
     try:
         return QueueOptions.model_validate(preset.queue)
     except ValidationError as error:
@@ -217,7 +240,9 @@ def add(
     priority: int | None = None,
     hand_over: bool = False,
 ) -> int:
-    """Queue what was planned, all or nothing; returns the number of the job, or of the flow."""
+    """Queue what was planned, all or nothing; returns the number of the job, or of the flow. Raises QueueError."""
+    if priority is not None and abs(priority) > PRIORITY:
+        raise QueueError(f"the priority {priority} is too large", f"write one from {-PRIORITY} to {PRIORITY}")
     with store.change():
         numbers: dict[str, int] = {}
         flow: int | None = None

@@ -18,6 +18,8 @@ class Connection(sqlite3.Connection):
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         try:
             return super().execute(sql, parameters)
+        except OverflowError:  # a job's number, mostly, as someone typed it
+            raise QueueError("that number has more than 64 bits: the queue has no such job") from None
         except sqlite3.DatabaseError as error:
             told = fault(error, self.path)
             if told is None:

@@ -155,9 +155,7 @@ class Desk:
         if job.state != "done" or not job.run:
             return ""
         if job.run not in self._verdicts:  # a finished run does not change any more
-            summary = RunFolder(Path(job.run)).read_json("summary.json")
-            said = summary.get("verdict") if isinstance(summary, dict) else None
-            self._verdicts[job.run] = said if said in VERDICTS else ""
+            self._verdicts[job.run] = verdict_of(job)
         return self._verdicts[job.run]
 
     def _progress(self, job: Job) -> Progress | None:
@@ -263,6 +261,15 @@ class Desk:
         self._seen = ()  # our own commits do not show in the version
         if start:
             process.ensure(self.places)
+
+
+def verdict_of(job: Job) -> str:
+    """PASS, FAIL or CANNOT JUDGE of a job that is done, read from its run; "" where no gates judged it."""
+    if job.state != "done" or not job.run:
+        return ""
+    summary = RunFolder(Path(job.run)).read_json("summary.json")
+    said = summary.get("verdict") if isinstance(summary, dict) else None
+    return said if isinstance(said, str) and said in VERDICTS else ""
 
 
 def worst(verdicts: Iterable[str]) -> str:

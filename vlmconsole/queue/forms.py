@@ -230,9 +230,9 @@ def _problems(preset: Preset, changes: Sequence[str], prefix: str) -> Iterator[t
                 yield prefix + ".".join(path), explain(model, problem)
 
 
-def planned(name: str, changes: Sequence[str], places: Places) -> list[Planned]:
-    """What would be queued, with its estimate. Raises LabError."""
-    return plan(load_preset(name, places), changes, places)
+def planned(name: str, changes: Sequence[str], places: Places, alone: bool = True) -> list[Planned]:
+    """What would be queued, with its estimate. ``alone``: it follows on no other job. Raises LabError."""
+    return plan(load_preset(name, places), changes, places, alone=alone)
 
 
 def twin(name: str, changes: Sequence[str], after: Sequence[str] = (), priority: int | None = None) -> str:

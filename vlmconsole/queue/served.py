@@ -47,6 +47,8 @@ async def ensure_served(profile: ServerProfile, places: Places, on_progress: Pro
         return await servers.ensure_server(profile, places, on_progress)
     if await _answers(profile, places):
         return await servers.ensure_server(profile, places, on_progress)
+    # What can never start is said now, and not when its job's turn comes.
+    await asyncio.to_thread(servers.launch_line, profile, places)
     begun = time.monotonic()
 
     def told(phase: str) -> None:

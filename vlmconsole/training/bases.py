@@ -21,7 +21,7 @@ def base_folder(name: str) -> Path:
 
     Nothing is ever downloaded. Raises BaseError with the way to get it.
     """
-    if name in ("", BUNDLED, f"asset:{BUNDLED}"):
+    if is_bundled(name):
         return Path(str(resources.files("vlmconsole.assets") / BUNDLED))
     folder = Path(name).expanduser()
     if not folder.exists() and _HUB_NAME.fullmatch(name):
@@ -29,6 +29,11 @@ def base_folder(name: str) -> Path:
     if not (folder / "config.json").is_file():
         raise BaseError(f"{name} is no model folder: it has no config.json.", "Give the folder that holds the weights.")
     return folder.absolute()
+
+
+def is_bundled(name: str) -> bool:
+    """Whether a base of that name is the bundled model."""
+    return name in ("", BUNDLED, f"asset:{BUNDLED}")
 
 
 def base_name(name: str) -> str:
@@ -67,7 +72,7 @@ def _downloaded(name: str) -> Path:
         raise BaseError(f"{name} is no folder, and huggingface_hub is not installed to look for it.") from None
     try:
         return Path(snapshot_download(name, local_files_only=True))
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError):  # ValueError: no name that the Hub has
         raise BaseError(
             f"{name} is not on this machine.", f"Download it first: hf download {name}; or give a folder."
         ) from None

@@ -77,7 +77,9 @@ def overrides(run: VerlRun) -> list[str]:
         "free_cache_engine": True,
         "log_prob_micro_batch_size_per_gpu": 1,
     }
-    model = {"path": run.model, "enable_gradient_checkpointing": True, "use_remove_padding": True}
+    # verl's own default, FlashAttention 2 over unpadded rows, needs flash-attn, which PyPI has as source alone (its
+    # building wants a CUDA compiler): attention is torch's own, over padded rows. Who has it says so in `extra`.
+    model = {"path": run.model, "enable_gradient_checkpointing": True, "use_remove_padding": False}
     given: dict[str, object] = {
         "algorithm.adv_estimator": "grpo",
         "algorithm.norm_adv_by_std_in_grpo": True,
@@ -93,6 +95,7 @@ def overrides(run: VerlRun) -> list[str]:
         "data.truncation": "error",
         "data.dataloader_num_workers": 0,
         **{f"actor_rollout_ref.model.{key}": value for key, value in model.items()},
+        "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
         **{f"actor_rollout_ref.actor.{key}": value for key, value in actor.items()},
         **{f"actor_rollout_ref.rollout.{key}": value for key, value in rollout.items()},
         "trainer.critic_warmup": 0,

@@ -18,6 +18,8 @@ from vlmconsole.errors import LabError
 #: Parts of verl that declare keys; there, only reading one off another object (`config.key`) counts as use.
 DECLARING = ("workers/config", "trainer/config", "trainer/config.py")
 _PLAIN = re.compile(r"[A-Za-z_][\w.]*=", re.ASCII)
+#: An empty table whose keys are another library's (the model's own configuration): there, keys are added.
+_OPEN = re.compile(r"\+[A-Za-z_][\w.]*\.override_config\.\w+=", re.ASCII)
 
 
 class VerlError(LabError):
@@ -50,9 +52,9 @@ def installed() -> Verl:
 def check(overrides: list[str], verl: Verl) -> dict[str, Any]:
     """The whole configuration as verl would see it. Raises VerlError naming what is wrong, all dead keys at once."""
     for item in overrides:
-        if not _PLAIN.match(item):
+        if not _PLAIN.match(item) and not _OPEN.match(item):
             raise VerlError(f"“{item}” is no plain key=value.", "Keys are set, not added (+) or removed (~).")
-    dead = dead_keys([item.partition("=")[0] for item in overrides], verl.folder)
+    dead = dead_keys([_key(item) for item in overrides], verl.folder)
     if dead:
         raise VerlError(
             f"verl {verl.version} accepts {', '.join(dead)} and does nothing with it: no code reads the key.",
@@ -60,11 +62,15 @@ def check(overrides: list[str], verl: Verl) -> dict[str, Any]:
         )
     plain, made = _compose([], verl), _compose(overrides, verl)
     for item in overrides:
-        key = item.partition("=")[0]
+        key = _key(item)
         usual, given = _at(plain, key), _at(made, key)
         if not _fits(usual, given):
             raise VerlError(f"{key} is {given!r}, where verl {verl.version} has {usual!r}: another type.")
     return made
+
+
+def _key(item: str) -> str:
+    return item.removeprefix("+").partition("=")[0]
 
 
 def dead_keys(keys: Iterable[str], folder: Path) -> list[str]:

@@ -1,0 +1,98 @@
+"""What a job names and cannot do without: whether it is there, told when the job is planned and not after an hour.
+
+Each function returns sentences for people, none where nothing is known against it. A result of an earlier step
+(``${train.adapter}``) is not there yet; where an earlier job may still make a thing (not ``alone``) it is not missed.
+"""
+
+from collections.abc import Sequence
+
+from vlmconsole.jobs.serve import profile_of
+
+from vlmconsole.counting.ready import Promised, promised
+from vlmconsole.counting.rows import DataError
+from vlmconsole.errors import LabError
+from vlmconsole.runs.folder import list_runs
+from vlmconsole.runs.places import Places
+
+LATER = "${"
+AFTER = "Where a job before it makes that, queue this one with --after ID."
+
+
+def told(error: LabError) -> str:
+    return f"{error.message} {error.hint}".strip()
+
+
+def base(name: str) -> list[str]:
+    """A model's folder ("" is the bundled one). No earlier job makes one at a place that could be written down."""
+    from vlmconsole.training.bases import base_folder
+
+    if LATER in name:
+        return []
+    try:
+        base_folder(name)
+    except LabError as error:
+        return [told(error)]
+    return []
+
+
+def named_adapter(name: str, places: Places) -> str:
+    """The adapter of the newest finished run of the preset ``name``, where there is one; else the name itself."""
+    for run in list_runs(places.runs):
+        if run.job().get("preset") == name and run.state().get("state") == "done":
+            adapter = (run.read_json("summary.json") or {}).get("adapter")
+            if adapter:
+                return str(adapter)
+    return name
+
+
+def adapter(name: str, places: Places, alone: bool) -> list[str]:
+    """An adapter by path or name; "" is none."""
+    from vlmconsole.training.adapters import AdapterError, find_adapter
+
+    if not name or LATER in name:
+        return []
+    try:
+        find_adapter(places, name)
+    except AdapterError as error:
+        return [f"{told(error)}. {AFTER}".replace("..", ".")] if alone else []
+    return []
+
+
+def data(names: Sequence[str], places: Places, alone: bool, splits: Sequence[str] = ()) -> list[str]:
+    """Datasets: made, or to be made of a recipe; ``splits`` are what the first must have."""
+    found: list[str] = []
+    for number, name in enumerate(names):
+        if LATER in name:
+            continue
+        try:
+            there = promised(name, places.datasets)
+        except LabError as error:
+            if alone or not isinstance(error, DataError):  # a recipe that is wrong stays so
+                found.append(told(error))
+            continue
+        if number == 0:
+            has = ", ".join(there)
+            found += [f"{name} has no split “{one}” (there are: {has})" for one in splits if one not in there]
+    return found
+
+
+def role(name: str, wanted: Sequence[str], places: Places) -> list[str]:
+    """Whether a dataset has exactly one split of each role."""
+    if LATER in name:
+        return []
+    try:
+        there: list[Promised] = list(promised(name, places.datasets).values())
+    except LabError:
+        return []  # told by `data`
+    counts = {one: sum(split.role == one for split in there) for one in wanted}
+    return [f"{name} has {n} splits for {one}, and exactly one is needed" for one, n in counts.items() if n != 1]
+
+
+def server(name: str, places: Places) -> list[str]:
+    """A server profile; "" is none."""
+    try:
+        if name and LATER not in name:
+            profile_of(name, places)
+    except LabError as error:
+        return [told(error)]
+    return []

@@ -1,0 +1,37 @@
+"""Two trainings side by side: their figures and curves when they may be compared, else every condition that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual.content import Content
+from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
+
+from vlmconsole.measure.compare import Comparison, Row, Side
+from vlmconsole.measure.compare_training import NO_VERDICT, Trained, TrainingComparison, drawn_curves
+from vlmconsole.runs.conditions import Conditions
+
+CURVE_ROOM = 55  # columns of a curve's line that are not bars
+
+
+class TrainingSheet(ComparisonSheet):
+    """The sheet of two measurements, with a training's own conditions and its curves below the figures."""
+
+    def __init__(self, found: TrainingComparison, again: Callable[[str | None], TrainingComparison]) -> None:
+        """`again` compares anew when one condition is called the experiment; `found` is what it said without."""
+        self._trained, self._again = found, again
+        super().__init__(_side(found.a), _side(found.b))
+
+    def _compared(self) -> tuple[Comparison, list[Row]]:
+        if self._only is not None:
+            self._trained = self._again(self._only)
+        return self._trained.comparison, self._trained.rows
+
+    def _drawn(self, names: int, width: int) -> list[Content]:
+        curves = drawn_curves(self._trained, max(12, width - CURVE_ROOM))
+        return [Content(""), *map(Content, curves), Content(""), Content(NO_VERDICT).stylize("$muted")]
+
+
+def _side(trained: Trained) -> Side:
+    """What the sheet shows of a side besides figures: its name, and its steps as n."""
+    return Side(trained.name, Conditions(), {"n": trained.summary.get("steps")}, trained.invalid)

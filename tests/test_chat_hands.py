@@ -1,0 +1,115 @@
+"""The chat by hand: dialogs, the list of pictures, the palette, a desktop's viewer, words of any script."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import textual.screen
+from chat_server import chat_server, profile_file
+from test_chat_screen import answered, ask, console, picture, until
+from textual.widgets import Input
+from vlmconsole.screens.attach import open_outside
+from vlmconsole.screens.keys import KEYS
+from vlmconsole.screens.palette import commands
+from vlmconsole.screens.widgets.picker import Picker
+from vlmconsole.screens.widgets.picture import PictureView
+
+from vlmconsole.app import SLOW_FPS, paint_rarely
+
+
+async def test_a_conversation_is_named_set_and_asked_in_any_script(tmp_path: Path) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await pilot.press(*"数えて", "ｑ", "한", "enter")  # as an input method hands them over
+            await until(lambda: answered(screen))
+            assert "数えてｑ한" in str(server.requests)
+            await pilot.press("escape", "R")
+            pilot.app.screen.query_one(Input).value = "Shapes [bold]"
+            await pilot.press("enter")
+            assert screen.chat is not None
+            await until(lambda: screen.store.chats()[0].title == "Shapes [bold]")
+            await pilot.press("s", *"Be short.", "enter", "ctrl+u", *"0.7", "enter", "ctrl+u", *"32", "enter")
+            await until(lambda: screen.chat is not None and screen.chat.system == "Be short.")
+            assert screen.temperature == 0.7 and screen.max_tokens == 32
+            await pilot.press("s", "enter", "ctrl+u", *"hot", "enter", "enter")
+            await pilot.pause()
+            assert screen.temperature == 0.7, "what is no number is refused, and the old value stays"
+            await pilot.press("i")
+            await ask(pilot, screen, "And now?")
+            await until(lambda: len(screen.answers()) == 2 and answered(screen))
+            asked = server.requests[-1]
+            assert asked["messages"][0] == {"role": "system", "content": "Be short."}
+            assert asked["temperature"] == 0.7 and asked["max_tokens"] == 32
+
+
+async def test_a_picture_is_chosen_from_a_list_with_preview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "here"
+    (folder / "deeper").mkdir(parents=True)
+    for name in ("one.png", "two.png"):
+        picture(folder, name)
+    (folder / "broken.png").write_bytes(b"no picture")
+    monkeypatch.chdir(folder)
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await pilot.press("ctrl+o")
+            picker = pilot.app.screen
+            assert isinstance(picker, Picker)
+            await until(lambda: "not a picture" in said(picker, "#preview"))  # the first file: why it cannot be sent
+            await pilot.press(*"tw")
+            await until(lambda: bool(picker.query(PictureView)) and "448×448" in said(picker, "#preview"))
+            await pilot.press("enter")
+            await until(lambda: [one.name for one in screen.pending] == ["two.png"])
+            await pilot.press("ctrl+o", "tab")  # the pictures that come with the package
+            await pilot.press(*"scene-few", "enter")
+            await until(lambda: [one.name for one in screen.pending] == ["two.png", "scene-few.png"])
+
+
+def said(node: Picker, selector: str) -> str:
+    return " ".join(str(line.render()) for line in node.query(f"{selector} Static"))
+
+
+async def test_the_palette_holds_every_key_of_the_table(tmp_path: Path) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            found = {command.title: command for command in commands(pilot.app, screen)}
+            kept = {"send", "newline", "leave", "app.command_palette"}
+            assert {key.help for key in KEYS if key.screen in ("", "chat") and key.action not in kept} <= set(found)
+            before = pilot.app.theme
+            found["Dark or light"].callback()
+            await until(lambda: pilot.app.theme != before)
+
+
+async def test_a_slow_line_is_spared_movement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(textual.screen, "UPDATE_PERIOD", textual.screen.UPDATE_PERIOD)
+    paint_rarely()
+    (tmp_path / "config.toml").write_text("slow_link = true\n")
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, _):
+            assert pilot.app.animation_level == "none"
+            assert pilot.app.screen._update_timer._interval == 1 / SLOW_FPS
+
+
+async def test_a_picture_is_opened_with_the_desktops_viewer_or_its_path_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    assert str(tmp_path / "a.png") in open_outside(tmp_path / "a.png")
+    viewer, seen = tmp_path / "xdg-open", tmp_path / "seen"
+    viewer.write_text(f'#!/bin/sh\nprintf %s "$1" > {seen}\n')
+    viewer.chmod(0o755)
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("sys.platform", "linux")
+    assert open_outside(tmp_path / "a.png") == ""
+    for _ in range(500):
+        if seen.exists() and seen.read_text():
+            break
+        await asyncio.sleep(0.02)
+    assert seen.read_text() == str(tmp_path / "a.png")

@@ -1,0 +1,129 @@
+"""What is certain to fail is refused when it is planned, not an hour later in the worker."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vlmconsole.jobs.presets import Preset, PresetError, load_preset
+
+from vlmconsole.cli import main
+from vlmconsole.errors import LabError
+from vlmconsole.queue import adding
+from vlmconsole.queue.model import NewJob
+from vlmconsole.queue.schema import QueueError
+from vlmconsole.queue.store import Store
+from vlmconsole.runs.places import Places
+
+HUGE = 99999999999999999999
+REFUSED = [
+    ("sft-expand-tiny", ["base=./none"], "./none is not on this machine"),
+    ("sft-expand-tiny", ["adapter=nowhere"], "nowhere"),
+    ("sft-expand-tiny", ["data=nothing"], "no dataset and no recipe called 'nothing'"),
+    ("sft-expand-tiny", ["data=grpo-tiny"], "grpo-tiny has 0 splits for dev, and exactly one is needed"),
+    ("repair-1-tiny", [], "sft-expand-tiny"),  # its own adapter is not made yet
+    ("grpo-3-tiny", ["validation_split=odd"], "grpo-tiny has no split “odd” (there are: "),
+    ("grpo-3-tiny", ["base=./none"], "./none is not on this machine"),
+    ("eval-sft-tiny", [], "before and after are the same model"),
+    ("eval-sft-tiny", ["after_adapter=nowhere"], "nowhere"),
+    ("eval-grpo-tiny", ["after_model=./none"], "./none is not on this machine"),
+    ("eval-groups-tiny", ["data=['nothing']"], "no dataset and no recipe called 'nothing'"),
+    ("eval-groups-tiny", ["backend=server", "server=none"], "no server profile is called “none”"),
+    ("freeze-gates", ["plan=nothing", "data=['sft-expand-tiny']"], "nothing"),
+    ("freeze-gates", ["plan=sft-7-tiny", "data=['nothing']"], "no dataset and no recipe called 'nothing'"),
+    ("freeze-gates", ["plan=sft-7-tiny", "data=['sft-expand-tiny']", "limits=['odd']"], "odd"),
+    ("audit", ["run=nothing"], "no run “nothing”"),
+    ("tune-tiny", ["server=openai"], "not started by this lab"),
+    ("cache-probe-text", ["control=none"], "no server profile is called “none”"),
+    ("cache-probe-text", ["server=none"], "no server profile is called “none”"),
+    ("smoke", ["server=none"], "no server profile is called “none”"),
+]
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path / "home").ensure()
+
+
+@pytest.mark.parametrize(("preset", "sets", "words"), REFUSED)
+def test_what_is_not_there_is_refused_with_its_name(preset: str, sets: list[str], words: str, places: Places) -> None:
+    with pytest.raises(LabError) as told:
+        adding.plan(load_preset(preset), sets, places)
+    assert words in f"{told.value.message} {told.value.hint}"
+
+
+def test_a_bad_gate_plan_file_is_refused_when_it_is_to_be_frozen(places: Places, tmp_path: Path) -> None:
+    for number, text in enumerate(("not toml [", 'kind = "gates"\n', "")):
+        bad = tmp_path / f"{number}.toml"
+        bad.write_text(text)
+        with pytest.raises(PresetError, match=bad.name):
+            adding.plan(load_preset("freeze-gates"), [f"plan={bad}", "data=['sft-expand-tiny']"], places)
+
+
+def test_what_a_job_before_it_may_make_is_not_missed(places: Places) -> None:
+    assert adding.plan(load_preset("repair-1-tiny"), [], places, alone=False)
+    assert adding.plan(load_preset("eval-sft-tiny"), ["after_adapter=to come"], places, alone=False)
+    with pytest.raises(PresetError, match="--after"):
+        adding.plan(load_preset("repair-1-tiny"), [], places)
+    steps = [
+        {"name": "train", "preset": "sft-expand-tiny"},
+        {"name": "repair", "preset": "repair-1-tiny", "set": {"adapter": "${train.adapter}"}},
+        {"name": "again", "preset": "repair-1-tiny", "after": ["train"]},  # by the preset's name
+    ]
+    assert len(adding.plan(Preset("f", "flow", "F", {"steps": steps}), [], places)) == 4
+    steps[0]["set"] = {"base": "./none"}
+    with pytest.raises(PresetError, match=r"sft-expand-tiny: \./none is not on this machine"):
+        adding.plan(Preset("f", "flow", "F", {"steps": steps}), [], places)
+
+
+@pytest.mark.parametrize(
+    ("preset", "setting", "words"),
+    [
+        ("smoke", f"x={HUGE}", "“x” is a whole number of 67 bits: write one of at most 64"),
+        ("main-experiment-tiny", f"seed={HUGE}", "“seed” is a whole number of 67 bits"),
+        ("main-experiment-tiny", f"grid.concurrency=[1, -{HUGE}]", "“grid.concurrency.1” is a whole number of 67 bits"),
+        ("sft-expand-tiny", "clip=inf", "“clip” is inf: write a finite number"),
+        ("grpo-3-tiny", "temperature=nan", "“temperature” is nan: write a finite number"),
+        ("model-tiny", f"seed={HUGE}", "“seed” is a whole number of 67 bits"),
+    ],
+)
+def test_numbers_that_no_file_holds_are_refused_by_their_key(
+    preset: str, setting: str, words: str, places: Places
+) -> None:
+    with pytest.raises(PresetError) as told:
+        adding.plan(load_preset(preset), [setting], places)
+    assert words in told.value.message
+
+
+def test_the_queues_own_numbers_have_their_limits_too(places: Places) -> None:
+    store = Store(places.queue)
+    for key, value in (("priority", HUGE), ("priority", 2_000_000), ("wall_clock_s", float("inf")), ("retries", HUGE)):
+        preset = load_preset("smoke")
+        wrong = Preset(preset.name, preset.kind, preset.title, preset.spec, queue={key: value})
+        with pytest.raises(PresetError, match=rf"\[queue\].*{key}"):
+            adding.plan(wrong, [], places)
+    planned = adding.plan(load_preset("smoke"), [], places)
+    with pytest.raises(QueueError, match="priority 99999999999999999999 is too large"):
+        adding.add(store, planned, priority=HUGE)
+    number = store.add(NewJob("p", "k", "t", {}))
+    asked: tuple[Any, ...] = (store.get, store.cancel, store.again, store.clone, store.attempts, store.steps)
+    for ask in asked:
+        with pytest.raises(QueueError, match="more than 64 bits"):
+            ask(HUGE)
+    store.move(number, HUGE)
+    with pytest.raises(QueueError, match="more than 64 bits"):
+        adding.add(store, planned, after=[(HUGE, "ok")])
+    assert len(store.listing()) == 1  # nothing was half added
+
+
+def test_a_plan_that_must_fail_is_shown_with_its_reason_and_an_exit_code(
+    places: Places, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--home", str(places.home)]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "run", "sft-expand-tiny", "--set", "base=x", "--plan"])
+    shown = capsys.readouterr().out
+    assert ended.value.code == 2 and "certain to fail: x is no model folder" in shown and "rank = 8" in shown
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "jobs", "add", "sft-expand-tiny", "--set", "base=x"])
+    assert ended.value.code == 2 and "x is no model folder" in capsys.readouterr().err
+    assert Store(places.queue).listing(True) == []
