@@ -87,6 +87,6 @@ across in the 448-pixel picture.
 {settings}
 
 Eyes first (the vision tower with a throw-away head that names each visual token and says its size), then counting, then
-short questions, the last two stages of them with the eyes left alone. One seed; another seed or number of threads gives
-another model.
+short questions in stages; from the second on the eyes are left alone, but for two phases in which they look by
+themselves once more. One seed; another seed or number of threads gives another model.
 """
