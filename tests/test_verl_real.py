@@ -42,7 +42,7 @@ def asked(wheels: Path, version: str, given: list[str]) -> str:
     )
     path = os.pathsep.join([str(wheels / version), str(wheels / "hydra")])
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-P", "-c", code],
         input=json.dumps(given),
         capture_output=True,
         text=True,
@@ -154,7 +154,7 @@ def test_the_parquet_loads_in_verls_own_dataset_class(tmp_path: Path) -> None:
     recipe.write_text(f'title = "few"\nseed = 5\n{split}')
     file = make_dataset(load_recipe(str(recipe)), tmp_path / "datasets") / "train.parquet"
     done = subprocess.run(
-        [python or sys.executable, "-c", DATASET, str(file), str(tmp_path / "cache")],
+        [python or sys.executable, "-P", "-c", DATASET, str(file), str(tmp_path / "cache")],
         capture_output=True,
         text=True,
         timeout=800,
