@@ -11,8 +11,12 @@ from evaluated import Bench
 
 from vlmconsole.evaluation.agreement import agreement
 from vlmconsole.evaluation.notes import NoteError, add_note, read_notes
+from vlmconsole.evaluation.spread import by_seed
 from vlmconsole.gates.verdict import judge
+from vlmconsole.reports import claimed
+from vlmconsole.reports.parts import Prose
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
 
 
 @pytest.fixture
@@ -115,3 +119,30 @@ def test_the_spread_between_trainings_stands_beside_the_interval_over_pictures(b
         spread([one, one])
     with pytest.raises(LabError, match="not whole: 1 requests of after failed"):
         spread([one, seed(3, 0, fails=frozenset({"small-test-regular-00003"}))])
+
+
+def test_a_report_puts_the_seeds_of_one_training_side_by_side_and_no_other_training_with_them(bench: Bench) -> None:
+    places = Places(bench.home)
+
+    def judged(seed: int, steps: int, wrong: int) -> RunFolder:
+        spec = {"seed": seed, "steps": steps}
+        trained = RunFolder.create(places.runs, kind="grpo", preset="g", spec=spec, title="g", home=bench.home)
+        trained.append_jsonl("training.jsonl", {"step": 1})
+        bad = frozenset(f"small-test-hollow-{n:05d}" for n in range(wrong))
+        run, evaluation = bench.attempt(per_side=lambda side: {"wrong": bad if side == "after" else frozenset()})
+        evaluation.answer()
+        told = run.read_json("conditions.json")
+        run.write_json("conditions.json", {**told, "after": {**told["after"], "adapter": f"seed-{seed}"}})
+        run.write_json("job.json", {**run.job(), "spec": {"after_model": str(trained.file("model"))}})
+        return run
+
+    one, two, longer = judged(1, 3, 0), judged(2, 3, 3), judged(3, 30, 1)
+    assert [[run.name for run in group] for group in by_seed([one, longer, two], places)] == [[one.name, two.name]]
+    made = claimed.sections([one, two, longer], places, ["one", "two", "longer"])
+    (apart,) = [section for section in made if section.title == "Between training seeds"]
+    (said,) = apart.parts
+    assert (
+        isinstance(said, Prose) and said.lines[0] == f"2 seeds: {one.name}, {two.name}" and "Exploratory" in said.note
+    )
+    assert any("70.0–100.0 % all-correct between 2 trainings" in line for line in said.lines)
+    assert not [s for s in claimed.sections([one, longer], places, ["a", "b"]) if s.title == "Between training seeds"]

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmconsole.errors import LabError
-from vlmconsole.gates.evidence import CONDITIONS, unlike
+from vlmconsole.gates.evidence import CONDITIONS, PLAN, unlike
+from vlmconsole.gates.ledger import sha256_file
 from vlmconsole.gates.metrics import exact, paired
+from vlmconsole.gates.plan import digest
 from vlmconsole.gates.samples import Sample, read_side
+from vlmconsole.gates.trained import training_of
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
 
 
 @dataclass(frozen=True)
@@ -67,12 +71,28 @@ def spread(runs: Sequence[RunFolder]) -> list[Spread]:
         if _asked(before) != _asked(sides[0][0]) or _asked(after) != _asked(sides[0][1]):
             raise LabError(f"{run.name} asked about other pictures than {runs[0].name}.")
         wrong = unlike(told[0].get("after", {}), conditions.get("after", {}))
-        if told[0].get("before", {}).get("adapter") != conditions.get("before", {}).get("adapter"):
-            wrong.append("they start from different adapters")
+        for key, what in (("adapter", "adapters"), ("model_sha256", "base weights")):
+            if told[0].get("before", {}).get(key) != conditions.get("before", {}).get(key):
+                wrong.append(f"they start from different {what}")
         if wrong:
             raise LabError(f"{run.name} is not like {runs[0].name}: {'; '.join(wrong[:3])}.")
     groups = list(dict.fromkeys(sample.group for sample in sides[0][1].values()))
     return [_group(group, sides) for group in groups]
+
+
+def by_seed(runs: Sequence[RunFolder], places: Places) -> list[list[RunFolder]]:
+    """Those evaluations, two or more together, whose trainings were asked for the same but for the seed."""
+    found: dict[str, dict[Any, RunFolder]] = {}
+    for run in runs:
+        trained = training_of(run, places)
+        if trained is None or not run.file(PLAN).is_file():
+            continue
+        job = trained.job()
+        spec = job.get("spec")
+        asked = {key: value for key, value in (spec if isinstance(spec, dict) else {}).items() if key != "seed"}
+        key = digest([job.get("kind"), asked, sha256_file(run.file(PLAN))])
+        found.setdefault(key, {}).setdefault(spec.get("seed") if isinstance(spec, dict) else None, run)
+    return [list(group.values()) for group in found.values() if len(group) > 1]
 
 
 def _group(group: str, sides: list[tuple[dict[str, Sample], dict[str, Sample]]]) -> Spread:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from vlmconsole.errors import LabError
+from vlmconsole.evaluation.spread import by_seed, spread
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.trained import freezing_of
 from vlmconsole.gates.verdict import judge
@@ -43,6 +45,10 @@ def sections(runs: Sequence[RunFolder], places: Places, titles: Sequence[str]) -
         ]
         table = Table("", [Column("judged", False), Column("verdict", False), *heads], rows, marks)
         made.append(Section("Every verdict", [table]))
+    note = "Exploratory: the same training with other seeds, over the same pictures. No frozen gate judges by it."
+    apart = [Prose("", _apart(group), note=note) for group in by_seed(runs, places)]
+    if apart:
+        made.append(Section("Between training seeds", apart))
     looked = [line for run, title in zip(runs, titles, strict=True) for line in _without_plan(run, title)]
     if looked:
         note = "No plan was frozen for these, so that no gate judges them and nothing is claimed from them."
@@ -55,6 +61,15 @@ def sections(runs: Sequence[RunFolder], places: Places, titles: Sequence[str]) -
     if broken:
         made.append(Section("What did not come to its end", [Prose("", broken, "bad")]))
     return [*made, Section("Claims", parts)] if parts else made
+
+
+def _apart(runs: Sequence[RunFolder]) -> list[str]:
+    """What the seeds' evaluations show side by side, or why they may not be put there."""
+    names = ", ".join(run.name for run in runs)
+    try:
+        return [f"{len(runs)} seeds: {names}", *(one.sentence() for one in spread(runs))]
+    except LabError as error:
+        return [f"{names}: {error.message}"]
 
 
 def _without_plan(run: RunFolder, title: str) -> list[str]:
