@@ -11,6 +11,7 @@ from vlmconsole.screens.attach import open_outside
 from vlmconsole.screens.chat_adapter import ChatAdapter
 
 from vlmconsole.runs.folder import write_atomic
+from vlmconsole.runs.words import many
 
 
 class ChatScreen(ChatAdapter):
@@ -57,7 +58,9 @@ class ChatScreen(ChatAdapter):
                 await self.open_chat(remaining[0] if remaining else None)
                 self.notify("deleted; u brings it back", markup=False)
 
-        self.app.push_screen(Confirm(f"Delete “{title}”?", f"{chat.count} messages. u brings it back."), decided)
+        self.app.push_screen(
+            Confirm(f"Delete “{title}”?", f"{many(chat.count, 'message')}. u brings it back."), decided
+        )
 
     async def action_undo(self) -> None:
         if not self._deleted:

@@ -173,7 +173,7 @@ def test_replayed_pictures_are_drawn_again_by_the_seed(lab: SmallLab) -> None:
     replayed[1:3] = [other.sha256, other.pixel_sha256]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (found,) = audit_replay(Shelves(lab.places.datasets), "later")
-    assert found.state == "wrong" and "1 pictures replayed of mini:train are not the drawn ones" in found.text
+    assert found.state == "wrong" and "not the drawn pictures of mini:train are replayed: 1" in found.text
 
 
 def test_a_plan_bound_to_a_base_takes_no_other_and_one_frozen_without_takes_any(lab: SmallLab) -> None:

@@ -43,7 +43,7 @@ def test_what_is_fed_in_becomes_figures(tmp_path: Path) -> None:
     assert figures["own.in_flight"].value == 0
     assert figures["own.ttft"].samples == (0.2,)
     assert figures["own.throughput"].value == pytest.approx(50)
-    assert "1 answers told no token count" in figures["own.throughput"].note
+    assert "1 answer told no token count" in figures["own.throughput"].note
     tick.at = 3.0
     assert "own.ttft" not in source.read().figures
     tick.at = 12.5

@@ -24,7 +24,8 @@ from vlmconsole.engines.costs import cost_said
 from vlmconsole.engines.effect import Effect
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile, save_profile
-from vlmconsole.engines.servers import ServerStatus, wanted_settings
+from vlmconsole.engines.server_status import ServerStatus
+from vlmconsole.engines.servers import wanted_settings
 from vlmconsole.engines.sglang import from_server_info
 from vlmconsole.lab import Lab
 from vlmconsole.queue.server_desk import Line, Look, ServerDesk, Sheet

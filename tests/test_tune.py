@@ -74,7 +74,7 @@ def test_the_labs_situation_ends_at_1024_and_055_step_by_step() -> None:
     found = choose(the_lab(), rule(), BASE)
     assert found.chosen == "chunked-1024-mem-0.55"
     assert found.dropped == {
-        "chunked-256-mem-0.8": "inconsistent: 1 answers had not exactly 128 tokens",
+        "chunked-256-mem-0.8": "inconsistent: 1 answer had not exactly 128 tokens",
         "chunked-1024-mem-0.8": "failed: out of memory",
         "chunked-256-mem-0.7": "throughput 270.0 tok/s < 285.0",
         "chunked-512-mem-0.55": "throughput 284.9 tok/s < 285.0",

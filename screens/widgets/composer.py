@@ -18,6 +18,7 @@ from vlmconsole.screens.keys import bindings
 from vlmconsole.screens.widgets.field import InOrder
 
 from vlmconsole.runs.plain import one_line
+from vlmconsole.runs.words import many
 
 if TYPE_CHECKING:
     from vlmconsole.vision.images import Picture
@@ -100,7 +101,7 @@ class Chip(Static):
 
     def __init__(self, index: int, picture: Picture, tokens: int | None) -> None:
         width, height = picture.size
-        cost = f" · {tokens} tokens" if tokens is not None else ""
+        cost = f" · {many(tokens, 'token')}" if tokens is not None else ""
         note = "" if not picture.changes else " · changed"
         text = Content.assemble(
             (f" {index + 1} ", "$accent"),

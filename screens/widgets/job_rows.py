@@ -10,6 +10,7 @@ from vlmconsole.screens.widgets.figures import bar, fitted
 from vlmconsole.queue.desk import Row, duration
 from vlmconsole.queue.model import Job
 from vlmconsole.runs.plain import one_line
+from vlmconsole.runs.words import of_many
 
 #: state → (sign, style of the sign, style of the word); never colour alone
 SIGNS = {
@@ -107,7 +108,7 @@ class Columns:
         if job.kind == "flow" and over is not None and over.share is not None and over.total is not None:
             full, empty = bar(over.share, self.bar)
             return Content.assemble(
-                (full, "$accent"), (empty, "$faint"), f" {over.done:g} of {over.total:g} {over.unit}"
+                (full, "$accent"), (empty, "$faint"), f" {of_many(over.done, over.total, one_line(over.unit, 20))}"
             )
         return Content.assemble(self._progress(row, now), "  ", device)
 
@@ -118,7 +119,7 @@ class Columns:
         left = progress.left(now)
         time_left = (duration(left) if left is not None else "").rjust(6)
         if progress.share is None:
-            done = fitted(one_line(f"{progress.done:g} {progress.unit}"), self.bar + 5)
+            done = fitted(one_line(of_many(progress.done, None, progress.unit)), self.bar + 5)
             return Content.assemble(done, "  ", time_left)
         full, empty = bar(progress.share, self.bar)
         return Content.assemble(

@@ -12,6 +12,7 @@ from vlmconsole.queue.desk import duration
 from vlmconsole.reports.shelf import Line
 from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.story import Told
+from vlmconsole.runs.words import of_many
 
 Piece = Content | str | tuple[str, str]
 SAID = {
@@ -47,9 +48,8 @@ def head(row: Line | None, told: Told | None, now: float) -> Content:
     progress = told.progress if told is not None and row.state in ("running", "starting") else None
     if progress is not None and progress.share is not None and progress.total is not None:
         full, empty = bar(progress.share, 16)
-        counted = (
-            f" {progress.done:g} of {progress.total:g} {one_line(progress.unit, 20)}  {one_line(progress.note, 40)}"
-        )
+        done = of_many(progress.done, progress.total, one_line(progress.unit, 20))
+        counted = f" {done}  {one_line(progress.note, 40)}"
         pieces += ["\n", (full, "$accent"), (empty, "$faint"), (counted, "$muted")]
     said, tone = SAID.get(row.seal, SAID["open"])
     why = f": {one_line(row.why, 200)}" if row.why and row.seal != "open" else ""

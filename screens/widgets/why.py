@@ -7,6 +7,8 @@ from typing import Any
 
 from vlmconsole.screens.widgets.columns import Row, Rule
 
+from vlmconsole.runs.words import many
+
 #: An event-loop lag above this (milliseconds) means that our own stamps are late by about as much: said in colour.
 LAG_LIMIT = 20.0
 
@@ -64,7 +66,7 @@ def token_rows(answer: Answer) -> list[Row | Rule]:
     rows.append(Row("finish", str(answer.get("finish_reason") or "not reported")))
     # An absent number is not a zero: the server did not say.
     rows.append(
-        Row("cached", "not reported" if cached is None else f"{cached} tokens", "$muted" if cached is None else "")
+        Row("cached", "not reported" if cached is None else many(cached, "token"), "$muted" if cached is None else "")
     )
     return rows
 

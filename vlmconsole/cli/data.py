@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from vlmconsole.cli.common import FAILED, emit, fail, say, state
+from vlmconsole.runs.words import many
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -126,7 +127,7 @@ def register(app: typer.Typer) -> None:
 
         def human(console: Console) -> None:
             _table(console, summary)
-            console.print(f"contact sheet of {len(chosen)} pictures: {target}", markup=False, soft_wrap=True)
+            console.print(f"contact sheet of {many(len(chosen), 'picture')}: {target}", markup=False, soft_wrap=True)
 
         emit(summary, human)
 
@@ -160,8 +161,8 @@ def _check_own(path: Path) -> list[dict[str, Any]]:
     known = PictureIndex(state.lab.places.datasets).find(hashes)
     leaks = sorted({f"{hashes.get(k.sha256) or hashes[k.pixel_sha256]} stands in {k.place}" for k in known})
     return [
-        finding("rows", f"{len(rows)} rows: picture, question and answer of each can be read", ()).to_json(),
-        finding("isolation", f"{len(rows)} rows, no picture stands in a dataset of this lab", leaks).to_json(),
+        finding("rows", f"{many(len(rows), 'row')}: picture, question and answer of each can be read", ()).to_json(),
+        finding("isolation", f"{many(len(rows), 'row')}, no picture stands in a dataset of this lab", leaks).to_json(),
     ]
 
 

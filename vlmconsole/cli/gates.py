@@ -10,6 +10,7 @@ import typer
 
 from vlmconsole.cli import gate_notes
 from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, emit, fail, say, state
+from vlmconsole.runs.words import many
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,10 +75,12 @@ def register(app: typer.Typer) -> None:
             "base_sha256": chosen.base_sha256,
         }
         pictures = (
-            f"{bound} pictures by hash" if bound else f"no pictures yet (recipe {', '.join(chosen.data.recipes)})"
+            f"{many(bound, 'picture')} by hash"
+            if bound
+            else f"no pictures yet (recipe {', '.join(chosen.data.recipes)})"
         )
         text = f"{chosen.name} frozen {_when(frozen.t)}, sha {frozen.sha256[:12]}…, "
-        text += f"{len(chosen.gates)} gates, {pictures}, {_base(chosen)}"
+        text += f"{many(len(chosen.gates), 'gate')}, {pictures}, {_base(chosen)}"
         emit(value, f"{text}\n{frozen.path}\nAn evaluation is judged by it with --set plan={frozen.sha256[:12]}")
 
     @gates.command("check")
@@ -234,9 +237,9 @@ def _print_list(console: Console, found: list[Listed], broken: str | None) -> No
         limits = f" (its limits {_when(one.limits)})" if one.limits is not None else ""
         base = f"base {one.base_sha256[:12]}…" if one.base_sha256 else "base not bound"
         about = (
-            f"{one.gates} gates, {one.pictures} pictures, {base}"
+            f"{many(one.gates, 'gate')}, {many(one.pictures, 'picture')}, {base}"
             if one.pictures
-            else f"{one.gates} gates, limits alone"
+            else f"{many(one.gates, 'gate')}, limits alone"
         )
         line(f"{one.name}  {one.sha256[:12]}  frozen {_when(one.frozen)}{limits} · {about}")
         if one.fault:

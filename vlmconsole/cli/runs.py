@@ -14,6 +14,7 @@ from vlmconsole.cli.export import export
 from vlmconsole.cli.run import ending
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
 from vlmconsole.runs.pace import duration, number
+from vlmconsole.runs.words import many
 
 
 def register(app: typer.Typer) -> None:
@@ -87,7 +88,7 @@ def show(run: Annotated[str, typer.Argument(help="a run's name, a part of it, a 
     def human(console: Console) -> None:
         from vlmconsole.cli.plots import show_plots
 
-        last = [ending(folder), f"{len(files)} files, {sum(files.values())} bytes"]
+        last = [ending(folder), f"{many(len(files), 'file')}, {many(sum(files.values()), 'byte')}"]
         console.print("\n".join([*lines, *last]), markup=False, soft_wrap=True)
         show_plots(console, folder)
 

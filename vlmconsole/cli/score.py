@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say
+from vlmconsole.runs.words import many
 
 
 class _BadLineError(ValueError):
@@ -97,7 +98,7 @@ def _score(file: str, row_of: Callable[[dict[str, Any]], dict[str, Any]], scorer
             text = row.get("error") or "  ".join(f"{key} {value}" for key, value in row.items())
             console.print(f"{number:>5}  {text}", markup=False, soft_wrap=True)
         if mean is not None:
-            console.print(f"mean {measure} {mean:.4f} over {len(scored)} lines  ({scorer})", markup=False)
+            console.print(f"mean {measure} {mean:.4f} over {many(len(scored), 'line')}  ({scorer})", markup=False)
 
     emit({"rows": rows, "scorer": scorer, "mean": mean, "n": len(scored)}, human)
     if wrong:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vlmconsole.engines.compared import Setting
     from vlmconsole.engines.effective import EffectiveSettings
     from vlmconsole.engines.profile import ServerProfile
-    from vlmconsole.engines.servers import ServerStatus
+    from vlmconsole.engines.server_status import ServerStatus
 
 MARKS = {"ready": "●", "starting": "◐", "stopped": "○", "not reachable": "○", "ended": "✗", "unreachable": "✗"}
 

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
 from urllib.parse import urlsplit
 
 import httpx
@@ -18,13 +17,13 @@ from vlmconsole.engines.effective import EffectiveSettings, Flushed, flags_of
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.launch import LaunchError, Progress, Running
 from vlmconsole.engines.profile import ProfileError, ServerProfile
+from vlmconsole.engines.server_status import ServerStatus
 from vlmconsole.engines.ssh import SshHost
 from vlmconsole.errors import LabError
 from vlmconsole.runs.places import Places
 
 ENGINES: dict[str, ModuleType] = {"mlx": mlx, "sglang": sglang, "vllm": vllm, "openai": openai}
 NAMES = {"mlx": "mlx-vlm", "sglang": "SGLang", "vllm": "vLLM", "openai": "OpenAI-compatible"}
-State = Literal["stopped", "starting", "ready", "unreachable", "ended"]
 _PORT_TRIES = 3
 
 
@@ -39,32 +38,6 @@ class Ready:
     profile: ServerProfile
     started_here: bool
     """True when this call started it; False when it ran already."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStatus:
-    """How a server is. `why` says in words what "stopped", "ended" or "unreachable" came from. since: wall clock, s."""
-
-    name: str
-    state: State
-    why: str = ""
-    base_url: str = ""
-    pid: int | None = None
-    since: float | None = None
-    log: str | None = None
-    answered: bool = False
-    """Whether something answered there, be it with an error."""
-
-    @property
-    def amiss(self) -> bool:
-        """Whether a server that was started, or answers, is not well; one that nobody started is just not there."""
-        there = self.answered or self.pid is not None or self.since is not None
-        return self.state == "ended" or (self.state == "unreachable" and there)
-
-    @property
-    def word(self) -> str:
-        """The state as a person is told it."""
-        return "not reachable" if self.state == "unreachable" and not self.amiss else self.state
 
 
 def launched_here(profile: ServerProfile) -> bool:

@@ -17,6 +17,7 @@ from vlmconsole.engines.chat import Answer, ChatClient
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.runs.words import many
 from vlmconsole.vision.images import Picture, open_picture
 
 TEXT = "LOCAL TEST 42"
@@ -108,7 +109,7 @@ def judge(picture: Picture, asked: list[tuple[Check, Answer]]) -> Verdict:
         return replace(unreachable(samples[0]["error"] or "no answer"), samples=samples)
     broken = [f"{s['name']}: {s['error'] or 'no words'}" for s in samples if not s["usable"]]
     blind = [s["name"] for s in samples if s["sight"] == "different"]
-    why = {"reachable": f"{len(samples)} requests sent"}
+    why = {"reachable": f"{many(len(samples), 'request')} sent"}
     if broken:
         why["usable"] = "; ".join(broken)
     elif blind:

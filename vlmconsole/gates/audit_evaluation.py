@@ -18,6 +18,7 @@ from vlmconsole.gates.samples import Sample, Side, prompt_hash, read_side
 from vlmconsole.gates.trained import Freezing, first_step
 from vlmconsole.gates.verdict import judge
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.words import many
 
 SIDES = ("before", "after")
 #: by the end of a scorer's name in the plan; TextVQA's is checked against the official vectors by the tests instead
@@ -144,7 +145,7 @@ def _pictures(sides: list[Side], shelves: Shelves, plan: Plan | None) -> Finding
                 wrong.append(f"{side.name}: {sample.id} has the truth {sample.truth}, its dataset says {row.truth}")
     if not n and not wrong:
         return Finding("samples", "not verifiable", "there are no samples")
-    return finding("samples", f"{n} answers about the pictures, questions and truths of their datasets", wrong)
+    return finding("samples", f"{many(n, 'answer')} about the pictures, questions and truths of their datasets", wrong)
 
 
 def _pairs(sides: list[Side]) -> Finding:
@@ -155,7 +156,7 @@ def _pairs(sides: list[Side]) -> Finding:
         for key, what in (("picture_sha256", "picture"), ("prompt_sha", "question"), ("truth", "truth")):
             if getattr(first[i], key) != getattr(second[i], key):
                 wrong.append(f"{i}: another {what} before than after")
-    return finding("pairs", f"{len(first)} pictures, each answered before and after", wrong)
+    return finding("pairs", f"{many(len(first), 'picture')}, each answered before and after", wrong)
 
 
 def _tensors(sides: list[Side]) -> Finding:
@@ -182,7 +183,9 @@ def _tensors(sides: list[Side]) -> Finding:
     ]
     if not told and not wrong:
         return Finding("input tensors", "not verifiable", "the server keeps its input tensors to itself")
-    return finding("input tensors", f"{len(told)} pairs, each with the same input tensor before and after", wrong)
+    return finding(
+        "input tensors", f"{many(len(told), 'pair')}, each with the same input tensor before and after", wrong
+    )
 
 
 def _scores(sides: list[Side], plan: Plan | None) -> Finding:
@@ -204,7 +207,7 @@ def _scores(sides: list[Side], plan: Plan | None) -> Finding:
     more = f"; {others} of another scorer not" if others else ""
     if not n and not wrong:
         return Finding("scores", "not verifiable", "no sample has a scorer that is written twice here")
-    return finding("scores", f"{n} answers scored again from the rules{more}", wrong)
+    return finding("scores", f"{many(n, 'answer')} scored again from the rules{more}", wrong)
 
 
 def _marker(sample: Sample, scorer: str | None) -> Callable[[Any, str], Any] | None:

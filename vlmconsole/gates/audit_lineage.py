@@ -118,5 +118,5 @@ def _drawn(
     drawn = Counter((source, rows[at].sha256) for at in rng.sample(range(len(rows)), int(part["count"])))
     there = Counter({key: n for key, n in replayed.items() if key[0] == source})
     if drawn != there:
-        wrong.append(f"{split}: {sum((there - drawn).values())} pictures replayed of {source} are not the drawn ones")
+        wrong.append(f"{split}: not the drawn pictures of {source} are replayed: {sum((there - drawn).values())}")
     return wrong

@@ -22,6 +22,7 @@ from vlmconsole.counting.labels import unreadable
 from vlmconsole.counting.pixels import SURE, Found, find_objects
 from vlmconsole.counting.splits import PictureIndex
 from vlmconsole.runs.conditions import canonical_json
+from vlmconsole.runs.words import many
 
 Tick = Callable[[str], None]
 READERS = ("train", "dev")  # roles of splits that a training has looked at
@@ -170,7 +171,7 @@ def isolation(shelves: Shelves, rows: Iterable[tuple[str, str, str]], role: str,
         if bad:
             leaks.append(f"{uid} is the same picture as {bad[0]}")
     sets = len(shelves.manifests)
-    good = f"{n} pictures, none in a {' or '.join(forbidden)} split of {sets} dataset{'s' * (sets != 1)}"
+    good = f"{many(n, 'picture')}, none in a {' or '.join(forbidden)} split of {sets} dataset{'s' * (sets != 1)}"
     return finding(f"isolation: {what}", good, leaks)
 
 
@@ -198,11 +199,11 @@ class _Inspector:
         good = {
             "identity": f"digest {digest_of(self.manifest)[:12]}…"
             + ("" if expected is None else ", the one that is named"),
-            "hashes": f"{n} pictures: file bytes and pixels as in the manifest; every file as it was made",
+            "hashes": f"{many(n, 'picture')}: file bytes and pixels as in the manifest; every file as it was made",
             "labels": f"{self.looked} pictures: their pixels show what their truth says",
             "non-overlap": f"{self.looked} pictures: every area is one whole shape, and listed ones lie apart",
             "visibility": f"{self.looked} pictures: every listed object is seen where it is listed, and no other",
-            "truth's place": f"{n} rows: no truth inside a picture file or a question",
+            "truth's place": f"{many(n, 'row')}: no truth inside a picture file or a question",
             "coverage": "every combination of counts as often as the recipe says",
         }
         found = [finding(f"{self.name}: {key}", text, self.wrong[key]) for key, text in good.items()]

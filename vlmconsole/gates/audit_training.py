@@ -19,6 +19,7 @@ from vlmconsole.gates.audit_weights import AuditWeightsError, audit_change, tens
 from vlmconsole.gates.ledger import Chain, sha256_file
 from vlmconsole.gates.trained import earlier_attempts, first_step
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.words import many
 
 END = "<|im_end|>"
 
@@ -137,7 +138,7 @@ def _gradients(run: RunFolder) -> Finding:
             wrong.append(f"step {number}: the gradient is zero")
     if not lines:
         return Finding("gradients", "not verifiable", "training.jsonl is missing or empty")
-    return finding("gradients", f"{len(lines)} steps in order, each with a finite loss and a gradient", wrong)
+    return finding("gradients", f"{many(len(lines), 'step')} in order, each with a finite loss and a gradient", wrong)
 
 
 def _finite(value: Any) -> bool:
@@ -264,7 +265,7 @@ def audit_policy(run: RunFolder, base: Path | None) -> list[Finding]:
             where = f"step {line.get('step')} {line.get('uid')}"
             wrong.append(f"{where}: reward {line.get('reward')}, its answer gives {float(mark.reward):g}")
         groups[line.get("step"), line.get("group", line.get("uid"))].append(line)
-    rewards = finding("rewards", f"{n} answers scored again", wrong) if n else None
+    rewards = finding("rewards", f"{many(n, 'answer')} scored again", wrong) if n else None
     wrong = []
     for (step, uid), lines in groups.items():
         wrong += [f"step {step} {uid}: {text}" for text in _advantages(lines)]
@@ -301,4 +302,4 @@ def _policy_steps(run: RunFolder) -> Finding:
     moved = sum(float(line.get("grad_norm") or 0.0) > 0 for line in lines)
     if not moved:
         wrong.append("no step had a gradient")
-    return finding("gradients", f"{len(lines)} steps in order, {moved} with a gradient", wrong)
+    return finding("gradients", f"{many(len(lines), 'step')} in order, {moved} with a gradient", wrong)

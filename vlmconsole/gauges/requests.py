@@ -12,6 +12,7 @@ from vlmconsole.gauges.feed import Finished, RequestFeed
 from vlmconsole.gauges.figures import Batch, Figure, SourceError
 from vlmconsole.gauges.followed import ChatAnswers, RunningJobs
 from vlmconsole.gauges.prometheus import Scrape
+from vlmconsole.runs.words import many
 
 
 class OwnRequests:
@@ -83,7 +84,9 @@ class OwnRequests:
         note = f"last {now[1]:.0f} s; {mean[1]:.0f} s mean {mean[0] / mean[1]:.1f} tok/s"
         note += "; tokens are counted when an answer ends"
         unknown = sum(1 for request in finished if request.output_tokens is None)
-        return Figure(now[0] / now[1], note=note + (f"; {unknown} answers told no token count" if unknown else ""))
+        return Figure(
+            now[0] / now[1], note=note + (f"; {many(unknown, 'answer')} told no token count" if unknown else "")
+        )
 
     def close(self) -> None:
         self._chats.close()

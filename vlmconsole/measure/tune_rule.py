@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vlmconsole.measure.tune import SAMPLED, Rule, Value
+from vlmconsole.runs.words import many
 
 #: the rule in words, frozen with its numbers
 STEPS = (
@@ -101,7 +102,7 @@ def fault(cell: Measured, rule: Rule) -> str:
         return f"inconsistent: finish reason {said}, not {want.finish_reason}"
     if cell.n < cell.planned or cell.output_tokens != want.output_tokens:
         if cell.set_aside:
-            return f"inconsistent: {cell.set_aside} answers had not exactly {want.output_tokens} tokens"
+            return f"inconsistent: {many(cell.set_aside, 'answer')} had not exactly {want.output_tokens} tokens"
         if cell.n < cell.planned:
             return f"only {cell.n} of {cell.planned} requests counted"
         return f"inconsistent: {cell.output_tokens} tokens of output, not exactly {want.output_tokens}"

@@ -23,7 +23,8 @@ from vlmconsole.engines.launch import LaunchError, Progress
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ProfileError, ServerProfile, load_profiles
 from vlmconsole.engines.selected import SelectedAdapter
-from vlmconsole.engines.servers import Ready, ServerStatus
+from vlmconsole.engines.server_status import ServerStatus
+from vlmconsole.engines.servers import Ready
 from vlmconsole.errors import LabError
 from vlmconsole.queue import process
 from vlmconsole.queue.model import Job

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from vlmconsole.runs.words import of_many
+
 WINDOW = 120.0  # seconds of progress that the present speed is taken from
 SHORTEST = 1.0  # seconds: below this span two points say nothing about speed
 
@@ -72,9 +74,7 @@ class Progress:
 
     def counted(self) -> str:
         """``training: 738 of 1152 steps``, in plain words: how far its phase is."""
-        unit = self.unit if not self.unit or self.unit.endswith("s") else f"{self.unit}s"
-        of = f" of {self.total:g}" if self.total is not None else ""
-        return f"{f'{self.phase}: ' if self.phase else ''}{self.done:g}{of} {unit}".rstrip()
+        return f"{f'{self.phase}: ' if self.phase else ''}{of_many(self.done, self.total, self.unit)}"
 
 
 class Pace:

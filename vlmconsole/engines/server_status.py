@@ -1,0 +1,36 @@
+"""How a server is, in one record that commands and screens read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["stopped", "starting", "ready", "unreachable", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """How a server is. `why` says in words what "stopped", "ended" or "unreachable" came from. since: wall clock, s.
+
+    answered: something is there, be it with an error.
+    """
+
+    name: str
+    state: State
+    why: str = ""
+    base_url: str = ""
+    pid: int | None = None
+    since: float | None = None
+    log: str | None = None
+    answered: bool = False
+
+    @property
+    def amiss(self) -> bool:
+        """Whether a server that was started, or answers, is not well; one that nobody started is just not there."""
+        there = self.state == "unreachable" and (self.answered or (self.pid or self.since) is not None)
+        return self.state == "ended" or there
+
+    @property
+    def word(self) -> str:
+        """The state as a person is told it."""
+        return "not reachable" if self.state == "unreachable" and not self.amiss else self.state
