@@ -7,8 +7,9 @@ GRPO: 4 questions × 4 answers of up to 64 tokens, the whole language half train
 step, a rank-8 language LoRA, the answer's tokens supervised. A step lasts from the end of the step before to its own
 end, so that reading, drawing up, sampling and scoring are in it on both sides; writing down is off on both sides.
 
-One JSON line comes out: every step's seconds, the median of those after the warm-up, bytes that were resident when all
-was ready and at the peak, and what tells that the work was the same (the first losses of SFT, the answers' lengths).
+One JSON line comes out: every step's seconds (of the clock and of CPU), the median of those after the warm-up, bytes
+that were resident when all was ready and at the peak, and what tells that the work was the same (the first losses of
+SFT, the answers' lengths).
 """
 
 from __future__ import annotations
@@ -50,19 +51,22 @@ def resident(line: str) -> int:
 
 
 class Watch:
-    """Seconds from the end of each step to the end of the next; the first counts from `start`."""
+    """Seconds from the end of each step to the end of the next, of the clock and of this process's CPU."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
-        self.last, self.ready_bytes = 0.0, 0
+        self.cpu: list[float] = []  # other work on the machine hardly changes these
+        self.last, self.last_cpu, self.ready_bytes = 0.0, 0.0, 0
 
     def start(self) -> None:
-        self.ready_bytes, self.last = resident("VmRSS"), time.perf_counter()
+        self.ready_bytes = resident("VmRSS")
+        self.last, self.last_cpu = time.perf_counter(), time.process_time()
 
     def step(self) -> None:
-        now = time.perf_counter()
+        now, cpu = time.perf_counter(), time.process_time()
         self.seconds.append(now - self.last)
-        self.last = now
+        self.cpu.append(cpu - self.last_cpu)
+        self.last, self.last_cpu = now, cpu
 
     def tell(self, arm: str, warm_up: int, **more: Any) -> None:
         counted = sorted(self.seconds[warm_up:])
@@ -75,6 +79,7 @@ class Watch:
             "ready_bytes": self.ready_bytes,
             "peak_bytes": resident("VmHWM"),
             "steps_s": [round(value, 4) for value in self.seconds],
+            "steps_cpu_s": [round(value, 4) for value in self.cpu],
             **more,
         }
         print(json.dumps(record))

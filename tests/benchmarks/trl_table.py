@@ -55,12 +55,14 @@ def measure(arm: str, python: str, steps: int, warm_up: int) -> dict[str, Any]:
 def line(task: str, side: str, taken: list[dict[str, Any]], warm_up: int) -> str:
     """One row: the median of all counted steps of all rounds, each round's own median, the largest memory."""
     steps = [value for one in taken for value in one["steps_s"][warm_up:]]
+    cpu = [value for one in taken for value in one["steps_cpu_s"][warm_up:]]
     rounds = ", ".join(f"{one['median_s']:.3f}" for one in taken)
     peak, ready = (max(one[key] for one in taken) / MIB for key in ("peak_bytes", "ready_bytes"))
     tokens = taken[0].get("answer_tokens")
     work = f"{tokens} tokens an answer" if tokens else f"first loss {taken[0]['losses'][0]:.4f}"
     return (
-        f"| {task} | {side} | {len(steps)} | {statistics.median(steps):.3f} s | {rounds} | {peak:.0f} MiB "
+        f"| {task} | {side} | {len(steps)} | {statistics.median(steps):.3f} s | {rounds} "
+        f"| {statistics.median(cpu):.3f} s | {peak:.0f} MiB "
         f"| {peak - ready:.0f} MiB | {work} |"
     )
 
@@ -84,8 +86,10 @@ def main() -> None:
     if asked.json:
         asked.json.write_text(json.dumps(records, indent=1), encoding="utf-8")
     version = records["trl-sft"][0]["trl"]
-    print("| work | whose | n | median step | each round | peak RSS | of it in the steps | the same work |")
-    print("|---|---|--:|--:|---|--:|--:|---|")
+    print(
+        "| work | whose | n | median step | each round | CPU a step | peak RSS | of it in the steps | the same work |"
+    )
+    print("|---|---|--:|--:|---|--:|--:|--:|---|")
     for task, (own, other) in PAIRS.items():
         print(line(task, "ours", records[own], asked.warm_up))
         print(line(task, f"TRL {version}", records[other], asked.warm_up))
