@@ -1,6 +1,8 @@
 """How far the whole job is, where it has several phases: one bar that never starts again."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.data import DRAWN, EXAMINED, course
 
 from vlmconsole.cli.follow import Follower, said
+from vlmconsole.queue import process
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import views
@@ -129,6 +132,9 @@ def test_run_exits_0_where_the_gates_failed_and_says_who_gives_the_verdict(
     preset.write_text('kind = "job_kinds:JUDGED"\n')
     words = [sys.executable, "-m", "vlmconsole", "--home", str(tmp_path / "home"), "run", str(preset)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    supervisor = process.running(Places(tmp_path / "home"))
+    if supervisor is not None:  # it would wait a while for more
+        os.kill(int(supervisor["pid"]), signal.SIGTERM)
     assert done.returncode == 0, done.stderr
     run = next((tmp_path / "home" / "runs").iterdir()).name
     last = done.stdout.rstrip().splitlines()[-1]

@@ -27,7 +27,7 @@ values |= st.sampled_from(["[]", "{}", "[7]", '["cpu"]', '{"retries": "x"}', "Na
 
 @given(st.sampled_from(HOSTILE) | paths | paths.map(lambda tail: f"/nowhere/lab/runs/{tail}"))
 @example(GOOD)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_job_never_names_a_run_folder_outside_its_lab(named: str) -> None:
     job = job_of(run=named)
     if job.run is None:
@@ -50,7 +50,7 @@ def test_which_run_folders_are_refused_and_which_are_not(tmp_path: Path) -> None
 
 
 @given(st.dictionaries(st.sampled_from(sorted([*READERS, "run"])), values, max_size=4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_row_is_read_and_what_is_wrong_is_named(columns: dict[str, Any]) -> None:
     job = job_of(**columns)
     hints = get_type_hints(Job)
