@@ -276,7 +276,7 @@ def test_a_newer_bundled_model_is_no_fault_of_an_older_run_and_a_changed_base_is
     # And an evaluation whose base was exchanged under its name.
     conditions = lab.run.read_json("conditions.json")
     lab.run.write_json("conditions.json", {s: {**c, "model_sha256": "a" * 64} for s, c in conditions.items()})
-    assert "it answered with aaaaaaaaaaaa…" in wrong(audit(lab.run, lab.places))["base model"]
+    assert "it answered with aaaaaaaaaaaa…" in wrong(audit(lab.run, lab.places))["evaluated base"]
 
 
 # ── what is missing ────────────────────────────────────────────────────────────────────────────────────────────

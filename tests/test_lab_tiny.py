@@ -29,6 +29,7 @@ PARTS = {
     "repair-1-mini": '{ group = "regular", low = 0, high = 5, every = 1 }, { replay = "sft-mini:train", count = 4 }',
     "repair-2-mini": '{ group = "high", low = 8, high = 9, every = 8 }, { replay = "repair-1-mini:train", count = 8 }',
     "stress-mini": '{ group = "high", low = 8, high = 8, count = 1 }',
+    "grpo-mini": '{ group = "regular", low = 0, high = 3, count = 1 }',
 }
 RECIPE = """
 name = "{name}"
@@ -103,7 +104,7 @@ def changes(folder: Path) -> list[str]:
         (folder / f"{name}.toml").write_text(RECIPE.format(name=name, seed=70 + number, train=train))
     (folder / "mini.toml").write_text(PLAN)
     start, end = PLAN.index("[data]"), PLAN.index("[seeds]")
-    alone = '[data]\nrecipes = ["stress-mini"]\n[generations]\nevaluation = 32\n'
+    alone = '[data]\nrecipes = ["stress-mini", "grpo-mini"]\n[generations]\nevaluation = 32\n'
     (folder / "stress.toml").write_text(PLAN[:start] + alone + PLAN[end:])
     found = ["main.requests=2", "main.warm_up=1", "tune.requests=2", "tune.warm_up=1", "tune.grid.max_num_seqs=[4]"]
     found += ["cache-text.pairs=2", "cache-picture.pairs=2", "base.limit=4", "grpo-30.steps=2"]
@@ -113,16 +114,16 @@ def changes(folder: Path) -> list[str]:
         found += [f"{step}.checkpoint_every=2"]
     for step, name in (("judge-sft", "sft-mini"), ("judge-1", "repair-1-mini"), ("judge-2", "repair-2-mini")):
         found += [f"{step}.data=['{name}']", f"{step}.diagnostic={name}:train"]
-    found += [f"{step}.data=['stress-mini']" for step in ("stress", "eval-grpo-3", "eval-grpo-30")]
+    found += ["stress.data=['stress-mini']", "eval-grpo-3.data=['grpo-mini']", "eval-grpo-30.data=['grpo-mini']"]
     made = {
         "sft": "sft-mini",
         "1": "repair-1-mini",
         "2": "repair-2-mini",
         "stress": "stress-mini",
-        "grpo": "stress-mini",
+        "grpo": "grpo-mini",
     }
     for step, name in made.items():
-        plan = folder / ("stress.toml" if name == "stress-mini" else "mini.toml")
+        plan = folder / ("stress.toml" if step in ("stress", "grpo") else "mini.toml")
         found += [f"freeze-{step}.plan={plan}", f"freeze-{step}.data=['{folder / name}.toml']"]
     found.append(f"freeze-sft.limits=['{folder / 'mini.toml'}']")
     return found

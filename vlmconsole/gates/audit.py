@@ -152,11 +152,11 @@ def _evaluated_base(run: RunFolder) -> list[Finding]:
     said = before.get("model_sha256") if isinstance(before, dict) else None
     if spec.get("before_model") or spec.get("backend") == "server" or not said:
         return []  # a whole model is checked as one; a server's lies elsewhere
-    other = other_base(str(spec.get("base") or ""), said, "it answered with")
-    return [other or Finding("base model", "ok", f"before answered with {str(said)[:12]}…, as it is here")]
+    other = other_base(str(spec.get("base") or ""), said, "it answered with", "evaluated base")
+    return [other or Finding("evaluated base", "ok", f"before answered with {str(said)[:12]}…, as it is here")]
 
 
-def other_base(name: str, said: Any, did: str) -> Finding | None:
+def other_base(name: str, said: Any, did: str, title: str = "base model") -> Finding | None:
     """Whether the base of that name is another one here than was used; None when it is the same, or not here at all.
 
     The bundled model comes with the program: a newer one is no fault of the run. Any other was changed.
@@ -169,13 +169,13 @@ def other_base(name: str, said: Any, did: str) -> Finding | None:
     try:
         now = weights_hash(folder)
     except AuditWeightsError as error:
-        return Finding("base model", "not verifiable", str(error))
+        return Finding(title, "not verifiable", str(error))
     if now == said:
         return None
     text = f"{now[:12]}… is here, {did} {said[:12]}…"
     if is_bundled(name):
-        return Finding("base model", "not verifiable", f"another bundled model came with the program since: {text}")
-    return finding("base model", "", [f"{folder.name} was changed: {text}"])
+        return Finding(title, "not verifiable", f"another bundled model came with the program since: {text}")
+    return finding(title, "", [f"{folder.name} was changed: {text}"])
 
 
 def _ledger(ledger: Ledger, chain: Chain, runs: list[RunFolder]) -> list[Finding]:
