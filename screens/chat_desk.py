@@ -285,6 +285,7 @@ class ChatDesk(Screen[None]):
     def leave_composer(self) -> None:
         """From typing to reading; from reading back to the messages."""
         if isinstance(self.focused, Question) or not self.typing:
+            self.set_focus(None)  # now: `focus` comes after keys that wait already
             self.go_to_pane(1)
         else:
             self.listing.focus()

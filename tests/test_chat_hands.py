@@ -87,9 +87,10 @@ async def test_the_palette_holds_every_key_of_the_table(tmp_path: Path) -> None:
 async def test_a_slow_line_is_spared_movement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(textual.screen, "UPDATE_PERIOD", textual.screen.UPDATE_PERIOD)
     paint_rarely()
-    (tmp_path / "config.toml").write_text("slow_link = true\n")
     async with chat_server() as server:
         profile_file(tmp_path, server.port)
+        config = tmp_path / "config.toml"
+        config.write_text("slow_link = true\n" + config.read_text())
         async with console(tmp_path) as (pilot, _):
             assert pilot.app.animation_level == "none"
             assert pilot.app.screen._update_timer._interval == 1 / SLOW_FPS

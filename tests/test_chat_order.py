@@ -14,6 +14,7 @@ from test_chat_screen import answered, ask, console, picture, until
 from textual import events
 from vlmconsole.screens import chat_ask, table
 from vlmconsole.screens.link import ServerLink
+from vlmconsole.screens.widgets.dialogs import Form
 from vlmconsole.screens.widgets.field import Field
 
 from vlmconsole.engines.profile import load_profiles
@@ -25,7 +26,7 @@ BURST = ("a", "b", "backspace", "c", "ctrl+u", "d", "left", "e")  # in this orde
 def burst(app: Any, keys: tuple[str, ...]) -> None:
     """Keys as a slow line delivers them: all at once, none waiting for the one before."""
     for key in keys:
-        app.post_message(events.Key(key, key if len(key) == 1 else None))
+        app.post_message(events.Key(key, "]" if key == "right_square_bracket" else key if len(key) == 1 else None))
 
 
 def notice(screen: Any) -> str:
@@ -42,6 +43,19 @@ async def test_keys_of_a_burst_work_in_their_order(tmp_path: Path) -> None:
             field = screen.conversations.query_one(Field)
             burst(pilot.app, BURST)
             await until(lambda: field.value == "ed")
+
+
+async def test_a_letter_close_behind_esc_is_a_command_and_no_text(tmp_path: Path) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            burst(pilot.app, ("h", "i", "escape", "s"))
+            await until(lambda: isinstance(pilot.app.screen, Form))
+            assert screen.composer.question.text == "hi"
+            await pilot.press("escape", "i")
+            burst(pilot.app, ("x", "escape", "right_square_bracket"))
+            await until(lambda: screen.pane == 2)
+            assert screen.composer.question.text == "hix" and screen.focused is screen.why
 
 
 async def test_what_is_typed_after_a_paste_comes_after_it_and_soon(tmp_path: Path) -> None:

@@ -99,6 +99,18 @@ async def test_a_pasted_path_is_asked_about_in_tmux(tmp_path: Path, tmux: Tmux, 
         assert tmux.screen().split()[:2] == ["ended", "0"]  # the terminal's own line editing is back
 
 
+async def test_the_screen_is_drawn_where_errors_go_to_a_file(tmp_path: Path, tmux: Tmux) -> None:
+    home = tmp_path / "home"
+    async with chat_server() as server:
+        profile_file(home, server.port)
+        console = f"{sys.executable} -m vlmconsole --home {home} 2>{tmp_path / 'log'}; echo ended; sleep 60"
+        tmux.run("new-session", "-d", "-x", "80", "-y", "24", console)
+        await tmux.shows("ready")
+        tmux.keys("Escape", "q")  # in one burst, as tmux hands them on
+        await tmux.shows("ended")
+        assert (tmp_path / "log").read_text() == ""
+
+
 async def test_a_closed_terminal_ends_the_console_and_keeps_the_answer(tmp_path: Path, tmux: Tmux) -> None:
     home = tmp_path / "home"
     async with chat_server(Say(["word "] * 500, gap=0.05)) as server:

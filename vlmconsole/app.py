@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -231,6 +232,9 @@ def _run(lab: Lab) -> int:
 
         ChatStore(lab.places.chats, lab.places.pictures).close()
     tame_pastes()
+    if sys.__stderr__ is None or (not sys.__stderr__.isatty() and sys.stdout.isatty()):
+        # Textual draws on standard error: with `2>log` nobody would see it.
+        setattr(sys, "__stderr__", sys.__stdout__)  # noqa: B010 - it is marked final
     if lab.settings.slow_link:
         paint_rarely()
     app = ConsoleApp(lab, drawing=drawing_for(lab.settings.pictures))

@@ -61,6 +61,17 @@ class Question(InOrder, TextArea):
             await asyncio.wait_for(pasted.taken.wait(), PASTE_WAIT)
 
     async def _on_key(self, event: events.Key) -> None:
+        if self.app.focused is not self:
+            # It came while an Esc before it was under way: it belongs to what has the focus now.
+            event.prevent_default()
+            event.stop()
+            self.app.post_message(events.Key(event.key, event.character))
+            return
+        if event.key == "escape":  # at once: a key close behind it must find the focus moved
+            event.prevent_default()
+            event.stop()
+            await self.app.run_action("leave", self.screen)
+            return
         if event.character and not event.is_printable and unicodedata.category(event.character) == "Zs":
             # A blank of another kind (Alt+Space of a Mac, a full-width space, those in names of screenshots) is no
             # printable character to Python, so that a TextArea would drop it.
