@@ -120,7 +120,8 @@ class RunsScreen(RunsDesk):
                 return
             chosen.append(side)
             alike = side.name.removeprefix(f"{name}:")
-        self.app.push_screen(ComparisonSheet(*chosen))
+        first, second = chosen
+        self.app.push_screen(ComparisonSheet(first, second))
 
     async def _compare_trainings(self, names: list[str]) -> bool:
         """Two trainings, or why a training is compared with nothing else; False where there is none."""
