@@ -44,11 +44,11 @@ class Sixels:
         return f'\x1bP0;1;0q"1;1;{width};{height}{colours}{bands.decode("ascii")}\x1b\\'
 
 
-def _used(pixels: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _used(pixels: np.ndarray) -> np.ndarray:
     return np.flatnonzero(np.bincount(pixels.ravel(), minlength=COLOURS))
 
 
-def _band(pixels: np.ndarray) -> bytes:  # type: ignore[type-arg]
+def _band(pixels: np.ndarray) -> bytes:
     """At most six rows of pixels, colour after colour over the same place."""
     used = _used(pixels)
     places = np.zeros(COLOURS, dtype=np.uint8)
