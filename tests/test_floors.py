@@ -35,7 +35,7 @@ MAPPED = {
 HEAVY = {"torch", "transformers", "peft", "mlx", "mlx_vlm", "verl", "ray"}
 #: The inside of a job's run: imported by its kind only when it runs, so these may import training/ at their head.
 IN_A_RUN = {"jobs.sft_run", "jobs.sft_dev"}
-SCREEN_ONLY = {"textual", "textual_image", "textual_plot", "plotext"}
+SCREEN_ONLY = {"textual", "textual_plot", "plotext"}
 
 
 def shipped() -> list[tuple[str, Path]]:

@@ -101,7 +101,7 @@ def _open_console() -> int:
     try:
         from vlmconsole.app import run_console
     except ModuleNotFoundError as missing:
-        if (missing.name or "").split(".")[0] not in {"textual", "textual_image", "textual_plot"}:
+        if (missing.name or "").split(".")[0] not in {"textual", "textual_plot"}:
             raise
         raise Failure(
             f"The console's screens are not installed here (module {missing.name} is missing).",
