@@ -160,6 +160,47 @@ class Stage:
         return round(recipe.question_steps * self.longer)
 
 
+ALL = Stage(
+    "all",
+    0.3,
+    1.0,
+    0.15,
+    (2, 2, 3),
+    (1, 4),
+    (2, 2, 3, 3, 4),
+    ("colour", "colour", "yes_no", "yes_no"),
+    (
+        ("colour", 5),
+        ("larger", 8),
+        ("extreme", 4),
+        ("size", 4),
+        ("yes_no", 5),
+        ("shape", 2),
+        ("how_many", 4),
+        ("describe", 4),
+        ("outside", 1),
+    ),
+    echoes=2,
+    said=2,
+    lone=2,
+    counts=4,
+    longer=2.0,
+    colours=2.0,
+    eyes=False,
+)
+# To compare two things is learnt as colours were: for a while almost nothing else.
+SIZED = (("larger", 4), ("extreme", 3), ("size", 2), ("colour", 1))
+MIXED = (
+    ("colour", 5),
+    ("larger", 8),
+    ("extreme", 5),
+    ("size", 2),
+    ("yes_no", 8),
+    ("shape", 2),
+    ("how_many", 4),
+    ("describe", 3),
+    ("outside", 1),
+)
 STAGES = (
     Stage("questions", 0.9, 1.3, 0.15, (1, 1, 1, 2, 2, 3), (3, 10), (1, 1, 2, 2, 3, 4), said=2, lone=3),
     # What colour has that shape: the last token has to learn to look at the words first. Nothing else for a while.
@@ -182,52 +223,9 @@ STAGES = (
         colours=3.0,
         eyes=False,
     ),
-    Stage(
-        "all",
-        0.3,
-        1.0,
-        0.15,
-        (2, 2, 3),
-        (1, 4),
-        (2, 2, 3, 3, 4),
-        ("colour", "colour", "yes_no", "yes_no"),
-        (
-            ("colour", 5),
-            ("larger", 8),
-            ("extreme", 4),
-            ("size", 4),
-            ("yes_no", 5),
-            ("shape", 2),
-            ("how_many", 4),
-            ("describe", 4),
-            ("outside", 1),
-        ),
-        echoes=2,
-        said=2,
-        lone=2,
-        counts=4,
-        longer=2.0,
-        colours=2.0,
-        eyes=False,
-    ),
-)
-# To compare two things is learnt as colours were: for a while almost nothing else.
-SIZED = (("larger", 4), ("extreme", 3), ("size", 2), ("colour", 1))
-MIXED = (
-    ("colour", 5),
-    ("larger", 8),
-    ("extreme", 5),
-    ("size", 2),
-    ("yes_no", 8),
-    ("shape", 2),
-    ("how_many", 4),
-    ("describe", 3),
-    ("outside", 1),
-)
-STAGES = (
-    *STAGES,
-    replace(STAGES[-1], name="sizes", crowds=0.0, fewest=0.0, shares=SIZED, echoes=1, lone=1, counts=1, longer=1.0),
-    replace(STAGES[-1], name="rest", crowds=0.2, shares=MIXED, echoes=1, lone=1, longer=1.4, rate=0.8),
+    ALL,
+    replace(ALL, name="sizes", crowds=0.0, fewest=0.0, shares=SIZED, echoes=1, lone=1, counts=1, longer=1.0),
+    replace(ALL, name="rest", crowds=0.2, shares=MIXED, echoes=1, lone=1, longer=1.4, rate=0.8),
 )
 #: the eyes by themselves once more: before which stage, how many steps for twelve of the first, share of their rate
 LOOKS = {"sharpen": ("names", 5, 0.7), "polish": ("sizes", 4, 0.3)}
