@@ -252,6 +252,30 @@ def test_run_fails_with_code_1_and_the_reason(lab: Path) -> None:
     assert done.returncode == 1 and "exit code 7" in done.stdout and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("mode", ["fine", pytest.param("deaf", marks=pytest.mark.slow)])
+def test_ctrl_c_stops_the_job_though_its_reader_died_of_it(lab: Path, mode: str) -> None:
+    """`vlmconsole run X 2>&1 | tee log`: the terminal's Ctrl-C ends tee as well, so nothing more can be said."""
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        command(lab, "run", "count", "--set", "steps=200", "--set", "seconds=0.02", "--set", f"mode={mode}"),
+        stdout=write, stderr=write, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    os.close(write)
+    deadline = time.monotonic() + 30
+    while not (runs := list((lab / "runs").glob("*/samples.jsonl"))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    run = RunFolder(runs[0].parent)
+    os.close(read)
+    process.send_signal(signal.SIGINT)
+    if mode == "deaf":
+        time.sleep(0.7)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+    process.wait(30)
+    assert run.state()["state"] == "cancelled"
+    assert not processes.alive(run.state()["pid"], run.state()["pid_started"])
+
+
 @pytest.mark.parametrize("mode", ["fine", "deaf"])
 def test_ctrl_c_stops_cleanly_and_a_second_one_kills(lab: Path, mode: str) -> None:
     process = subprocess.Popen(

@@ -90,10 +90,19 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def say(message: str) -> None:
-    """A progress or log line for people: stderr, silent under ``--quiet``."""
+    """A progress or log line for people: stderr, silent under ``--quiet``, and once its reader went away."""
     if not state.quiet:
-        sys.stderr.write(inert(message) + "\n")
-        sys.stderr.flush()
+        try:
+            sys.stderr.write(inert(message) + "\n")
+            sys.stderr.flush()
+        except BrokenPipeError:
+            hush()
+
+
+def hush() -> None:
+    """Say nothing more on stderr: `| tee log` died, of the same Ctrl-C it may be. What is done here must still end."""
+    state.quiet = True
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def print_failure(failure: LabError) -> None:

@@ -14,6 +14,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from vlmconsole.cli.common import hush
 from vlmconsole.runs import pace
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
@@ -30,6 +31,14 @@ class _Left(ProgressColumn):
         return Text("" if left is None else f"{duration(left)} left", style="cyan", no_wrap=True)
 
 
+class _Said(Console):
+    """On stderr; once nobody reads that, silent: rich would end the program, whose job is still to end."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        hush()
+
+
 class Follower:
     """Reads a run's events and shows them on stderr: a live bar in a terminal, now and then a line elsewhere."""
 
@@ -37,7 +46,7 @@ class Follower:
         self.tail = EventTail(run.file("events.jsonl"))
         self.metrics: dict[str, str] = {}
         self.pace = Pace()
-        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        self.console = _Said(stderr=True, quiet=quiet, highlight=False)
         self._live = self.console.is_terminal and not quiet
         self._said = 0.0
         self._bar = Progress(

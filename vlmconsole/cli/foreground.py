@@ -95,11 +95,20 @@ def follow_job(store: Store, number: int, places: Places, *, cancels: bool, time
 
     With ``cancels`` Ctrl-C stops the job cleanly and a second one kills it; else Ctrl-C leaves it alone and is raised.
     """
-    begun, asked = time.monotonic(), 0
+    begun, asked, done = time.monotonic(), 0, 0
     shown = Foreground(store, number, places)
     try:
         while True:
             try:
+                # First the deed, then the word for it: whoever reads may have died of the same Ctrl-C.
+                if asked and not done:
+                    shown.cancel()
+                    done = 1
+                    shown.say("stopping cleanly, what was made is kept (Ctrl-C again kills)")
+                if asked > 1 and done == 1:
+                    shown.kill()
+                    done = 2
+                    shown.say("killed")
                 if shown.round():
                     break
                 if timeout and time.monotonic() - begun > timeout:
@@ -109,12 +118,6 @@ def follow_job(store: Store, number: int, places: Places, *, cancels: bool, time
                 if not cancels:
                     raise
                 asked += 1
-                if asked == 1:
-                    shown.say("stopping cleanly, what was made is kept (Ctrl-C again kills)")
-                    shown.cancel()
-                else:
-                    shown.say("killed")
-                    shown.kill()
     finally:
         shown.close()
     if asked:
