@@ -13,6 +13,7 @@ from judged import PLAN, WRONG, lines_of, plan, right, small_dataset, write_line
 
 from vlmconsole.cli import main
 from vlmconsole.gates.desk import GateDesk
+from vlmconsole.gates.frozen import read_frozen_plan
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
@@ -101,6 +102,36 @@ def test_show_tells_plan_flips_earlier_verdicts_and_claims(lab: Any) -> None:
     assert any("real photos" in line for line in shown["claims"]["may_not"])
     words = lab("gates", "show", run.name).out
     assert "McNemar" in words and "may not" in words and "the tests' own" in words
+
+
+def test_show_of_a_frozen_plan_by_hash_beginning_or_name(lab: Any, tmp_path: Path) -> None:
+    small_dataset(lab.home)
+    mine = tmp_path / "mine.toml"
+    mine.write_text(tomlkit.dumps({**PLAN, "name": "mine"}))
+    bound = lab("gates", "freeze", str(mine), "--data", "small", "--json").json
+    for name in (bound["sha256"][:12], bound["sha256"], "mine"):
+        shown = lab("gates", "show", name, "--json")
+        assert shown.code == 0 and shown.json["sha256"] == bound["sha256"], shown.err
+        assert shown.json["frozen_plan"]["gates"][0]["at_least"] == 0.8
+    words = lab("gates", "show", bound["sha256"][:12]).out
+    assert bound["sha256"] in words and "hollow: partial reward" in words and "≥ 0.8" in words
+    assert "30 pictures of small" in words and f"plan={bound['sha256'][:12]}" in words and "its limits: frozen" in words
+    run = made(lab)
+    lab("gates", "check", run.name)
+    assert f"{run.name}: PASS" in lab("gates", "show", "small-plan").out
+    limits = shown.json["limits_sha256"]
+    assert "not bound" in lab("gates", "show", limits[:12]).out
+    assert lab("gates", "show", "deadbeefdeadbeef").code == 2
+    taken = read_frozen_plan(bound["sha256"][:12], lab.home, Ledger(lab.home / "ledger.jsonl"))  # what --set plan= does
+    assert taken.sha256 == bound["sha256"]
+    Path(bound["path"]).unlink()
+    assert lab("gates", "show", bound["sha256"][:12]).code == 3
+
+
+def test_a_run_without_a_plan_is_not_counted_as_judged(lab: Any) -> None:
+    RunFolder.create(lab.home / "runs", kind="evaluate", preset="bare", spec={}, title="", home=lab.home)
+    checked = lab("gates", "check", "bare")
+    assert checked.code == 3 and checked.out.splitlines()[0].strip() == "CANNOT JUDGE"
 
 
 def test_freeze_a_plan_for_the_lab_then_bound_then_for_a_run(lab: Any, tmp_path: Path) -> None:

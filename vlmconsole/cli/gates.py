@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,13 +9,13 @@ import typer
 
 from vlmconsole.cli import gate_notes
 from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, emit, fail, say, state
+from vlmconsole.cli.gate_plan import base_said, show_plan, when
 from vlmconsole.runs.words import many
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from vlmconsole.gates.listed import Listed
-    from vlmconsole.gates.rules import Plan
     from vlmconsole.gates.trained import Freezing
     from vlmconsole.gates.verdict import Verdict
     from vlmconsole.runs.folder import RunFolder
@@ -79,8 +78,8 @@ def register(app: typer.Typer) -> None:
             if bound
             else f"no pictures yet (recipe {', '.join(chosen.data.recipes)})"
         )
-        text = f"{chosen.name} frozen {_when(frozen.t)}, sha {frozen.sha256[:12]}…, "
-        text += f"{many(len(chosen.gates), 'gate')}, {pictures}, {_base(chosen)}"
+        text = f"{chosen.name} frozen {when(frozen.t)}, sha {frozen.sha256[:12]}…, "
+        text += f"{many(len(chosen.gates), 'gate')}, {pictures}, {base_said(chosen)}"
         emit(value, f"{text}\n{frozen.path}\nAn evaluation is judged by it with --set plan={frozen.sha256[:12]}")
 
     @gates.command("check")
@@ -119,11 +118,21 @@ def register(app: typer.Typer) -> None:
         emit(value, lambda console: _print_list(console, found, chain.broken))
 
     @gates.command("show")
-    def show(run: str = typer.Argument(..., help="A run's name, part of it, or its folder.")) -> None:
-        """The plan, its hash and times, groups with wins and losses, earlier verdicts, and what may be claimed."""
+    def show(
+        run: str = typer.Argument(
+            ..., metavar="RUN|PLAN", help="A run's name, part of it, or its folder; or a frozen plan's hash or name."
+        ),
+    ) -> None:
+        """The plan, its hash and times, groups with wins and losses, earlier verdicts, and what may be claimed.
+
+        Of a frozen plan: its limits, when it was frozen and before which training, its pictures by group.
+        """
         from vlmconsole.gates.ledger import Ledger
         from vlmconsole.gates.trained import freezing_of
 
+        code = show_plan(run)
+        if code is not None:
+            raise typer.Exit(code)
         folder, verdict = _judge(run)
         stands = freezing_of(folder, state.lab.places, verdict.frozen)
         entries = Ledger(state.lab.places.ledger).read().entries
@@ -172,15 +181,6 @@ def _remember(verdict: Verdict, run: RunFolder) -> None:
         say(f"note: this verdict could not be added to the ledger ({error.strerror})")
 
 
-def _base(plan: Plan) -> str:
-    """What is known of the model that the comparison starts from."""
-    return f"base {plan.base_sha256[:12]}…" if plan.base_sha256 else "base not bound"
-
-
-def _when(t: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
-
-
 def _print_verdict(console: Console, verdict: Verdict, stands: Freezing | None) -> None:
     from rich.table import Table
     from rich.text import Text
@@ -189,12 +189,11 @@ def _print_verdict(console: Console, verdict: Verdict, stands: Freezing | None) 
 
     counts = verdict.counts
     console.print(verdict.verdict, style=STYLES[verdict.verdict], end="")
-    console.print(
-        f"  {counts['PASS']} pass · {counts['FAIL']} fail · {counts['CANNOT JUDGE']} cannot judge", markup=False
-    )
+    told = f"  {counts['PASS']} pass · {counts['FAIL']} fail · {counts['CANNOT JUDGE']} cannot judge"
+    console.print(told if verdict.gates else "", markup=False)
     if verdict.plan and verdict.frozen:
         console.print(
-            f"{verdict.plan.name} · frozen {_when(verdict.frozen.t)} · sha {verdict.frozen.sha256[:12]}…", markup=False
+            f"{verdict.plan.name} · frozen {when(verdict.frozen.t)} · sha {verdict.frozen.sha256[:12]}…", markup=False
         )
     if stands:
         style = "yellow" if stands.late else "dim"
@@ -234,14 +233,14 @@ def _print_list(console: Console, found: list[Listed], broken: str | None) -> No
     if not found:
         line("No plan was frozen yet: vlmconsole gates freeze PLAN, or run freeze-gates.")
     for one in found:
-        limits = f" (its limits {_when(one.limits)})" if one.limits is not None else ""
+        limits = f" (its limits {when(one.limits)})" if one.limits is not None else ""
         base = f"base {one.base_sha256[:12]}…" if one.base_sha256 else "base not bound"
         about = (
             f"{many(one.gates, 'gate')}, {many(one.pictures, 'picture')}, {base}"
             if one.pictures
             else f"{many(one.gates, 'gate')}, limits alone"
         )
-        line(f"{one.name}  {one.sha256[:12]}  frozen {_when(one.frozen)}{limits} · {about}")
+        line(f"{one.name}  {one.sha256[:12]}  frozen {when(one.frozen)}{limits} · {about}")
         if one.fault:
             line(f"  ✗ {one.fault}: {one.path}", "bold red")
         for use in one.runs:
@@ -260,7 +259,7 @@ def _print_all(console: Console, verdict: Verdict, stands: Freezing | None, earl
     if verdict.plan:
         console.print(f"\n{verdict.plan.title}", markup=False, soft_wrap=True)
         console.print(f"whose list: {verdict.plan.whose}", markup=False, soft_wrap=True)
-        console.print(f"before: {verdict.plan.before} ({_base(verdict.plan)})", markup=False, soft_wrap=True)
+        console.print(f"before: {verdict.plan.before} ({base_said(verdict.plan)})", markup=False, soft_wrap=True)
     if verdict.measures:
         table = Table(box=None, pad_edge=False)
         for name in ("group", "n", "wins", "losses", "McNemar p", "partial before", "after", "valid"):
@@ -274,4 +273,4 @@ def _print_all(console: Console, verdict: Verdict, stands: Freezing | None, earl
         for line in lines:
             console.print(f"{title}: {line}", markup=False, soft_wrap=True)
     for entry in earlier:
-        console.print(f"{_when(entry['t'])}  {entry['verdict']}  ({entry['gates']})", style="dim", markup=False)
+        console.print(f"{when(entry['t'])}  {entry['verdict']}  ({entry['gates']})", style="dim", markup=False)

@@ -60,16 +60,21 @@ class Listed:
 
 def listed(places: Places, chain: Chain) -> list[Listed]:
     """The plans in the order of their freezing, newest first. Limits stand with the bound plan that came of them."""
+    found = every(places, chain)
+    absorbed = {one.limits_sha256 for one in found}
+    return [one for one in found if one.sha256 not in absorbed or one.runs]
+
+
+def every(places: Places, chain: Chain) -> list[Listed]:
+    """The same with the limits that a bound plan came of, too."""
     frozen: dict[str, list[dict[str, Any]]] = {}
     for entry in chain.entries:
         if entry.get("kind") == "frozen" and (entry.get("run") == PLANS or entry.get("file") == PLAN):
             frozen.setdefault(str(entry["sha256"]), []).append(entry)
     found = [one for sha, entries in frozen.items() if (one := _listed(sha, entries, places, chain)) is not None]
-    absorbed = {one.limits_sha256 for one in found}
-    kept = [one for one in found if one.sha256 not in absorbed or one.runs]
     times = {sha: float(entries[0]["t"]) for sha, entries in frozen.items()}
     return sorted(
-        (Listed(**{**vars(one), "limits": times.get(one.limits_sha256)}) for one in kept), key=lambda one: -one.frozen
+        (Listed(**{**vars(one), "limits": times.get(one.limits_sha256)}) for one in found), key=lambda one: -one.frozen
     )
 
 

@@ -96,6 +96,14 @@ class Gate(_Model):
         return "<=" if self.at_most is not None else (">" if self.above is not None else ">=")
 
     @property
+    def limit_text(self) -> str:
+        """The limit for people: `≥ 80 %`, `≤ 5 points`, `> 0`."""
+        sign = {">=": "≥", "<=": "≤", ">": ">"}[self.sign]
+        if self.metric == "all_correct":
+            return f"{sign} {self.limit * 100:g} %"
+        return f"{sign} {self.limit:g}" + (" points" if self.unit == "points" else "")
+
+    @property
     def unit(self) -> Literal["share", "points"]:
         """Unit of limit, measured value and margin."""
         return "points" if self.metric == "partial_drop" else "share"

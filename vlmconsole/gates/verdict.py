@@ -42,10 +42,7 @@ class Judged:
     @property
     def limit_text(self) -> str:
         """The limit for people: `≥ 80 %`, `≤ 5 points`, `> 0`."""
-        sign = {">=": "≥", "<=": "≤", ">": ">"}[self.gate.sign]
-        if self.gate.metric == "all_correct":
-            return f"{sign} {self.gate.limit * 100:g} %"
-        return f"{sign} {self.gate.limit:g}" + (" points" if self.gate.unit == "points" else "")
+        return self.gate.limit_text
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""

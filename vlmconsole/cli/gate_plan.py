@@ -1,0 +1,102 @@
+"""``vlmconsole gates show PLAN``: a frozen plan by its hash or name: its limits, when it was frozen, its pictures."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vlmconsole.cli.common import CANNOT_JUDGE, USAGE, emit, fail, state
+from vlmconsole.runs.words import many
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vlmconsole.gates.listed import Listed
+    from vlmconsole.gates.rules import Plan
+
+
+def show_plan(name: str) -> int | None:
+    """Show the frozen plan of that hash, its beginning, or its name; None where no plan is meant by it.
+
+    Returns the exit code: 0, or 3 for a plan that is not as it was frozen.
+    """
+    from vlmconsole.gates.frozen import SHORTEST
+    from vlmconsole.gates.ledger import Ledger
+    from vlmconsole.gates.listed import every, listed
+    from vlmconsole.gates.rules import parse_plan
+
+    places = state.lab.places
+    chain = Ledger(places.ledger).read()
+    named = [one for one in listed(places, chain) if one.name == name]
+    if not named and re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", name):
+        named = [one for one in every(places, chain) if one.sha256.startswith(name)]
+        if len(named) > 1:
+            fail(f"{len(named)} frozen plans begin with {name}.", "Give more of the hash.", code=USAGE)
+    if not named:
+        return None
+    one, others = named[0], named[1:]
+    plan = None if one.fault else parse_plan(json.loads(Path(one.path).read_bytes()), one.path)
+    value = {
+        **one.to_json(),
+        "frozen_plan": plan.value() if plan else None,
+        "ledger_broken": chain.broken,
+        "others": [{"sha256": other.sha256, "frozen": other.frozen} for other in others],
+    }
+    emit(value, lambda console: _print(console, one, plan, others, chain.broken))
+    return CANNOT_JUDGE if one.fault or chain.broken else 0
+
+
+def when(t: float) -> str:
+    """A wall time for people, in this machine's zone."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
+
+
+def base_said(plan: Plan) -> str:
+    """What is known of the model that the comparison starts from."""
+    return f"base {plan.base_sha256[:12]}…" if plan.base_sha256 else "base not bound"
+
+
+def _print(console: Console, one: Listed, plan: Plan | None, others: list[Listed], broken: str | None) -> None:
+    from rich.table import Table
+
+    def line(text: str, style: str = "") -> None:
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    line(f"{one.name} · frozen {when(one.frozen)}", "bold")
+    line(f"sha {one.sha256}")
+    if one.limits is not None:
+        line(f"its limits: frozen {when(one.limits)}, sha {one.limits_sha256[:12]}…")
+    if broken:
+        line(f"✗ the ledger is broken: {broken}", "bold red")
+    if one.fault:
+        line(f"✗ {one.fault}: {one.path}", "bold red")
+    for use in one.runs:
+        line(f"{use.run}: {f'{use.verdict} ({use.gates})' if use.verdict else f'not judged yet ({use.state})'}")
+        if use.training:
+            line(f"  {'! ' if use.late else ''}{use.training}", "yellow" if use.late else "")
+    if not one.runs:
+        line("no run was judged by it yet: an evaluation with --set plan=" + one.sha256[:12] + " is")
+    if plan is not None:
+        line(f"\n{plan.title}")
+        line(f"whose list: {plan.whose}")
+        line(f"before: {plan.before_adapter or plan.before} ({base_said(plan)})")
+        gates = Table(box=None, pad_edge=False)
+        for name in ("gate", "limit"):
+            gates.add_column(name, no_wrap=name == "limit")
+        for gate in plan.gates:
+            gates.add_row(gate.name, gate.limit_text)
+        console.print(gates)
+        groups = Table(box=None, pad_edge=False)
+        for name in ("group", "split", "pictures", "by hash"):
+            groups.add_column(name, justify="right" if name in ("pictures", "by hash") else "left")
+        for group in plan.groups:
+            bound = len(plan.data.pictures.get(group.name, ()))
+            groups.add_row(group.name, group.split, str(group.n), str(bound) if bound else "not bound")
+        console.print(groups)
+        line(f"{many(one.pictures, 'picture')} of {', '.join(plan.data.digests or plan.data.recipes)}")
+    line(one.path)
+    for other in others:
+        line(f"another {other.name}: sha {other.sha256[:12]}…, frozen {when(other.frozen)}", "dim")
