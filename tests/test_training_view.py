@@ -15,6 +15,7 @@ from job_queue import lab
 from jobs_console import jobs, seen, settled
 from vlmconsole.jobs.evaluate import KIND as EVALUATE
 from vlmconsole.screens.jobs_desk import ANSWERS, LOG
+from vlmconsole.screens.widgets.job_detail import how_far
 from vlmconsole.screens.widgets.job_rows import state_sign
 from vlmconsole.screens.widgets.picture import PictureView
 from vlmconsole.screens.widgets.train_answers import headline, shown_at, steps_of, tile_text
@@ -175,6 +176,18 @@ def test_a_stall_is_told_against_a_usual_step_and_the_limit(tmp_path: Path) -> N
     assert not stall(done, replace(moving, t=now - 1000), now)
     server = Row(replace(row.job, serves="demo"), "")
     assert not stall(server, replace(moving, t=now - 1000), now)
+
+
+def test_a_done_job_shows_no_unfinished_bar(tmp_path: Path) -> None:
+    places, _ = running(tmp_path / "home", "sft", RECORDED / "grpo")
+    row = row_of(places)
+    part = Progress(10.0, 1184, 1184, "pictures", "", None, phase="making sft-expand-tiny", overall=0.94)
+    assert "94 % of the whole" in str(how_far(row, Told(progress=part)))
+    done = replace(row, job=replace(row.job, state="done"))
+    assert str(how_far(done, Told(progress=part))) == ""
+    assert "100 %" in str(how_far(done, Told(progress=replace(part, overall=None))))
+    failed = replace(row, job=replace(row.job, state="failed"))
+    assert "94 % of the whole" in str(how_far(failed, Told(progress=part))), "how far it came"
 
 
 # -- on the screen -------------------------------------------------------------------------------------------

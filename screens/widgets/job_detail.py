@@ -107,7 +107,7 @@ class JobDetail(VerticalScroll):
         failed = row.job.state in ("failed", "lost")
         self._put("job-cause", _cause(row) if failed or row.job.state == "queued" else Content(""))
         self._put("job-tail", _tail(page) if failed else Content(""))
-        self._put("job-course", _course(row, told))
+        self._put("job-course", how_far(row, told))
         self._put("job-live", course(row, told, now))
         self.curves.show(all_curves(told))
         self._put("job-more", _more(row, more, told))
@@ -143,11 +143,13 @@ def _head(row: Row, told: Told, now: float) -> Content:
     return Content.assemble(*pieces)
 
 
-def _course(row: Row, told: Told) -> Content:
-    """How far it is, or how far it came."""
+def how_far(row: Row, told: Told) -> Content:
+    """How far it is, or how far it came; of a job that is done nothing that looks unfinished."""
     progress = row.progress or told.progress
     if progress is None:
         return Content("")
+    if row.job.state == "done" and progress.share is not None and progress.share < 1:
+        return Content("")  # how far the last phase that told anything came says nothing of a job that is done
     pieces: list[Piece] = ["\n" if row.job.state in ("failed", "lost") else "", *_progress(progress)]
     rate = progress.rate
     if rate and row.job.state == "running":
