@@ -14,6 +14,8 @@ from vlmconsole.cli import main
 from vlmconsole.errors import LabError
 from vlmconsole.measure.compare import COMPARED, compare, compare_runs
 from vlmconsole.measure.compare_sweeps import compare_sweeps
+from vlmconsole.measure.definitions import Distribution
+from vlmconsole.measure.summary import Lag, _lag_verdict
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 
@@ -157,6 +159,32 @@ def test_an_invalid_cell_is_not_compared(tmp_path: Path) -> None:
     comparison, _ = compare_runs(make_run(tmp_path, "a", SUMMARY), make_run(tmp_path, "b", late))
     assert not comparison.comparable
     assert "is INVALID: the client was late." in comparison.sentence()
+
+
+def test_beside_an_invalid_run_no_hint_that_cannot_help(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    late = {**SUMMARY, "valid": False, "invalid_because": "the client was late."}
+    a = make_run(tmp_path, "a", SUMMARY)
+    cases: tuple[tuple[dict[str, Any], int, bool, bool], ...] = (
+        (late, 4, False, False),
+        (late, 8, True, False),
+        (SUMMARY, 8, True, True),
+    )
+    for summary, concurrency, table, hint in cases:
+        b = make_run(tmp_path, "b", summary, client_concurrency=concurrency)
+        with pytest.raises(SystemExit) as left:
+            main(["--home", str(tmp_path), "runs", "compare", str(a.path), str(b.path)])
+        told = capsys.readouterr().out
+        assert left.value.code == 3 and "Not comparable" in told
+        assert ("differs  " in told, "--only client_concurrency" in told) == (table, hint)
+
+
+def test_the_lag_limit_says_where_it_comes_from() -> None:
+    probe = Distribution(n=100, mean=0.01, min=0.0, p50=0.001, p90=0.09, p95=0.1, p99=0.12, max=0.2)
+    long = _lag_verdict(Lag(probe, None), 0.02, 1.38438)
+    source = "2 % of the median TTFT, which is more than lag_limit_ms 20"
+    assert long is not None and f"p99 lag 120.0 ms > limit 27.7 ms ({source})." in long
+    assert "> limit 20.0 ms (lag_limit_ms 20)." in str(_lag_verdict(Lag(probe, None), 0.02, 0.5))
+    assert _lag_verdict(Lag(probe, None), 0.2, None) is None
 
 
 def test_a_run_without_figures_says_so(tmp_path: Path) -> None:

@@ -80,13 +80,15 @@ def _show_pair(console: Console, comparison: Comparison, rows: list[Row], counte
 
     console.print(Text(comparison.sentence(), style="" if comparison.comparable else "bold red"), soft_wrap=True)
     table = Table(box=None, pad_edge=False)
+    if not comparison.comparable and not comparison.differs:
+        return
     if not comparison.comparable:
         for name in ("differs", "a", "b"):
             table.add_column(name)
         for one in comparison.differs:
             table.add_row(one.label, Text(shown(one.key, one.a)), Text(shown(one.key, one.b)))
         console.print(table)
-        if len(comparison.differs) == 1:
+        if len(comparison.differs) == 1 and not comparison.invalid:
             key = comparison.differs[0].key
             console.print(f"If that is the experiment: --only {key}", markup=False)
         return

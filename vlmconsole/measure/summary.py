@@ -184,8 +184,12 @@ class Gatherer:
         took = last - first if last > first else None
         ttft = distribution(self.times["ttft"])
         # Beside answers that take seconds a lag that would spoil milliseconds does no harm.
-        limit_s = max(lag_limit_s, LAG_SHARE * ttft.p50) if ttft else lag_limit_s
-        why = broken or _lag_verdict(lag, limit_s) or (None if counted else "no request was counted")
+        limit_s = _lag_limit(lag_limit_s, ttft.p50 if ttft else None)
+        why = (
+            broken
+            or _lag_verdict(lag, lag_limit_s, ttft.p50 if ttft else None)
+            or (None if counted else "no request was counted")
+        )
         total_in = [count for count in self.prompt if count is not None]
         total_out = [count for count in self.output if count is not None]
         return CellSummary(
@@ -229,11 +233,18 @@ class Gatherer:
         return self.times["e2e"]
 
 
-def _lag_verdict(lag: Lag, limit_s: float) -> str | None:
-    worst = lag.worst_p99()
+def _lag_limit(lag_limit_s: float, ttft_s: float | None) -> float:
+    return max(lag_limit_s, LAG_SHARE * ttft_s) if ttft_s is not None else lag_limit_s
+
+
+def _lag_verdict(lag: Lag, lag_limit_s: float, ttft_s: float | None) -> str | None:
+    worst, limit_s = lag.worst_p99(), _lag_limit(lag_limit_s, ttft_s)
     if worst is None or worst <= limit_s:
         return None
+    asked = f"lag_limit_ms {lag_limit_s * 1000:.3g}"
+    median = f"{LAG_SHARE:.0%} of the median TTFT".replace("%", " %")
+    source = f"{median}, which is more than {asked}" if limit_s > lag_limit_s else asked
     return (
-        f"the client was late: p99 lag {worst * 1000:.1f} ms > limit {limit_s * 1000:g} ms."
+        f"the client was late: p99 lag {worst * 1000:.1f} ms > limit {limit_s * 1000:.1f} ms ({source})."
         " Run it on an idle processor, or with less concurrency."
     )
