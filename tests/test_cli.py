@@ -42,6 +42,18 @@ def test_bad_usage_is_exit_2_and_no_traceback(words: tuple[str, ...], tmp_path: 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("group", ["gates", "jobs", "runs"])
+def test_a_group_alone_prints_its_help_and_no_error(
+    group: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, said in (([group], "Commands"), ([group, "--json"], '{"error": {"message": "Missing command.')):
+        with pytest.raises(SystemExit) as left:
+            main(["--home", str(tmp_path), *words])
+        told = capsys.readouterr()
+        assert left.value.code == 2 and said in told.out
+        assert ("error" in told.err) == ("--json" in words)
+
+
 def test_json_may_stand_anywhere_and_a_failure_is_one_json_value(tmp_path: Path) -> None:
     for words in (("--json", "tokens", "448x336"), ("tokens", "448x336", "--json"), ("tokens", "--json", "448x336")):
         told = json.loads(run(*words, home=tmp_path).stdout)

@@ -58,6 +58,8 @@ def _note_globals(command: Any) -> None:
     """Say under every command's help what ``main`` takes from anywhere on the line."""
     for child in getattr(command, "commands", {}).values():
         _note_globals(child)
+    if state.json and hasattr(command, "no_args_is_help"):
+        command.no_args_is_help = False  # a missing command is an error then, as JSON, and no page of help
     command.epilog = "Everywhere: --json (one JSON value on stdout, nothing else), --home DIR, --quiet."
 
 
@@ -93,6 +95,8 @@ def run(words: list[str]) -> int:
         # click's own errors know how to say themselves; typer carries its own copy of click, so no class to name
         if not hasattr(error, "format_message"):
             raise
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help, already printed, is all there is to say
+            return USAGE
         context = getattr(error, "ctx", None)
         hint = context.get_usage() if context is not None else ""
         raise Failure(error.format_message(), hint, getattr(error, "exit_code", USAGE)) from None
