@@ -52,6 +52,12 @@ def test_a_sparkline_shows_gaps_as_gaps() -> None:
     assert sparkline(tuple(line)) == "▁    █"
 
 
+def test_a_share_is_drawn_between_0_and_100_percent() -> None:
+    assert (sparkline((1.0, 1.0), "share"), sparkline((0.0, 0.0), "share")) == ("██", "▁▁")
+    assert sparkline((0.0, None, 0.5, 1.02), "share") == "▁ ▄█"
+    assert sparkline((), "share") == "" and sparkline((3.0,), "") == "▁"
+
+
 def test_28800_ticks_with_flat_memory() -> None:
     """Eight hours at 1 Hz: after the rings are full not one byte more is kept."""
     board, chance = Board(Clock()), random.Random(7)

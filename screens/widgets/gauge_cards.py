@@ -60,7 +60,7 @@ class Card:
         )  # fmt: skip
         if len(spread) > width:  # the unit stands with the value
             spread = f"p50 {said(tile.p50, tile.unit).split(' ')[0]} p95 {said(tile.p95, tile.unit).split(' ')[0]}"
-        course = sparkline(tile.points[-(width - 1) :])
+        course = sparkline(tile.points[-(width - 1) :], tile.unit)
         style = "bold" if tile.state == "ok" else "$warning" if tile.state == "stale" else "$error"
         return (
             head,

@@ -138,7 +138,7 @@ def _table(snapshot: Snapshot, width: int) -> Group:
             Text(tile.title),
             Text(said_of(tile.value, tile.total, tile.unit)),
             *(Text(said(value, tile.unit).removesuffix(f" {UNITS.get(tile.unit, tile.unit)}")) for value in both),
-            Text(sparkline(tile.points if wide else tile.points[-15:])),
+            Text(sparkline(tile.points if wide else tile.points[-15:], tile.unit)),
             Text(" · ".join(filter(None, (tile.source, age_said(tile.age_s)))), style="dim"),
         ]
         if wide:  # why a whole source is silent stands once below, not in every row

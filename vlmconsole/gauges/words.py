@@ -87,12 +87,13 @@ def conditions_said(conditions: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def sparkline(points: tuple[float | None, ...]) -> str:
-    """Bars between the lowest and the highest point; a space where nothing came."""
+def sparkline(points: tuple[float | None, ...], unit: str = "") -> str:
+    """Bars between the lowest and the highest point, of a share between 0 and 100 %; a space where nothing came."""
     real = [point for point in points if point is not None]
     if not real:
         return ""
-    low, high = min(real), max(real)
+    # A share that stays the same is drawn where it is: 100 % is full, and 0 is not.
+    low, high = (min(0.0, *real), max(1.0, *real)) if unit == "share" else (min(real), max(real))
     span = (high - low) or 1.0
     return "".join(
         " " if point is None else BARS[round((point - low) / span * (len(BARS) - 1))] for point in points
