@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from textual import work
 from vlmconsole.screens.chat_pictures import COMMANDS, ChatPictures
 from vlmconsole.screens.link import ServerLink
-from vlmconsole.screens.widgets.composer import FAULT, Composer
+from vlmconsole.screens.widgets.composer import FAULT, LENGTH, Composer
 
 from vlmconsole.chats.records import StoredMessage
 from vlmconsole.errors import LabError
@@ -46,8 +46,10 @@ class ChatAsk(ChatPictures):
     # -- budget --------------------------------------------------------------------------------------------
 
     def on_text_area_changed(self) -> None:
-        if self.composer.question.text:  # emptied by sending: what is said about it stays
+        if self.composer.question.text:
             self.composer.notice()
+        else:  # emptied by sending: what is said about that stays, what is said about its length does not
+            self.composer.withdraw(LENGTH)
         self.show_budget()
 
     @work(group="budget", exclusive=True, exit_on_error=False)
@@ -57,10 +59,11 @@ class ChatAsk(ChatPictures):
         self.cost = await self._count(self.composer.question.text, self.pending)
         self._say_budget()
 
-    def _say_budget(self) -> None:
+    def _say_budget(self, also: str = "") -> None:
         cost = self.cost
         if cost is None or not (self.composer.question.text.strip() or self.pending):
             self.composer.budget("")
+            self.composer.withdraw(LENGTH)
             return
         about = "" if cost.text_exact else "about "
         taken = f"{about}{(cost.visual or 0) + cost.text} + {cost.answer}"
@@ -68,7 +71,7 @@ class ChatAsk(ChatPictures):
         self.composer.budget(f"context {taken}{of}", "$muted" if cost.fits else "$warning")
         if not cost.fits:
             offer = ". Ctrl+T shrinks it" if cost.shrink_to is not None and self.pending else ""
-            self.composer.notice(one_line(cost.advice, 300) + offer, "$warning")
+            self.composer.notice(one_line(cost.advice, 300) + offer + also, "$warning", about=LENGTH)
 
     async def _count(self, text: str, pictures: list[Picture]) -> Budget | None:
         from vlmconsole.chats.history import turns
@@ -121,9 +124,9 @@ class ChatAsk(ChatPictures):
             self.composer.notice(fault, "$warning", about=FAULT)
             return
         cost = await self._count(text, self.pending)
-        if cost is not None and not cost.fits and self._warned != text:
+        if cost is not None and not cost.fits and (cost.certain or self._warned != text):
             self.cost, self._warned = cost, text
-            self._say_budget()
+            self._say_budget("" if cost.certain else ". Enter once more sends it all the same")
             return
         pictures, self.pending, self._warned, self._offered = self.pending, [], "", ""
         self.composer.question.gone(typed)

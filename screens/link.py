@@ -178,11 +178,18 @@ class ServerLink:
         adapter: str = "",
         other_base: bool = False,
     ) -> Answer:
-        """One question; waits for a server that is starting. Cancelling the task closes the socket.
+        """One question; waits for a server that is starting. Cancelling the task closes the socket. Raises LabError for
+        one that is certainly longer than the context.
 
         An adapter is looked at anew for each question, and its effect once, where a server may do without it unasked.
         """
+        from vlmconsole.engines.prompt import is_long
+
         client = await self.ensure()
+        if is_long(messages):  # it may have been sent before the server, and so its context, was there
+            cost = await client.budget(messages, max_tokens)
+            if cost.certain:
+                raise LabError(f"not sent: {cost.advice}")
         chosen = await asyncio.to_thread(self.adapter, adapter, other_base) if adapter else None
         if chosen is not None:
             from vlmconsole.engines.effect import with_effect

@@ -1,6 +1,7 @@
 import asyncio
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile, make_profile
+from vlmconsole.engines.prompt import count_part
 from vlmconsole.engines.sight import LOCAL, PROBE, REPORTED, TextTokens, budget, look
 from vlmconsole.engines.stream import Usage
 from vlmconsole.vision.images import Picture, open_picture
@@ -239,6 +241,20 @@ async def test_without_tokenizer_a_one_token_probe_counts_the_text_once() -> Non
     assert [r["max_tokens"] for r in chats] == [256, 1, 256]
 
 
+def test_a_long_text_is_counted_only_as_far_as_the_context_reaches() -> None:
+    seen: list[int] = []
+
+    def words(messages: Sequence[Message]) -> int:
+        seen.extend(len(m.text) for m in messages)
+        return 5 + sum(len(m.text.split()) for m in messages)
+
+    long = [Message("user", "abcd " * 180_000)]
+    least, about = count_part(words, long, 4096)
+    assert 4096 < least < 10_000 and 175_000 < about < 185_000 and sum(seen) < 40_000
+    least, about = count_part(words, [Message("user", "abcd " * 20_000)], 131_072)
+    assert least <= 20_005 <= about < 20_030
+
+
 def test_budget_says_before_sending_what_does_not_fit() -> None:
     big = [Message("user", "?", (picture(1792, 1792, "big.png"),))]  # 64×64 = 4096 visual tokens
     over = budget(big, 256, 4096, QWEN, 20)
@@ -247,7 +263,12 @@ def test_budget_says_before_sending_what_does_not_fit() -> None:
     shrunk = big[0].pictures[0].resized_to(*over.shrink_to)
     assert budget([Message("user", "?", (shrunk,))], 256, 4096, QWEN, 20).fits
     text = budget([Message("user", "word " * 4000)], 256, 4096, QWEN, None)
-    assert not text.fits and not text.text_exact and "new conversation" in text.advice
+    assert not text.fits and not text.text_exact and not text.certain
+    assert text.advice.endswith("context: shorten the question")  # no other conversation would hold it
+    before = [Message("user", "word " * 2000), Message("assistant", "yes"), Message("user", "why?")]
+    assert budget(before, 256, 2048, QWEN, None).advice.endswith("context: begin a new conversation")
+    assert budget([Message("user", "word " * 200_000)], 256, 4096, QWEN, None).certain
+    assert budget(big, 256, 4096, QWEN, 20).certain and not budget(big, 256, 4120, QWEN, 20).certain
     assert budget(big, 256, None, None, None).fits and budget(big, 256, None, None, None).visual is None
 
 

@@ -146,6 +146,56 @@ async def test_a_server_that_does_not_count_holds_neither_keys_nor_the_question(
             await until(lambda: answered(screen))
 
 
+async def test_what_cannot_fit_is_never_sent_however_often_enter_is_pressed(tmp_path: Path) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port, context=4096)
+        async with console(tmp_path) as (pilot, screen):
+            await ask(pilot, screen, "a word and another\n" * 40_000)
+            await until(lambda: "tokens too many for the context: shorten the question" in notice(screen))
+            for _ in range(3):
+                await pilot.press("enter")
+            await pilot.pause(0.3)
+            assert server.requests == [] and "too many" in notice(screen)
+            screen.composer.question.clear()
+            await until(lambda: notice(screen) == "")
+            await ask(pilot, screen, "word " * 2500)  # more than fits with an answer by the estimate alone
+            await until(lambda: "Enter once more sends it" in notice(screen))
+            await pilot.press("enter")
+            await until(lambda: answered(screen))
+            assert len(server.requests) == 1
+
+
+async def test_a_long_question_that_waits_for_its_server_is_not_sent_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown(*_: object) -> None:
+        return None
+
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port, context=4096)
+        async with console(tmp_path) as (pilot, screen):
+            monkeypatch.setattr(ServerLink, "budget", unknown)
+            await ask(pilot, screen, "a word and another\n" * 40_000)
+            await until(lambda: answered(screen))
+            assert screen.answers()[-1].state == "failed" and server.requests == []
+
+
+async def test_chips_that_the_line_does_not_hold_are_counted(tmp_path: Path) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path, (80, 24)) as (pilot, screen):
+            names = [f"{'a long name of a picture ' * 2}{number}.png" for number in range(4)]
+            await screen.attach([picture(tmp_path, name) for name in names])
+            await pilot.pause()
+            shown = [chip for chip in screen.query(".chip") if chip.display]
+            last = shown[-1].region
+            more = screen.query_one("#more-chips")
+            assert str(more.render()) == f"+{4 - len(shown)} more" and last.right < more.region.x
+            assert more.region.right <= 80
+            await pilot.resize_terminal(240, 24)
+            await until(lambda: not more.display and all(chip.display for chip in screen.query(".chip")))
+
+
 async def test_a_screen_that_imports_slowly_holds_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slow_screen.py").write_text(
         "import time\nfrom textual.screen import Screen\ntime.sleep(1.5)\nclass Slow(Screen):\n    pass\n"

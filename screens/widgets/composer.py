@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 FAULT = "fault"  # what a notice is about that goes when a question can be sent again
+LENGTH = "length"  # what a notice is about that goes when the question is another one
+SHORTEST = 8  # cells of a picture's name that stay on a chip however narrow the screen is
 PASTE_WAIT = 1.0  # seconds that keys wait at most until a paste before them has been looked at
 
 
@@ -114,14 +116,25 @@ class Chip(Static):
         width, height = picture.size
         cost = f" · {many(tokens, 'token')}" if tokens is not None else ""
         note = "" if not picture.changes else " · changed"
-        text = Content.assemble(
-            (f" {index + 1} ", "$accent"),
-            one_line(picture.name, 32),
-            (f" {width}×{height}{cost}{note} ✕ ", "$muted"),
-        )
-        super().__init__(text, classes="chip")
-        self.index = index
+        self.index, self._file = index, picture.name
+        self._about = f" {width}×{height}{cost}{note} ✕ "
+        self.cells = 0
+        super().__init__(self._text(32), classes="chip")
         self.tooltip = Content(one_line(f"{picture.said}. {picture.note}".strip(". ")))
+
+    def _text(self, name: int) -> Content:
+        text = Content.assemble((f" {self.index + 1} ", "$accent"), one_line(self._file, name), (self._about, "$muted"))
+        self.cells = text.cell_length
+        return text
+
+    def fit(self, room: int) -> None:
+        """Shorten the name so that the mark that takes the picture away stays within `room` cells."""
+        text = self._text(32)
+        for name in range(31, SHORTEST - 1, -1):
+            if self.cells <= room:
+                break
+            text = self._text(name)
+        self.update(text)
 
     def on_click(self) -> None:
         self.post_message(self.Removed(self.index))
@@ -139,6 +152,8 @@ class Composer(Vertical):
         super().__init__()
         self._about = ""
         self._said: dict[str, tuple[str, str]] = {}
+        self._chips: list[Chip] = []
+        self._more = Static(id="more-chips")
 
     def compose(self) -> ComposeResult:
         yield Horizontal(id="chips")
@@ -157,8 +172,30 @@ class Composer(Vertical):
         """The pictures waiting to be sent, each with its expected visual tokens (None: unknown)."""
         chips = self.query_one("#chips", Horizontal)
         await chips.remove_children()
-        await chips.mount_all([Chip(index, picture, tokens) for index, (picture, tokens) in enumerate(pictures)])
+        made = [Chip(index, picture, tokens) for index, (picture, tokens) in enumerate(pictures)]
+        self._chips, self._more = made, Static(id="more-chips")
+        self._fit_chips()
+        await chips.mount_all([*made, self._more])
         chips.set_class(bool(pictures), "-some")
+
+    def on_resize(self) -> None:
+        self._fit_chips()
+
+    def _fit_chips(self) -> None:
+        """As many chips as the line holds whole, and how many more there are."""
+        room = (self.size.width or self.app.size.width) - 2
+        more = "+{} more"
+        for chip in self._chips:
+            chip.fit(room - (len(more) + 1 if len(self._chips) > 1 else 0))
+        shown, used = len(self._chips), sum(chip.cells + 1 for chip in self._chips)
+        while shown > 1 and used + (len(more) if shown < len(self._chips) else -1) > room:
+            shown -= 1
+            used -= self._chips[shown].cells + 1
+        for chip in self._chips:
+            chip.display = chip.index < shown
+        left = len(self._chips) - shown
+        self._more.update(Content(more.format(left)).stylize("$muted") if left else "")
+        self._more.display = bool(left)
 
     def notice(self, text: str = "", style: str = "$muted", about: str = "") -> None:
         """One line under the question: an error, or what is being waited for. Text from outside is made inert.

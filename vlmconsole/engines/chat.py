@@ -29,7 +29,7 @@ from vlmconsole.engines.http import (
 )
 from vlmconsole.engines.messages import Message, to_record, to_request
 from vlmconsole.engines.profile import ServerProfile, redact
-from vlmconsole.engines.prompt import Counter, text_counter
+from vlmconsole.engines.prompt import LONG, Counter, counted, text_counter
 from vlmconsole.engines.selected import SelectedAdapter, selected
 from vlmconsole.engines.sight import LOCAL, PROBE, Budget, Sight, TextTokens, budget, look
 from vlmconsole.engines.stream import Delta, StreamParser, StreamResult
@@ -131,10 +131,9 @@ class ChatClient:
 
     async def budget(self, messages: Sequence[Message], max_tokens: int) -> Budget:
         """Tokens of the question against the context, before it is sent."""
-        counter = await self._counter()
         context = self.profile.context or (self.settings.context if self.settings else None)
-        exact = counter(messages) if counter else None
-        return budget(messages, max_tokens, context, self.profile.processor_settings(), exact)
+        exact, part = await counted(await self._counter(), messages, context or LONG)
+        return budget(messages, max_tokens, context, self.profile.processor_settings(), exact, part)
 
     async def ask(
         self,

@@ -6,6 +6,7 @@ caller asks the server with a probe instead.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -15,6 +16,9 @@ from typing import Any
 from vlmconsole.engines.messages import Message
 
 IMAGE_PAD = "<|image_pad|>"
+LONG = 32_768
+"""Characters: a longer conversation is counted in pieces, in a thread, and no further than the context reaches."""
+PIECE = 8192
 Counter = Callable[[Sequence[Message]], int]
 
 
@@ -56,6 +60,37 @@ def text_counter(folder: Path) -> Counter | None:
         return len(ids) - (pictures if pad is not None else 0)
 
     return count
+
+
+def is_long(messages: Sequence[Message]) -> bool:
+    """Whether the text is so long that counting its tokens takes a time that one would notice."""
+    return sum(len(m.text) for m in messages) > LONG
+
+
+async def counted(
+    counter: Counter | None, messages: Sequence[Message], enough: int
+) -> tuple[int | None, tuple[int, int] | None]:
+    """The text tokens, or of a long text what `count_part` gives, in a thread; (None, None) without a counter."""
+    if counter is None or not is_long(messages):
+        return (counter(messages) if counter else None), None
+    return None, await asyncio.to_thread(count_part, counter, messages, enough)
+
+
+def count_part(counter: Counter, messages: Sequence[Message], enough: int) -> tuple[int, int]:
+    """Of a long text: (tokens it has at least, tokens it will have about), counted piece by piece up to ``enough``.
+
+    So its time goes with the context, not with the length of the text. Where two pieces meet a word may be cut in two,
+    which can only be a token too many at each end.
+    """
+    empty = counter([Message("user", "")])
+    whole, seen, tokens, pieces = sum(len(m.text) for m in messages), 0, 0, 0
+    for message in messages:
+        for at in range(0, len(message.text), PIECE):
+            piece = message.text[at : at + PIECE]
+            tokens, seen, pieces = tokens + counter([Message("user", piece)]) - empty, seen + len(piece), pieces + 1
+            if tokens - 2 * pieces > enough:
+                return tokens - 2 * pieces, tokens * whole // seen
+    return max(0, tokens - 2 * pieces), tokens + empty * len(messages)
 
 
 def _spoken(message: Message) -> dict[str, Any]:

@@ -20,6 +20,8 @@ REPORTED = "image tokens in the server's usage"
 PROBE = "prompt tokens − text tokens (one-token text-only probe)"
 BYTES_PER_TOKEN = 3
 """For a budget without a tokenizer: few languages and tokenizers need more tokens than one for three bytes."""
+LONGEST_TOKEN = 128
+"""Bytes: no word of the vocabularies in use is longer (runs of blanks come near): the least tokens of a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,8 @@ class Budget:
     """Tokens of a question before it is sent. text_exact: counted; False: estimated from its length, upwards.
 
     context None: not known, then `fits` is True and says nothing. advice: what to do when it does not fit.
-    shrink_to: (width, height) that the last picture would have to have.
+    shrink_to: (width, height) that the last picture would have to have. certain: question and pictures alone, without
+    an answer and by the least that their text can take, are past the context: the server can only refuse.
     """
 
     visual: int | None
@@ -123,6 +126,7 @@ class Budget:
     text_exact: bool
     advice: str
     shrink_to: tuple[int, int] | None = None
+    certain: bool = False
 
 
 def budget(
@@ -131,13 +135,18 @@ def budget(
     context: int | None,
     settings: ProcessorSettings | None,
     text_tokens: int | None,
+    counted: tuple[int, int] | None = None,
 ) -> Budget:
-    """Visual + text + answer tokens against the context. text_tokens: counted, or None to estimate."""
+    """Visual + text + answer tokens against the context. text_tokens: counted, or None to estimate; then ``counted``
+    may hold what a part of a long text says: (tokens it has at least, tokens it will have).
+    """
     pictures = pictures_of(messages)
     each = [expected_tokens(picture, settings) for picture in pictures]
     visual = None if any(e is None for e in each) else sum(e for e in each if e is not None)
     exact = text_tokens is not None
-    text = text_tokens if text_tokens is not None else _estimated(messages)
+    least, text = counted or (_least(messages), _estimated(messages))
+    if text_tokens is not None:
+        least = text = text_tokens
     needed = (visual or 0) + text + answer
     if context is None or needed <= context:
         return Budget(visual, text, answer, context, True, exact, "")
@@ -146,17 +155,28 @@ def budget(
     if pictures and settings is not None and each[-1] is not None:
         room = each[-1] - over
         size = fit_tokens(*pictures[-1].size, room, settings) if room > 0 else None
-    return Budget(visual, text, answer, context, False, exact, _advice(over, answer, pictures, size), size)
+    # What the last question takes alone, its text by its share of the whole: could a new conversation hold it?
+    last = messages[-1:]
+    share = text * _estimated(last) // max(1, _estimated(messages))
+    seen = sum(expected_tokens(picture, settings) or 0 for picture in pictures_of(last))
+    alone = share + seen + answer <= context
+    end = "begin a new conversation" if alone else ("shorten the question" if share > seen else "send fewer pictures")
+    advice = _advice(over, answer, pictures, size, end)
+    return Budget(visual, text, answer, context, False, exact, advice, size, (visual or 0) + least >= context)
 
 
-def _advice(over: int, answer: int, pictures: list[Picture], size: tuple[int, int] | None) -> str:
+def _advice(over: int, answer: int, pictures: list[Picture], size: tuple[int, int] | None, end: str) -> str:
     ways = []
     if size is not None:
         ways.append(f"shrink {pictures[-1].name} to {size[0]}×{size[1]}")
     if answer > over:
         ways.append(f"allow at most {answer - over} answer tokens")
-    ways.append("begin a new conversation" if not ways else "or begin a new conversation")
+    ways.append(end if not ways else f"or {end}")
     return f"{over} tokens too many for the context: {', '.join(ways)}"
+
+
+def _least(messages: Sequence[Message]) -> int:
+    return sum(len(m.text.encode("utf-8", "replace")) // LONGEST_TOKEN for m in messages)
 
 
 def _estimated(messages: Sequence[Message]) -> int:
