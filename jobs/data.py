@@ -17,6 +17,9 @@ from vlmconsole.errors import LabError
 DRAWN, EXAMINED = 0.015, 0.02
 
 
+LOADING = "loading the model"  # what a training does before its first step
+
+
 def course(context: Context, names: Sequence[str], then: Mapping[str, float], *, examines: bool = False) -> None:
     """Say in which phases the job will go, and in which proportions: making its data, examining them, and ``then``.
 

@@ -128,3 +128,16 @@ def first_and_last(run: RunFolder, key: str) -> tuple[float | None, float | None
     """First, last and mean of one figure over a run's training lines; Nones where there are none."""
     values = [line[key] for line in run.read_jsonl(TRAINING) if isinstance(line.get(key), int | float)]
     return (values[0], values[-1], sum(values) / len(values)) if values else (None, None, None)
+
+
+def unchanged(run: RunFolder) -> str:
+    """Why training may have changed no weight, from its lines; the learning rate is blamed only if it had gradients."""
+    lines = [line for line in run.read_jsonl(TRAINING) if isinstance(line.get("grad_norm"), int | float)]
+    if not lines:
+        return "no weight changed, and no gradient was told"
+    if any(line["grad_norm"] != 0 for line in lines):
+        return "no weight changed: the learning rate is below this precision's resolution"
+    equal = all(line.get("zero_advantage") == 1 for line in lines)
+    return "no weight changed: every gradient was 0" + (
+        ", as the answers to each question had equal rewards (raise temperature, answers or steps)" if equal else ""
+    )

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmconsole.jobs.contract import Context, JobError, Stopped
-from vlmconsole.jobs.data import course, examined, ready
+from vlmconsole.jobs.data import LOADING, course, examined, ready
 from vlmconsole.jobs.grpo import LEARNING, GrpoSpec, learning, planned_work
-from vlmconsole.jobs.grpo_evidence import Evidence, Said, first_and_last
+from vlmconsole.jobs.grpo_evidence import Evidence, Said, first_and_last, unchanged
 from vlmconsole.jobs.memory_plan import memory_plan, say_peak
 
 from vlmconsole.counting.dataset import manifest_digest
@@ -39,7 +39,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     folder = bases.base_folder(spec.base)
     device = bases.device_for(spec.device)
     precision = bases.precision_for(spec.precision, device)
-    dataset, digest = ready_data(context, spec.data, learning(spec))
+    dataset, digest = ready_data(context, spec.data, learning(spec), spec.steps)
     rows, heldout = split(dataset, spec.train_split), split(dataset, spec.validation_split)
     refuse_leaks(rows, context)
     loaded = load(folder, dtype=precision, device=device)
@@ -101,15 +101,16 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     return _finish(context, spec, trainer, folder, heldout, eyes, identity)
 
 
-def ready_data(context: Context, name: str, then: float) -> tuple[Path, str]:
+def ready_data(context: Context, name: str, then: float, steps: int) -> tuple[Path, str]:
     """The folder of a dataset (made already, or by its recipe now) in which nothing is wrong, and its digest.
 
-    ``then``: expected seconds of the training, whose phase follows.
+    ``then``: expected seconds of the training of so many ``steps``, whose phase follows.
     """
     course(context, [name], {LEARNING: then}, examines=True)
     folder = ready(context, name)
     digest = manifest_digest(examined(context, folder))
     context.events.phase(LEARNING)
+    context.events.progress(0, steps, note=LOADING)
     return folder, digest
 
 
@@ -283,7 +284,7 @@ def _finish(
     if not all(same) or stored["language"]["numbers_changed"] or stored["visual"]["numbers_changed"]:
         raise JobError(f"the exported model is not the trained one: {same.count(False)} of {len(same)} answers differ")
     if moved["language"]["numbers_changed"] == 0:
-        context.events.note("no weight changed: the learning rate is below this precision's resolution", "warning")
+        context.events.note(unchanged(context.run), "warning")
     gpu = device.startswith("cuda")
     plan = memory_plan(planned_work(spec, gpu), "cuda" if gpu else "cpu")
     reward, gradient = first_and_last(context.run, "reward_mean"), first_and_last(context.run, "grad_norm")

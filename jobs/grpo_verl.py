@@ -13,7 +13,7 @@ from typing import Any
 
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.grpo import GrpoSpec, learning
-from vlmconsole.jobs.grpo_evidence import TRAINING, Evidence, Said, first_and_last
+from vlmconsole.jobs.grpo_evidence import TRAINING, Evidence, Said, first_and_last, unchanged
 from vlmconsole.jobs.grpo_local import ready_data, refuse_leaks, split
 
 from vlmconsole.counting.rows import Row
@@ -33,7 +33,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
 
     installed = verl_config.installed()
     folder = base_folder(spec.base)
-    dataset, digest = ready_data(context, spec.data, learning(spec))
+    dataset, digest = ready_data(context, spec.data, learning(spec), spec.steps)
     rows = split(dataset, spec.train_split)
     refuse_leaks(rows, context)
     per_epoch = len(rows) // spec.questions
@@ -260,7 +260,7 @@ def _summary(context: Context, spec: GrpoSpec, folder: Path, base_sha256: str, d
     if moved["visual"]["numbers_changed"]:
         raise JobError("verl changed the vision tower although it was to be frozen: see weights.json")
     if moved["language"]["numbers_changed"] == 0:
-        context.events.note("no weight changed: the learning rate is below this precision's resolution", "warning")
+        context.events.note(unchanged(context.run), "warning")
     reward = first_and_last(context.run, "reward_mean")
     return {
         "model": str(merged),

@@ -48,6 +48,8 @@ class Teacher:
         data.course(self.context, [self.spec.data], {LEARNING: self._expected()}, examines=True)
         folder = data.ready(self.context, self.spec.data)
         manifest = data.examined(self.context, folder)
+        self.context.events.phase(LEARNING)
+        self.context.events.progress(0, None, note=data.LOADING)
         self.dataset, self.digest = folder.name, manifest_digest(manifest)
         self.dev_split = next(name for name, split in manifest["splits"].items() if split["role"] == "dev")
         self.dev = data.split_rows(folder, manifest, "dev")
@@ -65,7 +67,6 @@ class Teacher:
         # Answers come from the same weights that are trained: the adapter sits inside the base.
         self.answering = model.Loaded(adapted.get_base_model(), loaded.tokenizer, loaded.images, loaded.folder)
         self._write_conditions(len(rows))
-        self.context.events.phase(LEARNING)
         for epoch in range(1, self.spec.epochs + 1):
             self._epoch(epoch)
         return self._finish(frozen)

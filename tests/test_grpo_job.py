@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.grpo import GrpoSpec, devices, run
+from vlmconsole.jobs.grpo_evidence import unchanged
 from vlmconsole.jobs.launch import create_run
 from vlmconsole.jobs.presets import load_preset, overlay
 
@@ -209,3 +210,15 @@ def test_presets_are_the_labs_sizes() -> None:
             assert (spec.engine, spec.lr) == ("verl", 1e-6) and "not been run" in preset.notes
             assert devices(spec, Places(Path("/nowhere"))) == ["gpu"] == preset.queue["devices"]
             assert preset.queue["environment"] == "verl-0.6.1"
+
+
+def test_the_learning_rate_is_blamed_only_where_there_were_gradients(tmp_path: Path) -> None:
+    told = []
+    for number, lines in enumerate(([(0.0, 1.0)], [(0.0, 1.0), (1e-9, 0.5)], [(0.0, 0.5)], [])):
+        run = RunFolder.create(tmp_path, kind="grpo", preset=f"p{number}", spec={}, title="t", home=tmp_path)
+        for norm, equal in lines:
+            run.append_jsonl("training.jsonl", {"grad_norm": norm, "zero_advantage": equal})
+        told.append(unchanged(run))
+    assert "equal rewards" in told[0] and "learning rate" not in told[0]
+    assert "learning rate" in told[1]
+    assert told[2:] == ["no weight changed: every gradient was 0", "no weight changed, and no gradient was told"]

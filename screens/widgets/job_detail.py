@@ -18,9 +18,10 @@ from vlmconsole.screens.widgets.train_course import course, in_order, stall
 
 from vlmconsole.queue.desk import Particulars, Row, duration
 from vlmconsole.runs.logfile import LogPage, shown
-from vlmconsole.runs.pace import Progress
+from vlmconsole.runs.pace import SHOWN, Progress
 from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.story import Curve, Told
+from vlmconsole.runs.words import plain_name
 
 LAST_LINES = 8  # of the log, under the cause of a failure
 LAST_NOTES = 6
@@ -71,7 +72,7 @@ class Curves(LineView):
 
 def _name(curve: Curve) -> str:
     """A curve's name, short enough to leave its course some room; its large plot has it whole."""
-    return one_line(curve.name.removesuffix(" (not a baseline)"), 23)
+    return one_line(plain_name(curve.name.removesuffix(" (not a baseline)"), curve.unit), 23)
 
 
 def _last(curve: Curve) -> str:
@@ -133,8 +134,8 @@ def _head(row: Row, told: Told, now: float) -> Content:
     if job.state in ("running", "starting"):
         left = progress.left(now) if progress and not stall(row, progress, now) else None
         if told.left_s is not None:  # a sweep counts its servers' starts in
-            left = max(0.0, told.left_s - (now - told.left_at))
-        pieces.append((f" · {duration(left)} left" if left is not None else "", "$muted"))
+            left = told.left_s - (now - told.left_at)
+        pieces.append((f" · {duration(left)} left" if left is not None and left >= SHOWN else "", "$muted"))
         pieces.append((f" · on {devices(job)}", "$muted"))
         server = f" · guest of server {one_line(job.server, 40)}" if job.server else ""
         pieces.append((server or (f" · serves {one_line(job.serves, 40)}" if job.serves else ""), "$muted"))

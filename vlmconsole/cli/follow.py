@@ -19,6 +19,7 @@ from vlmconsole.runs import pace
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import Pace, duration
+from vlmconsole.runs.words import plain_name
 
 LINE_EVERY = 10.0  # seconds between two progress lines where there is no terminal
 
@@ -48,7 +49,7 @@ class Follower:
         self.pace = Pace()
         self.console = _Said(stderr=True, quiet=quiet, highlight=False)
         self._live = self.console.is_terminal and not quiet
-        self._said = 0.0
+        self._said, self._line = 0.0, ""
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
@@ -80,7 +81,8 @@ class Follower:
         for event in self.tail.read():
             kind = event.get("kind")
             if kind == "metric":
-                self.metrics[str(event.get("name"))] = _figure(event.get("value"), event.get("unit"))
+                name = plain_name(str(event.get("name")), str(event.get("unit") or ""))
+                self.metrics[name] = _figure(event.get("value"), event.get("unit"))
             elif kind == "note":
                 level = event.get("level", "info")
                 self.say(f"{'' if level == 'info' else f'{level}: '}{event.get('text', '')}")
@@ -101,20 +103,24 @@ class Follower:
             )
         elif now and time.monotonic() - self._said >= LINE_EVERY:
             self._said = time.monotonic()
-            self.say(f"{said(now)} {self._metrics()}".rstrip())
+            self.say(" · ".join(filter(None, [said(now), self._metrics()])))
 
     def _metrics(self) -> str:
-        return "  ".join(f"{name} {value}" for name, value in list(self.metrics.items())[-4:])
+        return " · ".join(f"{name} {value}" for name, value in list(self.metrics.items())[-4:])
 
 
 def said(progress: pace.Progress) -> str:
-    """How far a job is, in one plain line: the whole, its phase, the time left."""
+    """How far a job is, in one plain line: the whole, its phase, what it does before the first of its units, the time
+    left."""
     left = progress.left(time.time())
     whole = f"{progress.overall:.0%} of the whole" if progress.overall is not None else ""
-    return " · ".join(filter(None, [whole, progress.counted(), f"{duration(left)} left" if left is not None else ""]))
+    ends = [progress.note if not progress.done else "", f"{duration(left)} left" if left is not None else ""]
+    return " · ".join(filter(None, [whole, progress.counted(), *ends]))
 
 
 def _figure(value: object, unit: object) -> str:
     """Four significant digits: a live line is for watching, the file holds the rest."""
+    if unit == "s" and isinstance(value, int | float) and 0 <= value < 1:
+        return f"{value * 1000:.3g} ms"
     text = f"{value:.4g}" if isinstance(value, int | float) else str(value)
     return f"{text} {unit}" if unit else text

@@ -8,6 +8,8 @@ from typing import Any
 from vlmconsole.runs.words import of_many
 
 WINDOW = 120.0  # seconds of progress that the present speed is taken from
+EARLY, LITTLE = 30.0, 0.05  # seconds, and share of the whole: before both are over the time left is a wild guess
+SHOWN = 0.5  # seconds: a shorter time left would be written as 0:00
 SHORTEST = 1.0  # seconds: below this span two points say nothing about speed
 
 
@@ -52,6 +54,7 @@ class Progress:
     phase: str = ""
     overall: float | None = None
     overall_rate: float | None = None
+    began: float | None = None  # wall seconds of the job's first word, where it is known
 
     @property
     def share(self) -> float | None:
@@ -61,26 +64,44 @@ class Progress:
         return min(1.0, max(0.0, self.done / self.total)) if self.total else None
 
     def left(self, now: float) -> float | None:
-        """Seconds the whole job still takes at the present speed, seen from ``now``; None while that is not known."""
+        """Seconds the whole job still takes at the present speed, seen from ``now``; None while that is not known.
+
+        Nor is it in the first seconds, before enough is done to tell from, between two phases, or past the moment at which
+        the job should have been over: it is never 0.
+        """
+        if self.began is not None and (self.t - self.began < EARLY or (self.share or 0.0) < LITTLE):
+            return None
         if self.overall is not None:
-            if not self.overall_rate:
+            if not self.overall_rate or self._between:
                 return None
             left = (1.0 - min(1.0, self.overall)) / self.overall_rate
         elif not self.rate or self.total is None:
             return None
         else:
             left = (self.total - self.done) / self.rate
-        return max(0.0, left - max(0.0, now - self.t))
+        left -= max(0.0, now - self.t)
+        return left if left >= SHOWN else None
+
+    @property
+    def _between(self) -> bool:
+        """Its phase is over, and others follow that have told nothing yet."""
+        return self.overall is not None and self.overall < 1 and bool(self.total) and self.done >= (self.total or 0)
 
     def counted(self) -> str:
         """``training: 738 of 1152 steps``, in plain words: how far its phase is."""
+        if self._between and self.phase:
+            return f"{self.phase} is done"
         return f"{f'{self.phase}: ' if self.phase else ''}{of_many(self.done, self.total, self.unit)}"
 
 
 class Pace:
-    """Takes progress events in; a smaller ``done`` or another ``total`` begins anew (a phase, a resumed run)."""
+    """Takes progress events in; a smaller ``done`` or another ``total`` begins anew (a phase, a resumed run).
 
-    def __init__(self) -> None:
+    ``began`` (wall seconds) is when the job did; without it the first event counts.
+    """
+
+    def __init__(self, began: float | None = None) -> None:
+        self._began = began
         self._points: deque[tuple[float, float]] = deque(maxlen=600)
         self._whole: deque[tuple[float, float]] = deque(maxlen=600)
         self._last: Progress | None = None
@@ -91,6 +112,8 @@ class Pace:
         if event.get("kind") != "progress" or t is None or done is None:
             return False
         total, phase, overall = number(event.get("total")), str(event.get("phase") or ""), number(event.get("overall"))
+        if self._began is None:
+            self._began = t
         last = self._last
         if last is not None and (done < last.done or (total, phase) != (last.total, last.phase)):
             self._points.clear()
@@ -107,7 +130,7 @@ class Pace:
     def now(self) -> Progress | None:
         if self._last is None:
             return None
-        return replace(self._last, rate=_rate(self._points), overall_rate=_rate(self._whole))
+        return replace(self._last, rate=_rate(self._points), overall_rate=_rate(self._whole), began=self._began)
 
 
 def _keep(points: deque[tuple[float, float]], t: float, done: float) -> None:
