@@ -183,15 +183,28 @@ def test_pace_counts_down_and_begins_anew_with_another_phase() -> None:
     pace = Pace()
     for second in range(11):
         assert pace.add(progress(1000 + second, 2 * second))
+    assert pace.now is not None and pace.now.left(1010) is None  # 20 % done, but in the first seconds
+    pace = Pace(began=950)
+    for second in range(11):
+        assert pace.add(progress(1000 + second, 2 * second))
     now = pace.now
     assert now is not None
     assert now.rate == pytest.approx(2.0)
     assert now.left(1010) == pytest.approx(40)
     assert now.left(1020) == pytest.approx(30)
-    assert now.left(2000) == 0
+    assert now.left(2000) is None
     pace.add(progress(1011, 0, 50))
     assert pace.now is not None
     assert (pace.now.rate, pace.now.left(1011)) == (None, None)
+
+
+def test_the_time_left_is_not_guessed_from_next_to_nothing() -> None:
+    pace = Pace()
+    for second in range(0, 61, 10):
+        pace.add(progress(1000 + second, second / 15))
+    assert pace.now is not None and pace.now.left(1060) is None  # a minute, but 4 % only
+    pace.add(progress(1075, 5))
+    assert pace.now is not None and pace.now.left(1075) == pytest.approx(95 * 15)
 
 
 def test_pace_says_nothing_it_cannot_know() -> None:

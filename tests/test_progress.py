@@ -79,9 +79,9 @@ def event(t: float, done: float, total: float, phase: str, overall: float) -> di
 
 
 def test_the_time_left_is_the_whole_jobs_and_each_phase_has_its_own_speed() -> None:
-    pace = Pace()
+    pace = Pace(began=0.0)
     for t in range(11):
-        pace.add(event(100.0 + t, t, 10, "making", t / 100))
+        pace.add(event(100.0 + t, t, 20, "making", t / 100))
     now = pace.now
     assert now is not None and now.share == 0.1 and now.rate == 1.0
     assert now.left(110.0) == pytest.approx(90) and now.left(120.0) == pytest.approx(80)
@@ -93,6 +93,17 @@ def test_the_time_left_is_the_whole_jobs_and_each_phase_has_its_own_speed() -> N
     assert now.counted() == "training: 10 of 50 steps"
     assert said(now).startswith("28% of the whole · training: 10 of 50 steps")
     assert said(Progress(0.0, 3, None, "part", "", None)) == "3 parts"
+
+
+def test_what_is_followed_is_told_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunFolder.create(tmp_path, kind="k", preset="p", spec={}, title="t", home=tmp_path)
+    run.events.metric("in_flight", 0)
+    run.events.metric("client_lag_s", 0.0, unit="s")
+    run.events.metric("seconds per step", 1.23456, unit="s")
+    run.events.progress(0, 2, "request")
+    Follower(run, "t").poll()
+    told = " ".join(capsys.readouterr().err.split())
+    assert "0 of 2 requests · in flight 0 · client lag 0 ms · seconds per step 1.235 s" in told
 
 
 def test_what_a_job_plans_holds_its_data_and_what_they_replay_from(tmp_path: Path) -> None:
@@ -117,11 +128,24 @@ def test_the_queue_and_the_terminal_show_the_whole_job(tmp_path: Path, capsys: p
     run.file("events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     value = views(store, places, [store.get(number)])[0].to_json()["progress"]
     assert (value["done"], value["total"], value["phase"], value["share"]) == (50, 100, "training", 0.55)
-    assert value["left_s"] == 0.0  # its last word is long ago
+    assert value["left_s"] is None  # its last word is long ago
     follower = Follower(run, "a job")
     follower._said = -1e9
     follower.poll()
-    assert "55% of the whole · training: 50 of 100 steps · 0:00 left" in capsys.readouterr().err
+    assert capsys.readouterr().err == "55% of the whole · training: 50 of 100 steps\n"
+    follower._said = -1e9
+    follower.poll()
+    assert capsys.readouterr().err == ""  # the same line again tells nothing
+
+
+def test_between_two_phases_no_time_is_left_and_no_finished_phase_is_shown() -> None:
+    pace = Pace()
+    for t in range(5):
+        pace.add(event(100.0 + t, 56 * t, 224, "examining grpo-tiny", 0.23 * t))
+    now = pace.now
+    assert now is not None and now.left(104.0) is None and said(now) == "92% of the whole · examining grpo-tiny is done"
+    pace.add(event(105.0, 0, 1, "training", 0.92) | {"note": "loading the model"})
+    assert pace.now is not None and said(pace.now) == "92% of the whole · training: 0 of 1 step · loading the model"
 
 
 def test_run_exits_0_where_the_gates_failed_and_says_who_gives_the_verdict(

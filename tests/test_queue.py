@@ -128,7 +128,7 @@ def test_a_running_job_is_asked_to_stop_and_a_retry_keeps_the_old_attempt(store:
     store.claim(1, ("cpu.0",), None, named(store, "one"))
     store.running(1, 42, "token")
     assert store.cancel(1, "because") == "running" and store.get(1).stop == "because"
-    with pytest.raises(QueueError, match="nothing to retry"):
+    with pytest.raises(QueueError, match=r"job 1 is stopping \(because\)"):
         store.again(1)
     store.finish(1, "failed", "no reason")
     store.again(1)

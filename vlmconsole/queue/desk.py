@@ -167,7 +167,7 @@ class Desk:
             tail = EventTail(RunFolder(Path(job.run)).file("events.jsonl"))
             if tail.path.exists():
                 tail.offset = max(0, tail.path.stat().st_size - REACH)
-            self._paces[job.run] = (tail, Pace())
+            self._paces[job.run] = (tail, Pace(job.started))
         tail, pace = self._paces[job.run]
         for event in tail.read():
             pace.add(event)

@@ -151,6 +151,11 @@ class Store(Reading):
                         renewed.add(step.id)
                 self._renew_flow(number, itself=True)
                 return
+            if job.state in ("starting", "running") and job.stop is not None:
+                raise QueueError(
+                    f"job {number} is stopping ({job.stop}): try again once it has ended",
+                    f"vlmconsole jobs wait {number} tells when",
+                )
             if job.state not in FINAL or job.state == "done":
                 raise QueueError(
                     f"job {number} is {job.state} and has nothing to retry",

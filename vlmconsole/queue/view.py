@@ -166,7 +166,7 @@ def _progress(job: Job) -> Progress | None:
     tail = EventTail(path)
     if path.exists():
         tail.offset = max(0, path.stat().st_size - 64 * 1024)  # the first, cut line is skipped as a bad one
-    pace = Pace()
+    pace = Pace(job.started)
     for event in tail.read():
         pace.add(event)
     return pace.now

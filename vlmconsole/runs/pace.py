@@ -66,8 +66,8 @@ class Progress:
     def left(self, now: float) -> float | None:
         """Seconds the whole job still takes at the present speed, seen from ``now``; None while that is not known.
 
-        Nor is it in the first seconds, before enough is done to tell from, between two phases, or past the moment at which
-        the job should have been over: it is never 0.
+        Nor is it in the first seconds, before enough is done to tell from, between two phases, or past the moment at
+        which the job should have been over: it is never 0.
         """
         if self.began is not None and (self.t - self.began < EARLY or (self.share or 0.0) < LITTLE):
             return None

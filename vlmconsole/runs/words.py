@@ -8,6 +8,11 @@ def many(number: float, one: str, others: str = "") -> str:
     return f"{number:.15g} {one if number == 1 else others or one + 's'}"
 
 
+def plain_name(name: str, unit: str = "") -> str:
+    """A figure's name for people: ``client_lag_s`` in seconds is ``client lag``, ``in_flight`` is ``in flight``."""
+    return name.removesuffix(f"_{unit}").replace("_", " ") if unit else name.replace("_", " ")
+
+
 def of_many(done: float, total: float | None, unit: str) -> str:
     """``12 of 64 pictures``, as far as the total is known; `unit` comes as its job named it, with or without an s."""
     if not unit:
