@@ -128,6 +128,20 @@ def test_show_of_a_frozen_plan_by_hash_beginning_or_name(lab: Any, tmp_path: Pat
     assert lab("gates", "show", bound["sha256"][:12]).code == 3
 
 
+def test_a_freezing_is_told_for_people(lab: Any) -> None:
+    run = RunFolder.create(lab.home / "runs", kind="freeze", preset="freeze-gates", spec={}, title="", home=lab.home)
+    sha, base = "39b1d7cbe986" + 52 * "0", "ab" * 32
+    summary = {"frozen": sha, "t": 1796023469.442, "plan": "sft-7-tiny", "path": "/x.json", "gates": 7, "pictures": 30}
+    run.write_json("summary.json", {**summary, "before_adapter": None, "base_sha256": base, "data": {}})
+    run.set_state("done", started=1.0, ended=2.0)
+    shown = lab("runs", "show", "last").out
+    assert "before: the base alone" in shown and f"base: {base[:12]}…" in shown and "--set plan=39b1d7cbe986" in shown
+    assert "frozen: 2026-12-" in shown or "frozen: 2026-11-" in shown
+    assert "None" not in shown and "1796023469" not in shown and "base_sha256" not in shown
+    assert "frozen 39b1d7cbe986" in lab("runs", "list").out
+    assert lab("runs", "list", "--json").json["runs"][0]["result"] == "frozen 39b1d7cbe986"
+
+
 def test_a_run_without_a_plan_is_not_counted_as_judged(lab: Any) -> None:
     RunFolder.create(lab.home / "runs", kind="evaluate", preset="bare", spec={}, title="", home=lab.home)
     checked = lab("gates", "check", "bare")

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vlmconsole.cli.common import CANNOT_JUDGE, USAGE, emit, fail, state
 from vlmconsole.runs.words import many
@@ -57,6 +57,22 @@ def when(t: float) -> str:
 def base_said(plan: Plan) -> str:
     """What is known of the model that the comparison starts from."""
     return f"base {plan.base_sha256[:12]}…" if plan.base_sha256 else "base not bound"
+
+
+def frozen_figures(summary: dict[str, Any]) -> dict[str, Any]:
+    """What a freezing made, for people: times and hashes as they are read, and what the comparison starts from."""
+    at, base = summary.get("t"), summary.get("base_sha256")
+    sha = str(summary.get("frozen") or "")
+    return {
+        "plan": summary.get("plan"),
+        "frozen": when(at) if isinstance(at, int | float) else None,
+        "hash": f"{sha[:12]}… (an evaluation is judged by it with --set plan={sha[:12]})" if sha else None,
+        "gates": summary.get("gates"),
+        "pictures": summary.get("pictures"),
+        "before": summary.get("before_adapter") or "the base alone",
+        "base": f"{str(base)[:12]}…" if base else "not bound",
+        "file": summary.get("path"),
+    }
 
 
 def _print(console: Console, one: Listed, plan: Plan | None, others: list[Listed], broken: str | None) -> None:

@@ -7,6 +7,7 @@ import typer
 
 from vlmconsole.cli.common import USAGE, emit, fail, say, state
 from vlmconsole.cli.foreground import follow_job
+from vlmconsole.cli.gate_plan import frozen_figures
 from vlmconsole.cli.gates import CODES
 from vlmconsole.cli.jobs import show_plan
 from vlmconsole.jobs.launch import log_tail
@@ -116,7 +117,8 @@ def ending(folder: RunFolder) -> str:
     lines = [f"{now.get('state')}" + (f": {now['reason']}" if now.get("reason") else "")]
     summary: Any = folder.read_json("summary.json", {})
     if isinstance(summary, dict):
-        lines += [f"  {key}: {value}" for key, value in summary.items() if not isinstance(value, dict | list)]
+        figures = frozen_figures(summary) if folder.job().get("kind") == "freeze" else summary
+        lines += [f"  {key}: {figure}" for key, figure in figures.items() if not isinstance(figure, dict | list | None)]
     else:
         lines.append("  summary.json cannot be read")
     if now.get("state") in ("failed", "lost"):

@@ -1,7 +1,7 @@
 """``vlmconsole runs list | show RUN | compare A B | export RUN…``: what was run, and how it ended."""
 
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +15,9 @@ from vlmconsole.cli.run import ending
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
 from vlmconsole.runs.pace import duration, number
 from vlmconsole.runs.words import many
+
+if TYPE_CHECKING:
+    from vlmconsole.reports.shelf import Line
 
 
 def register(app: typer.Typer) -> None:
@@ -41,6 +44,11 @@ def brief(run: RunFolder) -> dict[str, Any]:
     }
 
 
+def _result(line: "Line") -> str | None:
+    """Why it ended so, else its verdict, else its figure; None where it has told neither yet."""
+    return line.reason or line.verdict or line.said or None
+
+
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
@@ -49,17 +57,19 @@ def list_command(
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="how many, newest first")] = 50,
 ) -> None:
     """The runs of this lab, newest first."""
-    runs = [brief(run) for run in list_runs(state.lab.places.runs)[:limit]]
+    from vlmconsole.reports.shelf import line_of
+
+    runs = [brief(run) | {"result": _result(line_of(run))} for run in list_runs(state.lab.places.runs)[:limit]]
 
     def human(console: Console) -> None:
         if not runs:
             console.print("no runs yet: `vlmconsole run PRESET` makes one")
             return
         table = Table(box=None, pad_edge=False)
-        for column in ("run", "state", "took", "reason"):
-            table.add_column(column, overflow="fold" if column == "reason" else "ellipsis", no_wrap=column == "run")
+        for column in ("run", "state", "took", "result"):
+            table.add_column(column, overflow="fold" if column == "result" else "ellipsis", no_wrap=column == "run")
         for one in runs:
-            cells = (one["run"], one["state"] or "?", took(one), one["reason"] or "")
+            cells = (one["run"], one["state"] or "?", took(one), one["result"] or "")
             table.add_row(*(Text(cell) for cell in cells))
         console.print(table)
 

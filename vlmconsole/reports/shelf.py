@@ -115,7 +115,7 @@ class Shelf:
         stamp = stamp_of([run.file(name) for name in STAMPED])
         known = self._known.get(run.name)
         if known is None or known[0] != stamp:
-            known = (stamp, _read(run))
+            known = (stamp, line_of(run))
             self._known[run.name] = known
         line = known[1]
         seal = self._seals.get(run.name)
@@ -141,7 +141,8 @@ class Shelf:
                 lines[at] = replace(lines[at], seal=found.status, why=found.why)
 
 
-def _read(run: RunFolder) -> Line:
+def line_of(run: RunFolder) -> Line:
+    """A run's line as its own files tell it, its seal not looked at."""
     job, state, summary = run.job(), run.state(), run.read_json("summary.json")
     wrong = [f"{name} cannot be read" for name, value in (("job.json", job), ("state.json", state)) if not value]
     if run.file("summary.json").exists() and not isinstance(summary, dict):
@@ -178,6 +179,9 @@ def _said(summary: dict[str, Any]) -> str:
         return f"epoch {figure(epoch)}"
     if steps is not None:
         return f"{figure(steps)} steps"
+    frozen = summary.get("frozen")
+    if isinstance(frozen, str):
+        return f"frozen {one_line(frozen, 64)[:12]}"
     return f"n = {figure(n)}" if n else ""
 
 
