@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
     from vlmconsole.queue.model import Job
 
 PERIOD = 2.0  # seconds between two looks at the files' times
+ATTEND = 10.0  # seconds between two looks whether jobs wait and nobody works on them
 SIGNS = {"done": "✓", "failed": "✗", "lost": "?", "cancelled": "–", "FAIL": "✗", "CANNOT JUDGE": "?"}
 
 
 class JobWatch:
-    """Belongs to the app. What had ended before it began is not told."""
+    """Belongs to the app. What had ended before it began is not told. It also has the queue worked on."""
 
     def __init__(self, app: ConsoleApp) -> None:
         self._app = app
@@ -35,6 +37,7 @@ class JobWatch:
     def start(self) -> None:
         """Take down how things stand, then look every PERIOD."""
         self._app.set_interval(PERIOD, self._look)
+        self._app.set_interval(ATTEND, self._attend)
         if any(self._seen):
             in_background(self._app, self._tell, "job-watch", may_fail=True)
         else:
@@ -73,10 +76,23 @@ class JobWatch:
         if ended and self._app.lab.settings.bell:
             self._app.bell()
 
-    def _read(self) -> list[tuple[Job, str]]:
+    def _attend(self) -> None:
+        if self._times():
+            in_background(self._app, self._start_supervisor, "attend", may_fail=True)
+
+    async def _start_supervisor(self) -> None:
+        with contextlib.suppress(LabError, OSError):  # the jobs screen says what is wrong with the queue
+            await asyncio.get_running_loop().run_in_executor(self._thread, lambda: self._own().attend())
+
+    def _own(self) -> Desk:
+        """The desk, opened in its thread."""
         from vlmconsole.queue.desk import Desk
 
         if self._desk is None:
             self._desk = Desk(self._app.lab.places)
-        self._known, ended = self._desk.ended(self._known)
-        return [(job, self._desk.verdict(job)) for job in ended]
+        return self._desk
+
+    def _read(self) -> list[tuple[Job, str]]:
+        desk = self._own()
+        self._known, ended = desk.ended(self._known)
+        return [(job, desk.verdict(job)) for job in ended]

@@ -8,6 +8,7 @@ import pytest
 from job_queue import held
 from jobs_console import full_fixture, jobs, places_fixture, queue, ran_fixture, seen, settled, until  # noqa: F401
 from textual.widgets import Input, OptionList
+from vlmconsole.screens import job_watch
 from vlmconsole.screens.jobs import JobsScreen
 from vlmconsole.screens.jobs_desk import LOG
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
@@ -15,10 +16,12 @@ from vlmconsole.screens.widgets.job_form import FormLine, JobForm
 from vlmconsole.screens.widgets.job_sheets import CurveSheet, PlanSheet, PresetList
 
 from vlmconsole.app import ConsoleApp
+from vlmconsole.cli import main
 from vlmconsole.lab import Lab
 from vlmconsole.queue import forms, process
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store
+from vlmconsole.queue.view import UNATTENDED
 from vlmconsole.runs.places import Places
 
 
@@ -213,3 +216,27 @@ async def test_a_job_queued_here_is_run_by_a_real_supervisor_to_its_end(
         await until(lambda: screen.row is not None and screen.row.job.state == "done")
         assert screen.told.curves
     await until(lambda: process.running(places) is None)
+
+
+async def test_a_queue_that_nobody_works_on_says_so_and_the_console_starts_its_supervisor(
+    places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[Places] = []
+    monkeypatch.setattr(process, "ensure", begun.append)
+    monkeypatch.setattr(job_watch, "ATTEND", 0.2)
+    store = Store(places.queue)
+    store.set_meta("drained", True)
+    store.add(NewJob("story", "k", "t", {}))
+    app = ConsoleApp(Lab.open(places.home))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("f3")
+        await until(lambda: "1 queued" in seen(pilot))
+        await pilot.pause(0.5)
+        assert begun == [] and UNATTENDED not in seen(pilot)  # a drained queue needs nobody
+        store.set_meta("drained", False)
+        await until(lambda: bool(begun) and UNATTENDED in seen(pilot))
+    with pytest.raises(SystemExit) as end:
+        main(["--home", str(places.home), "jobs", "list"])
+    assert not end.value.code
+    told = " ".join(capsys.readouterr().out.split())
+    assert UNATTENDED in told and "jobs wait" in told

@@ -17,6 +17,7 @@ from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
 
 from vlmconsole.queue.desk import Board, Row
+from vlmconsole.queue.view import UNATTENDED
 from vlmconsole.runs.plain import inert
 
 EMPTY = Content.assemble(
@@ -166,6 +167,8 @@ def _counts(board: Board, words: str, *, named: bool) -> Content:
     said = [(f"{running} running", ""), (f"{queued} queued", "")]
     said += [(f"{failed} failed", "$error")] if failed else []
     said.append(("drained: nothing new starts, d resumes", "$warning") if board.drained else ("drain off", ""))
+    if not board.supervised and (running or (queued and not board.drained)):
+        said.insert(0, (UNATTENDED, "$warning"))
     for index, (text, style) in enumerate(said):
         pieces += [(" · ", "$faint") if index else "", (text, style or "$muted")]
     if words.strip():

@@ -103,7 +103,10 @@ class Follower:
             )
         elif now and time.monotonic() - self._said >= LINE_EVERY:
             self._said = time.monotonic()
-            self.say(" · ".join(filter(None, [said(now), self._metrics()])))
+            line = " · ".join(filter(None, [said(now), self._metrics()]))
+            if line != self._line:  # in a log the same words again tell nothing
+                self._line = line
+                self.say(line)
 
     def _metrics(self) -> str:
         return " · ".join(f"{name} {value}" for name, value in list(self.metrics.items())[-4:])

@@ -16,9 +16,9 @@ from vlmconsole.cli.foreground import follow_job
 from vlmconsole.jobs.launch import log_tail
 from vlmconsole.jobs.presets import list_presets, load_preset
 from vlmconsole.queue import adding, process
-from vlmconsole.queue.model import FINAL, Job, Mode
+from vlmconsole.queue.model import ACTIVE, FINAL, Job, Mode
 from vlmconsole.queue.store import Store
-from vlmconsole.queue.view import JobView, views
+from vlmconsole.queue.view import UNATTENDED, JobView, views
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import about, duration
 
@@ -140,6 +140,9 @@ def list_command(
         for one in found:
             table.add_row(*(Text(cell) for cell in _cells(one)))
         console.print(table)
+        states = {one.job.state for one in found}
+        if supervisor is None and (states & set(ACTIVE) or ("queued" in states and not drained)):
+            console.print(f"{UNATTENDED}: an open console, `vlmconsole jobs wait ID` or `jobs resume` starts it again")
         if drained:
             console.print("drained: nothing new starts until `vlmconsole jobs resume`")
 

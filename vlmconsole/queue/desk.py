@@ -14,7 +14,7 @@ from vlmconsole.queue.adding import Planned
 from vlmconsole.queue.model import ACTIVE, FINAL, Attempt, Job, Mode, limit
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
-from vlmconsole.queue.view import steps_done, views
+from vlmconsole.queue.view import decide_now, devices_seen, steps_done, views
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import Pace, Progress
@@ -206,6 +206,20 @@ class Desk:
             if job.state in FINAL and known.get(job.id, "queued" if job.id > last else "done") not in FINAL
         ]
         return {**known, **now}, fresh
+
+    def attend(self) -> None:
+        """Start the supervisor where jobs run or wait and it is gone. One that waits for a command needs none."""
+        if not any(self._store.counts().get(state) for state in ("queued", *ACTIVE)):
+            return
+        if process.running(self.places) is None and not self._rests():
+            process.ensure(self.places)
+
+    def _rests(self) -> bool:
+        """Whether nothing would get going without a command: then a supervisor, too, leaves again."""
+        if self._store.active():
+            return False
+        decision = decide_now(self._store, self.places, devices_seen(self._store), set(), 2 * WINDOW)
+        return {line.id for line in self._store.lines(2 * WINDOW)} <= decision.stuck - decision.outside
 
     # --- doing: each is what the command of the same name does ---
 

@@ -16,6 +16,8 @@ from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import Pace, Progress
 from vlmconsole.runs.places import Places
 
+UNATTENDED = "nobody works on the queue"  # jobs run or wait, and no supervisor does
+
 
 @dataclass(frozen=True)
 class JobView:
