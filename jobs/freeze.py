@@ -67,16 +67,19 @@ def _estimate(spec: FreezeSpec) -> Estimate:
 
 
 def _problems(spec: FreezeSpec, places: Places, alone: bool) -> list[str]:
+    from vlmconsole.evaluation.foreseen import of_data
     from vlmconsole.gates.rules import load_plan
 
     found = []
-    for name in (spec.plan, *spec.limits):
+    for number, name in enumerate((spec.plan, *spec.limits)):
         try:
             if there.LATER not in name:
-                load_plan(name)
+                plan = load_plan(name)
+                if number == 0 and not any(there.LATER in one for one in spec.data):
+                    found += of_data(plan, spec.data, places, alone)
         except LabError as error:
             found.append(there.told(error))
-    found += there.data(spec.data, places, alone)
+    found += [one for one in there.data(spec.data, places, alone) if one not in found]
     return found if spec.base == UNBOUND else found + there.base(spec.base)
 
 

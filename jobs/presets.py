@@ -3,7 +3,7 @@
 import difflib
 import math
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -95,7 +95,7 @@ def lay_over(preset: Preset, sets: Sequence[str]) -> dict[str, Any]:
 
 def validate(model: type[BaseModel], spec: dict[str, Any], name: str) -> BaseModel:
     """``spec`` as ``model``; PresetError names every wrong key and what it may be."""
-    if wrong := odd_number(spec):
+    if wrong := odd_number(spec) or no_number(model, spec):
         raise PresetError(f"{name}: {wrong}")
     try:
         return model.model_validate(spec)
@@ -115,6 +115,35 @@ def odd_number(value: Any, key: str = "") -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f"“{key}” is {value}: write a finite number"
     return ""
+
+
+def no_number(model: type[BaseModel], spec: Mapping[str, Any], before: str = "") -> str:
+    """Which key that takes numbers was given something that only passes for one (true, "NaN"); "" for none."""
+    for name, value in spec.items():
+        key, info = f"{before}{name}", model.model_fields.get(name)
+        if info is None:
+            continue
+        kinds = set(_kinds(info.annotation))
+        models = [kind for kind in kinds if _is_model(kind)]
+        if isinstance(value, dict) and models:
+            if wrong := no_number(models[0], value, f"{key}."):
+                return wrong
+        elif kinds & {int, float} and not kinds & {bool, str, Any}:
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, bool):
+                    return f"“{key}” is {str(value).lower()}: write a {'whole ' if float not in kinds else ''}number"
+                if isinstance(one, str) and one.strip().lower().lstrip("+-") in ("nan", "inf", "infinity"):
+                    return f"“{key}” is {one}: write a finite number"
+    return ""
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """The plain types within ``int | None``, ``list[int]`` and the like."""
+    inner = get_args(annotation)
+    if not inner:
+        yield annotation
+    for one in inner:
+        yield from _kinds(one)
 
 
 def parse_value(text: str) -> Any:
@@ -140,7 +169,10 @@ def explain(model: type[BaseModel], problem: Any) -> str:
         return str(problem["msg"]).removeprefix("Value error, ")
     given = problem.get("input")
     shown = repr(given) if len(repr(given)) <= 60 else repr(given)[:57] + "…"
-    message = problem["msg"][:1].lower() + problem["msg"][1:]
+    if problem["type"] == "too_short":
+        return f"“{key}” is {shown}: write at least {problem['ctx']['min_length']}"
+    said = str(problem["msg"]).removeprefix("Value error, ")
+    message = said[:1].lower() + said[1:]
     return f"“{key}” is {shown}: {message}"
 
 

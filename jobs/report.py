@@ -7,9 +7,11 @@ from typing import Any
 
 from pydantic import Field, model_validator
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
+from vlmconsole.jobs.there import LATER
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import RunFolder, find_run, to_json, write_atomic
+from vlmconsole.runs.places import Places
 
 PAGE, FLAT = "report.html", "report.json"
 
@@ -37,7 +39,7 @@ def run(context: Context, spec: ReportSpec) -> dict[str, Any]:
     except ImportError as error:
         raise JobError(f"a report needs {error.name}: install it with `pip install 'vlmconsole[report]'`") from None
 
-    found, absent = _found(context, [*spec.runs, *(run for run in spec.steps.values() if run)])
+    found, absent = _found(context.places, [*spec.runs, *(run for run in spec.steps.values() if run)])
     absent += [f"step {name}" for name, run in spec.steps.items() if not run]
     for name in absent:
         context.events.note(f"not in the report: {name} (it has no run)", "warning")
@@ -58,7 +60,7 @@ def run(context: Context, spec: ReportSpec) -> dict[str, Any]:
     return {"report": str(page), "runs": len(found), "absent": absent, "states": states}
 
 
-def _found(context: Context, names: list[str]) -> tuple[list[RunFolder], list[str]]:
+def _found(places: Places, names: list[str]) -> tuple[list[RunFolder], list[str]]:
     found, absent = [], []
     for name in names:
         path = Path(name)
@@ -66,10 +68,18 @@ def _found(context: Context, names: list[str]) -> tuple[list[RunFolder], list[st
             found.append(RunFolder(path))
             continue
         try:
-            found.append(find_run(context.places.runs, name))
+            found.append(find_run(places.runs, name))
         except LabError:
             absent.append(name)
     return found, absent
+
+
+def _problems(spec: ReportSpec, places: Places, alone: bool) -> list[str]:
+    """One run that is missing is named in the report; with none of them there is no report."""
+    names = [*spec.runs, *(run for run in spec.steps.values() if run)]
+    if not alone or any(LATER in name for name in names) or _found(places, names)[0]:
+        return []
+    return ["none of the runs to report is there: name runs that `vlmconsole runs list` shows"]
 
 
 KIND = JobKind(
@@ -78,4 +88,5 @@ KIND = JobKind(
     spec=ReportSpec,
     run=run,
     estimate=lambda spec: Estimate(20 + 5 * (len(spec.runs) + len(spec.steps))),
+    problems=_problems,
 )

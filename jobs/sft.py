@@ -54,7 +54,7 @@ class SftSpec(Spec):
     @model_validator(mode="after")
     def _candidates(self) -> "SftSpec":
         if len(set(self.dev_epochs)) != len(self.dev_epochs) or not all(1 <= e <= self.epochs for e in self.dev_epochs):
-            raise ValueError(f"dev_epochs must be different epochs from 1 to {self.epochs}")
+            raise ValueError(f"“dev_epochs” is {self.dev_epochs}: write epochs from 1 to {self.epochs}, each once")
         return self
 
 

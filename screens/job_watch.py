@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PERIOD = 2.0  # seconds between two looks at the files' times
 ATTEND = 10.0  # seconds between two looks whether jobs wait and nobody works on them
-SIGNS = {"done": "✓", "failed": "✗", "lost": "?", "cancelled": "–", "FAIL": "✗", "CANNOT JUDGE": "?"}
+SIGNS = {"done": "✓", "failed": "✗", "lost": "?", "cancelled": "–", "FAIL": "✗", "INVALID": "✗", "CANNOT JUDGE": "?"}
 
 
 class JobWatch:

@@ -84,6 +84,12 @@ def test_what_a_job_before_it_may_make_is_not_missed(places: Places) -> None:
         ("sft-expand-tiny", "clip=inf", "“clip” is inf: write a finite number"),
         ("grpo-3-tiny", "temperature=nan", "“temperature” is nan: write a finite number"),
         ("model-tiny", f"seed={HUGE}", "“seed” is a whole number of 67 bits"),
+        ("sft-expand-tiny", "epochs=true", "“epochs” is true: write a whole number"),
+        ("sft-expand-tiny", "lr=true", "“lr” is true: write a number"),
+        ("sft-expand-tiny", "lr=NaN", "“lr” is NaN: write a finite number"),
+        ("sft-expand-tiny", "dev_epochs=[true]", "“dev_epochs” is [true]: write a whole number"),
+        ("sft-expand-tiny", "dev_epochs=[]", "“dev_epochs” is []: write at least 1"),
+        ("sft-expand-tiny", "dev_epochs=[2,2]", "“dev_epochs” is [2, 2]: write epochs from 1 to 6, each once"),
     ],
 )
 def test_numbers_that_no_file_holds_are_refused_by_their_key(
@@ -92,6 +98,30 @@ def test_numbers_that_no_file_holds_are_refused_by_their_key(
     with pytest.raises(PresetError) as told:
         adding.plan(load_preset(preset), [setting], places)
     assert words in told.value.message
+
+
+@pytest.mark.parametrize("key", ["image", "cells", "grid.image"])
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [("1x1000", "longer than 200:1"), ("99999999x99999999", "at most 16384 pixels"), ("16000x16000", "million pixels")],
+)
+def test_a_picture_that_no_model_takes_is_not_planned(key: str, size: str, words: str, places: Places) -> None:
+    value = {"image": size, "cells": f'[{{image="{size}"}}]', "grid.image": f'["{size}"]'}[key]
+    with pytest.raises(PresetError, match=words):
+        adding.plan(load_preset("cb-grid-tiny"), [f"{key}={value}"], places)
+
+
+def test_what_could_only_fail_is_said_in_the_plan(places: Places) -> None:
+    def problems(preset: str, *sets: str) -> list[str]:
+        return [text for one in adding.plan(load_preset(preset), sets, places, refuse=False) for text in one.problems]
+
+    (places.runs / "there-1").mkdir(parents=True)
+    (places.runs / "there-1" / "job.json").write_text("{}")
+    assert "none of the runs" in problems("report", "runs=['nope']")[0]
+    assert problems("report", "runs=['nope', 'there-1']") == []  # which names what is missing
+    judged = problems("freeze-gates", "plan=grpo-5-tiny", "data=['naming']")
+    assert judged == ["grpo-5-tiny judges pictures of grpo-tiny, not of naming"]
+    assert problems("freeze-gates", "plan=grpo-5-tiny", "data=['grpo-tiny', 'naming']") == []
 
 
 def test_the_queues_own_numbers_have_their_limits_too(places: Places) -> None:

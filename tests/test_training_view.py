@@ -269,6 +269,15 @@ def test_only_a_verdict_of_gates_changes_the_sign_of_a_done_job(tmp_path: Path, 
     assert str(state_sign(row.job, row.verdict)) == f"{sign} done"
 
 
+@pytest.mark.parametrize(("valid", "sign"), [(False, "✗"), (True, "✓")])
+def test_a_measurement_that_counts_for_nothing_is_invalid(tmp_path: Path, valid: bool, sign: str) -> None:
+    places, run = running(tmp_path / "home", "bench", RECORDED / "evaluate")
+    (run / "summary.json").write_text(json.dumps({"valid": valid, "invalid_because": "no request counts"}))
+    Store(places.queue).finish(1, "done", None)
+    row = Desk(places).board().rows[0]
+    assert (row.verdict, str(state_sign(row.job, row.verdict))) == ("" if valid else "INVALID", f"{sign} done")
+
+
 async def test_a_flow_has_its_steps_beneath_it_in_their_order(tmp_path: Path) -> None:
     places = lab(tmp_path)
     store = Store(places.queue)

@@ -32,7 +32,12 @@ def state_word(job: Job) -> str:
 
 
 #: what the gates said of a job that is done → (sign, style): it ran well, and yet it is not simply well
-VERDICTS = {"FAIL": ("✗", "$error"), "CANNOT JUDGE": ("?", "$warning"), "PASS": ("✓", "$accent")}
+VERDICTS = {
+    "FAIL": ("✗", "$error"),
+    "INVALID": ("✗", "$error"),
+    "CANNOT JUDGE": ("?", "$warning"),
+    "PASS": ("✓", "$accent"),
+}
 
 
 def state_sign(job: Job, verdict: str = "") -> Content:

@@ -13,10 +13,11 @@ from vlmconsole.cli.jobs import show_plan
 from vlmconsole.jobs.launch import log_tail
 from vlmconsole.jobs.presets import load_preset
 from vlmconsole.queue import adding, process
-from vlmconsole.queue.desk import verdict_of
+from vlmconsole.queue.desk import INVALID, verdict_of
 from vlmconsole.queue.model import Job
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.folder import RunFolder, find_run
+from vlmconsole.runs.plain import one_line
 
 
 def register(app: typer.Typer) -> None:
@@ -91,6 +92,9 @@ def finish(store: Store, number: int) -> int:
 def said_of(job: Job) -> str:
     """What was judged in a job that is done, and which command tells it by its exit code: following a job does not."""
     run = Path(job.run or "")
+    if verdict_of(job) == INVALID:
+        why = (RunFolder(run).read_json("summary.json") or {}).get("invalid_because", "")
+        return f"verdict {INVALID}: {one_line(why, 300)}"
     if job.kind == "audit":
         judged = f"audit {(RunFolder(run).read_json('summary.json') or {}).get('run', '')}"
     else:

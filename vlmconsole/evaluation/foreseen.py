@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from vlmconsole.counting.dataset import manifest_digest, read_manifest
 from vlmconsole.counting.ready import Promised, Source, look_up, promised
@@ -36,19 +36,20 @@ def foreseen(settings: EvaluateSettings, places: Places, alone: bool) -> list[st
     except LabError as error:
         return [f"{error.message} {error.hint}".strip()]
     return [
-        *_of_data(plan, settings, places, alone),
+        *of_data(plan, settings.data, places, alone, textvqa=bool(settings.textvqa)),
         *_of_conditions(plan, settings),
         *_of_generations(plan, settings, places),
         *_of_before(plan, settings, places),
     ]
 
 
-def _of_data(plan: Plan, settings: EvaluateSettings, places: Places, alone: bool) -> Iterator[str]:
+def of_data(plan: Plan, data: Sequence[str], places: Places, alone: bool, *, textvqa: bool = False) -> Iterator[str]:
+    """What these datasets lack of the pictures that the plan judges. `textvqa`: TextVQA64 is made of its shards."""
     splits: dict[str, tuple[str, Promised]] = {}
     names: list[str] = []
     unknown = False
-    for given in settings.data:
-        if given == TEXTVQA and settings.textvqa and not (places.datasets / TEXTVQA).exists():
+    for given in data:
+        if given == TEXTVQA and textvqa and not (places.datasets / TEXTVQA).exists():
             names.append(TEXTVQA)  # made of the shards when it starts
             splits.setdefault(TEXTVQA, (TEXTVQA, Promised("test", PICTURES)))
             continue

@@ -7,10 +7,30 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from vlmconsole.vision.limits import MAX_ASPECT_RATIO, MAX_PIXELS
+
 #: client lag (p99) past which a cell is INVALID, unless its settings say otherwise: so many seconds, or this share
 #: of the TTFT's p50 where that is more. Fixed before anything is measured.
 LAG_LIMIT_S, LAG_SHARE = 0.020, 0.02
-_SIZE = re.compile(r"([1-9]\d{0,4})[x×]([1-9]\d{0,4})")
+_SIZE = re.compile(r"([1-9]\d*)[x×]([1-9]\d*)")
+MAX_SIDE = 16_384  # pixels
+
+
+def picture_size(text: str) -> tuple[int, int] | None:
+    """(width, height) in pixels of ``448x336``, None for "". Raises ValueError for what no model could be sent."""
+    if not text:
+        return None
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise ValueError("must be WIDTHxHEIGHT in pixels, e.g. 448x336")
+    if max(map(len, found.groups())) > len(str(MAX_SIDE)) or max(int(found[1]), int(found[2])) > MAX_SIDE:
+        raise ValueError(f"a side may have at most {MAX_SIDE} pixels")
+    width, height = int(found[1]), int(found[2])
+    if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
+        raise ValueError(f"longer than {MAX_ASPECT_RATIO}:1, which the models' image processors refuse")
+    if width * height > MAX_PIXELS:
+        raise ValueError(f"at most {MAX_PIXELS // 1_000_000} million pixels")
+    return width, height
 
 
 class BenchSettings(BaseModel):
@@ -42,14 +62,12 @@ class BenchSettings(BaseModel):
     @field_validator("image")
     @classmethod
     def _check_image(cls, value: str) -> str:
-        if value and not _SIZE.fullmatch(value):
-            raise ValueError("must be WIDTHxHEIGHT in pixels, e.g. 448x336")
+        picture_size(value)
         return value.replace("×", "x")
 
     @property
     def image_size(self) -> tuple[int, int] | None:
-        found = _SIZE.fullmatch(self.image)
-        return (int(found[1]), int(found[2])) if found else None
+        return picture_size(self.image)
 
     @property
     def warm_ups(self) -> int:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from vlmconsole.measure.settings import BenchSettings
+from vlmconsole.measure.settings import BenchSettings, picture_size
 from vlmconsole.runs.conditions import Conditions
 
 
@@ -28,6 +28,12 @@ class CellSettings(BaseModel):
     image: str | None = Field(None, description="picture size in pixels, WIDTHxHEIGHT")
     input_tokens: int | None = Field(None, ge=1, description="prompt tokens")
     output_tokens: int | None = Field(None, ge=1, description="output, tokens")
+
+    @field_validator("image")
+    @classmethod
+    def _check_image(cls, value: str | None) -> str | None:
+        picture_size(value or "")
+        return value
 
 
 MOST_CELLS = 1000  # a grid is typed in a moment and measured for days

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from vlmconsole.jobs.contract import Estimate, JobKind
 from vlmconsole.jobs.kinds import load_kind
-from vlmconsole.jobs.presets import Preset, PresetError, explain, lay_over, load_preset, odd_number
+from vlmconsole.jobs.presets import Preset, PresetError, explain, lay_over, load_preset, no_number, odd_number
 from vlmconsole.queue.flows import Step, read_flow, sources
 from vlmconsole.queue.model import Mode, NewJob
 from vlmconsole.queue.schedule import odd
@@ -201,7 +201,7 @@ def _plan_one(preset: Preset, sets: Sequence[str], places: Places, alone: bool) 
 
 def _check(kind: JobKind, spec: dict[str, Any], name: str) -> BaseModel | None:
     """The validated spec; None when only results of earlier steps are still missing from it."""
-    if wrong := odd_number(spec):
+    if wrong := odd_number(spec) or no_number(kind.spec, spec):
         raise PresetError(f"{name}: {wrong}")
     try:
         return kind.spec.model_validate(spec)

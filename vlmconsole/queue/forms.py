@@ -9,7 +9,17 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from vlmconsole.jobs.kinds import UnknownKindError, load_kind
-from vlmconsole.jobs.presets import Preset, PresetError, explain, lay_over, list_presets, load_preset, parse_value
+from vlmconsole.jobs.presets import (
+    Preset,
+    PresetError,
+    explain,
+    lay_over,
+    list_presets,
+    load_preset,
+    no_number,
+    odd_number,
+    parse_value,
+)
 from vlmconsole.queue.adding import Planned, merge, plan
 from vlmconsole.queue.flows import read_flow, sources
 from vlmconsole.runs.places import Places
@@ -220,7 +230,11 @@ def problems(name: str, changes: Sequence[str], places: Places) -> dict[str, str
 def _problems(preset: Preset, changes: Sequence[str], prefix: str) -> Iterator[tuple[str, str]]:
     model = load_kind(preset.kind).spec
     try:
-        model.model_validate(lay_over(preset, changes))
+        spec = lay_over(preset, changes)
+        if wrong := odd_number(spec) or no_number(model, spec):
+            yield prefix + wrong.split("“", 1)[-1].split("”", 1)[0], wrong
+            return
+        model.model_validate(spec)
     except PresetError as error:
         yield prefix, error.message
     except ValidationError as error:
