@@ -64,7 +64,9 @@ class TuneSettings(BaseModel):
     input_tokens: int | None = Field(None, ge=1, description="prompt tokens, the picture's among them; default: short")
     output_tokens: int = Field(128, ge=1, description="output, tokens; held to exactly this where the engine can")
     seed: int = Field(0, description="of the inputs")
-    lag_limit_ms: float = Field(LAG_LIMIT_S * 1000, gt=0, description="client lag (p99, ms) that makes a cell INVALID")
+    lag_limit_ms: float = Field(
+        LAG_LIMIT_S * 1000, gt=0, description="client lag (p99, ms; at least 2 % of TTFT) that makes a cell INVALID"
+    )
     total_timeout_s: float = Field(900.0, gt=0, description="longest a request may take, s")
     save_as: str = Field("", description="name of the chosen profile; default: the server's with -tuned")
 
