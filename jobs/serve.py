@@ -29,7 +29,7 @@ def profile_of(name: str, places: Places) -> ServerProfile:
     """The profile called ``name``. Raises JobError with the names that there are."""
     profiles = load_profiles(places.servers)
     if name not in profiles:
-        raise JobError(f"no server profile is called “{name}”", f"there are: {', '.join(sorted(profiles))}")
+        raise JobError(f"no server profile is called “{name}”", f"there are: {', '.join(sorted(profiles))}").named()
     return profiles[name]
 
 

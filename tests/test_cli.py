@@ -179,3 +179,20 @@ def test_home_without_a_folder_is_bad_usage_and_not_some_other_home(
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2 and "--home needs a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run nope", "runs show nope", "jobs add nope", "jobs show 999", "jobs cancel 999", "jobs logs 999",
+        "jobs retry 999", "jobs clone 999", "servers show nope", "gates show nope", "gates freeze nope",
+        "data make nope", "data check nope", "data show nope", "adapters show nope", "adapters check nope",
+        "chats export 999", "bench --server nope", "chat --server nope hi",
+    ],
+)  # fmt: skip
+def test_whatever_is_named_and_not_there_is_bad_usage(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--home", str(tmp_path), *words.split()])
+    assert left.value.code == 2, capsys.readouterr().err

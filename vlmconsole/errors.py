@@ -1,5 +1,7 @@
 """The one base of every error that is meant for a person."""
 
+from typing import Self
+
 
 class LabError(Exception):
     """Something a person can understand and mend: ``message`` says what happened, ``hint`` what to do about it.
@@ -13,3 +15,8 @@ class LabError(Exception):
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message, self.hint = message, hint
+
+    def named(self) -> Self:
+        """The same, of a thing that was named and is not there: bad usage, whatever kind of thing it is."""
+        self.code = 2
+        return self

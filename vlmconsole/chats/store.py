@@ -58,7 +58,7 @@ class ChatStore:
         """One conversation, deleted ones included (undo needs them)."""
         row = self._run(f"{_CHATS} WHERE c.id = ?", (chat_id,)).fetchone()
         if row is None:
-            raise ChatStoreError(f"there is no conversation {chat_id}; `vlmconsole chats list` shows them")
+            raise ChatStoreError(f"there is no conversation {chat_id}; `vlmconsole chats list` shows them").named()
         return _chat(row)
 
     def chats(self, search: str = "") -> list[Chat]:

@@ -141,9 +141,13 @@ async def _effect(server: str, name: str, message: Any, other_base: bool) -> Eff
     from vlmconsole.engines.chat import ChatClient
     from vlmconsole.engines.effect import effect
     from vlmconsole.queue.served import ensure_served
-    from vlmconsole.training.serving import select
+    from vlmconsole.training.adapters import find_adapter
+    from vlmconsole.training.serving import NONE, select
 
     places, profile = state.lab.places, find_profile(server)
+    here = profile.engine == "mlx" and profile.loopback and not profile.ssh_host
+    if here and name.strip().lower() not in NONE:
+        await asyncio.to_thread(find_adapter, places, name)  # before a server is started for nothing
     ready = await ensure_served(profile, places, progress(profile.name))
     async with ChatClient(ready.profile) as client:
         await client.prepare()

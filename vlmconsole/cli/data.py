@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from vlmconsole.cli.common import FAILED, emit, fail, say, state
+from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
 from vlmconsole.runs.words import many
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ def _find(dataset: str) -> Path:
     named = state.lab.places.datasets / dataset
     if named.is_dir():
         return named
-    fail(f"There is no dataset {dataset!r}, here or in {named.parent}.", "vlmconsole data list shows what there is.")
+    hint = "vlmconsole data list shows what there is."
+    fail(f"There is no dataset {dataset!r}, here or in {named.parent}.", hint, code=USAGE)
 
 
 def _check_made(folder: Path) -> list[dict[str, Any]]:

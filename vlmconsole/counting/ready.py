@@ -69,7 +69,8 @@ def look_up(name: str, datasets: Path) -> Source:
     made_names = [path.parent.name for path in datasets.glob(f"*/{MANIFEST}")]
     close = difflib.get_close_matches(name, [*made_names, *recipe_names()], n=1)
     hint = f"Did you mean {close[0]}? " if close else ""
-    raise DataError(f"There is no dataset and no recipe called {name!r}.", f"{hint}vlmconsole data list shows them.")
+    hint += "vlmconsole data list shows them."
+    raise DataError(f"There is no dataset and no recipe called {name!r}.", hint).named()
 
 
 def ready(

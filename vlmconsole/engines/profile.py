@@ -227,9 +227,7 @@ def redact(text: str, *secrets: str | None) -> str:
 
 def no_such_profile(name: str, known: Iterable[str]) -> ProfileError:
     """What the commands and the console say when a profile is named that is not there."""
-    error = ProfileError(f"There is no server profile called {name!r}.", f"Known: {', '.join(sorted(known))}")
-    error.code = 2
-    return error
+    return ProfileError(f"There is no server profile called {name!r}.", f"Known: {', '.join(sorted(known))}").named()
 
 
 def load_profiles(

@@ -21,7 +21,7 @@ class Reading:
         """The job of that number. Raises QueueError."""
         found = self._jobs("WHERE id=?", (number,))
         if not found:
-            raise QueueError(f"there is no job {number}", "`vlmconsole jobs list --all` shows them")
+            raise QueueError(f"there is no job {number}", "`vlmconsole jobs list --all` shows them").named()
         return found[0]
 
     def waiting(self, limit: int = -1) -> list[Job]:

@@ -70,7 +70,9 @@ class Store(Reading):
             number = int(cursor.lastrowid or 0)
             for other, mode in job.after:
                 if db.execute("SELECT 1 FROM jobs WHERE id=?", (other,)).fetchone() is None or other == number:
-                    raise QueueError(f"there is no job {other} to wait for", "`vlmconsole jobs list --all` shows them")
+                    raise QueueError(
+                        f"there is no job {other} to wait for", "`vlmconsole jobs list --all` shows them"
+                    ).named()
                 db.execute("INSERT OR REPLACE INTO after VALUES (?,?,?)", (number, other, mode))
             return number
 

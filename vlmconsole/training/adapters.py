@@ -138,9 +138,9 @@ def find_adapter(places: Places, name: str | Path) -> Adapter:
             return found[0]
     if chosen:
         some = ", ".join(a.name for a in chosen[:4])
-        raise AdapterError(f"“{text}” fits {len(chosen)} adapters ({some}…)", "give more of the name")
+        raise AdapterError(f"“{text}” fits {len(chosen)} adapters ({some}…)", "give more of the name").named()
     there = ", ".join(a.name for a in known[:6]) or "none yet"
-    raise AdapterError(f"no adapter “{text}”: there are {there}", "`vlmconsole adapters list` shows them all")
+    raise AdapterError(f"no adapter “{text}”: there are {there}", "`vlmconsole adapters list` shows them all").named()
 
 
 def layers(adapter: Adapter) -> list[Layer]:
