@@ -36,7 +36,7 @@ def origin(**more: Any) -> Provenance:
     return Provenance(**{**values, **more})
 
 
-def make_adapter(folder: Path, *, seed: int = 1, strength: float = 0.08, rank: int = 4, mark: bool = True) -> Path:
+def make_adapter(folder: Path, *, seed: int = 1, strength: float = 0.15, rank: int = 4, mark: bool = True) -> Path:
     """Write an untrained adapter whose B is not zero, so that it changes answers. Returns its folder."""
     import torch
 

@@ -32,7 +32,7 @@ from vlmconsole.vision.images import open_picture
 def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
     """A lab with one adapter, `taught`."""
     home = Places(tmp_path_factory.mktemp("home")).ensure()
-    make_adapter(home.adapters / "taught", strength=0.15)
+    make_adapter(home.adapters / "taught")
     return home
 
 

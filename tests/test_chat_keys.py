@@ -34,6 +34,18 @@ async def test_letters_are_text_while_typing_and_keys_outside(tmp_path: Path) ->
             assert screen.composer.question.text == "nq1[?\na"
 
 
+@pytest.mark.parametrize(("key", "name"), [("f3", "JobsScreen"), ("f6", "ServersScreen")])
+async def test_the_screens_keys_work_while_writing(tmp_path: Path, key: str, name: str) -> None:
+    """F6 and F7 are a text area's own: it selected the line, and F6 showed nothing."""
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await pilot.press("a")
+            assert isinstance(screen.focused, Question)
+            await pilot.press(key)
+            await until(lambda: type(pilot.app.screen).__name__ == name)
+
+
 def test_no_key_is_one_that_tmux_or_a_terminal_eats() -> None:
     keys = {name for key in KEYS for name in key.keys.split(",")}
     assert not keys & {"ctrl+b", "ctrl+a", "ctrl+space", "ctrl+enter", "ctrl+s", "ctrl+q", "ctrl+z", "ctrl+c", "ctrl+m"}

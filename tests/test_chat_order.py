@@ -117,7 +117,7 @@ async def test_words_that_look_like_a_path_are_sent_with_a_second_enter(tmp_path
 
 
 async def test_what_kept_a_question_back_is_no_longer_said_when_it_is_over(tmp_path: Path) -> None:
-    async with chat_server(Say(["a "] * 40, gap=0.02)) as server:
+    async with chat_server(Say(["a "] * 100, gap=0.02)) as server:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "first")

@@ -23,7 +23,8 @@ def told(capsys: pytest.CaptureFixture[str], home: Path, *words: str) -> tuple[i
     ("setting", "says"),
     [
         ("seed=" + "9" * 5000, "“seed” is"),
-        ("seed=99999999999999999999999", "less than or equal to 4294967295"),  # no generator takes it
+        ("seed=99999999999999999999999", "a whole number of 77 bits: write one of at most 64"),
+        ("seed=9999999999", "less than or equal to 4294967295"),  # no generator takes it
         ("dev_epochs=" + "[" * 3000, "“dev_epochs” is"),
         ("dev_epochs=[9]", "sft-expand-tiny: dev_epochs must be different epochs from 1 to 6"),
         ("base=~nobody-here/x", "no user here"),

@@ -236,6 +236,7 @@ def pictured(places: Places, theme: str) -> tuple[ConsoleApp, Callable[[Pilot[No
 
     async def run(pilot: Pilot[None]) -> None:
         await pilot.press("escape", "f6")
+        await until(lambda: isinstance(pilot.app.screen, ServersScreen))
         screen = pilot.app.screen
         assert isinstance(screen, ServersScreen) and screen._timer is not None
         await until(lambda: screen.found.sheet is not None)

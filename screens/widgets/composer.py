@@ -51,6 +51,9 @@ class Question(InOrder, TextArea):
             soft_wrap=True, show_line_numbers=False, compact=True, highlight_cursor_line=False, id="question"
         )
         self.cursor_blink = False
+        # F1 to F6 are the screens while one writes, too: a TextArea would select its line by F6, all of it by F7.
+        for key in ("f6", "f7"):
+            self._bindings.key_to_bindings.pop(key, None)
 
     async def _on_paste(self, event: events.Paste) -> None:
         event.prevent_default()
