@@ -70,7 +70,7 @@ def _problems(spec: FreezeSpec, places: Places, alone: bool) -> list[str]:
     from vlmconsole.evaluation.foreseen import of_data
     from vlmconsole.gates.rules import load_plan
 
-    found = []
+    found: list[str] = []
     for number, name in enumerate((spec.plan, *spec.limits)):
         try:
             if there.LATER not in name:

@@ -26,7 +26,7 @@ def told(capsys: pytest.CaptureFixture[str], home: Path, *words: str) -> tuple[i
         ("seed=99999999999999999999999", "a whole number of 77 bits: write one of at most 64"),
         ("seed=9999999999", "less than or equal to 4294967295"),  # no generator takes it
         ("dev_epochs=" + "[" * 3000, "“dev_epochs” is"),
-        ("dev_epochs=[9]", "sft-expand-tiny: dev_epochs must be different epochs from 1 to 6"),
+        ("dev_epochs=[9]", "sft-expand-tiny: “dev_epochs” is [9]: write epochs from 1 to 6, each once"),
         ("base=~nobody-here/x", "no user here"),
     ],
 )

@@ -93,5 +93,5 @@ def test_flows_pass_the_chosen_adapter_on() -> None:
 def test_candidates_must_be_epochs_of_the_training() -> None:
     preset = load_preset("sft-expand-tiny")
     for wrong in ("[2, 7]", "[2, 2]", "[0]"):
-        with pytest.raises(PresetError, match="dev_epochs must be different epochs from 1 to 6"):
+        with pytest.raises(PresetError, match=r"“dev_epochs” is .*: write epochs from 1 to 6, each once"):
             overlay(preset, [f"dev_epochs={wrong}"])
