@@ -183,7 +183,7 @@ def test_data_make_check_show_and_list(lab: Any, tmp_path: Path) -> None:
     checked = lab("data", "check", "mine", "--json")
     assert checked.code == 1 and not checked.json["ok"]
     assert lab("data", "show", "mine", "--split", "nope").code == 2
-    assert lab("data", "check", "nope").code == 1
+    assert lab("data", "check", "nope").code == 2
     later = tmp_path / "later.toml"
     part = '{ replay = "nowhere:train", count = 1 }'
     later.write_text(f'title = "l"\nseed = 1\n[[splits]]\nname = "train"\nrole = "train"\nparts = [{part}]\n')
