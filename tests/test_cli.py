@@ -196,3 +196,4 @@ def test_whatever_is_named_and_not_there_is_bad_usage(
     with pytest.raises(SystemExit) as left:
         main(["--home", str(tmp_path), *words.split()])
     assert left.value.code == 2, capsys.readouterr().err
+    assert not any((tmp_path / "runs").glob("*-serve-*")), "a server was started for nothing"

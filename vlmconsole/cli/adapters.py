@@ -145,7 +145,7 @@ async def _effect(server: str, name: str, message: Any, other_base: bool) -> Eff
     from vlmconsole.training.serving import NONE, select
 
     places, profile = state.lab.places, find_profile(server)
-    here = profile.engine == "mlx" and profile.loopback and not profile.ssh_host
+    here = profile.engine == "mlx" and not profile.ssh_host and (not profile.base_url or profile.loopback)
     if here and name.strip().lower() not in NONE:
         await asyncio.to_thread(find_adapter, places, name)  # before a server is started for nothing
     ready = await ensure_served(profile, places, progress(profile.name))
