@@ -160,12 +160,16 @@ def test_the_radix_cache_is_proven_with_its_control(places: Places) -> None:
 
 
 def test_a_grid_is_tuned_and_its_winner_measured_again(places: Places) -> None:
-    values = {"baseline": {"chunked_prefill_size": 1024}, "throughput_floor": 0.5, "close_within": 1.0}
+    baseline = {"chunked_prefill_size": 1024, "max_running_requests": 4}
+    values = {"baseline": baseline, "throughput_floor": 0.5, "close_within": 1.0}
     rule = values | {"memory": "chunked_prefill_size", "consistent": {"finish_reason": "length", "output_tokens": 16}}
-    spec = {"server": "real", "grid": {"chunked_prefill_size": [256, 1024]}, "rule": rule, "output_tokens": 16}
-    spec |= {"image": "224x168", "input_tokens": 505, "requests": 4, "running_limit": 4, "lag_limit_ms": PATIENT_MS}
+    grid = {"chunked_prefill_size": [256, 1024], "max_running_requests": [2, 4]}
+    spec = {"server": "real", "grid": grid, "rule": rule, "output_tokens": 16, "lag_limit_ms": PATIENT_MS}
+    spec |= {"image": "224x168", "input_tokens": 505, "requests": 4}
     summary = tune.run(*job(places, "tune", spec))
+    assert len(summary["cells"]) == 4 + 2  # and the winner and the baseline once more
     assert [cell["read_back"] for cell in summary["cells"]] == [cell["parameters"] for cell in summary["cells"]]
     assert all(cell["conditions"]["cache"] == "off" for cell in summary["cells"])
     assert summary["chosen"] is not None, summary["why"]
     assert summary["confirmation"]["state"] in ("confirmed", "not confirmed")
+    print(summary["chosen"], summary["confirmation"]["state"], summary["why"])
