@@ -150,7 +150,7 @@ class RunsScreen(RunsDesk):
         except LabError as error:
             self._complain(error)
             return True
-        self.app.push_screen(SweepSheet(lambda only: compare_sweeps(one, other, only), found))
+        self.app.push_screen(SweepSheet(found))
         return True
 
     async def _one_of(self, name: str, cell: str, found: list[Side]) -> Side | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
+import waiting
 from job_queue import held, lab, run_all
 from textual.pilot import Pilot
 from vlmconsole.screens.jobs import JobsScreen
@@ -19,6 +20,9 @@ from vlmconsole.queue import forms
 from vlmconsole.queue.adding import add
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.places import Places
+
+until = waiting.until
+settled = partial(waiting.settled, people=("new", "judge"))  # "new": a form is filled in
 
 
 @pytest.fixture(name="ran", scope="session")
@@ -54,23 +58,6 @@ async def jobs(places: Places, size: tuple[int, int] = (120, 40)) -> AsyncIterat
             assert isinstance(screen, JobsScreen)
             await settled(pilot)
             yield pilot, screen
-
-
-async def settled(pilot: Pilot[None]) -> None:
-    await pilot.pause()
-    # "new" is the one that waits for a person who fills in a form.
-    waited = [one for one in pilot.app.workers if one.group not in ("new", "judge")]
-    if waited:  # an empty list would mean all
-        await pilot.app.workers.wait_for_complete(waited)
-    await pilot.pause()
-
-
-async def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    for _ in range(int(seconds / 0.05)):
-        if true():
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("it did not become true")
 
 
 def seen(pilot: Pilot[None]) -> str:

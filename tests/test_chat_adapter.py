@@ -42,7 +42,7 @@ def header(screen: ChatScreen) -> str:
 async def hello(pilot: Pilot[None], screen: ChatScreen) -> dict[str, object]:
     before = len(screen.answers())
     await ask(pilot, screen, "Hello")
-    await until(lambda: len(screen.answers()) > before and answered(screen), 30)
+    await until(lambda: len(screen.answers()) > before and answered(screen), seconds=30)
     facts = screen.answers()[-1].answer
     assert facts is not None
     return dict(facts)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
+import waiting
 from chat_server import Say, chat_server, profile_file
 from PIL import Image
 from textual.pilot import Pilot
@@ -18,6 +19,8 @@ from vlmconsole.screens.widgets.columns import RowsVisual
 from vlmconsole.app import ConsoleApp
 from vlmconsole.lab import Lab
 
+until = partial(waiting.until, seconds=10.0, every=0.02)
+
 
 @asynccontextmanager
 async def console(home: Path, size: tuple[int, int] = (120, 40)) -> AsyncIterator[tuple[Pilot[None], ChatScreen]]:
@@ -27,14 +30,6 @@ async def console(home: Path, size: tuple[int, int] = (120, 40)) -> AsyncIterato
         screen = app.screen
         assert isinstance(screen, ChatScreen)
         yield pilot, screen
-
-
-async def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
-    for _ in range(int(seconds / 0.02)):
-        if true():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not become true")
 
 
 async def ask(pilot: Pilot[None], screen: ChatScreen, text: str) -> None:

@@ -11,10 +11,12 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import waiting
 from textual.pilot import Pilot
 from vlmconsole.screens.gauges import HIDDEN, GaugesScreen
 from vlmconsole.screens.widgets.dialogs import Ask, Reader
@@ -29,6 +31,7 @@ from vlmconsole.gauges.sources import Gauges
 from vlmconsole.gauges.words import job_said, said
 from vlmconsole.lab import Lab
 
+until = partial(waiting.until, seconds=20.0, every=0.02)
 RECORDED = Path(__file__).parent / "data" / "gauges" / "bench-mlx.jsonl.gz"
 
 
@@ -81,14 +84,6 @@ async def shown(
         assert isinstance(screen, GaugesScreen)
         await until(lambda: screen.look_found is not None)
         yield pilot, screen
-
-
-async def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
-    for _ in range(int(seconds / 0.02)):
-        if true():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not become true")
 
 
 async def look(pilot: Pilot[None], screen: GaugesScreen) -> str:
@@ -308,7 +303,7 @@ async def test_sources_begin_when_it_is_shown_and_ask_rarely_while_it_is_hidden(
         await asyncio.sleep(1.5)
         assert len(source.asked) <= hidden + 1
         await pilot.press("f2")
-        await until(lambda: len(source.asked) > hidden + 1, 4.5)
+        await until(lambda: len(source.asked) > hidden + 1, seconds=4.5)
     await until(lambda: not any(thread.name == "gauges-host" for thread in threading.enumerate()))
 
 
@@ -320,16 +315,16 @@ async def test_a_source_that_hangs_holds_up_no_key(tmp_path: Path) -> None:
         begun = time.monotonic()
         await pilot.press("l", "z", "l")
         assert time.monotonic() - begun < 20.0, "the source may take 30"
-        await until(lambda: "no answer for" in seen(pilot), 25.0)
+        await until(lambda: "no answer for" in seen(pilot), seconds=25.0)
         source.hang.set()
-        await until(lambda: "25 %" in seen(pilot), 20.0)
-        await until(lambda: "cell 3" in seen(pilot), 20.0)
+        await until(lambda: "25 %" in seen(pilot), seconds=20.0)
+        await until(lambda: "cell 3" in seen(pilot), seconds=20.0)
 
 
 async def test_without_colours_it_is_drawn_in_greys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     async with shown(tmp_path / "lab", lambda: Gauges([Source()])) as (pilot, screen):
-        await until(lambda: "25 %" in seen(pilot), 20.0)
+        await until(lambda: "25 %" in seen(pilot), seconds=20.0)
         styles = [segment.style for strip in screen._compositor.render_strips() for segment in strip]
         colours = {style.color.triplet for style in styles if style and style.color and style.color.triplet}
         assert colours and all(red == green == blue for red, green, blue in colours)

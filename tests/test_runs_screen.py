@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
+import waiting
 from recorded_runs import BENCH, GRID, PROBE, failed_run, hostile_run, lab_with_runs
 from textual.pilot import Pilot
 from textual.widgets import OptionList
@@ -30,6 +31,9 @@ from vlmconsole.reports.shelf import Shelf
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
+until = partial(waiting.until, seconds=20.0)
+settled = partial(waiting.settled, people=("compare", "export"))
+
 
 @pytest.fixture
 def places(tmp_path: Path) -> Places:
@@ -49,26 +53,10 @@ async def runs(places: Places, size: tuple[int, int] = (120, 40)) -> AsyncIterat
         yield pilot, screen
 
 
-async def settled(pilot: Pilot[None]) -> None:
-    await pilot.pause()
-    waited = [one for one in pilot.app.workers if one.group not in ("compare", "export")]  # these wait for a person
-    if waited:
-        await pilot.app.workers.wait_for_complete(waited)
-    await pilot.pause()
-
-
 async def press(pilot: Pilot[None], *keys: str) -> None:
     for key in keys:
         await pilot.press(key)
         await settled(pilot)
-
-
-async def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
-    for _ in range(int(seconds / 0.05)):
-        if true():
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("it did not become true")
 
 
 def seen(pilot: Pilot[None]) -> str:

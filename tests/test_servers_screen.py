@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import waiting
 from job_queue import held, lab
 from small_server import SERVER
 from textual.pilot import Pilot
@@ -31,6 +32,7 @@ from vlmconsole.lab import Lab
 from vlmconsole.queue.server_desk import Line, Look, ServerDesk, Sheet
 from vlmconsole.runs.places import Places
 
+until = waiting.until
 NOW = 1_796_000_000.0
 #: What SGLang 0.5.5 says of the lab's interactive service, as far as it is used here.
 INFO: dict[str, Any] = {
@@ -132,14 +134,6 @@ async def servers(
         await until(lambda: screen.found.sheet is not None)
         await pilot.pause()
         yield pilot, screen
-
-
-async def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    for _ in range(int(seconds / 0.05)):
-        if true():
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("it did not become true")
 
 
 def seen(pilot: Pilot[None]) -> str:

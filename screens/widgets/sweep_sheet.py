@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -36,10 +35,9 @@ class SweepSheet(ModalScreen[None]):
         Binding("k", "move(-1)", "up", show=False),
     ]
 
-    def __init__(self, compared: Callable[[str | None], SweepComparison], found: SweepComparison) -> None:
-        """`compared` is asked again when one condition is called the experiment; `found` is what it said without."""
+    def __init__(self, found: SweepComparison) -> None:
         super().__init__(classes="reader")
-        self._compared, self._found = compared, found
+        self._found = found
         self._only: str | None = None
 
     def compose(self) -> ComposeResult:
@@ -101,7 +99,7 @@ class SweepSheet(ModalScreen[None]):
         """The twin of `--only KEY`."""
         if key := self._one_difference:
             self._only = key
-            self._found = self._compared(key)
+            self._found = self._found.under(key)
             self._draw()
 
     def action_move(self, by: int) -> None:

@@ -7,7 +7,7 @@ conditions is refused like any other pair.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vlmconsole.measure.compare import Comparison, Row, Side, compare_sides, sides
@@ -24,6 +24,11 @@ class CellPair:
     b: Side
     comparison: Comparison
     rows: list[Row]
+
+    @classmethod
+    def of(cls, name: str, a: Side, b: Side, only: str | None = None) -> CellPair:
+        """The pair compared; ``only`` is the one condition that may differ."""
+        return cls(name, a, b, *compare_sides(a, b, only))
 
     def to_json(self) -> dict[str, Any]:
         value = {"name": self.name, "sentence": self.comparison.sentence(), **self.comparison.to_json()}
@@ -45,6 +50,10 @@ class SweepComparison:
     def comparable(self) -> bool:
         """Whether there are pairs and none of them is refused; cells without a partner hinder nothing."""
         return bool(self.pairs) and all(pair.comparison.comparable for pair in self.pairs)
+
+    def under(self, only: str) -> SweepComparison:
+        """The same pairs where the condition ``only`` may differ; nothing is read again."""
+        return replace(self, pairs=[CellPair.of(pair.name, pair.a, pair.b, only) for pair in self.pairs])
 
     def sentence(self) -> str:
         """How many cells may be compared, in one sentence."""
@@ -76,8 +85,7 @@ def compare_sweeps(a: RunFolder, b: RunFolder, only: str | None = None) -> Sweep
     """Every cell of ``a`` with the cell of that name of ``b``. Raises LabError when one has no figures at all."""
     faults: list[str] = []
     left, right = _by_name(a, faults), _by_name(b, faults)
-    both = [(name, side, right[name]) for name, side in left.items() if name in right]
-    pairs = [CellPair(name, one, other, *compare_sides(one, other, only)) for name, one, other in both]
+    pairs = [CellPair.of(name, side, right[name], only) for name, side in left.items() if name in right]
     alone = [*faults, *_alone(a, left, right, b.name), *_alone(b, right, left, a.name)]
     return SweepComparison(a.name, b.name, pairs, alone)
 
