@@ -23,6 +23,7 @@ from vlmconsole.screens.widgets.figures import size
 from vlmconsole.errors import LabError
 from vlmconsole.queue import forms
 from vlmconsole.queue.adding import Planned
+from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.forms import FormField, FormGroup
 from vlmconsole.runs.pace import about
 from vlmconsole.runs.places import Places
@@ -233,21 +234,21 @@ def takes(planned: Sequence[Planned]) -> Content:
     """Time, memory, disk and devices of what is planned, added up where it is several jobs."""
     jobs = [one for one in planned if one.job.kind != "flow"]
     guesses = [one.estimate for one in jobs if one.estimate is not None]
-    said = []
+    facts = []
     seconds = [guess.seconds for guess in guesses if guess.seconds is not None]
     if seconds:
-        said.append(("about " if len(seconds) == len(jobs) else "at least ") + about(sum(seconds)))
+        facts.append(("about " if len(seconds) == len(jobs) else "at least ") + about(sum(seconds)))
     memory = [guess.memory_bytes for guess in guesses if guess.memory_bytes is not None]
-    said += [f"{size(max(memory))} memory"] if memory else []
+    facts += [f"{size(max(memory))} memory"] if memory else []
     disk = [guess.disk_bytes for guess in guesses if guess.disk_bytes is not None]
-    said += [f"{size(sum(disk))} disk"] if disk else []
-    known = " · ".join(said) or "time, memory, disk: not known beforehand"
-    held = sorted({device for one in jobs for device in one.job.devices})
+    facts += [f"{size(sum(disk))} disk"] if disk else []
+    known = " · ".join(facts) or "time, memory, disk: not known beforehand"
+    held = dict.fromkeys(device_words(one.job.devices, "no device") for one in jobs)
     notes = "; ".join(dict.fromkeys(guess.note for guess in guesses if guess.note))
     warnings = dict.fromkeys(one.warning for one in jobs if one.warning)
     return Content.assemble(
-        (known, "bold" if said else "$muted"),
-        (f" · on {one_line(' '.join(held) or 'no device', 60)}", "$muted"),
+        (known, "bold" if facts else "$muted"),
+        (f" · on {one_line(', '.join(held), 60)}", "$muted"),
         (f" · {one_line(notes, 160)}" if notes else "", "$faint"),
         *((f"\n⚠ {one_line(text, 200)}", "$warning") for text in warnings),
     )

@@ -8,6 +8,7 @@ from textual.content import Content
 from vlmconsole.screens.widgets.figures import bar, fitted
 
 from vlmconsole.queue.desk import Row, duration
+from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.model import Job
 from vlmconsole.runs.plain import one_line
 from vlmconsole.runs.words import of_many
@@ -133,12 +134,5 @@ class Columns:
 
 
 def devices(job: Job) -> str:
-    """What the job holds, or asks for, shortly: slots of the CPU are one device to people."""
-    names = job.granted or job.devices
-    cpus = [name for name in names if name.startswith("cpu")]
-    others = [name for name in names if not name.startswith(("cpu", "server"))]
-    if cpus and job.granted:
-        others.insert(0, f"cpu×{len(cpus)}" if len(cpus) > 1 else "cpu")
-    elif cpus:
-        others[:0] = cpus
-    return one_line(" ".join(others) or "–", 40)
+    """What the job holds, or asks for."""
+    return one_line(device_words(job.granted or job.devices, "–"), 40)

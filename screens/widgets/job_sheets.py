@@ -19,6 +19,7 @@ from vlmconsole.screens.widgets.job_detail import all_curves
 from vlmconsole.screens.widgets.job_form import takes
 
 from vlmconsole.queue.adding import Planned
+from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.forms import Entry, as_text
 from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.story import Curve, Told
@@ -166,7 +167,7 @@ class PlanSheet(ModalScreen[bool]):
                         (f"  {one_line(key, 40):<{min(longest, 40)}}  ", "$muted"), one_line(as_text(value) or "none")
                     )
                 )
-            facts = [f"device {' '.join(job.devices) or 'none'}"]
+            facts = [f"device {device_words(job.devices)}"]
             facts += [f"guest of server {job.server}"] if job.server else []
             facts += [f"serves {job.serves}"] if job.serves else []
             facts += [f"environment {job.options['environment']}"] if job.options.get("environment") else []

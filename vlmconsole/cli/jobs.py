@@ -16,6 +16,7 @@ from vlmconsole.cli.foreground import follow_job
 from vlmconsole.jobs.launch import log_tail
 from vlmconsole.jobs.presets import list_presets, load_preset
 from vlmconsole.queue import adding, process
+from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.model import ACTIVE, FINAL, Job, Mode
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import UNATTENDED, JobView, views
@@ -103,7 +104,7 @@ def _plan_lines(one: adding.Planned) -> Iterator[str]:
     yield f"{job.step + ': ' if job.step else ''}{job.title} ({job.preset}, kind {job.kind})"
     if job.kind != "flow":
         yield from (f"  {key} = {as_toml(value)}" for key, value in job.spec.items() if value is not None)
-        yield f"  device: {', '.join(job.devices) or 'none'}{', guest of server ' + job.server if job.server else ''}"
+        yield f"  device: {device_words(job.devices)}{', guest of server ' + job.server if job.server else ''}"
     if job.options.get("environment"):
         yield f"  environment: {job.options['environment']}"
     if one.warning:
@@ -156,7 +157,7 @@ def _cells(one: JobView) -> tuple[str, ...]:
         progress = one.progress.counted() if share is None or job.kind == "flow" else f"{share:.0%}"
         progress += f" · {duration(left)} left" if left is not None else ""
     name = f"  {job.step}: {job.preset}" if job.flow else job.preset
-    return str(job.id), name, job.state, progress, " ".join(job.granted or job.devices), one.why
+    return str(job.id), name, job.state, progress, device_words(job.granted or job.devices, "–"), one.why
 
 
 def show(number: Number) -> None:

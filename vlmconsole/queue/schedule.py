@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from vlmconsole.queue.device_words import device_words
+
 OK_STATES = frozenset({"done"})
 ENDED = frozenset({"done", "failed", "cancelled", "lost"})
 
@@ -321,7 +323,7 @@ class _Round:
         return 0
 
     def _because(self, name: str, want: Want) -> str:
-        shown = "cpu" if name.startswith("cpu.") else name.replace("port.", "port ")
+        shown = device_words([name])
         if name.startswith("server."):
             other = self.holder[name].id if name in self.holder else self.given[name]
             return f"server {name.partition('.')[2]} runs already, as job {other}"
@@ -382,7 +384,8 @@ def odd(request: str) -> str:
 def _too_few(request: str, have: int) -> str:
     kind, _, size = request.partition(":")
     if kind == "cpu":
-        return f"asks for more CPU slots than this machine has (another {request}, and {have or 'none'} left over)"
+        asked = device_words([request])
+        return f"asks for more CPU slots than this machine has (another {asked}, and {have or 'none'} left over)"
     if kind == "gpu":
         return f"asks for {size or 1} GPU, and this machine has {have or 'none that can be used'}"
-    return f"asks for {request}, which this machine does not have"
+    return f"asks for {device_words([request])}, which this machine does not have"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.gauges.host import usable_cores
+from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.environments import missing
 from vlmconsole.queue.model import ACTIVE, FINAL, Job, QueueLine, backoff, unreadable
 from vlmconsole.queue.schedule import Decision, Devices, Held, Want, decide, odd
@@ -38,6 +39,7 @@ class JobView:
             "why": self.why,
             "priority": job.priority,
             "devices": list(job.granted or job.devices),
+            "device": device_words(job.granted or job.devices),
             "attempt": job.attempt,
             "after": [{"job": other, "when": mode} for other, mode in job.after],
             "flow": job.flow,
