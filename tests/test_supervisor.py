@@ -11,6 +11,7 @@ from supervised import LONG, Lab, lab_fixture, places_fixture  # noqa: F401
 
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.queue.model import NewJob
+from vlmconsole.queue.supervisor import span_of
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
 
@@ -25,6 +26,15 @@ def test_two_run_at_once_and_the_third_waits(lab: Lab) -> None:
     assert run.read_json("summary.json")["partial"] is True
     assert Ledger(lab.places.ledger).verify(run).status == "intact"
     assert run.job()["devices"] == ["cpu.0"] and run.job()["job"] == first
+
+
+def test_a_job_took_as_long_as_its_run(lab: Lab) -> None:
+    number = lab.add(steps=2)
+    assert lab.ends(number) == ["done"]
+    job, state = lab.store.get(number), lab.run(number).state()
+    assert (job.started, job.ended) == (state["started"], state["ended"])
+    lab.run(number).write_json("state.json", state | {"started": "soon", "ended": 1e200})
+    assert span_of(lab.run(number)) == (None, None)
 
 
 def test_a_deaf_job_is_killed_with_its_children_after_its_grace(lab: Lab) -> None:

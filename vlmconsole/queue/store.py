@@ -98,13 +98,16 @@ class Store(Reading):
             )
             self._renew_flow(number)
 
-    def finish(self, number: int, state: str, reason: str | None = None) -> None:
-        """To a final state. Its devices are free afterwards."""
+    def finish(
+        self, number: int, state: str, reason: str | None = None, span: tuple[float | None, float | None] = (None, None)
+    ) -> None:
+        """To a final state. Its devices are free afterwards. ``span``: start and end as its run tells them, wall
+        seconds, so that a job and its run took equally long; what is None stays or is now."""
         with self.change() as db:
             db.execute(
-                "UPDATE jobs SET state=?, reason=?, ended=?, granted='[]', guest_of=NULL,"
-                " failures=failures + ? WHERE id=?",
-                (state, reason, time.time(), int(state in ("failed", "lost")), number),
+                "UPDATE jobs SET state=?, reason=?, started=COALESCE(?, started), ended=?, granted='[]',"
+                " guest_of=NULL, failures=failures + ? WHERE id=?",
+                (state, reason, span[0], span[1] or time.time(), int(state in ("failed", "lost")), number),
             )
             self._renew_flow(number)
 

@@ -31,12 +31,13 @@ from vlmconsole.queue.serving import server_job
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.trouble import GIVE_UP, Troubles, of_the_machine, say, told
 from vlmconsole.queue.view import decide_now
-from vlmconsole.runs import processes
+from vlmconsole.runs import pace, processes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
 LOOK = 2.0  # seconds between two looks at the devices
 NEVER = "never began"  # the reason in a run that is about to be cleared away
+LATEST = 1e11  # wall seconds: a later moment in a damaged file is none
 SERVERS_AT_ONCE = 8  # rounds in which servers are queued before anything is started
 SERVER_IDLE = 600.0  # seconds after which a server that was started for guests ends without any
 
@@ -120,7 +121,7 @@ class Supervisor:
     def _finish(self, job: Job, state: str, reason: str | None) -> None:
         """Book an end, and queue the next attempt in the same transaction where the preset asks for retries."""
         with self.store.change():
-            self.store.finish(job.id, state, reason)
+            self.store.finish(job.id, state, reason, span_of(RunFolder(Path(job.run))) if job.run else (None, None))
             retries = limit(job.options, "retries")
             if state in ("failed", "lost") and job.failures < retries and job.stop is None:
                 self.store.again(job.id, time.time() + backoff(job.options, job.failures), by_hand=False)
@@ -331,6 +332,13 @@ class Supervisor:
             elif self.clock() - self._unused.setdefault(number, self.clock()) >= SERVER_IDLE:
                 with contextlib.suppress(LabError):  # it ended by itself just now
                     self.store.cancel(number, "no job needed it any more")
+
+
+def span_of(run: RunFolder) -> tuple[float | None, float | None]:
+    """Start and end of a run as its books tell them, wall seconds; None for what is not there, or no time at all."""
+    now = run.state()
+    begun, ended = (pace.number(now.get(key)) for key in ("started", "ended"))
+    return begun if begun and 0 < begun < LATEST else None, ended if ended and 0 < ended < LATEST else None
 
 
 def _began(state: dict[str, Any]) -> bool:
