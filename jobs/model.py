@@ -31,7 +31,7 @@ class ModelSpec(Spec):
     question_turns: int = Field(8, ge=1, description="questions about one picture")
     question_refresh: int = Field(12, ge=0, description="eyes scenes seen beside each question batch")
     checkpoint_every: int = Field(50, ge=1, description="steps between checkpoints")
-    measure: int = Field(512, ge=16, description="fresh scenes that the skills are measured on")
+    measure: int = Field(512, ge=16, description="fresh scenes that each skill is measured on; naming on four times as many")
     measure_seed: int = Field(1, ge=0, description="seed of those scenes")
 
 
@@ -40,7 +40,7 @@ def _estimate(spec: ModelSpec) -> Estimate:
     eyes = spec.batch / 24 * 0.6 * spec.eyes_steps * 17 / 12
     words = spec.batch / 24 * 1.1 * spec.language_steps
     asked = spec.question_batch / 20 * (1.1 + 3.2 * 0.8) * spec.question_steps
-    seconds = eyes + words + asked + 0.25 * spec.measure
+    seconds = eyes + words + asked + 0.5 * spec.measure
     return Estimate(
         seconds=seconds * 2 / min(2, spec.threads),
         memory_bytes=1_200_000_000,
