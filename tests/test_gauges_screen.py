@@ -20,7 +20,7 @@ import waiting
 from textual.pilot import Pilot
 from vlmconsole.screens.gauges import HIDDEN, GaugesScreen
 from vlmconsole.screens.widgets.dialogs import Ask, Reader
-from vlmconsole.screens.widgets.gauge_cards import HEIGHT, arranged
+from vlmconsole.screens.widgets.gauge_cards import HEIGHT, WAITING, arranged
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.gauges.board import Board, Snapshot
@@ -147,6 +147,13 @@ def test_a_curve_is_broken_where_nothing_came_and_keeps_its_peaks() -> None:
     points = [(float(at), 9.0 if at == 4321 else 1.0) for at in range(10_000)]
     kept = thin(points, 600)
     assert len(kept) <= 600 and (4321.0, 9.0) in kept and list(kept) == sorted(kept)
+
+
+def test_two_requests_far_apart_are_no_line() -> None:
+    board = Board(lambda: 2000.0)
+    for at in (1000.0, 1004.0, 1090.0):
+        board.take(Batch("own", at, {"own.ttft": Figure(0.3, samples=(0.3,))}))
+    assert [len(piece) for piece in curve(board, "own.ttft", 900.0).pieces] == [2, 1]
 
 
 def test_of_a_day_the_minutes_come_before_the_last_fine_hour() -> None:
@@ -305,6 +312,20 @@ async def test_sources_begin_when_it_is_shown_and_ask_rarely_while_it_is_hidden(
         await pilot.press("f2")
         await until(lambda: len(source.asked) > hidden + 1, seconds=4.5)
     await until(lambda: not any(thread.name == "gauges-host" for thread in threading.enumerate()))
+
+
+async def test_before_anything_is_read_it_says_what_it_waits_for(tmp_path: Path) -> None:
+    read = threading.Event()
+
+    def slowly() -> Gauges:
+        read.wait(20.0)
+        return Gauges([Source()])
+
+    async with console(tmp_path / "lab", slowly).run_test(size=(80, 24)) as pilot:
+        await pilot.press("escape", "f2")
+        await until(lambda: WAITING in seen(pilot))
+        read.set()
+        await until(lambda: "25 %" in seen(pilot) and WAITING not in seen(pilot), seconds=20.0)
 
 
 @pytest.mark.slow

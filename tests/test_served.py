@@ -9,6 +9,7 @@ import pytest
 import tomlkit
 from small_server import profile as small
 from vlmconsole.screens.link import ServerLink
+from vlmconsole.screens.widgets.topbar import fitted
 
 from vlmconsole.engines import launch
 from vlmconsole.engines.launch import LaunchError
@@ -117,3 +118,16 @@ async def test_the_console_says_that_its_server_has_gone(places: Places) -> None
     assert link.view.short == "box · ended, a question starts it"
     await link.close()
     await stop_served(box, places)
+
+
+@pytest.mark.parametrize(
+    ("said", "room", "shown"),
+    [
+        ("demo · starting python 12 s", 40, "demo · starting python 12 s"),
+        ("demo · starting python 12 s", 19, "demo · starti… 12 s"),
+        ("demo · starting python 12 s", 8, "demo · …"),
+        ("a-profile-of-a-long-name · ready", 12, "a-profile-o…"),
+    ],
+)
+def test_a_short_line_keeps_the_seconds_of_a_start(said: str, room: int, shown: str) -> None:
+    assert fitted(said, room) == shown

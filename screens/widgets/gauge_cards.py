@@ -19,6 +19,7 @@ from vlmconsole.runs.plain import one_line
 
 HEIGHT = 5  # lines of one card
 NARROWEST = 19  # cells of one card, its gap included
+WAITING = "asking this machine and the server …"
 MOST = 8  # cards in a row at most
 
 #: The same figure from both sides, one under the other. Waiting requests stand beside those that run.
@@ -221,6 +222,9 @@ class GaugeCards(ScrollView, can_focus=True, inherit_bindings=False):
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
+        if not self._rows and not y:  # a loaded machine takes seconds to be asked: an empty screen looks broken
+            waiting = Visual.to_strips(self, Content(WAITING).stylize("$muted"), width, 1, self.visual_style)
+            return waiting[0].adjust_cell_length(width, self.rich_style)
         row, line = divmod(y + self.scroll_offset.y, self.step)
         if row >= len(self._rows) or line >= HEIGHT:
             return Strip.blank(width, self.rich_style)

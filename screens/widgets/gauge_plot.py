@@ -14,13 +14,14 @@ from textual_plot import HiResMode, PlotWidget
 from textual_plot.axis_formatter import AxisFormatter
 from vlmconsole.screens.widgets.said import Said
 
-from vlmconsole.gauges.curves import Curve
+from vlmconsole.gauges.curves import SINGLE, Curve
 from vlmconsole.gauges.figures import Mark
 from vlmconsole.gauges.words import said
 from vlmconsole.runs.plain import one_line
 
 MARKS = 8  # newest marks drawn: more lines than these would hide the curves
-#: How each curve is drawn: the first as a line, the others as points of their own shape. (sign in the head, colour)
+FEW = 40  # requests in the whole stretch: each is a stem of its own, as between them there was nothing
+#: How each curve is drawn: the first as a line (or stems), the others as points of their own shape. (sign in the head, colour)
 STROKES = (("⠒⠒", "accent"), ("∘∘", "warning"), ("××", "muted"), ("++", "foreground"))
 
 
@@ -111,10 +112,14 @@ class GaugePlot(Vertical):
         for number, curve in enumerate(plot.curves[: len(STROKES)]):
             sign, name = STROKES[number]
             colour = colours.get(name, "green")
+            stems = number == 0 and curve.key in SINGLE and len(curve.values) <= FEW
             for piece in curve.pieces:
                 xs = [x for x, _ in piece]
                 ys = [math.log10(max(y, 1e-9)) if plot.log else y for _, y in piece]
-                if number == 0 and len(xs) > 1:
+                if stems:
+                    for x, y in zip(xs, ys, strict=True):
+                        canvas.plot([x, x], [low, y], line_style=colour, hires_mode=HiResMode.BRAILLE)
+                elif number == 0 and len(xs) > 1:
                     canvas.plot(xs, ys, line_style=colour, hires_mode=HiResMode.BRAILLE)
                 else:
                     canvas.scatter(xs, ys, marker=sign[0] if number else "•", marker_style=colour)

@@ -70,8 +70,6 @@ class Picker(ModalScreen[Path | None]):
             with Horizontal(id="choice"):
                 yield OptionList(compact=True, markup=False)
                 yield Vertical(id="preview")
-            keys = "Enter choose · Ctrl+U folder above · Tab samples, inbox, here · Esc back"
-            yield Static(Content(keys).stylize("$muted"))
 
     def on_mount(self) -> None:
         self.query_one(Input).cursor_blink = False

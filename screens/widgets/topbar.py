@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
@@ -16,6 +18,13 @@ SIGNS = {
     "failed": ("✗", "$error"),
     "stopped": ("○", "$muted"),
 }
+
+
+def fitted(said: str, room: int) -> str:
+    """In `room` cells; what ends on seconds is cut before them: they are what moves while a server starts."""
+    seconds = re.search(r" \d+ s$", said)
+    tail = seconds.group() if seconds and len(seconds.group()) < room - 4 else ""
+    return one_line(said[: len(said) - len(tail)], room - len(tail)) + tail
 
 
 class TopBar(Horizontal):
@@ -53,7 +62,7 @@ class TopBar(Horizontal):
         text = one_line(long) if long and Content(long).cell_length + 3 <= room else one_line(short)
         status = Content.assemble((text, "$muted"), " ", (sign, style), " ")
         if status.cell_length > room:
-            status = Content.assemble((one_line(short, max(8, room - 4)), "$muted"), " ", (sign, style), " ")
+            status = Content.assemble((fitted(short, max(8, room - 4)), "$muted"), " ", (sign, style), " ")
         self.query_one("#tabs", Static).update(tabs)
         self.query_one("#status", Static).update(status)
 

@@ -10,7 +10,8 @@ from vlmconsole.gauges.figures import title_of
 
 MOST = 600  # points of one curve: more would not be seen
 GAP = 5.0  # seconds without a reading after which the line is broken, where a curve is read every second
-SINGLE = frozenset({"own.ttft", "own.tpot"})  # one point a request: any distance between two is a fact, no gap
+SINGLE = frozenset({"own.ttft", "own.tpot"})  # one point a request, and nothing in between
+SINGLE_GAP = 10.0  # seconds between two requests past which a line from one to the other would say what nobody saw
 
 Point = tuple[float, float]
 
@@ -45,7 +46,7 @@ def curve(board: Board, key: str, since: float) -> Curve:
         bands = series.bands(since) if not points or (points[0][0] - since > 90 and series.full) else []
     first = points[0][0] if points else float("inf")
     early = [(band.at + 30.0, band.mean) for band in bands if band.at + 60.0 <= first]
-    fine = _pieces(points, float("inf") if key in SINGLE else GAP)
+    fine = _pieces(points, SINGLE_GAP if key in SINGLE else GAP)
     pieces = (*_pieces(early, 150.0), *(thin(piece) for piece in fine))
     return Curve(key, title, unit, pieces, minutes=bool(early))
 
