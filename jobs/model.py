@@ -31,7 +31,7 @@ class ModelSpec(Spec):
     question_turns: int = Field(8, ge=1, description="questions about one picture")
     question_refresh: int = Field(12, ge=0, description="eyes scenes seen beside each question batch")
     checkpoint_every: int = Field(50, ge=1, description="steps between checkpoints")
-    measure: int = Field(512, ge=16, description="fresh scenes that each skill is measured on; naming on four times as many")
+    measure: int = Field(512, ge=16, description="fresh scenes for each skill, four times as many for naming")
     measure_seed: int = Field(1, ge=0, description="seed of those scenes")
 
 

@@ -21,7 +21,7 @@ from vlmconsole.runs.plain import one_line
 
 MARKS = 8  # newest marks drawn: more lines than these would hide the curves
 FEW = 40  # requests in the whole stretch: each is a stem of its own, as between them there was nothing
-#: How each curve is drawn: the first as a line (or stems), the others as points of their own shape. (sign in the head, colour)
+#: How each curve is drawn, by (sign in the head, colour): the first as a line or stems, the others as their own points.
 STROKES = (("⠒⠒", "accent"), ("∘∘", "warning"), ("××", "muted"), ("++", "foreground"))
 
 
