@@ -284,7 +284,8 @@ class Teacher:
         note = f"epoch {step.epoch} of {self.spec.epochs}: loss {step.loss:.4f}, {step.seconds:.2f} s a step"
         self.context.events.progress(step.step, self.course.plan.steps, note=note)
         if step.step % LOOK == 0 or step.step == 1:
-            self.context.log(f"step {step.step} of {self.course.plan.steps}, {note}")
+            at = f"step {step.step}/{self.course.plan.steps} · epoch {step.epoch}/{self.spec.epochs}"
+            self.context.log(f"{at} · loss {step.loss:.4f} · {step.seconds:.2f} s")
 
     def _curves(self, line: dict[str, Any]) -> None:
         step = line["step"]

@@ -74,8 +74,9 @@ def test_a_recorded_grpo_run_tells_its_groups_with_reward_and_advantage(grpo: To
     assert text.splitlines()[0] == "truth 0/0"
     assert "✓ 0/0 +0.5 ×3" in text and '✗ {"red…' in text and "−1.5" in text
     assert "✗ 3/2 .5 ±0 ×4" in str(tile_text(shown_at(grpo.rollouts, 3)[0]))
-    head = str(headline(first, [1, 2, 3], 1))
-    assert "step 1 · 7/16 right" in head and "3/4 no advantage" in head and "2 later, . goes on" in head
+    head = str(headline(first, [1, 2, 3], 1)).replace("\u00a0", " ")
+    assert "step 1 · 7/16 right" in head and "3/4 no advantage" in head and head.endswith(" · . 2 later")
+    assert str(headline(first, [0, 1, 2], 1)).endswith("·\u00a0,\u00a01\u00a0before ·\u00a0.\u00a01\u00a0later")
 
 
 def test_a_picture_turns_right_and_wrong_from_pass_to_pass(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_a_picture_turns_right_and_wrong_from_pass_to_pass(tmp_path: Path) -> No
     a, b = shown_at(told.rollouts, 768)
     assert (a.turned, b.turned) == (1, -1)
     assert str(tile_text(a)).endswith("was ✗") and str(tile_text(b)).endswith("was ✓")
-    head = str(headline([a, b], [384, 768], 768))
+    head = str(headline([a, b], [384, 768], 768)).replace("\u00a0", " ")
     assert "epoch 4 · 1/2 right · 1 turned right · 1 turned wrong · development, not a baseline" in head
 
 

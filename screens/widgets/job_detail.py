@@ -155,7 +155,7 @@ def how_far(row: Row, told: Told) -> Content:
     rate = progress.rate
     if rate and row.job.state == "running":
         pieces.append((f" · {rate:.2g}/s" if rate >= 1 else f" · {1 / rate:.2g} s each", "$muted"))
-    if progress.note:
+    if progress.note and row.job.state != "done":  # the last word on the way there is no result
         pieces.append((f"\n{one_line(progress.note, 300)}", "$muted"))
     return Content.assemble(*pieces)
 
@@ -164,7 +164,7 @@ def _progress(progress: Progress) -> list[Piece]:
     if progress.share is None:
         return [one_line(progress.counted(), 80)]
     full, empty = bar(progress.share, 8)
-    whole = " of the whole" if progress.overall is not None else ""
+    whole = " of the whole" if progress.overall is not None and progress.share < 1 else ""
     counted = f"{whole} · {one_line(progress.counted(), 80)}"
     return [(full, "$accent"), (empty, "$faint"), f" {int(100 * progress.share)} %", (counted, "$muted")]
 

@@ -186,18 +186,19 @@ def headline(shown: Sequence[Shown], steps: Sequence[float], step: float) -> Con
     first = answers[0]
     right = sum(one.right for one in answers)
     at = f"epoch {first.epoch:g}" if first.epoch is not None else f"step {step:g}"
-    pieces: list[Piece] = [(" Answers", "bold"), f"  {at} · {right}/{len(answers)} right"]
+    pieces: list[Piece] = [("Answers", "bold"), f"  {at} · {right}/{len(answers)} right"]
     for turn, said in ((1, "turned right"), (-1, "turned wrong")):
         number = sum(group.turned == turn for group in shown)
         pieces.append((f" · {number} {said}" if number else "", "$accent" if turn > 0 else "$error"))
     groups = [group for group in shown if len(group.answers) > 1]
     idle = sum(group.pointless for group in groups)
     pieces.append((f" · {idle}/{len(groups)} no advantage" if idle else "", "$warning"))
-    pieces.append((f" · {one_line(first.label, 60)}" if first.label else "", "$muted"))
-    if step != steps[-1]:
-        pieces.append((f" · {len(steps) - 1 - steps.index(step)} later, . goes on", "$faint"))
-    elif len(steps) > 1:
-        pieces.append((f" · , {len(steps) - 1} before", "$faint"))
+    pieces.append((f" ·\u00a0{one_line(first.label, 60)}" if first.label else "", "$muted"))
+    at_hand = steps.index(step)
+    for key, number, where in ((",", at_hand, "before"), (".", len(steps) - 1 - at_hand, "later")):
+        if number:
+            # Written as the footer writes keys; no line ends between a dot and what it parts.
+            pieces += [(" ·\u00a0", "$muted"), (key, "bold $accent"), (f"\u00a0{number}\u00a0{where}", "$muted")]
     return Content.assemble(*pieces)
 
 

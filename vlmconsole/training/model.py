@@ -53,10 +53,15 @@ def image_processor(folder: Path) -> Any:
 
 
 def load(folder: Path, *, dtype: str = "float32", device: str = "cpu") -> Loaded:
-    """Read a Qwen2.5-VL folder. Raises OSError when files are missing."""
+    """Read a Qwen2.5-VL folder. Raises OSError when files are missing.
+
+    From then on transformers draws no bars in this process: jobs tell their progress by events, and their logs are read.
+    """
     import torch
     from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     kind: Any = Qwen2_5_VLForConditionalGeneration
     model = kind.from_pretrained(folder, dtype=getattr(torch, dtype)).to(device)
     return Loaded(model.eval(), AutoTokenizer.from_pretrained(folder), image_processor(folder), folder)
