@@ -9,25 +9,21 @@ from __future__ import annotations
 
 from decimal import Decimal
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from vlmconsole.errors import LabError
 from vlmconsole.gates.plan import digest
 from vlmconsole.presets import preset_names, read_preset
+from vlmconsole.runs.titles import title
 from vlmconsole.scoring.intervals import CONFIDENCE, RESAMPLES
 from vlmconsole.scoring.scorers import SCORERS
 
 Metric = Literal["all_correct", "partial", "partial_drop", "partial_gain_ci_low"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
-LABELS: dict[str, str] = {
-    "all_correct": "all correct",
-    "partial": "partial reward",
-    "partial_drop": "drop of partial reward",
-    "partial_gain_ci_low": "gain of partial reward, lower bound",
-}
+LABELS: dict[str, str] = {metric: title(metric) for metric in get_args(Metric)}
 
 
 class PlanError(LabError):

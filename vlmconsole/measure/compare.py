@@ -16,29 +16,31 @@ from vlmconsole.errors import LabError
 from vlmconsole.measure.views import cells
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.titles import title
 
 #: condition → how people call it, in the order of showing; what is not here (n, notes, client_error) may differ
-COMPARED = {
-    "hardware": "hardware",
-    "engine": "engine",
-    "engine_version": "engine version",
-    "model": "model",
-    "model_sha256": "model weights",
-    "precision": "precision",
-    "adapter": "adapter",
-    "image": "picture size",
-    "input_tokens": "input length",
-    "output_tokens": "actual output length",
-    "client_concurrency": "client concurrency C",
-    "running_limit": "running limit B",
-    "rate": "request rate",
-    "cache": "prefix cache",
-    "temperature": "temperature",
-    "warm_up": "warm-up",
-    "clock": "what the clock covers",
-    "client": "client",
-    "route": "route",
-}
+COMPARED_KEYS = (
+    "hardware",
+    "engine",
+    "engine_version",
+    "model",
+    "model_sha256",
+    "precision",
+    "adapter",
+    "image",
+    "input_tokens",
+    "output_tokens",
+    "client_concurrency",
+    "running_limit",
+    "rate",
+    "cache",
+    "temperature",
+    "warm_up",
+    "clock",
+    "client",
+    "route",
+)
+COMPARED = {key: title(key).partition(", ")[0] for key in COMPARED_KEYS}
 #: absent means "none", which is a value like any other
 NONE_IS_KNOWN = frozenset({"adapter", "image", "rate"})
 #: a length is given in tokens

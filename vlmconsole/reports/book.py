@@ -26,6 +26,7 @@ from vlmconsole.runs.story import RunStory
 
 MOST_FILES = 200
 LOG_LINES = 40
+AS_TYPED = "Named as --set takes them."
 SEALS = {
     "intact": "Sealed and intact",
     "changed": "CHANGED since it was sealed",
@@ -149,7 +150,7 @@ def guarded(what: str, run: RunFolder, read: Any) -> list[Section]:
 def settings(run: RunFolder, job: dict[str, Any], before: Sequence[Section]) -> list[Section]:
     """How the run was asked for, its summary and conditions where no section of ``before`` has them, what it told."""
     summary, conditions = run.read_json("summary.json"), run.read_json("conditions.json")
-    parts: list[Part] = [Facts("As queued", [("kind", shown(job.get("kind"))), *_set(job.get("spec"))])]
+    parts: list[Part] = [Facts("As queued", [("kind", shown(job.get("kind"))), *_set(job.get("spec"))], AS_TYPED)]
     if summary is not None and not any(one.title == "What was measured" for one in before):
         parts.append(Facts("Summary", flat(summary)))
     if conditions is not None and not any(one.title in ("Conditions", "Cold and warm pairs") for one in before):
@@ -169,7 +170,7 @@ def settings(run: RunFolder, job: dict[str, Any], before: Sequence[Section]) -> 
 
 def _set(spec: Any) -> list[tuple[str, str]]:
     """The settings that have a value."""
-    return [row for row in flat(spec) if row[1] != UNKNOWN] if isinstance(spec, dict) else []
+    return [row for row in flat(spec, raw=True) if row[1] != UNKNOWN] if isinstance(spec, dict) else []
 
 
 def _files(run: RunFolder, beside: Path | None) -> tuple[list[File], int]:

@@ -25,10 +25,12 @@ from vlmconsole.reports.parts import (
     percent,
     shown,
 )
+from vlmconsole.runs import titles
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import number
-from vlmconsole.runs.plain import one_line
+from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.story import Curve, RunStory
+from vlmconsole.runs.words import plain_name
 
 MOST_POINTS = 800  # of one drawn curve
 MOST_CURVES = 24
@@ -37,15 +39,6 @@ MOST_TENSORS = 60
 MOST_SAMPLES = 100
 PICTURE_BYTES = 512 * 1024  # of one picture taken into the page
 DEV = re.compile(r"dev-epoch(\d+)\.jsonl")
-NAMES = {
-    "grad_norm": "gradient norm",
-    "lr": "learning rate",
-    "reward_mean": "mean reward",
-    "reward_std": "spread of rewards",
-    "clip_fraction": "clipped share",
-    "zero_advantage": "groups without advantage",
-    "seconds": "seconds a step",
-}
 
 
 def sections(run: RunFolder) -> list[Section]:
@@ -72,16 +65,21 @@ def _curves(run: RunFolder) -> list[Part]:
         for name in [name for name in names if name not in ("step", "epoch", "t")][:MOST_CURVES]:
             points = [(row["step"], y) for row in rows if (y := number(row.get(name))) is not None]
             if len(points) > 1:
-                made.append(_plot(NAMES.get(name, name), points, "step"))
+                made.append(_plot(_curve_title(name), points, "step"))
         first, last = rows[0], rows[-1]
         facts = [("rows", str(len(rows)))]
-        facts += [(NAMES.get(n, n), f"{figure(first.get(n))} → {figure(last.get(n))}") for n in names if n != "step"]
+        facts += [(_curve_title(n), f"{figure(first.get(n))} → {figure(last.get(n))}") for n in names if n != "step"]
         return [*made, Facts("First and last row of training.jsonl", facts)]
     curves = [curve for curve in told_curves(run) if len(curve.points) > 1][:MOST_CURVES]
     for curve in curves:
-        name = f"{curve.name}, {curve.unit}" if curve.unit else curve.name
+        name = plain_name(curve.name, curve.unit) + (f", {curve.unit}" if curve.unit else "")
         made.append(_plot(name, curve.points, "step" if curve.steps else "s"))
     return made
+
+
+def _curve_title(key: str) -> str:
+    """A column of training.jsonl; its seconds are those of one step."""
+    return "seconds a step" if key == "seconds" else titles.title(key)
 
 
 def told_curves(run: RunFolder) -> tuple[Curve, ...]:
@@ -215,12 +213,20 @@ def listed(title: str, rows: Sequence[dict[str, Any]], file: str, most: int) -> 
     if not rows:
         return []
     names = [key for key in dict.fromkeys(key for row in rows for key in row) if not isinstance(rows[0].get(key), dict)]
-    columns = [Column(one_line(name, 40), all(number(row.get(name)) is not None for row in rows)) for name in names]
-    lines = [
-        [figure(v) if number(v := row.get(name)) is not None else shown(v) for name in names] for row in rows[:most]
+    columns = [
+        Column(one_line(titles.title(name), 40), all(number(row.get(name)) is not None for row in rows))
+        for name in names
     ]
+    lines = [[_cell(name, row.get(name)) for name in names] for row in rows[:most]]
     note = f"{len(rows) - most} more in {file}." if len(rows) > most else ""
     return [Table(title, columns, lines, note=note)]
+
+
+def _cell(name: str, value: object) -> str:
+    """A figure or text of a table; of a hash its beginning, since the list of raw files holds it whole."""
+    if name.endswith("_sha256") and isinstance(value, str) and len(value) > 12:
+        return f"{inert(value[:12])}…"
+    return figure(value) if number(value) is not None else shown(value)
 
 
 def _samples(run: RunFolder) -> list[Part]:

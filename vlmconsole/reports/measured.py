@@ -11,6 +11,7 @@ from vlmconsole.measure.sweep import differing
 from vlmconsole.measure.views import Bar, Cell, PairLine, cells, grid, pairs, parts, shortest, waterfalls
 from vlmconsole.reports import svg
 from vlmconsole.reports.parts import UNKNOWN, Column, Facts, Part, Plot, Prose, Section, Table, figure
+from vlmconsole.runs import titles
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import number
@@ -96,7 +97,7 @@ def _scatter(found: Sequence[Cell]) -> list[Part]:
     if len(marks) < 2:
         return []
     alike = differing([_as_conditions(cell.conditions) for cell in found])
-    names = [COMPARED.get(key, key) for key in alike if key not in ("client_concurrency", "running_limit")]
+    names = [_named(key) for key in alike if key not in ("client_concurrency", "running_limit")]
     note = f"The cells differ in more than C and B: {', '.join(names)}." if names else ""
     title = "TTFT against throughput"
     return [Plot(title, svg.scatter(title, marks, "TTFT p50, s", "throughput, tok/s"), note)]
@@ -227,7 +228,7 @@ def conditions(found: Sequence[Cell]) -> list[Part]:
     varied = differing([one for _, one in known])
     first = known[0][1].model_dump(mode="json")
     same = [
-        (COMPARED.get(key, key), shown(key, value))
+        (_named(key), shown(key, value))
         for key, value in first.items()
         if key not in varied and key not in NOT_SHOWN and value is not None
     ]
@@ -237,7 +238,7 @@ def conditions(found: Sequence[Cell]) -> list[Part]:
             [name, *(shown(key, one.model_dump(mode="json")[key]) for key in varied), _known(one.n)]
             for name, one in known
         ]
-        columns = [Column(COMPARED.get(key, key), key in COUNTED) for key in varied]
+        columns = [Column(_named(key), key in COUNTED) for key in varied]
         made.append(Table("What differs", [Column("", False), *columns, Column("n")], rows))
     settings = known[0][1].settings or {}
     if settings:
@@ -248,6 +249,10 @@ def conditions(found: Sequence[Cell]) -> list[Part]:
     if notes:
         made.append(Prose("Notes", notes))
     return made
+
+
+def _named(key: str) -> str:
+    return COMPARED.get(key) or titles.title(key)
 
 
 def _as_conditions(value: dict[str, Any]) -> Conditions:

@@ -16,6 +16,7 @@ from vlmconsole.reports.shelf import Stamp, moved
 from vlmconsole.runs.folder import FINAL, RunFolder, to_json
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.story import RunStory, Told
+from vlmconsole.runs.titles import title
 
 NOTHING = Told()
 MOST_RAW = 60  # raw requests shown at once
@@ -107,8 +108,9 @@ def evidence(run: RunFolder, target: Target) -> list[tuple[str, str]]:
             (key, value) for key, value in ([("state", cell.state), ("why", cell.why), ("work", cell.work)]) if value
         ]
         parts.append(("judged", "\n".join(f"{key:<10} {value}" for key, value in said)))
-        parts.append(("figures", to_json({k: v for k, v in cell.summary.items() if k != "first_failures"})))
-        parts.append(("what the figures mean", "\n".join(f"{key}: {text}" for key, text in DEFINITIONS.items())))
+        parts.append(("figures", _aligned(flat({k: v for k, v in cell.summary.items() if k != "first_failures"}))))
+        meant = (f"{title(key)}: {text}" for key, text in DEFINITIONS.items())
+        parts.append(("what the figures mean", "\n".join(meant)))
         if settings_of:
             parts.append(("the server's settings, as read back", to_json(settings_of)))
         parts.append(_raw(run, "requests.jsonl", "cell", target.name))
@@ -140,7 +142,11 @@ def _lines(conditions: dict[str, object]) -> str:
         return "none are recorded: this figure may not be compared with any other"
     rows = [(COMPARED.get(key, key), shown(key, conditions.get(key))) for key in COMPARED]
     rows += [row for row in flat({k: v for k, v in conditions.items() if k not in COMPARED and k != "settings"})]
-    longest = max(len(name) for name, _ in rows)
+    return _aligned(rows)
+
+
+def _aligned(rows: list[tuple[str, str]]) -> str:
+    longest = max((len(name) for name, _ in rows), default=0)
     return "\n".join(f"{name:<{longest}}  {value}" for name, value in rows)
 
 

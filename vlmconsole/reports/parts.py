@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from vlmconsole.runs.pace import number
 from vlmconsole.runs.plain import inert, one_line
+from vlmconsole.runs.titles import NAMED, in_unit, title
 
 UNKNOWN = "–"
 LONGEST = 600  # characters of one value; the raw file holds the rest
@@ -126,14 +127,24 @@ def shown(value: object) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def flat(value: Any, most: int = MOST_FACTS) -> list[tuple[str, str]]:
-    """The leaves of nested objects as (path, value), at most ``most``; lists of objects count as one leaf."""
+def flat(value: Any, most: int = MOST_FACTS, *, raw: bool = False) -> list[tuple[str, str]]:
+    """The leaves of nested objects as (path, value), at most ``most``; lists of objects count as one leaf.
+
+    Keys are said in words and units; ``raw`` leaves them as a person types them.
+    """
     rows: list[tuple[str, str]] = []
 
-    def take(name: str, item: Any, depth: int) -> None:
+    def take(name: str, item: Any, depth: int, *, as_named: bool = raw) -> None:
         if isinstance(item, dict) and depth < 4:
             for key, inner in item.items():
-                take(f"{name} · {key}" if name else str(key), inner, depth + 1)
+                said, named = str(key), raw or str(key) in NAMED
+                part = said if as_named else title(said)
+                take(
+                    f"{name} · {part}" if name else part,
+                    inner if as_named else in_unit(said, inner),
+                    depth + 1,
+                    as_named=named,
+                )
         elif isinstance(item, list) and any(isinstance(one, dict) for one in item):
             rows.append((one_line(name, 100), f"{len(item)} entries, in the raw file"))
         else:

@@ -1,0 +1,65 @@
+"""One table of what figures are called: no raw key of a file reaches a reader, and typed names stay typed."""
+
+from __future__ import annotations
+
+import re
+from typing import get_args
+
+import pytest
+
+from vlmconsole.gates.rules import LABELS, Metric
+from vlmconsole.measure.compare import COMPARED, FIGURES
+from vlmconsole.reports.parts import flat
+from vlmconsole.runs.conditions import Conditions
+from vlmconsole.runs.titles import TITLES, in_unit, title
+
+RAW = re.compile(r"[a-z0-9]_[a-z0-9]")
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("ttft_s", "TTFT, s"),
+        ("partial_drop", "drop of partial reward"),
+        ("all_correct", "all correct"),
+        ("settle_ms", "settle, ms"),
+        ("index_sha256", "index, SHA-256"),
+        ("peak_bytes", "peak, MiB"),
+        ("never_heard_of", "never heard of"),
+        ("hardware", "hardware"),
+    ],
+)
+def test_a_key_is_said_in_words_with_its_unit(key: str, said: str) -> None:
+    assert title(key) == said
+
+
+def test_every_title_is_in_words_and_each_table_says_the_same() -> None:
+    assert not [one for one in TITLES.values() if RAW.search(one)]
+    assert {metric: LABELS[metric] for metric in get_args(Metric)} == {m: title(m) for m in get_args(Metric)}
+    assert not [key for key in Conditions.model_fields if RAW.search(title(key))]
+    for key, said in COMPARED.items():
+        assert title(key).split(", ")[0] == said
+    for key, (name, unit, _) in FIGURES.items():
+        assert title(key) == f"{name}, {unit}"
+
+
+def test_nested_figures_are_said_in_words_and_what_a_person_named_is_left() -> None:
+    told = flat(
+        {
+            "before": {"model_sha256": "ab", "client_concurrency": 1},
+            "memory": {"peak_bytes": 3 * 1024 * 1024},
+            "groups": {"my_group": {"all_correct": 0.5}},
+            "settings": {"chunked_prefill_size": 512},
+            "data": {"my_data": "cd"},
+        }
+    )
+    assert told == [
+        ("before · model weights, SHA-256", "ab"),
+        ("before · client concurrency C", "1"),
+        ("memory · peak, MiB", "3"),
+        ("groups · my_group · all correct", "0.5"),
+        ("settings · chunked_prefill_size", "512"),
+        ("data · my_data", "cd"),
+    ]
+    assert flat({"max_new_tokens": 64}, raw=True) == [("max_new_tokens", "64")]
+    assert in_unit("planned_bytes", "not known") == "not known"
