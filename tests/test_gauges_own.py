@@ -12,7 +12,7 @@ from vlmconsole.chats.store import ChatStore
 from vlmconsole.cli import main
 from vlmconsole.cli.gauges import _table, said
 from vlmconsole.engines.profile import make_profile
-from vlmconsole.gauges.board import Snapshot, SourceState, Tile
+from vlmconsole.gauges.board import Board, Snapshot, SourceState, Tile
 from vlmconsole.gauges.feed import RequestFeed
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.gauges.machine import HostSource, NvidiaSource, parse_vm_stat
@@ -91,6 +91,38 @@ def test_answers_of_a_chat_in_another_process_are_seen(tmp_path: Path) -> None:
     assert "own.ttft" not in source.read().figures
     source.close()
     store.close()
+
+
+def test_what_was_asked_before_the_first_look_is_told_with_its_own_time(tmp_path: Path) -> None:
+    """Who asks in the chat and then opens the gauges sees the figures of what was asked."""
+    wall = Clock(1000.0)
+    store = ChatStore(tmp_path / "chats.sqlite", tmp_path / "pictures", clock=wall)
+    chat = store.new_chat()
+    for at, ttft in ((1000.0, 9.0), (1900.0, 0.3), (1990.0, 0.5)):
+        wall.at = at
+        asked = store.add(chat.id, "assistant", "", state="streaming")
+        answer = {"timing": {"ttft_s": ttft, "tpot_s": 0.02, "e2e_s": 1.5}, "usage": {"completion_tokens": 40}}
+        store.finish(asked.id, text="x", state="done", answer=answer)
+    store.finish(
+        store.add(chat.id, "assistant", "", state="streaming").id, text="?", state="failed", answer={"timing": 3}
+    )
+    wall.at = 2000.0
+    board = Board(wall)
+    source = OwnRequests(tmp_path / "runs", tmp_path / "chats.sqlite", clock=Clock(0.0), wall=wall)
+    board.expect(source.name, source.keys)
+    for batch in [*source.past(), source.read()]:
+        board.take(batch)
+    series = board.series("own.ttft")
+    assert series is not None and series.points() == [(1901.5, 0.3), (1991.5, 0.5)]
+    tile = board.snapshot().tiles["own.ttft"]
+    assert (tile.value, tile.age_s, tile.state) == (0.5, 8.5, "ok")
+    assert source.read().figures["own.throughput"].value in (None, 0), "what ended before is no throughput of now"
+    source.close()
+    store.close()
+    (tmp_path / "chats.sqlite").write_bytes(b"no database at all" * 40)
+    broken = OwnRequests(tmp_path / "runs", tmp_path / "chats.sqlite", clock=Clock(0.0), wall=wall)
+    assert broken.past() == []
+    broken.close()
 
 
 def test_a_running_job_is_followed_with_its_conditions_and_marks(tmp_path: Path) -> None:

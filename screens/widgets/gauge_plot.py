@@ -45,7 +45,10 @@ class Clock(AxisFormatter):  # type: ignore[misc]
         step = next((step for step in self.STEPS if (max_ - min_) / step <= max_ticks), self.STEPS[-1])
         shift = time.localtime(max_).tm_gmtoff
         first = math.ceil((min_ + shift) / step) * step - shift
-        return [first + step * tick for tick in range(int((max_ - first) // step) + 1)]
+        last = (
+            max_ - (max_ - min_) / 20
+        )  # a label is as wide as a twentieth to either side: it would be cut at the edge
+        return [first + step * tick for tick in range(int((last - first) // step) + 1)]
 
     def get_labels_for_ticks(self, ticks: Sequence[float]) -> list[str]:
         fine = len(ticks) > 1 and ticks[1] - ticks[0] < 60

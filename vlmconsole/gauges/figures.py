@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from vlmconsole.errors import LabError
 
@@ -102,6 +102,14 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Let go of connections and children."""
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A source that knows something of the time before it was first asked."""
+
+    def past(self) -> list[Batch]:
+        """What it knows, oldest first; asked for once, before the first reading. Never raises."""
 
 
 def beginning(text: str) -> str:

@@ -18,6 +18,9 @@ NEWEST = 50  # run folders looked at: a running one is never old
 ACTIVE = frozenset({"starting", "running"})
 
 
+BEFORE = 600.0  # seconds of chat before the first look that are told too
+
+
 class ChatAnswers:
     """Follows the answers in the conversation store, read-only: no chat is needed to run in this process."""
 
@@ -27,14 +30,21 @@ class ChatAnswers:
         self._high = -1
         self._streaming: set[int] = set()
 
+    def past(self, now: float) -> list[Finished]:
+        """The answers of the last ten minutes, oldest first, at the wall time when each ended. Raises sqlite3.Error."""
+        if not self._opened():
+            return []
+        rows = self._db.execute(
+            "SELECT answer, created FROM messages WHERE role = 'assistant' AND state != 'streaming' AND created > ?",
+            (now - BEFORE,),
+        ).fetchall()
+        told = [_of_answer(created, text, took=True) for text, created in rows if text]
+        return sorted((one for one in told if one is not None and one.at <= now), key=lambda one: one.at)
+
     def read(self, now: float) -> tuple[list[Finished], int]:
         """(answers that ended since the last call, answers streaming now)."""
-        if self._db is None:
-            if not self._database.exists():
-                return [], 0
-            self._db = sqlite3.connect(
-                f"{self._database.as_uri()}?mode=ro", uri=True, timeout=0.2, check_same_thread=False
-            )
+        if not self._opened():
+            return [], 0
         first = self._high < 0
         rows = self._db.execute(
             "SELECT id, state, answer FROM messages WHERE role = 'assistant' AND (id > ? OR state = 'streaming')",
@@ -50,18 +60,26 @@ class ChatAnswers:
         done = [_of_answer(now, row[2]) for row in rows if row[1] != "streaming" and row[2]]
         return [answer for answer in done if answer is not None], len(self._streaming)
 
+    def _opened(self) -> bool:
+        if self._db is None and self._database.exists():
+            address = f"{self._database.as_uri()}?mode=ro"
+            self._db = sqlite3.connect(address, uri=True, timeout=0.2, check_same_thread=False)
+        return self._db is not None
+
     def close(self) -> None:
         if self._db is not None:
             self._db.close()
             self._db = None
 
 
-def _of_answer(now: float, text: str) -> Finished | None:
+def _of_answer(at: float, text: str, took: bool = False) -> Finished | None:
+    """What a kept answer tells; with `took`, `at` is when it was asked for, and its own time comes on top."""
     try:
         answer = json.loads(text)
         timing, usage = answer.get("timing") or {}, answer.get("usage") or {}
-        return Finished(now, timing.get("ttft_s"), timing.get("tpot_s"), usage.get("completion_tokens"))
-    except (ValueError, AttributeError):
+        ended = at + float(timing.get("e2e_s") or 0.0) if took else at
+        return Finished(ended, timing.get("ttft_s"), timing.get("tpot_s"), usage.get("completion_tokens"))
+    except (ValueError, TypeError, AttributeError):
         return None
 
 

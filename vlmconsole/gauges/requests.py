@@ -38,6 +38,16 @@ class OwnRequests:
         self._tokens = 0  # of all answers that ended since the first look
         self._window = Window(LONG)
 
+    def past(self) -> list[Batch]:
+        """The chat of the last ten minutes, a batch an answer: who looks at the gauges after asking wants to see it."""
+        try:
+            answers = self._chats.past(self._wall())
+        except sqlite3.Error:  # the first reading says so
+            self._chats.close()
+            return []
+        told = [(answer.at, self._per_request([answer], "")) for answer in answers]
+        return [Batch(self.name, at, figures) for at, figures in told if figures]
+
     def read(self) -> Batch:
         now, tick = self._wall(), self._clock()
         finished, in_flight = self._feed.drain()

@@ -16,7 +16,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.gauges.board import CONSOLE, Board, Snapshot
 from vlmconsole.gauges.far import FarGpu
 from vlmconsole.gauges.feed import RequestFeed
-from vlmconsole.gauges.figures import Batch, Mark, Source, SourceError
+from vlmconsole.gauges.figures import Batch, Mark, Remembering, Source, SourceError
 from vlmconsole.gauges.machine import AppleSource, HostSource, NvidiaSource
 from vlmconsole.gauges.requests import OwnRequests
 from vlmconsole.gauges.scrape import KEYS, ServerMetrics
@@ -88,6 +88,8 @@ class _Poller(threading.Thread):
         self._wake = threading.Event()  # set: look at the pace again, or end
 
     def run(self) -> None:
+        for batch in self.source.past() if isinstance(self.source, Remembering) else ():
+            self._deliver(batch, self.source)
         failures, due = 0, time.monotonic()
         while not self._stopping.is_set():
             batch = self._read()
