@@ -32,7 +32,8 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
 
     from vlmconsole.counting.textvqa_data import make_textvqa
     from vlmconsole.evaluation import items as asked
-    from vlmconsole.evaluation.evaluate import Evaluation, Stopping
+    from vlmconsole.evaluation.answerer import Stopping
+    from vlmconsole.evaluation.evaluate import Evaluation
     from vlmconsole.evaluation.taking import Earlier
 
     _check_sides(spec)
@@ -104,7 +105,7 @@ def _opener(context: Context, spec: EvaluateSettings) -> Opener:
         if spec.backend == "in-process":
             from vlmconsole.evaluation.local import in_process
 
-            return in_process(spec, side, context.places)
+            return in_process(spec, side, context.places, context.stopping)
         return _served(context, spec, side)
 
     return opened
@@ -132,7 +133,7 @@ def _served(context: Context, spec: EvaluateSettings, side: str) -> Iterator[Ans
         else:
             settings = BenchSettings(server=spec.server_of(side))
             server = find_server(settings, context.places, say=context.events.note)
-        yield stack.enter_context(served(spec, side, server, context.places))
+        yield stack.enter_context(served(spec, side, server, context.places, context.stopping))
 
 
 def _judged(context: Context, spec: EvaluateSettings, plan: Plan) -> dict[str, Any]:

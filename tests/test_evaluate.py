@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace as Namespace
 from typing import Any
 
 import judged
@@ -16,13 +18,19 @@ from vlmconsole.jobs.evaluate import KIND
 
 from vlmconsole.counting.ready import ready
 from vlmconsole.counting.rows import DataError
+from vlmconsole.engines.effective import EffectiveSettings
+from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.evaluation import local
-from vlmconsole.evaluation.answerer import Who
+from vlmconsole.evaluation.answerer import Stopping, Who
 from vlmconsole.evaluation.evaluate import EvaluationError
 from vlmconsole.evaluation.items import choose, items_digest
 from vlmconsole.evaluation.planned import base_of
+from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.verdict import judge
+from vlmconsole.measure.bench import Server
+from vlmconsole.measure.inputs import picture
+from vlmconsole.measure.reference import Schedule, running
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
@@ -39,6 +47,36 @@ def ids(run: RunFolder, side: str) -> list[str]:
 def untimed(run: RunFolder) -> list[list[dict[str, Any]]]:
     lines = [judged.lines_of(run, f"{side}.jsonl") for side in ("before", "after")]
     return [[{k: v for k, v in line.items() if k != "t"} for line in side] for side in lines]
+
+
+def test_stopped_within_a_batch_it_keeps_the_whole_ones_and_goes_on_from_there(bench: Bench) -> None:
+    class Stopped(Scripted):
+        def ask(self, items: Any) -> Any:
+            if len(self.asked) >= 8:
+                raise Stopping
+            return super().ask(items)
+
+    told: list[tuple[int, str]] = []
+    run, evaluation = bench.attempt()
+    evaluation.on_progress = lambda done, total, note: told.append((done, note))
+    inner = evaluation.opener
+
+    @contextmanager
+    def opener(side: str) -> Iterator[Scripted]:
+        with inner(side) as model:
+            yield Stopped(side, model.facts, model.asked)
+
+    evaluation.opener = opener
+    with pytest.raises(Stopping):
+        evaluation.answer()
+    assert len(ids(run, "before")) == 8
+    assert told[0] == (0, "before: loading the model") and [done for done, _ in told[1:]] == [4, 8]
+    again, evaluation = bench.attempt(earlier=run)
+    evaluation.answer()
+    assert len(set(ids(again, "before"))) == len(ids(again, "before")) and ids(again, "before")[:8] == ids(
+        run, "before"
+    )
+    assert bench.asked.count(("before", ids(run, "before")[0])) == 1, "nothing is asked twice"
 
 
 def test_both_sides_are_kept_whole_and_judged_by_the_plan_frozen_before(bench: Bench) -> None:
@@ -215,10 +253,24 @@ def test_the_job_judges_with_a_textvqa_group_made_from_shards(
 
 def _scripted(bench: Bench) -> Any:
     @contextmanager
-    def opener(settings: EvaluateSettings, side: str, places: Places) -> Iterator[Scripted]:
+    def opener(settings: EvaluateSettings, side: str, places: Places, stopping: Any) -> Iterator[Scripted]:
         yield Scripted(side, {"backend": "in-process"}, bench.asked, who=Who("scripted", base_of("")))
 
     return opener
+
+
+def test_a_stop_is_heeded_while_a_server_still_writes(tmp_path: Path) -> None:
+    asked = Namespace(id="one", question="How many?", picture=picture("stop", 0, 64, 64).data)
+    slow = Schedule(role_ms=5, ttft_ms=50, itl_ms=500, tokens=64)  # half a minute an answer
+    with running(slow) as server:
+        profile = ServerProfile(name="slow", engine="openai", base_url=server.base_url, model="reference")
+        there = Server(profile, EffectiveSettings("openai"), "reference")
+        began = time.monotonic()
+        spec = EvaluateSettings(data=["small"], backend="server", server="slow", paired=False)
+        side = served(spec, "before", there, Places(tmp_path), lambda: time.monotonic() - began > 0.5)
+        with side as model, pytest.raises(Stopping):
+            model.ask([asked])
+    assert time.monotonic() - began < 10
 
 
 def _toml(table: dict[str, Any]) -> str:

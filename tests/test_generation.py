@@ -100,6 +100,23 @@ def test_a_stop_ends_after_a_batch_and_progress_is_told(asks: list[Ask]) -> None
     )
     assert len(made) == 6 and told == [(3, 7), (6, 7)]
     assert list(answers(bundled(), [], max_new_tokens=2)) == []
+
+
+def test_a_stop_is_heeded_between_two_tokens(asks: list[Ask], made: list[Generated]) -> None:
+    looked: list[int] = []
+
+    def stopping() -> bool:
+        looked.append(len(looked))
+        return len(looked) > 4  # before the first batch, then after each of its tokens: the fourth look is token 3
+
+    loaded = bundled()
+    assert list(answers(loaded, asks, max_new_tokens=12, batch=len(asks), stopping=stopping)) == []
+    assert len(looked) == 5, "asked no more, and no more tokens made, after it said yes"
+    again = list(answers(loaded, asks, max_new_tokens=12, batch=len(asks), stopping=lambda: False))
+    assert [one.token_ids for one in again] == [one.token_ids[:12] for one in made]
+
+
+def test_what_makes_no_batches_is_refused(asks: list[Ask]) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         next(answers(bundled(), asks, batch=0))
 

@@ -12,6 +12,10 @@ from vlmconsole.gates.plan import digest
 from vlmconsole.runs.conditions import Conditions
 
 
+class Stopping(Exception):
+    """It was asked to stop; what was answered is kept."""
+
+
 @dataclass(frozen=True)
 class Said:
     """One answer as it came. `answer` is None when the request failed, and `error` says why; times in seconds.
@@ -70,7 +74,7 @@ class Answerer(Protocol):
     facts: dict[str, Any]
 
     def ask(self, items: Sequence[Item]) -> list[Said]:
-        """The answers to one batch, in its order."""
+        """The answers to one batch, in its order. Raises Stopping where a stop is asked for meanwhile."""
 
     def conditions(self) -> Conditions:
         """What its answers are made under; the lengths and the number of answers are filled in by the caller."""

@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from vlmconsole.errors import LabError
-from vlmconsole.evaluation.answerer import Answerer, Opener, Said, condition_hash
+from vlmconsole.evaluation.answerer import Answerer, Opener, Said, Stopping, condition_hash
 from vlmconsole.evaluation.figures import group_figures, side_figures
 from vlmconsole.evaluation.items import Item, batches, items_digest
 from vlmconsole.evaluation.settings import EvaluateSettings
@@ -28,10 +28,6 @@ DIAGNOSTIC = "diagnostic"
 
 class EvaluationError(LabError):
     """The evaluation cannot go on; what was answered is kept, and a retry goes on from there."""
-
-
-class Stopping(Exception):
-    """It was asked to stop; what was answered is kept."""
 
 
 @dataclass
@@ -109,13 +105,16 @@ class Evaluation:
             self.run.write_json(CONDITIONS, self._conditions)
 
     def _ask(self, side: str, model: Answerer, items: list[Item], done: set[str]) -> None:
-        failed = 0
+        failed, asked = 0, False
         for batch, members in batches(items, self.settings.together):
             missing = [item for item in members if item.id not in done]
             if not missing:
                 continue
             if self.stopping():
                 raise Stopping
+            if not asked and _whole(model):
+                self.on_progress(self._done, self.total, f"{side}: loading the model")
+            asked = True
             # A batch whose writing was cut off is generated whole again, so that its members are the same.
             said = dict(zip((i.id for i in members), model.ask(members), strict=True)) if _whole(model) else {}
             said = said or dict(zip((i.id for i in missing), model.ask(missing), strict=True))

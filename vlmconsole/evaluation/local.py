@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from vlmconsole import __version__
-from vlmconsole.evaluation.answerer import Said, Who
+from vlmconsole.evaluation.answerer import Said, Stopping, Who
 from vlmconsole.evaluation.items import Item
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.measure.machine import hardware
@@ -25,10 +25,12 @@ PACKAGES = ("vlmconsole", "torch", "transformers", "peft", "tokenizers", "pillow
 class InProcess:
     """An answerer that generates with torch here. Raises LabError for a model or adapter that cannot be used."""
 
-    def __init__(self, settings: EvaluateSettings, side: str, places: Places) -> None:
+    def __init__(
+        self, settings: EvaluateSettings, side: str, places: Places, stopping: Callable[[], bool] = lambda: False
+    ) -> None:
         from vlmconsole.training import adapters, bases
 
-        self.settings = settings
+        self.settings, self.stopping = settings, stopping
         self._loaded: Any = None
         name = settings.model(side) or settings.base
         self.folder: Path = bases.base_folder(name)
@@ -60,13 +62,16 @@ class InProcess:
         }
 
     def ask(self, items: Sequence[Item]) -> list[Said]:
-        """One batch, generated together; `seconds` is the batch's time shared out evenly."""
+        """One batch, generated together; `seconds` is the batch's time shared out evenly. A stop is heeded between
+        two tokens: raises Stopping, and the batch is generated whole another time."""
         from vlmconsole.training.generation import Ask, answers
 
-        loaded = self._load()
+        loaded, limit = self._load(), self.settings.max_new_tokens
         asks = [Ask(i.id, i.question, (open_picture(i.picture, name=i.id).image(),)) for i in items]
         begun = time.monotonic()
-        made = list(answers(loaded, asks, max_new_tokens=self.settings.max_new_tokens, batch=len(asks)))
+        made = list(answers(loaded, asks, max_new_tokens=limit, batch=len(asks), stopping=self.stopping))
+        if len(made) < len(asks):
+            raise Stopping
         each = round((time.monotonic() - begun) / len(asks), 4)
         return [
             Said(
@@ -124,9 +129,11 @@ class InProcess:
 
 
 @contextmanager
-def in_process(settings: EvaluateSettings, side: str, places: Places) -> Iterator[InProcess]:
+def in_process(
+    settings: EvaluateSettings, side: str, places: Places, stopping: Callable[[], bool] = lambda: False
+) -> Iterator[InProcess]:
     """The side's model for the block's time; its memory is given back with the block."""
-    model = InProcess(settings, side, places)
+    model = InProcess(settings, side, places, stopping)
     try:
         yield model
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.errors import LabError
-from vlmconsole.evaluation.answerer import Said, Who
+from vlmconsole.evaluation.answerer import Said, Stopping, Who
 from vlmconsole.evaluation.items import Item
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.measure.bench import Server
@@ -27,12 +27,21 @@ from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.places import Places
 from vlmconsole.vision.images import open_picture
 
+LOOK_S = 0.2  # seconds between two looks whether a stop is asked for
+
 
 class Served:
     """An answerer that asks a server. Raises LabError for an adapter that this server cannot use."""
 
-    def __init__(self, settings: EvaluateSettings, side: str, server: Server, places: Places) -> None:
-        self.settings, self.server = settings, server
+    def __init__(
+        self,
+        settings: EvaluateSettings,
+        side: str,
+        server: Server,
+        places: Places,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.settings, self.server, self.stopping = settings, server, stopping
         self.told = server.settings
         self.who, self._adapter = _who(settings, side, server, places)
         self._client: ChatClient | None = None
@@ -51,7 +60,10 @@ class Served:
         }
 
     def ask(self, items: Sequence[Item]) -> list[Said]:
-        """The answers, at most `concurrency` requests at a time. A request that fails is an answer that says so."""
+        """The answers, at most `concurrency` requests at a time. A request that fails is an answer that says so.
+
+        Raises Stopping within `LOOK_S` of a stop; closing its connection ends a request at the server too.
+        """
         return self._runner.run(self._ask(items))
 
     async def _ask(self, items: Sequence[Item]) -> list[Said]:
@@ -73,7 +85,16 @@ class Served:
                 )
             return _said(answer)
 
-        return list(await asyncio.gather(*(one(item) for item in items)))
+        said = [asyncio.ensure_future(one(item)) for item in items]
+        try:
+            while (await asyncio.wait(said, timeout=LOOK_S))[1]:
+                if self.stopping():
+                    raise Stopping
+        finally:
+            for request in said:
+                request.cancel()
+            await asyncio.gather(*said, return_exceptions=True)
+        return [request.result() for request in said]
 
     def conditions(self) -> Conditions:
         """The settings as the server tells them now. Raises LabError when they are no longer those of the start."""
@@ -125,9 +146,11 @@ class Served:
 
 
 @contextmanager
-def served(settings: EvaluateSettings, side: str, server: Server, places: Places) -> Iterator[Served]:
+def served(
+    settings: EvaluateSettings, side: str, server: Server, places: Places, stopping: Callable[[], bool] = lambda: False
+) -> Iterator[Served]:
     """The side's model behind its server, for the block's time. The server itself is the caller's."""
-    model = Served(settings, side, server, places)
+    model = Served(settings, side, server, places, stopping)
     try:
         yield model
     finally:

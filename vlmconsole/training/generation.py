@@ -68,7 +68,8 @@ def answers(
     on_progress: Callable[[int, int], None] | None = None,
     stopping: Callable[[], bool] | None = None,
 ) -> Iterator[Generated]:
-    """Greedy answers in the order of `asks`, yielded batch by batch; a stop asked for ends them after a batch.
+    """Greedy answers in the order of `asks`, yielded batch by batch. A stop is heeded after the next token, and the
+    batch that it cuts short is not given.
 
     on_progress(done, total) is called after each batch. The model is put into evaluation mode meanwhile. Any adapter
     that is in the model takes part. Raises ValueError for a batch or a ceiling below 1.
@@ -78,7 +79,10 @@ def answers(
     for number, start in enumerate(range(0, len(asks), batch)):
         if stopping is not None and stopping():
             return
-        yield from _one_batch(loaded, asks[start : start + batch], number, max_new_tokens)
+        made = _one_batch(loaded, asks[start : start + batch], number, max_new_tokens, stopping)
+        if made is None:
+            return
+        yield from made
         if on_progress is not None:
             on_progress(min(start + batch, len(asks)), len(asks))
 
@@ -119,7 +123,10 @@ def tensor_sha256(inputs: dict[str, Any]) -> str:
     return total.hexdigest()
 
 
-def _one_batch(loaded: Loaded, asks: Sequence[Ask], number: int, max_new_tokens: int) -> list[Generated]:
+def _one_batch(
+    loaded: Loaded, asks: Sequence[Ask], number: int, max_new_tokens: int, stopping: Callable[[], bool] | None
+) -> list[Generated] | None:
+    """The answers to one batch; None when a stop cut them short."""
     import torch
 
     model = base_model(loaded.model)
@@ -130,13 +137,17 @@ def _one_batch(loaded: Loaded, asks: Sequence[Ask], number: int, max_new_tokens:
     model.eval()
     # In the model's place, not beside it: the 3B's own brings a repetition penalty, which would be mixed into ours.
     model.generation_config = _greedy(loaded, ends, max_new_tokens)
+    cut, between = _between_tokens(stopping)
     try:
         with torch.inference_mode():
             model.model.rope_deltas = None  # left from the last batch, and of its size
-            ids = model.generate(**{name: value.to(model.device) for name, value in inputs.items()})
+            inputs = {name: value.to(model.device) for name, value in inputs.items()}
+            ids = model.generate(**inputs, stopping_criteria=between)
     finally:
         model.generation_config = own
         model.train(training)
+    if cut:
+        return None
     fresh = ids[:, inputs["input_ids"].shape[1] :].tolist()
     members = tuple(ask.uid for ask in asks)
     made = []
@@ -155,6 +166,24 @@ def _one_batch(loaded: Loaded, asks: Sequence[Ask], number: int, max_new_tokens:
             )
         )
     return made
+
+
+def _between_tokens(stopping: Callable[[], bool] | None) -> tuple[list[bool], Any]:
+    """(a list that holds something once a stop has cut the generation short, what looks for one after each token)."""
+    import torch
+    from transformers import StoppingCriteria, StoppingCriteriaList
+
+    cut: list[bool] = []
+    if stopping is None:
+        return cut, StoppingCriteriaList()
+
+    class Stop(StoppingCriteria):  # type: ignore[misc]  # it is Any where transformers is not there to be looked at
+        def __call__(self, input_ids: Any, scores: Any, **more: Any) -> Any:
+            if not cut and stopping():
+                cut.append(True)
+            return torch.full((len(input_ids),), bool(cut), dtype=torch.bool, device=input_ids.device)
+
+    return cut, StoppingCriteriaList([Stop()])
 
 
 def base_model(model: Any) -> Any:
