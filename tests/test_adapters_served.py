@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 from lora import BASE, bundled, make_adapter
@@ -92,6 +93,32 @@ async def test_the_effect_of_an_adapter_is_seen_and_of_an_idle_one_is_not(mlx_se
         found = await effect(client, nothing, [Message("user", COUNT_PROMPT, (picture,))])
         assert found.state == "no effect seen" and found.base == found.adapter
         await client.ask([Message("user", "Hello")], max_tokens=1)  # the session's server goes on with its base
+
+
+@pytest.mark.parametrize(
+    ("answers", "state", "said"),
+    [
+        # The first token of a strict format is certain with any weights: the later ones tell.
+        ((("{3}", (0, -0.2)), ("{3}", (0, -0.2)), ("{3}", (0, -0.1))), "effect verified", "of 2 tokens one's"),
+        ((("{3}", (0, -0.2)), ("{3}", (0, -0.22)), ("{3}", (0, -0.1))), "no effect seen", "the same greedy answer"),
+        ((("{3}", (0, -0.2)), ("{3}", (0, -0.2)), ("{3}", (0, -0.20005))), "no effect seen", "more than 5e-05"),
+        ((("{3}", ()), ("{3}", ()), ("{4}", ())), "effect verified", "another greedy answer"),
+        ((("{3}", ()), ("{3}", ()), ("{3}", ())), "no effect seen", "with and without it"),
+        # Answers that go apart are other tokens: only the first can be compared.
+        ((("{3}", (0, -0.2)), ("{4}", (0, -0.9)), ("{3}", (0, -9.0))), "no effect seen", "in two ways"),
+        ((("{3}", (0, -0.2)), ("{4}", (0, -0.9)), ("{3}", (-1, -0.2))), "effect verified", "the first token's"),
+    ],
+)
+async def test_what_an_effect_is(answers: tuple[tuple[str, tuple[float, ...]], ...], state: str, said: str) -> None:
+    class Client:
+        told = iter(answers)
+
+        async def glance(self, *asked: object) -> tuple[str, tuple[float, ...]]:
+            return next(self.told)
+
+    found = await effect(cast(ChatClient, Client()), SelectedAdapter("a", "a"), [Message("user", "Hello")])
+    assert found.state == state and said in found.why
+    assert (found.moved is None) == (not answers[0][1])
 
 
 def make_idle(places: Places) -> Path:

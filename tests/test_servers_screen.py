@@ -253,9 +253,7 @@ async def test_an_adapter_is_shown_with_its_effect_once_it_was_asked_for(places:
             assert isinstance(screen, ServersScreen)
             assert "? sft-expand   effect not asked" in seen(pilot)
             why = "another greedy answer to the same question"
-            screen._effects["sglang-remote", None] = {
-                "sft-expand": Effect("effect verified", why, "a", "b", (None, None, None))
-            }
+            screen._effects["sglang-remote", None] = {"sft-expand": Effect("effect verified", why, "a", "b")}
             screen._show(made_up(places))
             await until(lambda: "✓ sft-expand   effect verified" in seen(pilot))  # the rest is wrapped
 

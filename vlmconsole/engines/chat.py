@@ -172,8 +172,8 @@ class ChatClient:
 
     async def glance(
         self, messages: Sequence[Message], adapter: SelectedAdapter | None, max_tokens: int
-    ) -> tuple[str, float | None]:
-        """A greedy answer that is not measured, and its first token's log-probability (None: not told).
+    ) -> tuple[str, tuple[float, ...]]:
+        """A greedy answer that is not measured, and its tokens' log-probabilities (empty: not told).
 
         Raises EngineError when there is no answer.
         """

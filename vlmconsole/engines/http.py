@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -78,15 +79,16 @@ def parse_object(body: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def first_choice(body: bytes) -> tuple[str, float | None]:
-    """Text and first token's log-probability of a chat completion that came whole; "" and None for what is missing."""
+def first_choice(body: bytes) -> tuple[str, tuple[float, ...]]:
+    """Text and the tokens' log-probabilities of a chat completion that came whole; empty for what is missing."""
     choices = (parse_object(body) or {}).get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
     message, told = choice.get("message"), choice.get("logprobs")
     said = message.get("content") if isinstance(message, dict) else None
     tokens = told.get("content") if isinstance(told, dict) else None
-    first = tokens[0].get("logprob") if isinstance(tokens, list) and tokens and isinstance(tokens[0], dict) else None
-    return said if isinstance(said, str) else "", first if isinstance(first, int | float) else None
+    each = [one.get("logprob") if isinstance(one, dict) else None for one in tokens or ()]
+    known = tuple(itertools.takewhile(lambda one: isinstance(one, int | float), each))
+    return said if isinstance(said, str) else "", known
 
 
 async def start_of_body(response: httpx.Response) -> bytes:
