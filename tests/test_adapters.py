@@ -87,10 +87,15 @@ def test_found_by_name_part_run_and_path(made: Path, tmp_path: Path) -> None:
     assert find_adapter(places, run.name).path == run.file("adapter")
     assert find_adapter(places, run.path).path == run.file("adapter")
     assert find_adapter(places, "epoch-2").path == run.file("epoch-2")
-    with pytest.raises(AdapterError, match="fits 2 adapters"):
+    with pytest.raises(AdapterError, match=f"fits 2 adapters, of {run.name}$"):
         find_adapter(places, "epoch")
-    with pytest.raises(AdapterError, match=r"no adapter “yours”.*mine"):
+    with pytest.raises(AdapterError, match=f"no adapter “yours”: there are those of mine, {run.name}$"):
         find_adapter(places, "yours")
+    with pytest.raises(AdapterError, match="holds no adapter"):
+        find_adapter(places, str(places.runs))
+    with pytest.raises(AdapterError, match="none yet") as none:
+        find_adapter(Places(tmp_path / "new").ensure(), "yours")
+    assert "sft-expand-tiny" in none.value.hint
 
 
 def test_its_own_base_is_accepted_and_others_are_refused(adapter: Path) -> None:

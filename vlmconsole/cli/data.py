@@ -37,6 +37,8 @@ def register(app: typer.Typer) -> None:
 
         recipe, tell = load_recipe(preset, seed=seed, rename=name), _progress("pictures")
         places = state.lab.places
+        if (places.datasets / recipe.name).exists():
+            say(f"{recipe.name} is made already")
         folder = ready.make(recipe, places.datasets, say=say, watch=lambda _, done, total: tell(done, total))
         manifest = read_manifest(folder)
         summary = _summary(folder, manifest, manifest_digest(manifest))

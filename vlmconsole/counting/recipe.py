@@ -19,6 +19,7 @@ from vlmconsole.counting.scene import GROUPS
 from vlmconsole.errors import LabError
 from vlmconsole.presets import preset_names, read_preset
 from vlmconsole.runs.conditions import canonical_json
+from vlmconsole.runs.wrong_keys import wrong_keys
 
 NAMING = "naming"
 Role = Literal["train", "dev", "test", "exploratory"]
@@ -149,5 +150,4 @@ def load_recipe(name: str, *, seed: int | None = None, rename: str | None = None
     try:
         return Recipe.model_validate(table)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, e['loc'])) or 'recipe'}: {e['msg']}" for e in error.errors()[:3]]
-        raise RecipeError(f"The recipe {name} cannot be used: {'; '.join(lines)}.") from None
+        raise RecipeError(f"The recipe {name} cannot be used: {wrong_keys(error.errors())}.") from None

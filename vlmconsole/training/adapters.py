@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -137,10 +138,21 @@ def find_adapter(places: Places, name: str | Path) -> Adapter:
         if len(found) == 1:
             return found[0]
     if chosen:
-        some = ", ".join(a.name for a in chosen[:4])
-        raise AdapterError(f"“{text}” fits {len(chosen)} adapters ({some}…)", "give more of the name").named()
-    there = ", ".join(a.name for a in known[:6]) or "none yet"
-    raise AdapterError(f"no adapter “{text}”: there are {there}", "`vlmconsole adapters list` shows them all").named()
+        there = _named(chosen)
+        raise AdapterError(f"“{text}” fits {len(chosen)} adapters, of {there}", "give more of the name").named()
+    if text and path.is_dir():
+        raise AdapterError(f"{path} holds no adapter: there is no {CONFIG}").named()
+    if not known:
+        hint = "a supervised training makes one, as `vlmconsole run sft-expand-tiny` does"
+        raise AdapterError(f"no adapter “{text}”: there are none yet", hint).named()
+    hint = "`vlmconsole adapters list` shows them all"
+    raise AdapterError(f"no adapter “{text}”: there are those of {_named(known)}", hint).named()
+
+
+def _named(some: Sequence[Adapter]) -> str:
+    """The runs (or folders) that adapters belong to, a few of them: a run's name is enough to mean its chosen one."""
+    names = list(dict.fromkeys(a.name.rpartition("/")[0] or a.name for a in some))
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def layers(adapter: Adapter) -> list[Layer]:

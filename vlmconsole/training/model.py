@@ -55,7 +55,7 @@ def image_processor(folder: Path) -> Any:
 def load(folder: Path, *, dtype: str = "float32", device: str = "cpu") -> Loaded:
     """Read a Qwen2.5-VL folder. Raises OSError when files are missing.
 
-    From then on transformers draws no bars in this process: jobs tell their progress by events, and their logs are read.
+    From then on transformers draws no bars in this process: jobs tell their progress by events, and logs are read.
     """
     import torch
     from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
