@@ -15,7 +15,11 @@ from audit_faults import (
 )
 from audited import Change, SmallLab, wrong
 
+from vlmconsole.counting.dataset import manifest_digest, read_manifest
 from vlmconsole.gates.audit import audit
+from vlmconsole.gates.plan import freeze
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.training.selection import Rule
 
 
 @pytest.mark.slow
@@ -33,6 +37,31 @@ def test_a_fault_of_the_data_is_named(tmp_path: Path, plant: Change, name: str, 
     assert result.verdict == "FAIL"
     assert said in wrong(result).get(name, ""), wrong(result)
     assert "mini: hashes" not in wrong(result)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "said"), [((1, 2), ""), ((2, 1), "another rule than"), (None, "after the first step")]
+)
+def test_a_killed_training_that_went_on_is_no_fault_unless_its_rule_came_late(
+    tmp_path: Path, epochs: tuple[int, ...] | None, said: str
+) -> None:
+    """The first step is the first attempt's, and so is the freezing that it is held against."""
+    lab = SmallLab(tmp_path / "home")
+    lab.freeze()
+    first = RunFolder.create(lab.places.runs, kind="sft", preset="sft", spec={}, title="", home=lab.places.home)
+    if epochs is not None:
+        digest, dev = manifest_digest(read_manifest(lab.dataset)), tuple(row.uid for row in lab.rows("dev"))
+        freeze(first, "selection.json", Rule("mini", digest, "dev", dev, epochs, 64).to_json(), lab.ledger)
+    first.events.metric("loss", 1.0, step=1)
+    first.set_state("lost")
+    lab.ledger.seal(first)
+    run = lab.train(frozen=False)
+    run.write_json("job.json", {**run.job(), "earlier": str(first.path)})
+    lab.evaluate()
+    lab.finish()
+    found = wrong(audit(run, lab.places))
+    assert set(found) == ({"selection rule frozen"} if said else set()), found
+    assert said in found.get("selection rule frozen", "")
 
 
 @pytest.mark.slow

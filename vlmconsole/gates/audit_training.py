@@ -17,6 +17,7 @@ from vlmconsole.gates.audit_pictures import Seen, Shelves, digest_of
 from vlmconsole.gates.audit_score import counting_reward, naming_reward
 from vlmconsole.gates.audit_weights import AuditWeightsError, audit_change, tensors, weights_hash
 from vlmconsole.gates.ledger import Chain, sha256_file
+from vlmconsole.gates.plan import find_frozen
 from vlmconsole.gates.trained import earlier_attempts, first_step
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.words import many
@@ -59,23 +60,20 @@ def _selection(run: RunFolder, chain: Chain, shelves: Shelves, summary: dict[str
     name = "selection rule frozen"
     if not rule:
         return [Finding(name, "not verifiable", "selection.json is missing or cannot be read")]
-    entry = next(
-        (
-            e
-            for e in chain.entries
-            if (e.get("kind"), e.get("run"), e.get("file")) == ("frozen", run.name, "selection.json")
-        ),
-        None,
-    )
+    entry = find_frozen(chain, run.name, "selection.json")
     wrong = []
     if entry is None:
         wrong.append("selection.json was never frozen")
     else:
         if entry["sha256"] != sha256_file(run.file("selection.json")):
             wrong.append("selection.json was changed after it was frozen")
-        first = first_step(run)
-        if first is not None and entry["t"] > first:
-            wrong.append(f"it was frozen {entry['t'] - first:.0f} s after the first step")
+        # A training that went on after a kill took its first step in an earlier attempt, and froze its rule there.
+        attempts = [found for one in earlier_attempts(run) if (found := find_frozen(chain, one.name, "selection.json"))]
+        if any(one["sha256"] != entry["sha256"] for one in attempts):
+            wrong.append("an earlier attempt froze another rule than the one it was chosen by")
+        first, at = first_step(run), min(one["t"] for one in (entry, *attempts))
+        if first is not None and at > first:
+            wrong.append(f"it was frozen {at - first:.0f} s after the first step")
     frozen = finding(name, f"before the first step: {rule.get('rule', '')}", wrong)
     return [frozen, _choice(run, rule, shelves, summary)]
 
