@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -117,6 +119,35 @@ async def test_both_engines_say_the_same(loaded: Loaded, tmp_path: Path) -> None
     print(f"{len(asked) - len(differ)} of {len(asked)} answers the same")
     assert len(asked) == 100
     assert len(differ) <= 2, differ
+
+
+@pytest.mark.optin
+@pytest.mark.timeout(900)
+def test_an_older_transformers_says_the_same(loaded: Loaded, folder: Path) -> None:
+    """By hand: `pip install --no-deps --target DIR transformers==4.57.1 tokenizers==0.22.1 huggingface_hub==0.36.0`,
+    then `VLMCONSOLE_TEST_OLD_TRANSFORMERS=DIR pytest -m optin tests/test_bundled_model.py`."""
+    older = os.environ.get("VLMCONSOLE_TEST_OLD_TRANSFORMERS", "")
+    if not older:
+        pytest.skip("VLMCONSOLE_TEST_OLD_TRANSFORMERS names no folder")
+    code = (
+        "import json, sys, transformers; from pathlib import Path; import test_bundled_model as here;"
+        "asked = [(text, (scene.draw(),)) for scene, text in here.hundred()];"
+        "said = here.texts(here.load(Path(sys.argv[1])), asked, max_new_tokens=64);"
+        "print(json.dumps([transformers.__version__, said]))"
+    )
+    path = os.pathsep.join([older, str(Path(__file__).parent)])
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(folder)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    version, there = json.loads(told.stdout.splitlines()[-1])
+    here = texts(loaded, [(text, (scene.draw(),)) for scene, text in hundred()], max_new_tokens=64)
+    print(f"transformers {version}: {sum(a == b for a, b in zip(here, there, strict=True))} of {len(here)} the same")
+    assert version.startswith("4.")
+    assert sum(a != b for a, b in zip(here, there, strict=True)) <= 2
 
 
 @pytest.mark.slow
