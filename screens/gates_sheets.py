@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 from vlmconsole.gates.desk import Case, Opened
-from vlmconsole.gates.figures import figures
+from vlmconsole.gates.figures import figures, group_figures
 from vlmconsole.gates.rules import Gate
 from vlmconsole.gates.samples import Sample
 from vlmconsole.gates.verdict import Judged
+from vlmconsole.runs.titles import title
+from vlmconsole.runs.words import signed
+from vlmconsole.scoring.intervals import CONFIDENCE
 
 Parts = list[tuple[str, str]]
 
@@ -28,7 +30,8 @@ def gate_parts(opened: Opened, item: Judged | Gate | None) -> Parts:
         if item.interval is not None and opened.plan is not None:
             low, high = item.interval
             lines.append(
-                f"interval  {low:+.4f} … {high:+.4f}, {opened.plan.confidence:.0%}, of the partial reward's difference;"
+                f"interval  {signed(low)} … {signed(high)}, {opened.plan.confidence * 100:g} %, of the partial reward's"
+                " difference;"
                 f" paired bootstrap over pictures, {opened.plan.resamples} times, seed {opened.plan.seeds.bootstrap}"
             )
         lines += [text for text in (item.why, *item.remarks) if text]
@@ -36,7 +39,9 @@ def gate_parts(opened: Opened, item: Judged | Gate | None) -> Parts:
     gate = item.gate if isinstance(item, Judged) else item
     measures = (opened.verdict.measures or {}) if opened.verdict else {}
     if gate is not None and gate.group in measures:
-        parts.append((f"Group {gate.group}", json.dumps(measures[gate.group].to_json(), indent=1, ensure_ascii=False)))
+        confidence = opened.plan.confidence if opened.plan is not None else CONFIDENCE
+        rows = group_figures(measures[gate.group], confidence)
+        parts.append((f"Group {gate.group}", "\n".join(f"{name:<24} {value}" for name, value in rows)))
     if opened.verdict is not None and opened.verdict.problems:
         parts.append(
             ("What the evidence lacks", "\n".join(f"{p.group or 'the run'}: {p.text}" for p in opened.verdict.problems))
@@ -50,7 +55,7 @@ def gate_parts(opened: Opened, item: Judged | Gate | None) -> Parts:
             f"its limits first frozen {_when(limits)}" if limits else "",
             opened.freezing.text if opened.freezing else "",
             f"recipes {', '.join(plan.data.recipes)}; {sum(map(len, plan.data.pictures.values()))} pictures by hash",
-            f"conditions: {json.dumps(plan.conditions)}",
+            "conditions: " + ", ".join(f"{title(key)} {value}" for key, value in plan.conditions.items()),
         ]  # fmt: skip
         parts.append(("Plan", "\n".join(fact for fact in facts if fact)))
     if opened.seal is not None:

@@ -128,6 +128,31 @@ def test_show_of_a_frozen_plan_by_hash_beginning_or_name(lab: Any, tmp_path: Pat
     assert lab("gates", "show", bound["sha256"][:12]).code == 3
 
 
+def test_a_plan_that_was_never_frozen_is_shown_with_how_to_freeze_it(lab: Any, tmp_path: Path) -> None:
+    shown = lab("gates", "show", "lab-15")
+    assert shown.code == 0 and "not frozen in this lab: it judges nothing yet" in shown.out
+    assert "≥ 85 %" in shown.out and "vlmconsole gates freeze lab-15 --data repair-2" in shown.out
+    value = lab("gates", "show", "sft-7-tiny", "--json").json
+    assert value["frozen"] is None and len(value["plan"]["gates"]) == value["gates"] == 7
+    mine = tmp_path / "mine.toml"
+    mine.write_text(tomlkit.dumps({**PLAN, "name": "mine"}))
+    assert "mine · not frozen" in lab("gates", "show", str(mine)).out
+    assert lab("gates", "show", "nonsense").code == 2 and lab("gates", "show", str(tmp_path / "no.toml")).code == 2
+    assert "lab-15" in lab("gates", "list", "--json").json["not_frozen"]
+    said = lab("gates", "freeze", "lab-15", "--json").json["sha256"]
+    assert "lab-15" not in lab("gates", "list", "--json").json["not_frozen"]
+    for name in ("lab-15", "sft-7", said[:12]):  # a plan where a run is wanted
+        refused = lab("gates", "check", name)
+        assert refused.code == 2 and f"“{name}” is a plan" in refused.err, refused.err
+
+
+def test_a_junit_file_that_cannot_be_written_is_no_failed_gate(lab: Any, tmp_path: Path) -> None:
+    run = made(lab)
+    refused = lab("gates", "check", run.name, "--junit", str(tmp_path / "none" / "gates.xml"))
+    assert refused.code == 2 and "cannot be written" in refused.err
+    assert lab("gates", "show", run.name, "--json").json["verdicts"] == []
+
+
 def test_a_freezing_is_told_for_people(lab: Any) -> None:
     run = RunFolder.create(lab.home / "runs", kind="freeze", preset="freeze-gates", spec={}, title="", home=lab.home)
     sha, base = "39b1d7cbe986" + 52 * "0", "ab" * 32

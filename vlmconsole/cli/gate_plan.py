@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def show_plan(name: str) -> int | None:
-    """Show the frozen plan of that hash, its beginning, or its name; None where no plan is meant by it.
+    """Show the frozen plan of that hash, its beginning, or its name; or one that waits to be frozen, as such.
 
-    Returns the exit code: 0, or 3 for a plan that is not as it was frozen.
+    Returns the exit code: 0, or 3 for a plan that is not as it was frozen; None where no plan is meant by the name.
     """
     from vlmconsole.gates.frozen import SHORTEST
     from vlmconsole.gates.ledger import Ledger
@@ -36,7 +38,7 @@ def show_plan(name: str) -> int | None:
         if len(named) > 1:
             fail(f"{len(named)} frozen plans begin with {name}.", "Give more of the hash.", code=USAGE)
     if not named:
-        return None
+        return _show_unfrozen(name)
     one, others = named[0], named[1:]
     plan = None if one.fault else parse_plan(json.loads(Path(one.path).read_bytes()), one.path)
     value = {
@@ -75,12 +77,77 @@ def frozen_figures(summary: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _print(console: Console, one: Listed, plan: Plan | None, others: list[Listed], broken: str | None) -> None:
+def is_plan(name: str) -> bool:
+    """Whether a shipped plan is called so, or a frozen one, by its name or hash."""
+    from vlmconsole.gates.frozen import SHORTEST
+    from vlmconsole.gates.ledger import Ledger
+    from vlmconsole.gates.listed import every
+    from vlmconsole.gates.rules import plan_names
+
+    places = state.lab.places
+    found = every(places, Ledger(places.ledger).read())
+    hashed = len(name) >= SHORTEST and any(one.sha256.startswith(name) for one in found)
+    return hashed or name in plan_names() or any(one.name == name for one in found)
+
+
+def waiting(frozen: Iterable[str]) -> list[str]:
+    """The shipped plans that were never frozen in this lab."""
+    from vlmconsole.gates.rules import plan_names
+
+    known = set(frozen)
+    return [name for name in plan_names() if name not in known]
+
+
+def _show_unfrozen(name: str) -> int | None:
+    """A shipped plan, or one of a TOML file: what it would judge, and that it judges nothing yet."""
+    from vlmconsole.gates.rules import load_plan, plan_names
+
+    if name not in plan_names() and not name.endswith(".toml"):
+        return None
+    plan = load_plan(name)
+    value = {"name": plan.name, "sha256": plan.sha256, "frozen": None, "gates": len(plan.gates), "runs": []}
+    emit({**value, "frozen_plan": None, "plan": plan.value()}, lambda console: _print_unfrozen(console, plan, name))
+    return 0
+
+
+def _print_unfrozen(console: Console, plan: Plan, name: str) -> None:
+    _line(console, f"{plan.name} · not frozen in this lab: it judges nothing yet", "bold")
+    _line(console, f"freeze its limits:          vlmconsole gates freeze {name}")
+    recipe = plan.data.recipes[-1]
+    _line(console, f"or with its pictures, too:  vlmconsole data make {recipe}")
+    _line(console, f"                            vlmconsole gates freeze {name} --data {recipe}")
+    _print_limits(console, plan)
+    _line(console, f"{plan.generations.total} answers in all; pictures of {', '.join(plan.data.recipes)}")
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_limits(console: Console, plan: Plan) -> None:
+    """What a plan is, its gates with their limits, its groups with their pictures."""
     from rich.table import Table
 
-    def line(text: str, style: str = "") -> None:
-        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    _line(console, f"\n{plan.title}")
+    _line(console, f"whose list: {plan.whose}")
+    _line(console, f"before: {plan.before_adapter or plan.before} ({base_said(plan)})")
+    gates = Table(box=None, pad_edge=False)
+    for name in ("gate", "limit"):
+        gates.add_column(name, no_wrap=name == "limit")
+    for gate in plan.gates:
+        gates.add_row(gate.name, gate.limit_text)
+    console.print(gates)
+    groups = Table(box=None, pad_edge=False)
+    for name in ("group", "split", "pictures", "by hash"):
+        groups.add_column(name, justify="right" if name in ("pictures", "by hash") else "left")
+    for group in plan.groups:
+        bound = len(plan.data.pictures.get(group.name, ()))
+        groups.add_row(group.name, group.split, str(group.n), str(bound) if bound else "not bound")
+    console.print(groups)
 
+
+def _print(console: Console, one: Listed, plan: Plan | None, others: list[Listed], broken: str | None) -> None:
+    line = partial(_line, console)
     line(f"{one.name} · frozen {when(one.frozen)}", "bold")
     line(f"sha {one.sha256}")
     if one.limits is not None:
@@ -96,22 +163,7 @@ def _print(console: Console, one: Listed, plan: Plan | None, others: list[Listed
     if not one.runs:
         line("no run was judged by it yet: an evaluation with --set plan=" + one.sha256[:12] + " is")
     if plan is not None:
-        line(f"\n{plan.title}")
-        line(f"whose list: {plan.whose}")
-        line(f"before: {plan.before_adapter or plan.before} ({base_said(plan)})")
-        gates = Table(box=None, pad_edge=False)
-        for name in ("gate", "limit"):
-            gates.add_column(name, no_wrap=name == "limit")
-        for gate in plan.gates:
-            gates.add_row(gate.name, gate.limit_text)
-        console.print(gates)
-        groups = Table(box=None, pad_edge=False)
-        for name in ("group", "split", "pictures", "by hash"):
-            groups.add_column(name, justify="right" if name in ("pictures", "by hash") else "left")
-        for group in plan.groups:
-            bound = len(plan.data.pictures.get(group.name, ()))
-            groups.add_row(group.name, group.split, str(group.n), str(bound) if bound else "not bound")
-        console.print(groups)
+        _print_limits(console, plan)
         line(f"{many(one.pictures, 'picture')} of {', '.join(plan.data.digests or plan.data.recipes)}")
     line(one.path)
     for other in others:

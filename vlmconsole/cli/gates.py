@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vlmconsole.cli import gate_notes
-from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, emit, fail, say, state
-from vlmconsole.cli.gate_plan import base_said, show_plan, when
+from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, USAGE, emit, fail, say, state
+from vlmconsole.cli.gate_plan import base_said, is_plan, show_plan, waiting, when
 from vlmconsole.runs.words import many
 
 if TYPE_CHECKING:
@@ -91,15 +91,15 @@ def register(app: typer.Typer) -> None:
         from vlmconsole.gates.trained import freezing_of
 
         folder, verdict = _judge(run)
-        _remember(verdict, folder)
         if junit:
             from vlmconsole.gates.junit import junit as as_xml
             from vlmconsole.runs.folder import write_atomic
 
             try:
                 write_atomic(Path(junit).expanduser().absolute(), as_xml(verdict))
-            except OSError as error:
-                fail(f"{junit} cannot be written: {error.strerror}")
+            except OSError as error:  # never 1, which says that the gates failed
+                fail(f"{junit} cannot be written: {error.strerror}", "The run was not judged.", code=USAGE)
+        _remember(verdict, folder)
         stands = freezing_of(folder, state.lab.places, verdict.frozen)
         value = {**verdict.to_json(), "training": stands.to_json() if stands else None}
         emit(value, lambda console: _print_verdict(console, verdict, stands))
@@ -114,18 +114,22 @@ def register(app: typer.Typer) -> None:
         places = state.lab.places
         chain = Ledger(places.ledger).read()
         found = listed(places, chain)
-        value = {"plans": [one.to_json() for one in found], "ledger_broken": chain.broken}
-        emit(value, lambda console: _print_list(console, found, chain.broken))
+        others = waiting(one.name for one in found)
+        value = {"plans": [one.to_json() for one in found], "not_frozen": others, "ledger_broken": chain.broken}
+        emit(value, lambda console: _print_list(console, found, others, chain.broken))
 
     @gates.command("show")
     def show(
         run: str = typer.Argument(
-            ..., metavar="RUN|PLAN", help="A run's name, part of it, or its folder; or a frozen plan's hash or name."
+            ...,
+            metavar="RUN|PLAN",
+            help="A run's name, part of it, or its folder; or a plan's name, or a frozen one's hash.",
         ),
     ) -> None:
         """The plan, its hash and times, groups with wins and losses, earlier verdicts, and what may be claimed.
 
-        Of a frozen plan: its limits, when it was frozen and before which training, its pictures by group.
+        Of a plan: its limits, when it was frozen and before which training, its pictures by group. One that was
+        never frozen is shown, too, with how to freeze it.
         """
         from vlmconsole.gates.ledger import Ledger
         from vlmconsole.gates.trained import freezing_of
@@ -148,14 +152,17 @@ def register(app: typer.Typer) -> None:
 
 
 def _run(name: str) -> RunFolder:
-    from vlmconsole.runs.folder import RunFolder, find_run
+    from vlmconsole.runs.folder import NoRunError, RunFolder, find_run
 
     if (Path(name) / "plan.json").exists() or (Path(name) / "before.jsonl").exists():
         return RunFolder(Path(name).absolute())
     try:
         return find_run(state.lab.places.runs, name)
-    except LookupError as error:
-        fail(str(error), code=2)
+    except NoRunError:
+        if is_plan(name):
+            hint = f"vlmconsole gates show {name} shows the plan; vlmconsole gates list, the runs judged by each."
+            fail(f"“{name}” is a plan, and a run is wanted here.", hint, code=USAGE)
+        raise
 
 
 def _dataset(name: str) -> Path:
@@ -224,7 +231,7 @@ def _print_verdict(console: Console, verdict: Verdict, stands: Freezing | None) 
         console.print(f"· {remark}", style="dim", markup=False, soft_wrap=True)
 
 
-def _print_list(console: Console, found: list[Listed], broken: str | None) -> None:
+def _print_list(console: Console, found: list[Listed], others: list[str], broken: str | None) -> None:
     def line(text: str, style: str = "") -> None:
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
@@ -232,6 +239,7 @@ def _print_list(console: Console, found: list[Listed], broken: str | None) -> No
         line(f"✗ the ledger is broken: {broken}", "bold red")
     if not found:
         line("No plan was frozen yet: vlmconsole gates freeze PLAN, or run freeze-gates.")
+        line("gates show PLAN shows what one would judge.")
     for one in found:
         limits = f" (its limits {when(one.limits)})" if one.limits is not None else ""
         base = f"base {one.base_sha256[:12]}…" if one.base_sha256 else "base not bound"
@@ -250,6 +258,8 @@ def _print_list(console: Console, found: list[Listed], broken: str | None) -> No
                 line(f"    {'! ' if use.late else ''}{use.training}", "yellow" if use.late else "dim")
         if not one.runs:
             line("  no run was judged by it yet", "dim")
+    if others:
+        line(f"shipped and not frozen here: {', '.join(others)}", "dim")
 
 
 def _print_all(console: Console, verdict: Verdict, stands: Freezing | None, earlier: list[dict[str, Any]]) -> None:

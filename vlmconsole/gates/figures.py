@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from vlmconsole.gates.metrics import Measures
 from vlmconsole.gates.verdict import Judged
+from vlmconsole.runs.titles import title
+from vlmconsole.runs.words import signed
 
 MARKS = {"PASS": "✓", "FAIL": "✗", "CANNOT JUDGE": "?"}
 COLUMNS = ("before", "after", "measured", "margin", "interval")
@@ -23,8 +26,33 @@ def figures(judged: Judged) -> dict[str, str]:
     return {
         "before": share(judged.before),
         "after": share(judged.after),
-        "measured": f"{judged.measured:.2f}" if points else share(judged.measured),
-        "margin": f"{left:+.2f}" if points else f"{left:+.{1 if percent else 4}f}",
+        "measured": f"{judged.measured:.2f}".replace("-", "−") if points else share(judged.measured),
+        "margin": signed(left, 2 if points else 1 if percent else 4),
         # The interval is of the partial reward: beside an all-correct figure it would be misread.
-        "interval": "" if percent else f"{low:+.4f} … {high:+.4f}",
+        "interval": "" if percent else f"{signed(low)} … {signed(high)}",
     }
+
+
+def group_figures(found: Measures, confidence: float) -> list[tuple[str, str]]:
+    """Everything measured of one group, as (what, figure): both sides, the difference, the flips, what changed."""
+
+    def sides(pair: tuple[object, object]) -> str:
+        return " → ".join(str(one) for one in pair)
+
+    first, second = found.all_correct
+    interval, flips = found.interval, found.flips
+    rows = [
+        ("pictures", str(found.n)),
+        (
+            title("all_correct"),
+            sides((f"{float(first):.1%}".replace("%", " %"), f"{float(second):.1%}".replace("%", " %"))),
+        ),
+        (title("partial"), sides((f"{float(found.partial[0]):.4f}", f"{float(found.partial[1]):.4f}"))),
+        ("difference", signed(interval.difference)),
+        (f"{confidence * 100:g} % interval", f"{signed(interval.low)} … {signed(interval.high)}"),
+        ("valid answers", sides(found.valid)),
+        ("won, lost", f"{flips.wins}, {flips.losses}"),
+        ("right, wrong both times", f"{flips.both_right}, {flips.both_wrong}"),
+        (title("mcnemar_p"), f"{flips.p:.3g} (exact)"),
+    ]
+    return [*rows, ("changed, losses first", ", ".join(found.changed) or "none")]

@@ -20,6 +20,7 @@ from vlmconsole.gates.metrics import Measures, exact, margin, measure, passes
 from vlmconsole.gates.rules import Gate, Group, Plan, PlanError, parse_plan
 from vlmconsole.gates.samples import Side, read_side
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.words import many
 
 Word = Literal["PASS", "FAIL", "CANNOT JUDGE"]
 ORDER: dict[str, int] = {"FAIL": 0, "CANNOT JUDGE": 1, "PASS": 2}
@@ -177,5 +178,5 @@ def _judge(gate: Gate, group: Group, measured: Measures | None, why: str) -> Jud
     if abs(left) < measured.step(gate):
         remarks.append("within one picture of the limit")
     if gate.metric == "partial_gain_ci_low":
-        remarks.append(f"n = {measured.n}")
+        remarks.append(f"the interval rests on {many(measured.n, 'picture')}")
     return Judged(gate, "PASS" if passes(gate, value) else "FAIL", *shown, remarks=tuple(remarks))

@@ -16,6 +16,7 @@ from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import number
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.plain import inert, one_line
+from vlmconsole.runs.words import signed
 
 
 def sections(runs: Sequence[RunFolder], places: Places, titles: Sequence[str]) -> list[Section]:
@@ -94,4 +95,4 @@ def _difference(group: Any) -> str:
     if change is None or low is None or high is None:
         return ""
     words = "a gain here" if low > 0 else "a loss here" if high < 0 else "no difference is shown"
-    return f"partial reward {change:+.4f}, 95 % interval {low:+.4f} … {high:+.4f}: {words}"
+    return f"partial reward {signed(change)}, 95 % interval {signed(low)} … {signed(high)}: {words}"

@@ -20,6 +20,7 @@ from vlmconsole.reports.parts import Picture as Shown
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.plain import inert
+from vlmconsole.runs.words import signed
 from vlmconsole.scoring.intervals import paired_interval
 from vlmconsole.vision.images import PictureError
 
@@ -128,7 +129,7 @@ def _measures(measures: dict[str, Measures]) -> list[Part]:
 
 
 def _range(name: str, low: float, middle: float, high: float) -> svg.Range:
-    return svg.Range(name, low, middle, high, f"{middle:+.4f} ({low:+.4f} to {high:+.4f})")
+    return svg.Range(name, low, middle, high, f"{signed(middle)} ({signed(low)} to {signed(high)})")
 
 
 def _groups(before: Side, after: Side) -> list[Part]:

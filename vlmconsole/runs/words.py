@@ -13,6 +13,11 @@ def plain_name(name: str, unit: str = "") -> str:
     return name.removesuffix(f"_{unit}").replace("_", " ") if unit else name.replace("_", " ")
 
 
+def signed(value: float, digits: int = 4) -> str:
+    """A difference with its sign, the minus as wide as the plus: `+0.0312`, `−0.0312`."""
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
 def of_many(done: float, total: float | None, unit: str) -> str:
     """``12 of 64 pictures``, as far as the total is known; `unit` comes as its job named it, with or without an s."""
     if not unit:
