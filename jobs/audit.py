@@ -80,7 +80,7 @@ def _problems(spec: AuditSpec, places: Places, alone: bool) -> list[str]:
         if alone and spec.run != "last" and there.LATER not in spec.run:
             find_run(places.runs, spec.run)
     except LabError as error:
-        return [there.told(error)]
+        return [error.told]
     return []
 
 

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any
 
 from pydantic import Field
-from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped
 from vlmconsole.jobs.serve import profile_of
 from vlmconsole.jobs.sweep import held
@@ -253,7 +252,7 @@ def problems(spec: CacheProbeSettings, places: Places, alone: bool) -> list[str]
     try:
         _control(spec, places)
     except LabError as error:
-        return [there.told(error)]
+        return [error.told]
     return []
 
 

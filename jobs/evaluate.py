@@ -257,7 +257,7 @@ def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
     try:
         _check_sides(spec)
     except JobError as error:
-        found.append(there.told(error))
+        found.append(error.told)
     for side in spec.sides:
         if spec.backend == "server":
             found += there.server(spec.server_of(side), places)

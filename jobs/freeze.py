@@ -78,7 +78,7 @@ def _problems(spec: FreezeSpec, places: Places, alone: bool) -> list[str]:
                 if number == 0 and not any(there.LATER in one for one in spec.data):
                     found += of_data(plan, spec.data, places, alone)
         except LabError as error:
-            found.append(there.told(error))
+            found.append(error.told)
     found += [one for one in there.data(spec.data, places, alone) if one not in found]
     return found if spec.base == UNBOUND else found + there.base(spec.base)
 

@@ -18,10 +18,6 @@ LATER = "${"
 AFTER = "Where a job before it makes that, queue this one with --after ID."
 
 
-def told(error: LabError) -> str:
-    return f"{error.message} {error.hint}".strip()
-
-
 def base(name: str) -> list[str]:
     """A model's folder ("" is the bundled one). No earlier job makes one at a place that could be written down."""
     from vlmconsole.training.bases import base_folder
@@ -31,7 +27,7 @@ def base(name: str) -> list[str]:
     try:
         base_folder(name)
     except LabError as error:
-        return [told(error)]
+        return [error.told]
     return []
 
 
@@ -54,7 +50,7 @@ def adapter(name: str, places: Places, alone: bool) -> list[str]:
     try:
         find_adapter(places, name)
     except AdapterError as error:
-        return [f"{told(error)}. {AFTER}".replace("..", ".")] if alone else []
+        return [f"{error.told.rstrip('.')}. {AFTER}"] if alone else []
     return []
 
 
@@ -68,7 +64,7 @@ def data(names: Sequence[str], places: Places, alone: bool, splits: Sequence[str
             there = promised(name, places.datasets)
         except LabError as error:
             if alone or not isinstance(error, DataError):  # a recipe that is wrong stays so
-                found.append(told(error))
+                found.append(error.told)
             continue
         if number == 0:
             has = ", ".join(there)
@@ -94,5 +90,5 @@ def server(name: str, places: Places) -> list[str]:
         if name and LATER not in name:
             profile_of(name, places)
     except LabError as error:
-        return [told(error)]
+        return [error.told]
     return []

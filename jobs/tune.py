@@ -10,7 +10,6 @@ import contextlib
 from typing import Any
 
 import tomlkit
-from vlmconsole.jobs import there
 from vlmconsole.jobs.cells import Cells
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped
 from vlmconsole.jobs.serve import profile_of
@@ -263,7 +262,7 @@ def problems(spec: TuneSettings, places: Places, alone: bool) -> list[str]:
         for cell in spec.expand():
             spec.profile(cell, profile)
     except LabError as error:
-        return [there.told(error)]
+        return [error.told]
     return []
 
 

@@ -107,7 +107,7 @@ def _attempt(run: RunFolder, stop: threading.Event) -> Outcome:
         asked = run.read_json("stop.json", {})
         return Outcome(asked.get("state", "cancelled"), asked.get("reason", "stopped on request"), stopped.summary)
     except LabError as error:
-        return Outcome("failed", f"{error.message} {error.hint}".strip())
+        return Outcome("failed", error.told)
     except OSError as error:
         _trace(run)
         return Outcome("failed", _os_reason(error, run))

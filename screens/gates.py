@@ -94,7 +94,7 @@ class GatesScreen(GatesDesk):
         try:
             number = await asyncio.to_thread(add)
         except LabError as error:
-            self.notify(f"{error.message} {error.hint}".strip(), severity="error", markup=False)
+            self.notify(error.told, severity="error", markup=False)
             return
         self.notify(f"job {number} audits {name}; its checklist comes here", markup=False)
 

@@ -118,7 +118,7 @@ class GaugesScreen(LookingScreen):
         try:
             await self._use(await asyncio.to_thread(self._make or self._live))
         except LabError as error:
-            self.notify(f"{error.message} {error.hint}".strip(), severity="error", markup=False)
+            self.notify(error.told, severity="error", markup=False)
 
     def _live(self) -> Gauges:
         # The profile as it is written, not as the chat found it: a server that starts anew gets another port.
@@ -154,7 +154,7 @@ class GaugesScreen(LookingScreen):
                 if gauges is self.gauges:
                     self._show(found)
         except LabError as error:
-            self.notify(f"{error.message} {error.hint}".strip(), severity="error", markup=False)
+            self.notify(error.told, severity="error", markup=False)
         finally:
             self._looking = False
 
@@ -303,7 +303,7 @@ class GaugesScreen(LookingScreen):
         try:
             await self._use(await asyncio.to_thread(Replay, path))
         except LabError as error:
-            self.notify(f"{error.message} {error.hint}".strip(), severity="error", markup=False)
+            self.notify(error.told, severity="error", markup=False)
 
     def action_open(self) -> None:
         """Enter: what the figure is, where it comes from, and under which conditions."""

@@ -36,7 +36,7 @@ class JobsScreen(JobsDesk):
         try:
             said = await call()
         except LabError as error:
-            self.notify(f"{error.message} {error.hint}".strip(), severity="error", markup=False)
+            self.notify(error.told, severity="error", markup=False)
             return False
         finally:
             self.look()
@@ -207,7 +207,7 @@ class JobsScreen(JobsDesk):
         try:
             groups = await asyncio.to_thread(forms.form, name, places)
         except LabError as error:
-            self.notify(f"{error.message} {error.hint}".strip(), severity="error", markup=False)
+            self.notify(error.told, severity="error", markup=False)
             return
         sheet = JobForm(name, title, groups, places)
         while (filled := await self.app.push_screen_wait(sheet)) is not None:
@@ -225,7 +225,7 @@ class JobsScreen(JobsDesk):
         try:
             planned = await asyncio.to_thread(forms.planned, name, changes, places)
         except LabError as error:
-            self.notify(f"{error.message} {error.hint}".strip(), severity="error", markup=False)
+            self.notify(error.told, severity="error", markup=False)
             return False
         waiting = self.board.count("queued")
         place = "the queue is drained: it waits for d" if self.board.drained else f"{waiting} wait before it"

@@ -35,7 +35,7 @@ class RunsScreen(RunsDesk):
     """Key actions on runs; see keys.py for the keys."""
 
     def _complain(self, error: LabError) -> None:
-        self.notify(f"{error.message} {error.hint}".strip(), severity="error", markup=False, timeout=10)
+        self.notify(error.told, severity="error", markup=False, timeout=10)
 
     # -- what is behind a figure ---------------------------------------------------------------------------
 

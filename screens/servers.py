@@ -271,7 +271,7 @@ class ServersScreen(LookingScreen):
             said = await asyncio.to_thread(run)
             self.notify(inert(said), markup=False)
         except LabError as error:
-            self.notify(inert(f"{error.message} {error.hint}".strip()), severity="error", markup=False, timeout=15)
+            self.notify(inert(error.told), severity="error", markup=False, timeout=15)
         finally:
             self.doing.pop(name, None)
             self.look()

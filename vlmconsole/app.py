@@ -147,7 +147,7 @@ class ConsoleApp(App[None]):
         profile = profiles.get(name)
         if profile is None:
             missing = no_such_profile(name, profiles)
-            self.no_server = f"{missing.message} {missing.hint}"
+            self.no_server = missing.told
             if self.link is not None:  # the one before goes on answering
                 self.notify(self.no_server, severity="error", markup=False)
             self.server_changed.publish(None)

@@ -16,6 +16,13 @@ class LabError(Exception):
         super().__init__(message)
         self.message, self.hint = message, hint
 
+    @property
+    def told(self) -> str:
+        """Message and hint as one sentence or two, for where there is one line for both."""
+        if not self.hint:
+            return self.message
+        return f"{self.message}{'' if self.message.endswith(('.', '!', '?', ':', ';')) else ';'} {self.hint}"
+
     def named(self) -> Self:
         """The same, of a thing that was named and is not there: bad usage, whatever kind of thing it is."""
         self.code = 2

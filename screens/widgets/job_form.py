@@ -227,7 +227,7 @@ def _judged(preset: str, changes: list[str], places: Places, alone: bool) -> tup
         wrong = forms.problems(preset, changes, places)
         return (wrong, Content("")) if wrong else ({}, takes(forms.planned(preset, changes, places, alone)))
     except LabError as error:
-        return {"": f"{error.message} {error.hint}".strip()}, Content("")
+        return {"": error.told}, Content("")
 
 
 def takes(planned: Sequence[Planned]) -> Content:

@@ -34,7 +34,7 @@ def foreseen(settings: EvaluateSettings, places: Places, alone: bool) -> list[st
         frozen = is_frozen(name)
         plan = read_frozen_plan(name, places.home, Ledger(places.ledger)) if frozen else load_plan(name)
     except LabError as error:
-        return [f"{error.message} {error.hint}".strip()]
+        return [error.told]
     return [
         *of_data(plan, settings.data, places, alone, textvqa=bool(settings.textvqa)),
         *_of_conditions(plan, settings),
@@ -60,7 +60,7 @@ def of_data(plan: Plan, data: Sequence[str], places: Places, alone: bool, *, tex
                 splits.setdefault(split, (source.name, about))
         except LabError as error:
             if alone or not isinstance(error, DataError):
-                yield f"{error.message} {error.hint}".strip()
+                yield error.told
             unknown = True
             continue
         yield from _changed(plan, source)
@@ -135,7 +135,7 @@ def _of_before(plan: Plan, settings: EvaluateSettings, places: Places) -> Iterat
     try:
         base = before_base(settings, places) if plan.base_sha256 else None
     except LabError as error:
-        yield f"{error.message} {error.hint}".strip()
+        yield error.told
         return
     if wrong := other_before(plan, identity_of(settings.before_adapter, places), base):
         yield f"the frozen {wrong}"

@@ -236,7 +236,7 @@ class Supervisor:
         try:
             self._start_locked(job, start, locks)
         except LabError as error:
-            self.store.finish(job.id, "failed", f"{error.message} {error.hint}".strip())
+            self.store.finish(job.id, "failed", error.told)
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             self.store.finish(job.id, "failed", f"it could not be started: {error.strerror or error}{where}")
@@ -292,7 +292,7 @@ class Supervisor:
         try:
             new = server_job(profile, self.places)
         except LabError as error:
-            self.store.finish(guest, "failed", f"{error.message} {error.hint}".strip())
+            self.store.finish(guest, "failed", error.told)
             return
         except Exception as error:
             if of_the_machine(error):
