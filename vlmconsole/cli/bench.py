@@ -43,7 +43,7 @@ def bench(
     sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any setting")] = None,
 ) -> None:
     """Measure a server: TTFT, TPOT, E2E, throughput, each with its conditions and the client's own lag."""
-    from vlmconsole.cli.foreground import follow_job
+    from vlmconsole.cli.foreground import follow_job, interruptions
     from vlmconsole.cli.run import ending
     from vlmconsole.jobs.presets import Preset, load_preset
     from vlmconsole.queue import adding, process
@@ -69,10 +69,12 @@ def bench(
     chosen = load_preset(preset, places) if preset else Preset(KIND, KIND, "Measure a server", {})
     chosen = _with(chosen, {key: value for key, value in given.items() if value is not None})
     store = Store(places.queue)
-    number = adding.add(store, adding.plan(chosen, sets or [], places))
-    process.ensure(places)
-    say(f"job {number}: {chosen.title}")
-    code = follow_job(store, number, places, cancels=True) or 0
+    planned = adding.plan(chosen, sets or [], places)
+    with interruptions() as noted:
+        number = adding.add(store, planned)
+        process.ensure(places)
+        say(f"job {number}: {chosen.title}")
+        code = follow_job(store, number, places, cancels=noted) or 0
     job = store.get(number)
     if not job.run:  # it never came to run
         emit({"summary": None, "conditions": None, "run": None, "state": job.state, "reason": job.reason}, job.state)

@@ -102,7 +102,9 @@ def say(message: str) -> None:
 def hush() -> None:
     """Say nothing more on stderr: `| tee log` died, of the same Ctrl-C it may be. What is done here must still end."""
     state.quiet = True
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stderr.fileno())
+    os.close(nowhere)
 
 
 def print_failure(failure: LabError) -> None:

@@ -1,12 +1,17 @@
 """A queued job followed in the terminal to its end: why it waits, its progress, a flow step by step."""
 
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from vlmconsole.cli.common import FAILED, say, state
 from vlmconsole.cli.follow import Follower
 from vlmconsole.queue import process
 from vlmconsole.queue.model import ACTIVE, FINAL, Job
+from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import views
 from vlmconsole.runs import processes
@@ -17,6 +22,30 @@ EVERY = 0.2  # seconds between two looks
 LOOK = 1.0  # seconds between two looks why it waits, and whether a supervisor is there
 AHEAD = 200  # queued jobs looked into to say why
 INTERRUPTED = 130
+HEEDED = 2  # Ctrl-C that are noted: the first stops cleanly, the second kills
+
+
+@contextmanager
+def interruptions() -> Iterator[list[int]]:
+    """Ctrl-C is noted in the list meanwhile and not raised, so that no moment between queueing a job and following it
+    is left in which one would leave the job behind. More than two end the program as ever.
+    """
+    noted: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:  # `nohup`, or a shell's background: whoever started us wants none heard
+        yield noted
+        return
+
+    def note(number: int, frame: Any) -> None:
+        noted.append(number)
+        if len(noted) > HEEDED:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
 
 
 class Foreground:
@@ -90,36 +119,36 @@ class Foreground:
                 processes.kill_family(job.pid, Path(job.run))
 
 
-def follow_job(store: Store, number: int, places: Places, *, cancels: bool, timeout: float = 0) -> int | None:
+def follow_job(
+    store: Store, number: int, places: Places, *, cancels: list[int] | None = None, timeout: float = 0
+) -> int | None:
     """Follow to the end: 0 when done, 1 when it ended otherwise, 130 after Ctrl-C, None when ``timeout`` s are over.
 
-    With ``cancels`` Ctrl-C stops the job cleanly and a second one kills it; else Ctrl-C leaves it alone and is raised.
+    ``cancels`` is the list of `interruptions`: the first Ctrl-C in it stops the job cleanly, a second kills it. Without
+    it Ctrl-C leaves the job alone and is raised.
     """
-    begun, asked, done = time.monotonic(), 0, 0
+    begun, done = time.monotonic(), 0
+    noted = cancels if cancels is not None else []
     shown = Foreground(store, number, places)
     try:
         while True:
-            try:
-                # First the deed, then the word for it: whoever reads may have died of the same Ctrl-C.
-                if asked and not done:
+            # First the deed, then the word for it: whoever reads may have died of the same Ctrl-C.
+            if noted and not done:
+                with suppress(QueueError):  # it has just ended by itself
                     shown.cancel()
-                    done = 1
-                    shown.say("stopping cleanly, what was made is kept (Ctrl-C again kills)")
-                if asked > 1 and done == 1:
-                    shown.kill()
-                    done = 2
-                    shown.say("killed")
-                if shown.round():
-                    break
-                if timeout and time.monotonic() - begun > timeout:
-                    return None
-                time.sleep(EVERY)
-            except KeyboardInterrupt:
-                if not cancels:
-                    raise
-                asked += 1
+                done = 1
+                shown.say("stopping cleanly, what was made is kept (Ctrl-C again kills)")
+            if len(noted) > 1 and done == 1:
+                shown.kill()
+                done = 2
+                shown.say("killed")
+            if shown.round():
+                break
+            if timeout and time.monotonic() - begun > timeout:
+                return None
+            time.sleep(EVERY)
     finally:
         shown.close()
-    if asked:
+    if noted:
         return INTERRUPTED
     return 0 if store.get(number).state == "done" else FAILED

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vlmconsole.cli.common import FAILED, USAGE, as_toml, emit, fail, say, state
-from vlmconsole.cli.foreground import follow_job
+from vlmconsole.cli.foreground import INTERRUPTED, follow_job, interruptions
 from vlmconsole.jobs.launch import log_tail
 from vlmconsole.jobs.presets import list_presets, load_preset
 from vlmconsole.queue import adding, process
@@ -74,13 +74,16 @@ def add(
         show_plan(planned)
         return
     store = open_store()
-    number = adding.add(
-        store, planned, after=[_after(text) for text in after or []], priority=priority, hand_over=hand_over
-    )
-    for warning in dict.fromkeys(one.warning for one in planned if one.warning):
-        say(f"warning: {warning}")
-    process.ensure(places)
-    _tell(store, number)
+    waits_for = [_after(text) for text in after or []]
+    with interruptions() as noted:
+        number = adding.add(store, planned, after=waits_for, priority=priority, hand_over=hand_over)
+        for warning in dict.fromkeys(one.warning for one in planned if one.warning):
+            say(f"warning: {warning}")
+        process.ensure(places)
+        _tell(store, number)
+    if noted:
+        say(f"Ctrl-C came too late: the job is queued; `vlmconsole jobs cancel {number}` takes it back")
+        raise typer.Exit(INTERRUPTED)
 
 
 def show_plan(planned: list[adding.Planned]) -> None:
@@ -275,7 +278,7 @@ def wait(
     """Wait for a job's end, showing its progress. Exit 0 when it is done, 1 when it ended otherwise."""
     store, places = open_store(), state.lab.places
     process.ensure(places)
-    code = follow_job(store, number, places, cancels=False, timeout=timeout)
+    code = follow_job(store, number, places, timeout=timeout)
     if code is None:
         now = store.get(number).state
         fail(f"Job {number} is still {now} after {timeout:g} s.", code=FAILED, job=number, state=now)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from vlmconsole.cli.common import USAGE, emit, fail, say, state
-from vlmconsole.cli.foreground import follow_job
+from vlmconsole.cli.foreground import follow_job, interruptions
 from vlmconsole.cli.gate_plan import frozen_figures
 from vlmconsole.cli.gates import CODES
 from vlmconsole.cli.jobs import show_plan
@@ -48,18 +48,19 @@ def run(
         return
     planned = [] if resume else adding.plan(load_preset(preset, places), sets or [], places)
     store = Store(places.queue)
-    number = _again(store, resume) if resume else adding.add(store, planned, hand_over=hand_over)
-    for warning in dict.fromkeys(one.warning for one in planned if one.warning):
-        say(f"warning: {warning}")
-    process.ensure(places)
-    code = finish(store, number)
+    with interruptions() as noted:
+        number = _again(store, resume) if resume else adding.add(store, planned, hand_over=hand_over)
+        for warning in dict.fromkeys(one.warning for one in planned if one.warning):
+            say(f"warning: {warning}")
+        process.ensure(places)
+        code = finish(store, number, noted)
     raise typer.Exit(code)
 
 
-def finish(store: Store, number: int) -> int:
-    """Follow a queued job to its end and print how it ended; returns the exit code."""
+def finish(store: Store, number: int, noted: list[int]) -> int:
+    """Follow a queued job to its end and print how it ended; returns the exit code. ``noted``: see `interruptions`."""
     say(f"job {number}: {store.get(number).title}")
-    code = follow_job(store, number, state.lab.places, cancels=True)
+    code = follow_job(store, number, state.lab.places, cancels=noted)
     job = store.get(number)
     if job.kind == "flow" or not job.run:
         steps = [
