@@ -15,6 +15,7 @@ from vlmconsole.jobs.kinds import UnknownKindError, load_kind
 from vlmconsole.jobs.presets import PresetError, list_presets, load_preset, parse_value
 
 from vlmconsole import doctor
+from vlmconsole.cli import main
 from vlmconsole.gauges.host import HostReader
 from vlmconsole.gauges.nvidia import Card, Reading
 from vlmconsole.lab import Lab
@@ -209,7 +210,9 @@ def test_environments_have_pins_and_a_plan(tmp_path: Path) -> None:
         environments.check(recipes["mlx"], places)
 
 
-def test_an_environment_is_checked_by_import(tmp_path: Path) -> None:
+def test_an_environment_is_checked_by_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     places = Places(tmp_path)
     python = environments.python_of("probe", places)
     python.parent.mkdir(parents=True)
@@ -221,6 +224,15 @@ def test_an_environment_is_checked_by_import(tmp_path: Path) -> None:
     assert found["no_such_module_here"].startswith("! ModuleNotFoundError")
     assert found["vlmconsole.jobs.worker"] == "imports"
     assert environments.interpreter_of("probe", places) == python
+
+    monkeypatch.setattr(environments, "recipes", lambda: {"probe": recipe})
+    codes = []
+    for words in (["env", "list"], ["env", "list", "--check"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["--home", str(tmp_path), *words])
+        codes.append(ended.value.code)
+    said = capsys.readouterr().out
+    assert codes == [0, 1] and "✓ built       probe" in said and "✗ broken      probe" in said
 
 
 def test_doctor_looks_at_every_environment_that_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

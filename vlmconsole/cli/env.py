@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import vlmconsole
-from vlmconsole.cli.common import USAGE, emit, fail, say, state
+from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
 from vlmconsole.queue import environments
 
 
@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 def list_command(
     check: Annotated[bool, typer.Option("--check", help="import what each built one should hold")] = False,
 ) -> None:
-    """The environments, and which of them are built."""
+    """The environments, and which of them are built. With --check, exit 1 when one does not import what it should."""
     places = state.lab.places
     rows: list[dict[str, Any]] = []
     for recipe in environments.recipes().values():
@@ -33,13 +33,19 @@ def list_command(
         row["path"] = str(places.environments / recipe.name)
         if check and now != "not built":
             row["check"] = environments.check(recipe, places)
+            row["imports"] = not any(text.startswith("! ") for text in row["check"].values())
         rows.append(row)
     lines = []
     for row in rows:
-        sign = {"built": "✓", "unfinished": "!"}.get(row["state"], "·")
-        lines.append(f"{sign} {row['state']:10}  {row['name']:16} {row['title']}")
+        broken = row.get("imports") is False
+        sign = "✗" if broken else {"built": "✓", "unfinished": "!"}.get(row["state"], "·")
+        lines.append(f"{sign} {'broken' if broken else row['state']:10}  {row['name']:16} {row['title']}")
+        again = f"vlmconsole env make {row['name']}"
+        lines += [f"      does not import all it should: `{again}` brings it to its pins"] if broken else []
         lines += [f"      {name}: {text}" for name, text in row.get("check", {}).items()]
     emit({"environments": rows}, "\n".join(lines))
+    if any(row.get("imports") is False for row in rows):
+        raise typer.Exit(FAILED)
 
 
 def make(
