@@ -123,7 +123,7 @@ async def test_from_the_list_to_the_picture_that_decides(home: Places) -> None:
         screen = pilot.app.screen
         assert isinstance(screen, GatesScreen)
         assert "FAIL  3 pass · 2 fail · 0 cannot judge" in told(screen, "#gate-head")
-        assert "chain intact ✓ · sealed, intact ✓" in told(screen, "#gate-head")
+        assert "chain and seal intact ✓" in told(screen, "#gate-head")
         gates = screen.verdicts.rows
         assert [one.gate.group for one in gates.items if not isinstance(one, type(None))][:2] == ["hollow", "hollow"]
         line = gates.line(1, 98).plain
@@ -148,19 +148,38 @@ async def test_from_the_list_to_the_picture_that_decides(home: Places) -> None:
         assert screen.focused is screen.entries
 
 
+async def test_the_list_tells_runs_apart_and_shows_which_is_chosen(home: Places) -> None:
+    async with app(home).run_test(size=(120, 40)) as pilot:
+        await after()(pilot)
+        screen = pilot.app.screen
+        assert isinstance(screen, GatesScreen)
+        rows = screen.entries
+        assert [rows.line(y, 26).plain.rstrip() for y in (0, 1)] == [
+            " ✓ repair-2-tiny     c3d4",
+            " ✗ repair-1-tiny     a1b2",
+        ]
+        assert rows.line(2, 26).plain.startswith(" § repair-15-tiny")
+        wide = rows.line(1, 80).plain
+        assert wide.startswith(" ✗ 11-29 14:00  repair-1-tiny") and wide.rstrip().endswith("a1b2  FAIL  small-plan")
+        # The Jobs screen, whose style sheet has the cursor's look too, was never opened here.
+        for view in (rows, screen.evidence.rows):
+            chosen, other = (view.render_line(y)._segments[0].style for y in (0, 1))
+            assert chosen is not None and other is not None and chosen.bgcolor != other.bgcolor, view.id
+
+
 async def test_what_the_evidence_lacks_stands_above_the_conditions(home: Places) -> None:
     """An edited answer, seen while the screen is open: CANNOT JUDGE, with the reason and the broken seal."""
     async with app(home).run_test(size=(120, 40)) as pilot:
         await after()(pilot)
         screen = pilot.app.screen
         assert isinstance(screen, GatesScreen)
-        assert told(screen, "#gate-head").startswith(" PASS")
+        assert told(screen, "#gate-head").startswith("PASS")
         path = home.runs / screen.entries.items[0].name / "after.jsonl"
         path.write_text(path.read_text().replace('"all_correct": false', '"all_correct": true', 1))
         screen.look()
         await settle(pilot)
         head = told(screen, "#gate-head")
-        assert head.startswith(" CANNOT JUDGE") and "scores in after.jsonl are not" in head, head
+        assert head.startswith("CANNOT JUDGE") and "scores in after.jsonl are not" in head, head
         assert "✗ changed: after.jsonl" in head
         assert "cannot judge" in screen.verdicts.rows.line(0, 98).plain
         assert "its evidence is incomplete" in told(screen, "#claims Said")
@@ -255,8 +274,8 @@ def test_interval_bars_answers_and_names() -> None:
     assert short_answer("\x1b[31mred\n") == short_answer("\x1b[31mred\n").replace("\x1b", "")
     assert short_answer(None) == "no answer"
     assert short_answer(("a", "b")) == "a"
-    assert run_label("20261129-140000-repair-1-tiny-a1b2") == "11-29 repair-1-tiny"
-    assert run_label("foreign") == "foreign"
+    assert run_label("20261129-140000-repair-1-tiny-a1b2") == ("11-29 14:00", "repair-1-tiny", "a1b2")
+    assert run_label("foreign") == ("", "foreign", "")
 
 
 @pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.slow)])

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widget import Widget
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.terminal import Drawing
-from vlmconsole.screens.widgets.gate_rows import OUTCOME_SIGNS, STYLES, CaseRows, GateRows, short_answer
+from vlmconsole.screens.widgets.gate_rows import OUTCOME_SIGNS, STYLES, CaseRows, GateRows, case_header, short_answer
 from vlmconsole.screens.widgets.picture import picture_view
 from vlmconsole.screens.widgets.said import Said
 
@@ -49,7 +49,7 @@ class Verdicts(Vertical):
 
     def on_mount(self) -> None:
         self.empty.display = False
-        self.head.say(Content(" reading runs and plans …").stylize("$muted"))
+        self.head.say(Content("reading runs and plans …").stylize("$muted"))
 
     def show_empty(self, text: Content) -> None:
         """Nothing to judge: how to come to something, in the table's place."""
@@ -80,7 +80,7 @@ def when(t: float | None) -> str:
 
 def head(opened: Opened) -> Content:
     """Two or more lines: the verdict with its counts; plan, hash and chain; the first faults of the evidence."""
-    pieces: list[Piece] = [" "]
+    pieces: list[Piece] = []
     verdict, plan = opened.verdict, opened.plan
     if verdict is not None:
         counts = verdict.counts
@@ -91,7 +91,7 @@ def head(opened: Opened) -> Content:
         pieces.append((f"   {one_line(opened.entry.name, 80)}", "$muted"))
     else:
         pieces += [("frozen plan", "bold"), ("  its limits, before any run", "$muted")]
-    pieces.append("\n ")
+    pieces.append("\n")
     if plan is not None:
         pieces.append(
             (f"{one_line(plan.name, 40)} · frozen {when(opened.frozen)} · sha {opened.sha256[:12]}… · ", "$muted")
@@ -100,16 +100,16 @@ def head(opened: Opened) -> Content:
     if opened.freezing is not None:
         pieces.append(
             (
-                f"\n {'! ' * opened.freezing.late}{opened.freezing.text}",
+                f"\n{'! ' * opened.freezing.late}{opened.freezing.text}",
                 "$warning" if opened.freezing.late else "$muted",
             )
         )
     faults = [opened.fault] if opened.fault else []
     faults += [f"{p.group}: {p.text}" if p.group else p.text for p in (verdict.problems if verdict else ())]
     for text in faults[:2]:
-        pieces.append((f"\n ! {one_line(text, 300)}", "$warning"))
+        pieces.append((f"\n! {one_line(text, 300)}", "$warning"))
     if len(faults) > 2:
-        pieces.append((f"\n ! and {len(faults) - 2} more: Enter shows all", "$warning"))
+        pieces.append((f"\n! and {len(faults) - 2} more: Enter shows all", "$warning"))
     return Content.assemble(*pieces)
 
 
@@ -117,13 +117,14 @@ def chain_state(opened: Opened) -> Content:
     """Whether the ledger is whole and the run as it was sealed."""
     if opened.chain:
         return Content(f"✗ {one_line(opened.chain, 200)}").stylize("$error")
+    status = opened.seal.status if opened.seal is not None else ""
+    if status == "intact":
+        return Content("chain and seal intact ✓").stylize("$accent")
     pieces: list[Piece] = [("chain intact ✓", "$accent")]
     if opened.seal is not None:
-        status = opened.seal.status
         broken = status in ("changed", "missing")
-        text = "sealed, intact ✓" if status == "intact" else f"✗ {one_line(opened.seal.why, 200)}" if broken else status
-        style = "$accent" if status == "intact" else "$error" if broken else "$muted"
-        pieces += [(" · ", "$muted"), (text, style)]
+        text = f"✗ {one_line(opened.seal.why, 200)}" if broken else status
+        pieces += [(" · ", "$muted"), (text, "$error" if broken else "$muted")]
     return Content.assemble(*pieces)
 
 
@@ -134,6 +135,7 @@ class Evidence(Vertical):
         super().__init__(id=id)
         self._drawing, self._load = drawing, load
         self.head, self.rows, self.text = Said(id="case-head"), CaseRows(id="case-rows"), Said(id="case-text")
+        self.columns = Said(id="case-columns")
         self.frame = Vertical(id="case-picture")
         self._drawn: tuple[str, int, int] | None = None
         self._wanted = ""
@@ -142,7 +144,8 @@ class Evidence(Vertical):
     def compose(self) -> ComposeResult:
         yield self.head
         with Horizontal(id="case-panes"):
-            yield self.rows
+            with Vertical(id="case-list"):
+                yield from (self.columns, self.rows)
             with Vertical(id="case-side"):
                 yield self.text
                 yield self.frame
@@ -151,12 +154,14 @@ class Evidence(Vertical):
         cases = opened.deciding(gate.group, gate.metric) if opened is not None and gate is not None else ()
         self.rows.show(cases, first=first)
         self.head.say(_flips(opened, gate, cases))
+        self.columns.display = bool(cases)
+        self._draw_columns()
         if not cases:
             self.show_case(None)
 
     def show_case(self, case: Case | None) -> None:
         self._case = case
-        self.text.say(case_text(case) if case is not None else Content(""))
+        self.text.say(case_text(case, self.text.size.width) if case is not None else Content(""))
         size = self.frame.size
         drawn = (case.after.picture_sha256, size.width, size.height) if case is not None else None
         if drawn == self._drawn and drawn is not None:
@@ -166,6 +171,10 @@ class Evidence(Vertical):
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.show_case, self._case)
+        self.call_after_refresh(self._draw_columns)
+
+    def _draw_columns(self) -> None:
+        self.columns.say(case_header(self.rows.scrollable_content_region.width or self.rows.size.width))
 
     async def _draw(self, case: Case | None) -> None:
         if case is None or self._drawing() == "off" or min(self.frame.size) < 2:
@@ -187,10 +196,10 @@ class Evidence(Vertical):
 def _flips(opened: Opened | None, gate: Gate | None, cases: tuple[Case, ...]) -> Content:
     """`hollow: 17 of 64 wrong after · 9 won, 1 lost · McNemar p 0.0215`."""
     if gate is None or opened is None or not cases:
-        return Content(" No paired samples to show.").stylize("$faint")
+        return Content("No paired samples to show.").stylize("$faint")
     wrong = sum(not case.after.all_correct for case in cases)
     pieces: list[Piece] = [
-        (f" {one_line(gate.group, 20)}", "bold"),
+        (one_line(gate.group, 20), "bold"),
         (f"  {wrong} of {len(cases)} wrong after", "$muted"),
     ]
     measures = (opened.verdict.measures or {}).get(gate.group) if opened.verdict else None
@@ -203,10 +212,12 @@ def _flips(opened: Opened | None, gate: Gate | None, cases: tuple[Case, ...]) ->
     return Content.assemble(*pieces)
 
 
-def case_text(case: Case) -> Content:
-    """Truth, before and after, each on a line, with marks."""
+def case_text(case: Case, width: int = 0) -> Content:
+    """Truth, before and after, each on a line, with marks. Of a long name its end, which tells it apart."""
     sign, style = OUTCOME_SIGNS[case.outcome]
-    pieces: list[Piece] = [(f"{sign} {case.outcome}", style), (f"  {one_line(case.after.id, 60)}", "$muted")]
+    name, room = one_line(case.after.id, 60), max(8, width - len(case.outcome) - 4)
+    name = name if len(name) <= room or not width else "…" + name[1 - room :]
+    pieces: list[Piece] = [(f"{sign} {case.outcome}", style), (f"  {name}", "$muted")]
     pieces += [(f"\ntruth   {short_answer(case.after.truth)}", "bold")]
     for word, sample in (("before", case.before), ("after ", case.after)):
         right = sample.all_correct

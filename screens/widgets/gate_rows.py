@@ -95,24 +95,43 @@ class EntryRows(Picked[Entry]):
 
     def line(self, y: int, width: int) -> Content:
         entry = self.items[y]
-        if entry.kind == "plan":
-            when = time.strftime("%m-%d", time.localtime(entry.t)) if entry.t else "never"
-            sign, style, text = "§", "$muted", f"{when} {entry.plan}"
-        else:
-            sign, style = (MARKS[entry.verdict], STYLES[entry.verdict]) if entry.verdict in MARKS else ("·", "$muted")
-            if entry.state in ("queued", "starting", "running"):
-                sign, style = "●", "$accent"
-            text = run_label(entry.name)
-        body = Content(one_line(text, 120)).truncate(max(4, width - 4), ellipsis=True)
-        return Content.assemble(" ", (sign, style), " ", body if entry.kind == "run" else body.stylize("$muted"))
+        plan = entry.kind == "plan"
+        sign, style = ("§", "$muted") if plan else ("·", "$muted")
+        if entry.state in ("queued", "starting", "running"):
+            sign, style = "●", "$accent"
+        elif entry.verdict in MARKS:
+            sign, style = MARKS[entry.verdict], STYLES[entry.verdict]
+        when, name, tail = plan_label(entry) if plan else run_label(entry.name)
+        room = width - 4
+        pieces: list[Content | str | tuple[str, str]] = [" ", (sign, style), " "]
+        if room >= ROOMY:
+            pieces.append((f"{when:<12} ", "$muted"))
+            room = min(ROOMY - 18, room - 13)
+        wide = max(4, room - len(tail) - 1)
+        body = Content(one_line(name, 120)).truncate(wide, ellipsis=True, pad=True)
+        pieces += [body.stylize("$muted") if plan else body, (f" {tail}", "$muted")]
+        if width - 4 >= ROOMY:
+            word = "frozen plan" if plan else f"{entry.verdict or entry.state}  {one_line(entry.plan, 60)}"
+            pieces.append((f"  {word}", "$muted"))
+        return Content.assemble(*pieces)
 
 
-def run_label(name: str) -> str:
-    """A run's name as `11-29 sft-7`: its day and preset, without the parts that only tell names apart."""
+ROOMY = 50  # cells of a line from which on its day and hour, verdict and plan are shown
+
+
+def run_label(name: str) -> tuple[str, str, str]:
+    """A run's name as (`11-29 14:00`, `repair-1-tiny`, `a1b2`): when it was made, its preset, what tells it apart."""
     parts = name.split("-")
     if len(parts) >= 4 and len(parts[0]) == 8 and len(parts[1]) == 6 and (parts[0] + parts[1]).isdigit():
-        return f"{parts[0][4:6]}-{parts[0][6:]} {'-'.join(parts[2:-1])}"
-    return name
+        day, hour = parts[0], parts[1]
+        return f"{day[4:6]}-{day[6:]} {hour[:2]}:{hour[2:4]}", "-".join(parts[2:-1]), one_line(parts[-1], 4)
+    return "", name, ""
+
+
+def plan_label(entry: Entry) -> tuple[str, str, str]:
+    """A frozen plan as (when, name, beginning of its hash), which its file's name ends with."""
+    when = time.strftime("%m-%d %H:%M", time.localtime(entry.t)) if entry.t else "never frozen"
+    return when, entry.plan, one_line(entry.name.removesuffix(".json").rpartition("-")[2][:4], 4)
 
 
 class GateRows(Picked[Judged | Gate]):
@@ -177,8 +196,8 @@ WIDE = 80  # cells from which on before and after are shown
 
 def _bar_width(width: int) -> int:
     """Cells left for the interval's bar."""
-    left = width - 86
-    return 0 if left < 9 else min(24, left)
+    left = width - 84
+    return 0 if left < 8 else min(24, left)
 
 
 def gate_of(item: Judged | Gate) -> Gate:
@@ -214,12 +233,23 @@ class CaseRows(Picked[Case]):
         truth, before, after = (
             short_answer(text) for text in (case.after.truth, case.before.answer, case.after.answer)
         )
-        room = max(5, (width - 12) // 3)
+        room = case_room(width)
         cells = [Content(text).truncate(room, ellipsis=True, pad=True) for text in (truth, before, after)]
         return Content.assemble(
             " ", (sign, style), f" {case.outcome:<6} ", cells[0].stylize("bold"), " ", cells[1].stylize("$muted"), " ",
             cells[2].stylize("" if case.after.all_correct else "$error"),
         )  # fmt: skip
+
+
+def case_room(width: int) -> int:
+    """Cells of each of a case's three answers."""
+    return max(5, (width - 12) // 3)
+
+
+def case_header(width: int) -> Content:
+    """What stands in the columns of `CaseRows`."""
+    room = case_room(width)
+    return Content(f"{'':10}{'truth':<{room}} {'before':<{room}} after").stylize("$faint")
 
 
 def short_answer(text: str | tuple[str, ...] | None) -> str:

@@ -13,6 +13,11 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
     """Subclasses say how many lines there are and what stands on one; `cursor` is the chosen one, -1 for none."""
 
     COMPONENT_CLASSES = {"lines--cursor"}  # noqa: RUF012 — as in Textual
+    # Here and not in a screen's own style sheet: those are read when their screen is first opened.
+    DEFAULT_CSS = """
+    LineView > .lines--cursor { background: $surface; color: $foreground; }
+    LineView:focus > .lines--cursor { background: $panel; color: $foreground; }
+    """
     ALLOW_SELECT = False
 
     def __init__(self, *, id: str | None = None) -> None:

@@ -37,10 +37,19 @@ def claims(plan: Plan | None, verdict: str, passed: set[str]) -> Claims:
     if verdict == "PASS":
         said = f"all {len(plan.gates)} frozen gates of {plan.name} hold after the training, against: {plan.before}"
         return Claims((said, f"scope: {scope}; groups: {', '.join(judged)}"), _limits(plan))
-    held = [f"these frozen gates hold: {'; '.join(sorted(passed))}"] if passed else []
+    held = [f"these frozen gates hold: {_by_group(passed)}"] if passed else []
     return Claims(
         (*held, f"scope: {scope}"), (f"that the round reached its goal: {plan.name} is failed", *_limits(plan))
     )
+
+
+def _by_group(names: set[str]) -> str:
+    """`dense: all correct, partial reward; hollow: …` of gates' names."""
+    groups: dict[str, list[str]] = {}
+    for name in sorted(names):
+        group, _, measure = name.partition(": ")
+        groups.setdefault(group, []).append(measure)
+    return "; ".join(f"{group}: {', '.join(measures)}" for group, measures in groups.items())
 
 
 def _limits(plan: Plan) -> tuple[str, ...]:
