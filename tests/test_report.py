@@ -68,7 +68,7 @@ def test_a_report_holds_every_table_plot_condition_and_raw_file(places: Places, 
     for cell in ("c1-b1", "c2-b1", "c4-b1", "c1-b4", "c2-b4", "c4-b4"):
         assert f"Requests of {cell}" in page.text
     for said in (
-        "TTFT against throughput", "Throughput by C and B", "TTFT p50 by C and B", "Verdict: hit proven",
+        "Throughput against TTFT", "Throughput by C and B", "TTFT p50 by C and B", "Verdict: hit proven",
         "448 of 449 cached", "running limit B", "what the clock covers", "Sealed and intact", "Percentiles",
         "p95 rests on few requests where n < 60 (here 8)",
     ):  # fmt: skip

@@ -21,11 +21,12 @@ from vlmconsole.cli.plots import show_plots, waterfall
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.mlx import held_output
 from vlmconsole.engines.profile import ProfileError, load_profiles, make_profile, save_profile
+from vlmconsole.measure.axes import axes
 from vlmconsole.measure.cache_facts import other_layers
 from vlmconsole.measure.reference import Reference, Schedule, running
 from vlmconsole.measure.sweep import SweepSettings
 from vlmconsole.measure.variants import with_prefix_cache, with_running_limit
-from vlmconsole.measure.views import Bar, points, waterfalls
+from vlmconsole.measure.views import Bar, Cell, waterfalls
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
@@ -148,12 +149,38 @@ def test_a_sweep_keeps_every_cell_and_sets_early_stops_aside(server: Reference, 
     falls = waterfalls(job.run)
     assert [bar.failed for bar in falls["long"]] == [True] * 4
     assert max(bar.end for bar in falls["C4"]) > max(bar.end for bar in falls["C4"][:1])
-    assert [point.name for point in points(job.run)] == ["C1", "C4", "long"]
     text = io.StringIO()
     show_plots(Console(file=text, width=90), job.run)
-    for words in ("INVALID", "tok/s", "A C1   B C4", "decode", "early stop"):
-        assert words in text.getvalue()
+    for words in ("INVALID", "E2E p50", "A C1   B C4", "decode", "early stop"):
+        assert words in " ".join(text.getvalue().split()) or words in text.getvalue()
     assert max(len(line) for line in text.getvalue().splitlines()) <= 90
+
+
+def drawn(name: str, ttft: float, state: str = "valid", **settings: Any) -> Cell:
+    summary = {"ttft_s": {"p50": ttft}, "e2e_s": {"p50": 2 * ttft}, "throughput_tok_s": 100 * ttft}
+    tokens = {"input_tokens": 30 + int(str(settings.get("image", "8x8")).partition("x")[0]), "output_tokens": 8}
+    conditions = {**tokens, "running_limit": 4, "client_concurrency": settings.get("concurrency", 1)}
+    conditions["output_tokens"] = settings.get("output_tokens", 8)
+    return Cell(name, state, "", "", {"concurrency": 1, "image": "8x8", **settings}, summary, conditions)
+
+
+def test_what_cells_differ_in_decides_their_axes() -> None:
+    sizes = [drawn(str(side), side / 10, image=f"{side}x{side}", input_tokens=side) for side in (10, 20, 40)]
+    (one,) = axes(sizes)
+    assert (one.title, one.x, one.only) == ("What a larger picture costs", "input tokens", "image")
+    assert [(point.x, point.y) for point in one.points] == [(40, 1.0), (50, 2.0), (70, 4.0)]
+    lengths = [drawn(f"out{n}", n / 10, output_tokens=n) for n in (4, 8, 16)]
+    (one,) = axes(lengths)
+    assert (one.only, one.y, one.points[-1].y) == ("output_tokens", "E2E p50, s", 3.2)
+    # C, a picture's size and an answer's length in one experiment: each has its own, and all stand together first.
+    mixed = [drawn("C1", 1.0), drawn("C4", 3.0, concurrency=4, requests=12), *sizes[1:], *lengths[::2]]
+    both, pictures, answers = axes(mixed)
+    assert both.title == "Throughput against TTFT" and len(both.points) == len(mixed) and not both.only
+    assert [point.name for point in pictures.points] == ["C1", "20", "40"]
+    assert [point.name for point in answers.points] == ["C1", "out4", "out16"]
+    assert axes(mixed[:1]) == [] and axes([]) == []
+    hostile = [Cell("x", "valid", "", "", {"image": ["?"]}, {"ttft_s": "much"}, {"input_tokens": {}}) for _ in range(4)]
+    assert axes(hostile) == []
 
 
 def test_a_cell_that_cannot_be_measured_is_kept_with_its_reason(server: Reference, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
+from vlmconsole.measure.axes import Axes
 from vlmconsole.measure.views import Bar, Cell, PairLine, grid, parts, shortest
 from vlmconsole.reports.opened import Target
 from vlmconsole.reports.parts import UNKNOWN, figure
@@ -42,10 +43,10 @@ def wrapped(text: str, width: int, style: str = "$muted", target: Target | None 
 
 def cell_table(found: Sequence[Cell], run: str, width: int, marked: Sequence[str]) -> list[FigureLine]:
     """A line a cell; those that are not valid say so in words, and why."""
-    columns = {"C": 4, "B": 4, "TTFT p50 s": 12, "p95 s": 8, "TPOT ms": 9, "tok/s": 8, "n": 5}
+    columns = {"C": 4, "B": 4, "TTFT p50 s": 12, "p95 s": 8, "TPOT ms": 9, "E2E s": 8, "tok/s": 8, "n": 5}
     names = [one_line(cell.name or "requests", 60) for cell in found]
     longest = max(map(len, names))
-    for less in ("TPOT ms", "p95 s", "n"):  # a narrow pane has no room for them
+    for less in ("E2E s", "TPOT ms", "p95 s", "n"):  # a narrow pane has no room for them
         if sum(columns.values()) + min(longest, 20) + 3 > width:
             del columns[less]
     room = max(6, min(longest, width - sum(columns.values()) - 3))
@@ -64,6 +65,7 @@ def cell_table(found: Sequence[Cell], run: str, width: int, marked: Sequence[str
             "TTFT p50 s": figure(cell.share("ttft_s", "p50")),
             "p95 s": figure(cell.share("ttft_s", "p95")),
             "TPOT ms": figure(tpot * 1000 if tpot is not None else None),
+            "E2E s": figure(cell.share("e2e_s", "p50")),
             "tok/s": figure(cell.throughput),
             "n": _known(cell.n),
         }
@@ -87,27 +89,22 @@ def cell_table(found: Sequence[Cell], run: str, width: int, marked: Sequence[str
     return made
 
 
-def scatter(found: Sequence[Cell], width: int) -> list[FigureLine]:
-    """Throughput over TTFT p50, a letter for each valid cell; axes from 0."""
-    placed = [
-        (cell, ttft, speed)
-        for cell in found
-        if cell.state == "valid"
-        and (ttft := cell.share("ttft_s", "p50")) is not None
-        and (speed := cell.throughput) is not None
-    ]
+def scatter(one: Axes, width: int) -> list[FigureLine]:
+    """A letter for each valid cell; axes from 0."""
+    placed = [point for point in one.points if point.state == "valid"]
     if len(placed) < 2:
         return []
-    widest, highest = max(x for _, x, _ in placed) or 1.0, max(y for _, _, y in placed) or 1.0
+    widest, highest = max(point.x for point in placed) or 1.0, max(point.y for point in placed) or 1.0
     side = max(len(figure(highest)), 4) + 1
     columns = max(16, width - side - 2)
     field: list[list[tuple[str, str]]] = [[(" ", "")] * columns for _ in range(PLOT_ROWS)]
-    for letter, (_, x, y) in zip(string.ascii_uppercase, placed, strict=False):
-        column, row = round(x / widest * (columns - 2)), PLOT_ROWS - 1 - round(y / highest * (PLOT_ROWS - 1))
+    for letter, point in zip(string.ascii_uppercase, placed, strict=False):
+        column = round(point.x / widest * (columns - 2))
+        row = PLOT_ROWS - 1 - round(point.y / highest * (PLOT_ROWS - 1))
         while column < columns - 1 and field[row][column][0] != " ":
             column += 1
         field[row][column] = (letter, "bold $accent")
-    made = heading("Throughput against TTFT", "tok/s over TTFT p50 in s")
+    made = heading(one.title, f"{one.y} over {one.x}")
     for at, signs in enumerate(field):
         value = {0: figure(highest), PLOT_ROWS // 2: figure(highest / 2), PLOT_ROWS - 1: "0"}.get(at, "")
         edge = "┤" if value else "│"
@@ -117,8 +114,7 @@ def scatter(found: Sequence[Cell], width: int) -> list[FigureLine]:
     axis = " " * (side + 1) + "0" + middle.rjust(columns // 2) + end.rjust(columns - columns // 2 - 1)
     made.append(FigureLine(Content(axis).stylize("$faint")))
     names = [
-        f"{letter} {one_line(cell.name, 24)}"
-        for letter, (cell, _, _) in zip(string.ascii_uppercase, placed, strict=False)
+        f"{letter} {one_line(point.name, 24)}" for letter, point in zip(string.ascii_uppercase, placed, strict=False)
     ]
     made += wrapped("   ".join(names), width)
     return made

@@ -22,6 +22,7 @@ from vlmconsole.screens.widgets.run_drawings import (
     wrapped,
 )
 
+from vlmconsole.measure.axes import axes
 from vlmconsole.reports.opened import Opened, Target
 from vlmconsole.reports.parts import Facts, Pictures, Plot, Prose, Section, Table
 from vlmconsole.runs.folder import FINAL
@@ -37,7 +38,8 @@ def lines_of(opened: Opened, width: int, marked: Sequence[str] = ()) -> list[Fig
     made: list[FigureLine] = []
     if opened.cells:
         made += cell_table(opened.cells, opened.name, width, marked)
-        made += scatter(opened.cells, width)
+        for one in axes(opened.cells):
+            made += scatter(one, width)
         made += heat(opened.cells, width)
     for section in opened.conditions:
         for part in section.parts:

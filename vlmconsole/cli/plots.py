@@ -1,4 +1,4 @@
-"""Plots of a measured run for plain terminals: cells, TTFT against throughput, cold and warm pairs, a waterfall."""
+"""Plots of a measured run for plain terminals: cells, what they cost, cold and warm pairs, a waterfall."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from vlmconsole.measure.views import Bar, Cell, PairLine, Point, cells, overlap, pairs, points, waterfalls
+from vlmconsole.measure.axes import Axes, axes
+from vlmconsole.measure.views import Bar, Cell, PairLine, cells, overlap, pairs, waterfalls
 from vlmconsole.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -28,18 +29,17 @@ def show_plots(console: Console, run: RunFolder) -> None:
     summary = run.read_json("summary.json")
     if isinstance(summary, dict) and summary.get("choice"):
         _print(console, reasoning(summary))
-    found = points(run)
-    if len(found) > 1:
-        _print(console, scatter(found, width))
+    for one in axes(measured):
+        _print(console, scatter(one, width))
     _print(console, _pairs(pairs(run), width))
     falls = waterfalls(run)
     for name in sorted(falls, key=lambda name: -overlap(falls[name]))[:MOST_FALLS]:
         _print(console, waterfall(name, falls[name], width))
 
 
-def scatter(found: list[Point], width: int) -> list[str]:
-    """TTFT against throughput, a letter for each cell that has both; INVALID ones stay out."""
-    shown = [point for point in found if point.state == "valid" and point.ttft_s is not None and point.throughput]
+def scatter(one: Axes, width: int) -> list[str]:
+    """A letter for each valid cell; what is set aside stays out."""
+    shown = [point for point in one.points if point.state == "valid"]
     if len(shown) < 2:
         return []
     try:
@@ -49,11 +49,11 @@ def scatter(found: list[Point], width: int) -> list[str]:
     figure = plotext.figure
     figure.clear()
     figure.plot_size(width, 16)
-    figure.title("throughput (tok/s) against TTFT p50 (s)")
-    figure.draw(figure.signal([point.ttft_s for point in shown], [point.throughput for point in shown], marker=" "))
+    figure.title(f"{one.title}: {one.y} over {one.x}")
+    figure.draw(figure.signal([point.x for point in shown], [point.y for point in shown], marker=" "))
     letters = dict(zip((point.name for point in shown), string.ascii_uppercase, strict=False))
     for point in shown:
-        figure.draw(figure.text(point.ttft_s, point.throughput, letters.get(point.name, "*")))
+        figure.draw(figure.text(point.x, point.y, letters.get(point.name, "*")))
     lines = plotext.uncolorize(figure.build().string()).splitlines()
     key = "   ".join(f"{letter} {name}" for name, letter in letters.items())
     return [line.rstrip() for line in lines] + [key]
@@ -81,7 +81,19 @@ def waterfall(name: str, bars: list[Bar], width: int) -> list[str]:
 def _cells(found: list[Cell]) -> Table:
     table = Table(box=None, pad_edge=False)
     sampled = any(cell.peak for cell in found)  # a tuning run's cells
-    for name in ("cell", "C", "B", "TTFT p50", "p95", "tok/s", *(["peak"] if sampled else []), "n", "state", "work"):
+    for name in (
+        "cell",
+        "C",
+        "B",
+        "TTFT p50",
+        "p95",
+        "E2E p50",
+        "tok/s",
+        *(["peak"] if sampled else []),
+        "n",
+        "state",
+        "work",
+    ):
         table.add_column(name, justify="left" if name in ("cell", "state", "work") else "right")
     for cell in found:
         row = [
@@ -90,6 +102,7 @@ def _cells(found: list[Cell]) -> Table:
             "not told" if cell.running_limit is None else cell.running_limit,
             _figure(cell.share("ttft_s", "p50"), "s"),
             _figure(cell.share("ttft_s", "p95"), "s"),
+            _figure(cell.share("e2e_s", "p50"), "s"),
             _figure(cell.throughput),
             *([cell.peak or "–"] if sampled else []),
             cell.n or 0,

@@ -32,9 +32,10 @@ class ChatAnswers:
 
     def past(self, now: float) -> list[Finished]:
         """The answers of the last ten minutes, oldest first, at the wall time when each ended. Raises sqlite3.Error."""
-        if not self._opened():
+        db = self._opened()
+        if db is None:
             return []
-        rows = self._db.execute(
+        rows = db.execute(
             "SELECT answer, created FROM messages WHERE role = 'assistant' AND state != 'streaming' AND created > ?",
             (now - BEFORE,),
         ).fetchall()
@@ -43,28 +44,29 @@ class ChatAnswers:
 
     def read(self, now: float) -> tuple[list[Finished], int]:
         """(answers that ended since the last call, answers streaming now)."""
-        if not self._opened():
+        db = self._opened()
+        if db is None:
             return [], 0
         first = self._high < 0
-        rows = self._db.execute(
+        rows = db.execute(
             "SELECT id, state, answer FROM messages WHERE role = 'assistant' AND (id > ? OR state = 'streaming')",
             (self._high,) if not first else (1 << 62,),
         ).fetchall()
         if first:
-            self._high = self._db.execute("SELECT COALESCE(MAX(id), 0) FROM messages").fetchone()[0]
+            self._high = db.execute("SELECT COALESCE(MAX(id), 0) FROM messages").fetchone()[0]
         known = {row[0] for row in rows}
         for missing in self._streaming - known:
-            rows += self._db.execute("SELECT id, state, answer FROM messages WHERE id = ?", (missing,)).fetchall()
+            rows += db.execute("SELECT id, state, answer FROM messages WHERE id = ?", (missing,)).fetchall()
         self._high = max([self._high, *known])
         self._streaming = {row[0] for row in rows if row[1] == "streaming"}
         done = [_of_answer(now, row[2]) for row in rows if row[1] != "streaming" and row[2]]
         return [answer for answer in done if answer is not None], len(self._streaming)
 
-    def _opened(self) -> bool:
+    def _opened(self) -> sqlite3.Connection | None:
         if self._db is None and self._database.exists():
             address = f"{self._database.as_uri()}?mode=ro"
             self._db = sqlite3.connect(address, uri=True, timeout=0.2, check_same_thread=False)
-        return self._db is not None
+        return self._db
 
     def close(self) -> None:
         if self._db is not None:

@@ -30,16 +30,6 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Point:
-    """One cell as a point: TTFT p50 in seconds, throughput in tokens a second; None where not known."""
-
-    name: str
-    ttft_s: float | None
-    throughput: float | None
-    state: str
-
-
-@dataclass(frozen=True)
 class Cell:
     """One measured cell of any run. ``state`` is valid, invalid or failed, ``why`` what speaks against it, ``work``
     whether it did equal work; ``summary``, ``conditions`` and ``settings`` are as the run's files have them.
@@ -162,13 +152,6 @@ def cells(run: RunFolder) -> list[Cell]:
     state = "valid" if summary.get("valid") else "invalid"
     row = {"name": "", "state": state, "why": summary.get("invalid_because"), "summary": summary}
     return [_cell({**row, "conditions": conditions})]
-
-
-def points(run: RunFolder) -> list[Point]:
-    """Every cell of a run as a point."""
-    return [
-        Point(cell.name or run.name, cell.share("ttft_s", "p50"), cell.throughput, cell.state) for cell in cells(run)
-    ]
 
 
 def grid(found: Sequence[Cell]) -> Grid | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from vlmconsole.measure.axes import axes
 from vlmconsole.measure.compare import COMPARED, shown
 from vlmconsole.measure.definitions import DEFINITIONS, SMALL_N
 from vlmconsole.measure.sweep import differing
@@ -48,7 +49,7 @@ _HOW_READ = (
 
 
 def _overview(run: RunFolder, found: Sequence[Cell]) -> list[Part]:
-    heads = ("C", "B", "TTFT p50, s", "p95, s", "TPOT p50, ms", "tok/s", "n", "failed", "set aside")
+    heads = ("C", "B", "TTFT p50, s", "p95, s", "TPOT p50, ms", "E2E p50, s", "tok/s", "n", "failed", "set aside")
     rows, marks = [], []
     for cell in found:
         tpot = cell.share("tpot_s", "p50")
@@ -61,6 +62,7 @@ def _overview(run: RunFolder, found: Sequence[Cell]) -> list[Part]:
                 figure(cell.share("ttft_s", "p50")),
                 figure(cell.share("ttft_s", "p95")),
                 figure(tpot * 1000 if tpot is not None else None),
+                figure(cell.share("e2e_s", "p50")),
                 figure(cell.throughput),
                 _known(cell.n),
                 figure(cell.summary.get("failures")),
@@ -87,20 +89,20 @@ def _failures(cell: Cell) -> list[str]:
 
 
 def _scatter(found: Sequence[Cell]) -> list[Part]:
-    marks = []
-    for cell in found:
-        ttft, speed = cell.share("ttft_s", "p50"), cell.throughput
-        if ttft is not None and speed is not None:
-            said = f"{cell.name}: TTFT p50 {figure(ttft)} s, {figure(speed)} tok/s, n = {_known(cell.n)}"
-            good = cell.state == "valid"
-            marks.append(svg.Mark(cell.name if good else f"{cell.name} (set aside)", ttft, speed, good, said))
-    if len(marks) < 2:
-        return []
-    alike = differing([_as_conditions(cell.conditions) for cell in found])
-    names = [_named(key) for key in alike if key not in ("client_concurrency", "running_limit")]
-    note = f"The cells differ in more than C and B: {', '.join(names)}." if names else ""
-    title = "TTFT against throughput"
-    return [Plot(title, svg.scatter(title, marks, "TTFT p50, s", "throughput, tok/s"), note)]
+    known = {cell.name: cell for cell in found}
+    made: list[Part] = []
+    for one in axes(found):
+        marks = []
+        for point in one.points:
+            good, n = point.state == "valid", _known(known[point.name].n)
+            said = f"{point.name}: {one.x} {figure(point.x)}, {one.y} {figure(point.y)}, n = {n}"
+            marks.append(svg.Mark(point.name if good else f"{point.name} (set aside)", point.x, point.y, good, said))
+        alike = differing([_as_conditions(cell.conditions) for cell in found])
+        names = [_named(key) for key in alike if key not in ("client_concurrency", "running_limit")]
+        more = f"The cells differ in more than C and B: {', '.join(names)}." if names else ""
+        note = f"These cells differ in {_named(one.only)} alone." if one.only else more
+        made.append(Plot(one.title, svg.scatter(one.title, marks, one.x, one.y), note))
+    return made
 
 
 def _heat(found: Sequence[Cell]) -> list[Part]:
@@ -149,7 +151,8 @@ def _percentiles(cell: Cell) -> Table:
         rows.append(["client's own lag, ms", *map(figure, values)])
     columns = [Column("", False), *(Column(share) for share in SHARES)]
     notes = [f"{name}: {DEFINITIONS[key].split('. ')[0]}." for key, name in TIMES.items() if key in DEFINITIONS]
-    return Table(cell.name or "Requests", columns, rows, note=" ".join(notes) if not cell.name else "")
+    said = " ".join(notes) if not cell.name else ""
+    return Table(cell.name or "Requests", columns, rows, note=said, narrow=True)
 
 
 def _thousand(seconds: object) -> float | None:
