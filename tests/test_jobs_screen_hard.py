@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 from hostile import HOSTILE
+from job_queue import held, lab
 from jobs_console import full_fixture, jobs, places_fixture, ran_fixture, seen, settled, until  # noqa: F401
 from vlmconsole.screens.widgets.dialogs import Reader
 
+from vlmconsole.app import ConsoleApp
+from vlmconsole.lab import Lab
 from vlmconsole.queue.desk import Desk
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store
@@ -139,3 +143,19 @@ async def test_a_broken_queue_is_said_once_and_the_console_goes_on(places: Place
         await pilot.press("question_mark")
         await pilot.pause()
         assert pilot.app.screen is not screen
+
+
+async def test_what_announces_a_slow_screen_goes_once_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vlmconsole.app.is_imported", lambda name: False)
+    monkeypatch.setattr("vlmconsole.app.import_screen", lambda name: time.sleep(1.0))
+    places = lab(tmp_path / "home")
+    with held(places):
+        app = ConsoleApp(Lab.open(places.home))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.press("f3")
+            await until(lambda: [said.message for said in app._notifications] == ["opening jobs…"])
+            await until(lambda: app.current_mode == "jobs")
+            await settled(pilot)
+            assert not list(app._notifications)

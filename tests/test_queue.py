@@ -240,6 +240,24 @@ def test_every_waiting_job_has_a_sentence(store: Store, tmp_path: Path) -> None:
     assert all("drained" in one.why for one in views(store, Places(tmp_path), store.listing()))
 
 
+def test_a_flow_none_of_whose_steps_is_at_work_says_why(store: Store, tmp_path: Path) -> None:
+    flow = store.add(replace(new(devices=()), kind="flow"))
+    first = store.add(new(devices=("gpu",), flow=flow, step="train"))
+    second = store.add(new(flow=flow, step="judge", after=((first, "ok"),)))
+    store.set_meta("devices", {"cpu_slots": 1, "gpus": [], "taken": {}})
+
+    def why() -> str:
+        return views(store, Places(tmp_path), [store.get(flow)])[0].why
+
+    assert why() == "train: asks for 1 GPU, and this machine has none that can be used"
+    store.claim(first, ("gpu0",), None, named(store))
+    assert why() == ""
+    store.finish(first, "done")
+    assert why() == "judge: starts now" and store.get(flow).state == "running"
+    store.cancel(second)
+    assert why().startswith("step judge: cancelled")
+
+
 def test_a_clock_that_jumps_makes_no_job_wait_for_a_day(store: Store, tmp_path: Path) -> None:
     options = {"retries": 1, "backoff_s": 30.0}
     for _ in range(3):

@@ -75,7 +75,7 @@ async def test_it_says_why_it_waits_and_why_it_failed(places: Places) -> None:
     asked = asyncio.create_task(ensure_served(saved(places, how="dies"), places, lambda phase, _: phases.append(phase)))
     while not phases:
         await asyncio.sleep(0.05)
-    assert phases[0].startswith("job 2 waits: waiting for cpu")
+    assert phases[0].startswith("job 2 waits for cpu")
     store.cancel(busy)
     with pytest.raises(LaunchError, match=r"(?s)job 2 failed: .*no such weights"):
         await asked

@@ -143,7 +143,7 @@ def test_cells_are_told_as_they_finish(tmp_path: Path) -> None:
     lines = text.splitlines()
     cells = len((SWEEP / "cells.jsonl").read_text().splitlines())
     assert sum(line.startswith("✓") for line in lines) == cells
-    assert any(line.split()[:6] == ["✓", "c1-b1", "0.2553", "s", "0.3463", "s"] for line in lines)
+    assert any(line.split()[:6] == ["✓", "c1-b1", "0.255", "s", "0.346", "s"] for line in lines)
     assert any(line.startswith("✗ c9-b9") and "137" in line for line in lines)
     assert lines[-1].startswith("● cell ")
 

@@ -21,6 +21,7 @@ from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter, Monochrome
+from textual.notifications import Notification, Notify
 from textual.screen import Screen
 from textual.signal import Signal
 
@@ -178,10 +179,13 @@ class ConsoleApp(App[None]):
 
     async def _first_shown(self, name: str) -> None:
         importing = asyncio.ensure_future(asyncio.to_thread(import_screen, name))
+        said = Notification(f"opening {name}…", markup=False)  # a key that seems to do nothing is pressed again
         if not (await asyncio.wait([importing], timeout=SOON))[0]:
-            self.notify(f"opening {name}…", markup=False)  # a key that seems to do nothing is pressed again
+            self.post_message(Notify(said))
         await importing
         self.switch_mode(name)
+        if said in self._notifications:  # it covers a corner of the very screen that it announced
+            self._unnotify(said)
 
     def action_toggle_theme(self) -> None:
         self.theme = LIGHT.name if self.theme == DARK.name else DARK.name

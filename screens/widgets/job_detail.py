@@ -17,6 +17,7 @@ from vlmconsole.screens.widgets.said import Said
 from vlmconsole.screens.widgets.train_course import course, in_order, stall
 
 from vlmconsole.queue.desk import Particulars, Row, duration
+from vlmconsole.queue.view import waits
 from vlmconsole.runs.logfile import LogPage, shown
 from vlmconsole.runs.pace import SHOWN, Progress
 from vlmconsole.runs.plain import inert, one_line
@@ -77,6 +78,8 @@ def _name(curve: Curve) -> str:
 
 def _last(curve: Curve) -> str:
     unit = one_line(curve.unit, 20)
+    if unit == "s" and 0 < curve.last < 1:
+        return f"{1000 * curve.last:.3g} ms"
     return f"{figure(curve.last)} {unit}".rstrip() if len(unit) <= 5 else figure(curve.last)
 
 
@@ -171,7 +174,8 @@ def _progress(progress: Progress) -> list[Piece]:
 
 def _cause(row: Row) -> Content:
     if row.job.state == "queued":
-        return Content.assemble(("\nwaits: ", "$muted"), inert(row.why))
+        word, space, rest = waits(row.why).partition(" ")
+        return Content.assemble((f"\n{word}{space}", "$muted"), inert(rest))
     return Content.assemble(("\n✗ ", "$error"), inert(row.why or row.job.state))
 
 

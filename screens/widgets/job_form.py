@@ -118,7 +118,7 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
         Binding("escape", "cancel", "back", key_display="Esc"),
         Binding("down,ctrl+n", "app.focus_next", "next", show=False),
         Binding("up", "app.focus_previous", "previous", show=False),
-        Binding("enter", "plan", "the plan", priority=True),
+        Binding("enter", "plan", "the plan", key_display="Enter", priority=True),
     ]
 
     def __init__(

@@ -10,6 +10,8 @@ from vlmconsole.screens.widgets.figures import bar, fitted
 from vlmconsole.queue.desk import Row, duration
 from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.model import Job
+from vlmconsole.queue.view import WAITING
+from vlmconsole.runs.pace import about
 from vlmconsole.runs.plain import one_line
 from vlmconsole.runs.words import of_many
 
@@ -50,10 +52,11 @@ def state_sign(job: Job, verdict: str = "") -> Content:
     return Content.assemble((sign, sign_style), " ", (word, word_style))
 
 
-def job_name(job: Job) -> str:
-    """The preset; of a flow's step the step first."""
+def job_name(job: Job, room: int = 80) -> str:
+    """The preset; of a flow's step the step first, and the step alone where both do not fit in ``room`` cells."""
     if job.flow is not None:
-        return one_line(f"↳ {job.step}: {job.preset}", 80)
+        whole = one_line(f"↳ {job.step}: {job.preset}", 80)
+        return whole if len(whole) <= room else one_line(f"↳ {job.step}", 80)
     return one_line(f"{job.preset} (flow)" if job.kind == "flow" else job.preset, 80)
 
 
@@ -88,7 +91,7 @@ class Columns:
             " ",
             (f"{job.id:>{self.number}}", "$muted"),
             "  ",
-            Content(job_name(job)).truncate(self.job, ellipsis=True, pad=True),
+            Content(job_name(job, self.job)).truncate(self.job, ellipsis=True, pad=True),
             "  ",
             state_sign(job, row.verdict).truncate(STATE_WIDTH, pad=True),
             "  ",
@@ -98,10 +101,10 @@ class Columns:
     def _rest(self, row: Row, now: float) -> Content:
         job = row.job
         if job.state in ("failed", "lost", "queued", "cancelled") or state_word(job) == "stopping":
-            return Content(one_line(row.why, 300)).stylize("$muted")
+            return Content(one_line(row.why.removeprefix(WAITING), 300)).stylize("$muted")
         if job.state == "done":
             took = duration(job.ended - job.started) if job.ended and job.started else ""
-            ago = f"{duration(now - job.ended)} ago" if job.ended and now - job.ended < 86400 else ""
+            ago = f"{about(max(1.0, now - job.ended))} ago" if job.ended and now - job.ended < 86400 else ""
             when = Content(" · ".join(filter(None, (f"took {took}" if took else "", ago)))).stylize("$muted")
             if not row.verdict:
                 return when

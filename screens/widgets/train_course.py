@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from textual.content import Content
-from vlmconsole.screens.widgets.figures import figure
 
 from vlmconsole.queue.desk import Row, duration
 from vlmconsole.runs.pace import Progress
@@ -135,7 +134,7 @@ def _cell(cell: Cell, wide: int) -> Content:
     if cell.ttft_p50 is None and cell.throughput is None:
         return Content.assemble((sign, style), name, (f"  {one_line(cell.why or cell.state, 120)}", "$muted"))
     spread = (cell.ttft_p50, cell.ttft_p95)
-    p50, p95 = (f"{figure(round(value, 4))} s" if value is not None else "–" for value in spread)
+    p50, p95 = (f"{value:.3f} s" if value is not None else "–" for value in spread)
     speed = f"{cell.throughput:.1f}" if cell.throughput is not None else "–"
     state = "" if cell.state == "valid" else f"  {one_line(cell.state, 20)}: {one_line(cell.why, 80)}"
     return Content.assemble((sign, style), name, f"  {p50:>9} {p95:>8}  {speed:>7}", (state, "$warning"))

@@ -13,7 +13,7 @@ from vlmconsole.queue import process
 from vlmconsole.queue.model import ACTIVE, FINAL, Job
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
-from vlmconsole.queue.view import views
+from vlmconsole.queue.view import views, waits
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
@@ -83,7 +83,7 @@ class Foreground:
             elif job.state == "queued" and look and not any(other.state in ACTIVE for other in members):
                 why = views(self.store, self.places, [job], True, AHEAD)[0].why
                 if not job.step or not why.startswith("after"):
-                    self._say(job, f"waits: {why}" if why != "starts now" else "starts")
+                    self._say(job, waits(why) if why != "starts now" else "starts")
             elif job.state in FINAL and job.step:
                 self._say(job, f"{job.state}{': ' + job.reason if job.reason else ''}")
         if self._shown is not None:

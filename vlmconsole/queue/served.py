@@ -20,7 +20,7 @@ from vlmconsole.queue import process
 from vlmconsole.queue.model import FINAL, Job, limit
 from vlmconsole.queue.serving import server_job
 from vlmconsole.queue.store import Store
-from vlmconsole.queue.view import views
+from vlmconsole.queue.view import views, waits
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
@@ -118,7 +118,7 @@ async def _until_up(
             if not supervised:
                 process.ensure(places)
             why = views(store, places, [job], True, AHEAD)[0].why
-            now = "starting" if why == "starts now" else f"job {number} waits: {why}"
+            now = "starting" if why == "starts now" else f"job {number} {waits(why)}"
             if now != phase:
                 told(now)
                 phase = now

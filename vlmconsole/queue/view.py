@@ -17,6 +17,7 @@ from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import Pace, Progress
 from vlmconsole.runs.places import Places
 
+WAITING = "waiting "  # how the reasons of those begin that wait for a device
 UNATTENDED = "nobody works on the queue"  # jobs run or wait, and no supervisor does
 
 
@@ -127,7 +128,7 @@ def views(store: Store, places: Places, jobs: Sequence[Job], supervised: bool = 
     """Those jobs with their sentences. ``supervised``: whether a supervisor runs. ``ahead``: how many of the queued
     jobs are looked into (a screen shows but the first of ten thousand)."""
     decision = Decision()
-    if any(job.state == "queued" and job.kind != "flow" for job in jobs):
+    if any(job.state == "queued" or (job.kind == "flow" and job.state in ACTIVE) for job in jobs):
         active = store.active()
         ready = {
             job.id for job in active if job.serves and job.run and RunFolder(_path(job)).file("ready.json").exists()
@@ -138,9 +139,16 @@ def views(store: Store, places: Places, jobs: Sequence[Job], supervised: bool = 
             far = f"more than {ahead} jobs are before it"
             decision.why |= {job.id: far for job in jobs if job.state == "queued" and job.id not in decided}
     return [
-        JobView(job, _why(job, decision, supervised), steps_done(store, job) if job.kind == "flow" else _progress(job))
+        JobView(job, _flow_why(store, job, decision, supervised), steps_done(store, job))
+        if job.kind == "flow"
+        else JobView(job, _why(job, decision, supervised), _progress(job))
         for job in jobs
     ]
+
+
+def waits(why: str) -> str:
+    """A waiting job's reason after its name: ``waits for cpu, held by job 4``, ``waits: after 3``."""
+    return f"waits {why.removeprefix(WAITING)}" if why.startswith(WAITING) else f"waits: {why}"
 
 
 def steps_done(store: Store, flow: Job) -> Progress | None:
@@ -152,9 +160,21 @@ def steps_done(store: Store, flow: Job) -> Progress | None:
     return Progress(flow.started or flow.added, over, len(states), "steps", "", None)
 
 
+def _flow_why(store: Store, flow: Job, decision: Decision, supervised: bool) -> str:
+    """How it ended; while none of its steps is at work, why the first of those that are next waits."""
+    if flow.state in FINAL:
+        return flow.reason or ""
+    steps = store.steps(flow.id)
+    if any(step.state in ACTIVE for step in steps):
+        return ""
+    for step in steps:
+        why = _why(step, decision, supervised) if step.state == "queued" else ""
+        if why and not why.startswith("after "):
+            return f"{step.step}: {why}"
+    return ""
+
+
 def _why(job: Job, decision: Decision, supervised: bool) -> str:
-    if job.kind == "flow":
-        return job.reason or ""
     if job.state == "queued":
         return decision.why.get(job.id) or ("starts now" if supervised else "no supervisor runs: it starts with one")
     if job.stop is not None and job.state in ("starting", "running"):
