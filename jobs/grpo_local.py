@@ -32,7 +32,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
 
     from vlmconsole.training import bases, checkpoint, export
     from vlmconsole.training.grpo_train import Settings, Trainer
-    from vlmconsole.training.model import load
+    from vlmconsole.training.model import at_once, load
     from vlmconsole.training.provenance import weights_sha256
 
     torch.set_num_threads(spec.threads)
@@ -91,7 +91,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
             kept = "the last checkpoint is whole" if context.run.file(CHECKPOINT).exists() else "no step was kept yet"
             raise JobError(
                 f"step {trainer.step + 1}: {error}; the step was not applied, {kept}.",
-                "Lower lr, or start from another seed.",
+                "Lower lr, or start from another seed." if trainer.step else at_once(loaded.model, spec.base),
             ) from None
         evidence.step(_line(taken, spec, time.monotonic() - started), [_said(one) for one in taken.rollouts])
         if spec.validate_every and taken.number % spec.validate_every == 0:

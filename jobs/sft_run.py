@@ -243,9 +243,10 @@ class Teacher:
         try:
             self._train(epoch)
         except sft.DivergedError as error:
+            kept = "The last checkpoint and the finished epochs' adapters are whole. Lower lr, or take another seed."
             raise JobError(
                 f"The training diverged in epoch {epoch}: {error}.",
-                "The last checkpoint and the finished epochs' adapters are whole. Lower lr, or take another seed.",
+                kept if self.course.done else model.at_once(self.course.model, self.spec.base),
             ) from None
 
     def _train(self, epoch: int) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 from vlmconsole.jobs.contract import Context
-from vlmconsole.jobs.launch import create_run
+from vlmconsole.jobs.launch import create_run, start_worker
 from vlmconsole.jobs.presets import load_preset, overlay
 
 from vlmconsole.runs.folder import RunFolder
@@ -62,3 +64,14 @@ def work(places: Places, run: RunFolder, earlier: RunFolder | None = None) -> di
 
 def weights(run: RunFolder, folder: str = "epoch-2") -> bytes:
     return run.file(f"{folder}/adapter_model.safetensors").read_bytes()
+
+
+def ended(run: RunFolder, seconds: float = 1500) -> int:
+    """Its exit code, worked by a real worker: patient on a busy machine, and nothing goes on when patience ends."""
+    worker = start_worker(run, variables={"OMP_NUM_THREADS": "1"})
+    try:
+        return worker.wait(seconds)
+    finally:
+        if worker.poll() is None:
+            os.killpg(worker.pid, signal.SIGKILL)
+            worker.wait(30)

@@ -6,6 +6,7 @@ loaded on their own and joined, which needs neither torchvision nor a network.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -62,9 +63,23 @@ def load(folder: Path, *, dtype: str = "float32", device: str = "cpu") -> Loaded
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    # What peft reads of every model, whoever uses it: nothing that a person could change.
+    warnings.filterwarnings("ignore", r"`is_gradient_checkpointing` is deprecated", FutureWarning)
     kind: Any = Qwen2_5_VLForConditionalGeneration
     model = kind.from_pretrained(folder, dtype=getattr(torch, dtype)).to(device)
     return Loaded(model.eval(), AutoTokenizer.from_pretrained(folder), image_processor(folder), folder)
+
+
+def at_once(model: Any, base: str) -> str:
+    """What to do when a training's very first step gives no number: no rate can be to blame for that."""
+    import torch
+
+    broken = next((name for name, value in model.named_parameters() if not bool(torch.isfinite(value).all())), "")
+    if broken:
+        whose = f"the base {base}" if base else "the bundled model"
+        broken = broken.removeprefix("base_model.model.").replace(".base_layer.", ".")  # an adapter's wrapping
+        return f"{broken} of {whose} holds NaN or infinity: take its weights from their source again."
+    return "No step came before it, so lr is not to blame. Try precision=float32, or another base."
 
 
 def parameters(model: Any) -> int:
