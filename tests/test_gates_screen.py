@@ -19,13 +19,14 @@ from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 from vlmconsole.screens.gates import GatesScreen
 from vlmconsole.screens.widgets.dialogs import Reader
-from vlmconsole.screens.widgets.gate_rows import interval_bar, run_label, short_answer
+from vlmconsole.screens.widgets.gate_rows import interval_bar, run_label
 from vlmconsole.screens.widgets.picture import PictureView
 from vlmconsole.screens.widgets.zoom import Zoom
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.gates.bind import freeze_for_lab, record
 from vlmconsole.gates.desk import AUDITS, Case, GateDesk, order
+from vlmconsole.gates.figures import short_answer
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.rules import load_plan
 from vlmconsole.gates.verdict import judge

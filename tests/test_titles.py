@@ -7,9 +7,11 @@ from typing import get_args
 
 import pytest
 
+from vlmconsole.gates.figures import short_answer
 from vlmconsole.gates.rules import LABELS, Metric
 from vlmconsole.measure.compare import COMPARED, FIGURES
-from vlmconsole.reports.parts import flat
+from vlmconsole.reports import svg
+from vlmconsole.reports.parts import answer, flat
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.titles import TITLES, in_unit, title
 
@@ -63,3 +65,19 @@ def test_nested_figures_are_said_in_words_and_what_a_person_named_is_left() -> N
     ]
     assert flat({"max_new_tokens": 64}, raw=True) == [("max_new_tokens", "64")]
     assert in_unit("planned_bytes", "not known") == "not known"
+
+
+def test_no_figure_beside_an_interval_is_cut_off_and_steps_are_whole() -> None:
+    tail = "−0.1250 (−0.2031 to −0.0469)"
+    drawn = svg.ranges("", [svg.Range("naming", -0.2, -0.1, -0.05, tail)], "")
+    (start,) = re.findall(r'<text x="([\d.]+)"[^>]*>−0.1250', drawn)
+    assert float(start) + len(tail) * 6.7 <= svg.WIDTH
+    assert svg.ticks(1, 3, 7, whole=True) == [1, 2, 3] and 1.5 in svg.ticks(1, 3, 7)
+    assert svg.ticks(0, 16, 7, whole=True) == [0, 5, 10, 15, 20] and 2.5 in svg.ticks(0, 16, 7)
+
+
+def test_a_counting_answer_is_said_in_words_and_one_out_of_the_format_as_it_was() -> None:
+    assert answer('{"red_circles": 3, "blue_squares": 2}') == "3 red, 2 blue"
+    for odd in ('{"red_circles": true, "blue_squares": 2}', '{"red_circles": 1, "red_circles": 2, "blue_squares": 3}'):
+        assert answer(odd) == odd and "/" not in short_answer(odd)
+    assert answer(None) == "no answer"

@@ -13,7 +13,7 @@ from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.screens.widgets.lines import LineView
 
 from vlmconsole.gates.desk import Case, Entry
-from vlmconsole.gates.figures import MARKS, figures
+from vlmconsole.gates.figures import MARKS, figures, short_answer
 from vlmconsole.gates.rules import LABELS, Gate
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.runs.plain import one_line
@@ -250,20 +250,3 @@ def case_header(width: int) -> Content:
     """What stands in the columns of `CaseRows`."""
     room = case_room(width)
     return Content(f"{'':10}{'truth':<{room}} {'before':<{room}} after").stylize("$faint")
-
-
-def short_answer(text: str | tuple[str, ...] | None) -> str:
-    """A counting answer as `3/2`, a list of human answers by its first, anything else as one line."""
-    import json
-
-    if text is None:
-        return "no answer"
-    if not isinstance(text, str):
-        return one_line(text[0] if text else "", 60)
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return one_line(text, 60)
-    if isinstance(value, dict) and set(value) == {"red_circles", "blue_squares"}:
-        return one_line(f"{value['red_circles']}/{value['blue_squares']}", 20)
-    return one_line(text, 60)

@@ -44,12 +44,12 @@ def claims(plan: Plan | None, verdict: str, passed: set[str]) -> Claims:
 
 
 def _by_group(names: set[str]) -> str:
-    """`dense: all correct, partial reward; hollow: …` of gates' names."""
+    """`dense: all correct · partial reward; hollow: …` of gates' names."""
     groups: dict[str, list[str]] = {}
     for name in sorted(names):
         group, _, measure = name.partition(": ")
         groups.setdefault(group, []).append(measure)
-    return "; ".join(f"{group}: {', '.join(measures)}" for group, measures in groups.items())
+    return "; ".join(f"{group}: {' · '.join(measures)}" for group, measures in groups.items())
 
 
 def _limits(plan: Plan) -> tuple[str, ...]:

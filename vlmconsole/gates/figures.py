@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from vlmconsole.gates.metrics import Measures
 from vlmconsole.gates.verdict import Judged
+from vlmconsole.runs.plain import one_line
 from vlmconsole.runs.titles import title
 from vlmconsole.runs.words import signed
+from vlmconsole.scoring.answer import CountAnswer, parse_counts
 
 MARKS = {"PASS": "✓", "FAIL": "✗", "CANNOT JUDGE": "?"}
 COLUMNS = ("before", "after", "measured", "margin", "interval")
@@ -56,3 +58,13 @@ def group_figures(found: Measures, confidence: float) -> list[tuple[str, str]]:
         (title("mcnemar_p"), f"{flips.p:.3g} (exact)"),
     ]
     return [*rows, ("changed, losses first", ", ".join(found.changed) or "none")]
+
+
+def short_answer(text: str | tuple[str, ...] | None) -> str:
+    """A counting answer in the format as `3/2`, a list of human answers by its first, anything else as one line."""
+    if text is None:
+        return "no answer"
+    if not isinstance(text, str):
+        return one_line(text[0] if text else "", 60)
+    found = parse_counts(text)
+    return f"{found.red_circles}/{found.blue_squares}" if isinstance(found, CountAnswer) else one_line(text, 60)

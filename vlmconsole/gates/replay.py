@@ -6,6 +6,7 @@ A check that a later call of the final adapter is the call that was evaluated. I
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -183,7 +184,9 @@ def _model(run: RunFolder, places: Places, side: Side) -> tuple[Loaded, int]:
     if named:
         adapter = adapters.find_adapter(places, named)
         _same("adapter", adapter.sha256, who.get("adapter_sha256"))
-        adapters.load_peft(loaded, adapter.path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of the libraries among themselves
+            adapters.load_peft(loaded, adapter.path)
     return loaded, int(conditions.get("max_tokens") or spec.get("max_new_tokens") or 64)
 
 

@@ -15,7 +15,20 @@ from vlmconsole.gates.samples import Sample, Side, read_side
 from vlmconsole.gates.trained import Freezing, freezing_of
 from vlmconsole.gates.verdict import Judged, Verdict, judge
 from vlmconsole.reports import svg
-from vlmconsole.reports.parts import Column, Facts, Part, Pictures, Plot, Prose, Section, Table, figure, flat, percent
+from vlmconsole.reports.parts import (
+    Column,
+    Facts,
+    Part,
+    Pictures,
+    Plot,
+    Prose,
+    Section,
+    Table,
+    answer,
+    figure,
+    flat,
+    percent,
+)
 from vlmconsole.reports.parts import Picture as Shown
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
@@ -28,6 +41,7 @@ MOST_WRONG = 4  # wrong answers of one group that come with their pictures
 MOST_PICTURES = 32
 PICTURE_BYTES = 512 * 1024
 SHOWN_AS = ("image/png", "image/jpeg", "image/webp")
+AS_COUNTS = "Counts in the format are said in words; every answer as it was given is in the raw files."
 MOST_CHANGED = 60  # answers that are set side by side
 
 
@@ -119,7 +133,7 @@ def _measures(measures: dict[str, Measures]) -> list[Part]:
         interval = found.interval
         rows.append(
             [name, str(found.n), percent(float(found.all_correct[0])), percent(float(found.all_correct[1])),
-             figure(float(found.partial[0]), 4), figure(float(found.partial[1]), 4),
+             f"{float(found.partial[0]):.4f}", f"{float(found.partial[1]):.4f}",
              str(found.flips.wins), str(found.flips.losses), figure(found.flips.p)]
         )  # fmt: skip
         lines.append(_range(name, interval.low, interval.difference, interval.high))
@@ -149,7 +163,7 @@ def _groups(before: Side, after: Side) -> list[Part]:
         partial = [[s[side].partial for s in some] for side in (0, 1)]
         rows.append(
             [group, str(n), *(percent(sum(s[side].all_correct for s in some) / n) for side in (0, 1)),
-             *(figure(sum(values) / n, 4) for values in partial)]
+             *(f"{sum(values) / n:.4f}" for values in partial)]
         )  # fmt: skip
         if n > 1:
             interval = paired_interval(*partial)
@@ -197,13 +211,13 @@ def _changed(before: Side, after: Side) -> list[Part]:
     columns = [Column(head, False) for head in ("picture", "group", "truth", "before", "after")]
     columns += [Column("reward before"), Column("after")]
     rows = [
-        [one.id, one.group, str(one.truth), one.answer or "no answer", other.answer or "no answer",
+        [one.id, one.group, answer(one.truth), answer(one.answer), answer(other.answer),
          figure(one.reward), figure(other.reward)]
         for one, other in moved[:MOST_CHANGED]
     ]  # fmt: skip
     marks = ["bad" if other.partial < one.partial else "" for one, other in moved[:MOST_CHANGED]]
     worse = sum(other.partial < one.partial for one, other in moved)
-    note = f"{worse} worse, {len(moved) - worse} better, worse ones first."
+    note = f"{worse} worse, {len(moved) - worse} better, worse ones first. {AS_COUNTS}"
     if len(moved) > MOST_CHANGED:
         note += f" {len(moved) - MOST_CHANGED} more in before.jsonl and after.jsonl."
     return [Table("", columns, rows, marks, note)]
@@ -230,10 +244,10 @@ def _wrong(run: RunFolder, places: Places, before: Side, after: Side) -> list[Se
             if picture.mime not in SHOWN_AS or len(picture.data) > PICTURE_BYTES:
                 continue
             first = before.samples.get(sample.id)
-            said = f"{sample.group}, {sample.id}\ntruth {sample.truth}"
+            said = f"{sample.group}, {sample.id}\ntruth {answer(sample.truth)}"
             if first is not None and last is after:
-                said += f"\nbefore {first.answer or 'no answer'}"
-            said += f"\n{'after' if last is after else 'answer'} {sample.answer or 'no answer'}"
+                said += f"\nbefore {answer(first.answer)}"
+            said += f"\n{'after' if last is after else 'answer'} {answer(sample.answer)}"
             url = f"data:{picture.mime};base64,{base64.b64encode(picture.data).decode()}"
             found.append(Shown(url, inert(said)))
     if not found and not missing:

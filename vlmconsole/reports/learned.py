@@ -20,6 +20,7 @@ from vlmconsole.reports.parts import (
     Prose,
     Section,
     Table,
+    answer,
     figure,
     flat,
     percent,
@@ -78,8 +79,9 @@ def _curves(run: RunFolder) -> list[Part]:
 
 
 def _curve_title(key: str) -> str:
-    """A column of training.jsonl; its seconds are those of one step."""
-    return "seconds a step" if key == "seconds" else titles.title(key)
+    """A column of training.jsonl, where shares are those of one step's answers."""
+    of_step = {"seconds": "seconds a step", "valid": "valid answers, share", "entropy": "entropy, nats"}
+    return of_step.get(key) or titles.title(key) + (", share" if key in ("all_correct", "zero_advantage") else "")
 
 
 def told_curves(run: RunFolder) -> tuple[Curve, ...]:
@@ -152,8 +154,14 @@ def _rollouts(run: RunFolder) -> list[Part]:
     columns = [Column("step"), Column("question", False), Column("truth", False), Column("answer", False)]
     columns += [Column("reward"), Column("advantage")]
     rows = [
-        [shown(row.get(key)) for key in ("step", "uid", "truth", "answer")]
-        + [figure(row.get("reward")), figure(row.get("advantage"))]
+        [
+            shown(row.get("step")),
+            shown(row.get("uid")),
+            answer(row.get("truth")),
+            answer(row.get("answer")),
+            figure(row.get("reward")),
+            figure(row.get("advantage")),
+        ]
         for some in chosen
         for row in some[:16]
     ]
@@ -162,8 +170,8 @@ def _rollouts(run: RunFolder) -> list[Part]:
     for some in chosen:
         source = _picture(run, some[0])
         if source:
-            said = f"step {shown(some[0].get('step'))}, truth {shown(some[0].get('truth'))}; " + "; ".join(
-                f"{shown(row.get('answer'))} → {figure(row.get('reward'))}" for row in some[:4]
+            said = f"step {shown(some[0].get('step'))}, truth {answer(some[0].get('truth'))}; " + "; ".join(
+                f"{answer(row.get('answer'))} → {figure(row.get('reward'))}" for row in some[:4]
             )
             pictures.append(Picture(source, said))
     return [*made, Pictures("Their pictures", pictures[:MOST_PICTURES])] if pictures else made

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from vlmconsole.runs.pace import number
 from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.titles import NAMED, in_unit, title
+from vlmconsole.scoring.answer import CountAnswer, parse_counts
 
 UNKNOWN = "–"
 LONGEST = 600  # characters of one value; the raw file holds the rest
@@ -25,7 +26,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """``marks`` names a row's kind: "" or "bad" (set aside, failing), in words too somewhere in the row."""
+    """``marks`` names a row's kind: "" or "bad" (set aside, failing), in words too somewhere in the row.
+
+    ``narrow``: one of several with the same columns, which then stand below one another.
+    """
 
     form: ClassVar[str] = "table"
     title: str
@@ -33,6 +37,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     marks: Sequence[str] = ()
     note: str = ""
+    narrow: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,14 @@ def percent(value: object) -> str:
     """A share from 0 to 1 in per cent, without the sign."""
     found = number(value)
     return UNKNOWN if found is None else f"{100 * found:.1f}"
+
+
+def answer(text: object) -> str:
+    """A counting answer in the format as `3 red, 2 blue`; every other answer as it is, whole."""
+    found = parse_counts(text)
+    if isinstance(found, CountAnswer):
+        return f"{found.red_circles} red, {found.blue_squares} blue"
+    return "no answer" if text is None else shown(text)
 
 
 def shown(value: object) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH = 760.0
+CHARACTER = 6.9  # px of one, at most, in the size that names and tails are set in
+COUNTED = frozenset({"step", "epoch"})  # axes on which there is nothing between whole numbers
 LEFT, RIGHT, TOP, BOTTOM = 64.0, 20.0, 16.0, 44.0
 
 
@@ -64,13 +66,15 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Round values that cover low…high; equal ends are widened."""
+def ticks(low: float, high: float, wanted: int = 5, *, whole: bool = False) -> list[float]:
+    """Round values that cover low…high; equal ends are widened. ``whole``: whole numbers, such as steps are."""
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
         high = low + (abs(low) if abs(low) > 1e-9 else 1.0)
     rough = (high - low) / wanted
     power = 10.0 ** math.floor(math.log10(rough))
     step = next((power * m for m in (1, 2, 2.5, 5) if power * m >= rough), power * 10)
+    if whole and step != int(step):
+        step = 1.0 if step < 1 else 5.0
     first, last = math.floor(low / step), math.ceil(high / step)
     return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
 
@@ -79,7 +83,8 @@ class _Axes:
     """A frame with grid lines; maps data to the drawing."""
 
     def __init__(self, xs: Sequence[float], ys: Sequence[float], x_label: str, y_label: str, height: float) -> None:
-        self.x_ticks, self.y_ticks = ticks(min(xs), max(xs), 7), ticks(min(ys), max(ys))
+        self.x_ticks = ticks(min(xs), max(xs), 7, whole=x_label in COUNTED)
+        self.y_ticks = ticks(min(ys), max(ys))
         self.height = height
         self.made: list[str] = []
         bottom = height - BOTTOM
@@ -191,11 +196,13 @@ def spans(title: str, lines: Sequence[Span], x_label: str, names: float = 110.0)
 
 def ranges(title: str, rows: Sequence[Range], x_label: str, zero: float = 0.0) -> str:
     """Intervals about a line at ``zero``."""
-    row, top, names = 24.0, 8.0, 190.0
+    row, top = 24.0, 8.0
+    names = CHARACTER * max((len(one.name) for one in rows), default=0) + 24
+    tails = CHARACTER * max((len(one.tail) for one in rows), default=0) + 20
     height = top + row * len(rows) + 42
     values = [zero, *(v for one in rows for v in (one.low, one.high))]
     marks = ticks(min(values), max(values), 6)
-    room, bottom = WIDTH - names - 190, height - 40
+    room, bottom = max(160.0, WIDTH - names - tails), height - 40
 
     def x(value: float) -> float:
         return names + (value - marks[0]) / (marks[-1] - marks[0]) * room
