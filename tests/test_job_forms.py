@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from vlmconsole.queue.forms import FormField
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
+from vlmconsole.runs.pace import Progress
 from vlmconsole.runs.places import Places
 
 FLOW = """
@@ -169,6 +171,9 @@ def test_what_is_lost_is_said_before_a_cancel(desk: Desk, places: Places) -> Non
     store.running(one, 1, "1")
     job = store.get(one)
     assert "It has run for 1:30" in losses(Row(job, ""), (), (job.started or 0) + 90)
+    flow = replace(job, kind="flow", state="running")
+    said = losses(Row(flow, "", Progress(0.0, 4, 29, "steps", "", None)), (), 0.0)
+    assert said.startswith("4 of its 29 steps are over and stay.") and "the steps that were not done" in said
 
 
 def test_notices_are_of_jobs_that_ended_since(desk: Desk, places: Places) -> None:

@@ -139,7 +139,7 @@ def _head(row: Row, told: Told, now: float) -> Content:
         if told.left_s is not None:  # a sweep counts its servers' starts in
             left = told.left_s - (now - told.left_at)
         pieces.append((f" · {duration(left)} left" if left is not None and left >= SHOWN else "", "$muted"))
-        pieces.append((f" · on {devices(job)}", "$muted"))
+        pieces.append((f" · on {devices(job)}" if job.kind != "flow" else "", "$muted"))
         server = f" · guest of server {one_line(job.server, 40)}" if job.server else ""
         pieces.append((server or (f" · serves {one_line(job.serves, 40)}" if job.serves else ""), "$muted"))
     elif job.ended:

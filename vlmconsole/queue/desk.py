@@ -302,6 +302,13 @@ def losses(row: Row, waiters: Sequence[int], now: float) -> str:
     said = []
     if job.state == "queued":
         said.append("It has not begun, so nothing is lost; a retry queues it again.")
+    elif job.kind == "flow":
+        over = row.progress
+        made = f"{over.done:g} of its {over.total:g} steps are over and stay. " if over and over.total else ""
+        said.append(
+            f"{made}What is at work is asked to stop and save what it has, and killed after its grace; what waits is"
+            " taken back. A retry goes on with the steps that were not done."
+        )
     else:
         ran = f" for {duration(now - job.started)}" if job.started else ""
         share = row.progress.share if row.progress else None
