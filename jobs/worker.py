@@ -145,13 +145,17 @@ def _make_room(run: RunFolder) -> None:
 def _trace(run: RunFolder) -> None:
     """The trace of the present exception into the log, where even on a full disk there is room for it now."""
     _make_room(run)
-    _say(traceback.format_exc())
+    _say(run, traceback.format_exc())
 
 
-def _say(text: str) -> None:
-    """A line into the log; that it cannot be written must not hide how the job ended."""
+def _say(run: RunFolder, text: str) -> None:
+    """A line of its own into the log; that it cannot be written must not hide how the job ended."""
     with contextlib.suppress(OSError):
-        print(text, flush=True)
+        sys.stdout.flush()
+        with run.log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 1))
+            cut = log.read(1) not in (b"", b"\n")
+        print(f"\n{text}" if cut else text, flush=True)  # a progress bar leaves its line open
         sys.stderr.flush()
 
 
@@ -168,7 +172,7 @@ def _end(run: RunFolder, outcome: Outcome) -> int:
     state, reason = outcome.state, outcome.reason
     left = processes.family(os.getpid(), run.path)
     if left:
-        _say(f"ending {len(left)} processes that the job left behind")
+        _say(run, f"ending {len(left)} processes that the job left behind")
         processes.kill_family(os.getpid(), run.path)
     if outcome.summary is not None:
         try:
@@ -176,14 +180,14 @@ def _end(run: RunFolder, outcome: Outcome) -> int:
         except OSError as error:
             state, reason = "failed", _os_reason(error, run)
     if reason:
-        _say(f"{state}: {reason}")
+        _say(run, f"{state}: {reason}")
     with contextlib.suppress(OSError):  # state.json below says the same and matters more
         run.events.emit("state", state=state, reason=reason)
     try:
         books.close(run, state, reason)
     except OSError as error:
         # Unsealed, and perhaps without its last state: whoever watches sees the dead pid and says lost.
-        _say(f"could not finish the books of this run: {_os_reason(error, run)}")
+        _say(run, f"could not finish the books of this run: {_os_reason(error, run)}")
         return FAILED
     return {"done": DONE, "cancelled": STOPPED}.get(state, FAILED)
 

@@ -11,16 +11,28 @@ import pytest
 from hostile import HOSTILE
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_queue import lab, run_all
 from vlmconsole.screens.widgets.figures import sparkline
 
 from vlmconsole.runs import logfile
-from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.folder import RunFolder, list_runs
 from vlmconsole.runs.pace import Pace
 from vlmconsole.runs.story import POINTS, RunStory
 
 
 def run_folder(folder: Path) -> RunFolder:
     return RunFolder.create(folder, kind="story", preset="story", spec={}, title="", home=folder)
+
+
+def test_how_a_job_ended_has_a_line_of_its_own_behind_an_open_progress_bar(tmp_path: Path) -> None:
+    places = lab(tmp_path / "lab")
+    run_all(places, ["steps=2", "mode=fails"])
+    (run,) = list_runs(places.runs)
+    lines = run.log.read_bytes().splitlines()
+    assert (
+        lines[-1] == b"failed: the picture scene-0042.png is gone: put it back and retry"
+        and b"development" in lines[-2]
+    )
 
 
 @settings(max_examples=60, deadline=None)
