@@ -11,7 +11,8 @@ from vlmconsole.gates.figures import short_answer
 from vlmconsole.gates.rules import LABELS, Metric
 from vlmconsole.measure.compare import COMPARED, FIGURES
 from vlmconsole.reports import svg
-from vlmconsole.reports.parts import answer, flat
+from vlmconsole.reports.learned import listed
+from vlmconsole.reports.parts import Table, answer, flat
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.titles import TITLES, in_unit, title
 
@@ -81,3 +82,16 @@ def test_a_counting_answer_is_said_in_words_and_one_out_of_the_format_as_it_was(
     for odd in ('{"red_circles": true, "blue_squares": 2}', '{"red_circles": 1, "red_circles": 2, "blue_squares": 3}'):
         assert answer(odd) == odd and "/" not in short_answer(odd)
     assert answer(None) == "no answer"
+
+
+def test_what_all_tensor_names_begin_with_is_said_once() -> None:
+    names = [f"base_model.model.layers.{n}.q_proj.weight" for n in (0, 1)]
+    (table,) = listed("Tensors", [{"name": name, "change_l2": 0.5} for name in names], "weights.json", 60)
+    assert isinstance(table, Table)
+    assert [row[0] for row in table.rows] == ["0.q_proj.weight", "1.q_proj.weight"]
+    assert (
+        table.note == "Every name begins with base_model.model.layers."
+        and table.columns[1].name == "norm of the change"
+    )
+    (alone,) = listed("Tensors", [{"name": "lm_head.weight"}, {"name": "norm.weight"}], "weights.json", 60)
+    assert isinstance(alone, Table) and alone.rows[0][0] == "lm_head.weight" and not alone.note

@@ -38,6 +38,7 @@ MOST_CURVES = 24
 MOST_PICTURES = 24
 MOST_TENSORS = 60
 MOST_SAMPLES = 100
+LONG_NAME = 16  # characters that all names begin with, from which on they are said once
 PICTURE_BYTES = 512 * 1024  # of one picture taken into the page
 DEV = re.compile(r"dev-epoch(\d+)\.jsonl")
 
@@ -227,7 +228,24 @@ def listed(title: str, rows: Sequence[dict[str, Any]], file: str, most: int) -> 
     ]
     lines = [[_cell(name, row.get(name)) for name in names] for row in rows[:most]]
     note = f"{len(rows) - most} more in {file}." if len(rows) > most else ""
+    if "name" in names and len(lines) > 1:
+        at = names.index("name")
+        shared = _shared([line[at] for line in lines])
+        if len(shared) > LONG_NAME:
+            for line in lines:
+                line[at] = line[at].removeprefix(f"{shared}.")
+            note = f"Every name begins with {shared}. {note}".strip()
     return [Table(title, columns, lines, note=note)]
+
+
+def _shared(names: Sequence[str]) -> str:
+    """The dotted parts that all names begin with."""
+    parts: list[str] = []
+    for some in zip(*(name.split(".")[:-1] for name in names), strict=False):
+        if len(set(some)) > 1:
+            break
+        parts.append(some[0])
+    return ".".join(parts)
 
 
 def _cell(name: str, value: object) -> str:

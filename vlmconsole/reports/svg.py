@@ -67,9 +67,9 @@ def short(value: float) -> str:
 
 
 def ticks(low: float, high: float, wanted: int = 5, *, whole: bool = False) -> list[float]:
-    """Round values that cover low…high; equal ends are widened. ``whole``: whole numbers, such as steps are."""
+    """Round values that cover low…high; equal ends are widened towards zero. ``whole``: none between whole numbers."""
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
-        high = low + (abs(low) if abs(low) > 1e-9 else 1.0)
+        low, high = (min(0.0, low), max(0.0, high)) if abs(low) > 1e-9 else (low, low + 1.0)
     rough = (high - low) / wanted
     power = 10.0 ** math.floor(math.log10(rough))
     step = next((power * m for m in (1, 2, 2.5, 5) if power * m >= rough), power * 10)

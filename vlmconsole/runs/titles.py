@@ -1,7 +1,7 @@
 """What a figure of a file is called for people, with its unit: one table for screens, commands and reports.
 
 Names that a person types (settings after ``--set``, flags of a server) stay as they are typed, and so do names of
-data sets, groups and tensors.
+datasets, groups and tensors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TITLES = {
     "base_sha256": "base weights, SHA-256",
     "adapter_sha256": "adapter, SHA-256",
     "parent_sha256": "adapter it starts from, SHA-256",
-    "dataset_sha256": "data set, SHA-256",
+    "dataset_sha256": "dataset, SHA-256",
     "picture_sha256": "picture, SHA-256",
     "image": "picture size",
     "input_tokens": "input length, tokens",
@@ -94,6 +94,7 @@ TITLES = {
     "length_mean": "mean answer length, tokens",
     "final_loss": "last loss",
     "dev": "development",
+    "uids": "its pictures",
     "dev_n": "development pictures",
     "dev_label": "development, label",
     "max_norm": "gradient clipped at norm",
