@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from vlmconsole.screens.attach import open_outside
-from vlmconsole.screens.chat_adapter import ChatAdapter
+from vlmconsole.screens.chat_recent import ChatRecent
 
 from vlmconsole.runs.folder import write_atomic
 from vlmconsole.runs.words import many
 
 
-class ChatScreen(ChatAdapter):
+class ChatScreen(ChatRecent):
     """Key actions on messages and conversations; see keys.py for the keys."""
 
     def __init__(self) -> None:

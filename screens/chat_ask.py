@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual import work
-from vlmconsole.screens.chat_pictures import COMMANDS, ChatPictures
+from vlmconsole.screens.chat_pictures import ChatPictures
+from vlmconsole.screens.keys import TYPED
 from vlmconsole.screens.link import ServerLink
 from vlmconsole.screens.widgets.composer import FAULT, LENGTH, Composer
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from vlmconsole.engines.sight import Budget
     from vlmconsole.vision.images import Picture
 
+COMMANDS = ", ".join(f"{word} {more}".strip() for word, more, _ in TYPED)
+AFRESH = "begin a new conversation"  # how the advice ends where the question alone would fit
 _SLASH = re.compile(r"/[a-z]+(?=\s|$)")
 #: The budget is counted this long (seconds) after the last key.
 BUDGET_PAUSE = 0.25
@@ -59,7 +62,7 @@ class ChatAsk(ChatPictures):
         self.cost = await self._count(self.composer.question.text, self.pending)
         self._say_budget()
 
-    def _say_budget(self, also: str = "") -> None:
+    def _say_budget(self) -> None:
         cost = self.cost
         if cost is None or not (self.composer.question.text.strip() or self.pending):
             self.composer.budget("")
@@ -68,12 +71,25 @@ class ChatAsk(ChatPictures):
         about = "" if cost.text_exact else "about "
         taken = f"{about}{(cost.visual or 0) + cost.text} + {cost.answer}"
         of = f" of {cost.context}" if cost.context else ""
-        self.composer.budget(f"context {taken}{of}", "$muted" if cost.fits else "$warning")
+        self.composer.budget(f"context {taken}{of}{self._turns_said()}", "$muted" if cost.fits else "$warning")
         if not cost.fits:
             offer = ". Ctrl+T shrinks it" if cost.shrink_to is not None and self.pending else ""
+            if cost.advice.endswith(AFRESH) and len(self._kept_before()) > 2:
+                offer = f", or /recent sends its newest turns alone{offer}"
+            # Said by every count of it, however late: Enter stands for "all the same" from then on.
+            again = not cost.certain and self._warned and self._warned == self.composer.question.text.strip()
+            also = ". Enter once more sends it all the same" if again else ""
             self.composer.notice(one_line(cost.advice, 300) + offer + also, "$warning", about=LENGTH)
 
-    async def _count(self, text: str, pictures: list[Picture]) -> Budget | None:
+    def _turns_said(self) -> str:
+        """Which part of the conversation goes along, where it is not all of it."""
+        if not self.since:
+            return ""
+        asked = [message.id for message in self._kept_before() if message.role == "user"]
+        return f" · last {sum(one >= self.since for one in asked)} of {len(asked)} questions"
+
+    async def _count(self, text: str, pictures: list[Picture], since: int | None = None) -> Budget | None:
+        """The budget of a question with what stands before it, from message `since` on (None: as it is set)."""
         from vlmconsole.chats.history import turns
         from vlmconsole.engines.messages import Message
 
@@ -81,7 +97,7 @@ class ChatAsk(ChatPictures):
         if link is None:
             return None
         messages = [Message("system", self.system)] if self.system else []
-        for item in turns(self._kept_before(), link.profile.name):
+        for item in turns(self._kept_before(), link.profile.name, self.since if since is None else since):
             messages.append(Message(item.role, item.text, tuple(picture.outline() for picture in item.pictures)))
         messages.append(Message("user", text, tuple(pictures)))
         try:
@@ -126,7 +142,7 @@ class ChatAsk(ChatPictures):
         cost = await self._count(text, self.pending)
         if cost is not None and not cost.fits and (cost.certain or self._warned != text):
             self.cost, self._warned = cost, text
-            self._say_budget("" if cost.certain else ". Enter once more sends it all the same")
+            self._say_budget()
             return
         pictures, self.pending, self._warned, self._offered = self.pending, [], "", ""
         self.composer.question.gone(typed)
@@ -267,6 +283,11 @@ class ChatAsk(ChatPictures):
     @property
     def temperature(self) -> float:
         return float(self.sampling.get("temperature", self.console.lab.settings.temperature))
+
+    @property
+    def since(self) -> int:
+        """The id of the first message that is sent; 0: all of them."""
+        return int(self.sampling.get("since", 0))
 
     @property
     def adapter(self) -> str:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from vlmconsole.vision.paths import Pasted
 
 IMAGE, PASTE = "/image", "/paste"
-COMMANDS = f"{IMAGE} PATH or URL, {PASTE} and /adapter NAME"
 
 
 class ChatPictures(ChatDesk):

@@ -198,6 +198,14 @@ KEYS: tuple[Key, ...] = (
     Key("ctrl+p", "app.command_palette", "palette", "Everything by name", "Ctrl+P", "anywhere", True),
 )
 
+#: What may be typed in place of a question, with what may follow it, and what it does.
+TYPED: tuple[tuple[str, str, str], ...] = (
+    ("/image", "PATH or URL", "Attach a picture; --private after it allows an address of this network"),
+    ("/paste", "", "Attach the picture in this desktop's clipboard"),
+    ("/adapter", "NAME", "Choose the adapter (LoRA) that answers; none for the base alone"),
+    ("/recent", "N or all", "Send only the newest turns: as many as fit, the last N, or all again"),
+)
+
 
 def bindings(place: Iterable[Place], screen: str) -> list[BindingType]:
     """Textual bindings of one screen (and of all screens) for the given places."""

@@ -58,6 +58,7 @@ class Turn:
         # What another server answered to the same question is not part of what this one is asked.
         asked = max((index for index, item in enumerate(before) if item.role == "user"), default=-1)
         self._before = before[: asked + 1]
+        self._left_out = 0  # questions before this one that were not sent, as the person chose
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._asking: asyncio.Task[Answer] | None = None
@@ -115,7 +116,9 @@ class Turn:
         from vlmconsole.engines.messages import Message
 
         made = [Message("system", self._chat.system)] if self._chat.system.strip() else []
-        for item in turns(self._before, self._link.profile.name):
+        since = int(self._chat.sampling.get("since", 0))
+        self._left_out = sum(item.role == "user" and item.id < since for item in self._before)
+        for item in turns(self._before, self._link.profile.name, since):
             made.append(Message(item.role, item.text, tuple(picture.load() for picture in item.pictures)))
         return made
 
@@ -153,6 +156,8 @@ class Turn:
         facts["settings"] = self._link.settings
         facts["request"] = answer.request
         facts["usage_raw"] = answer.result.usage.raw
+        if self._left_out:
+            facts["questions_left_out"] = self._left_out
         result = answer.result
         state = _STATES[result.ended]
         if state == "stopped" and not self._stopped:

@@ -11,7 +11,7 @@ from chat_server import Say, chat_server, profile_file
 from PIL import Image
 from test_chat_screen import answered, ask, console, picture, until
 from textual.widgets import Input
-from vlmconsole.screens.chat_pictures import COMMANDS
+from vlmconsole.screens.chat_ask import COMMANDS
 from vlmconsole.screens.keys import KEYS
 from vlmconsole.screens.widgets.composer import Question
 from vlmconsole.screens.widgets.message import MessageView

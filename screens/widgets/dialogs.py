@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
-from vlmconsole.screens.keys import KEYS
+from vlmconsole.screens.keys import KEYS, TYPED
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.prose import Prose
@@ -206,11 +206,14 @@ class KeyHelp(ModalScreen[None]):
             if place == "anywhere":
                 lines += [_key(f"F{number} or {number}", f"{name} screen") for number, name in self._tabs]
             lines += [_key(k.shown, k.help) for k in KEYS if k.place == place and k.screen in ("", self._screen)]
+            if place == "composer":
+                lines += [Content(""), Content("Typed in place of a question").stylize("$accent")]
+                lines += [_key(f"{word} {more}".strip(), said, 22) for word, more, said in TYPED]
         return Content("\n").join(lines[1:])
 
     def action_cancel(self) -> None:
         self.dismiss(None)
 
 
-def _key(shown: str, said: str) -> Content:
-    return Content.assemble((f"  {shown:<10}", "bold"), (said, "$muted"))
+def _key(shown: str, said: str, width: int = 10) -> Content:
+    return Content.assemble((f"  {shown:<{width}}", "bold"), (said, "$muted"))

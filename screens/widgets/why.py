@@ -63,6 +63,8 @@ def token_rows(answer: Answer) -> list[Row | Rule]:
     rows.append(
         Row("tokens out", "unknown" if out is None else f"{out}, from usage", "" if out is not None else "$muted")
     )
+    if answer.get("questions_left_out"):
+        rows.append(Row("not sent", f"{many(answer['questions_left_out'], 'earlier question')}", "$warning"))
     rows.append(Row("finish", str(answer.get("finish_reason") or "not reported")))
     # An absent number is not a zero: the server did not say.
     rows.append(

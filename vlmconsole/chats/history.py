@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from vlmconsole.chats.records import StoredMessage
 
 
-def turns(messages: Sequence[StoredMessage], server: str = "") -> list[StoredMessage]:
+def turns(messages: Sequence[StoredMessage], server: str = "", since: int = 0) -> list[StoredMessage]:
     """Messages in order as question, answer, question, …; what gave nothing is left out.
 
     A question without any answer text is dropped unless it is the last message (it is being asked now). Where several
     servers answered one question, `server`'s own answer is taken, else the first. Partial answers count: the person
-    saw them.
+    saw them. `since`: the id of the first message that goes at all.
     """
+    messages = [message for message in messages if message.id >= since]
     kept: list[StoredMessage] = []
     index = 0
     while index < len(messages):

@@ -1,0 +1,71 @@
+"""A conversation that has outgrown its server's context goes on with its newest turns, and every answer says so."""
+
+from __future__ import annotations
+
+from vlmconsole.screens.chat_adapter import ChatAdapter
+
+from vlmconsole.chats.records import StoredMessage
+from vlmconsole.runs.plain import one_line
+from vlmconsole.runs.words import many
+
+COMMAND = "/recent"
+ALL = "all"
+#: Of the context, what is left free for the next question, so that not each one has to ask again.
+SPARE = 0.25
+
+
+class ChatRecent(ChatAdapter):
+    """Keeps with the conversation from which question on it is sent. Nothing is left out unasked, nothing deleted."""
+
+    async def command(self, text: str) -> bool:
+        """`/recent` for what fits, `/recent N` for the last N questions, `/recent all` for everything again."""
+        word, _, rest = text.partition(" ")
+        if word != COMMAND:
+            return await super().command(text)
+        self.composer.question.gone(text)
+        await self._keep_recent(rest.strip())
+        return True
+
+    async def _keep_recent(self, words: str) -> None:
+        asked = [message for message in self._kept_before() if message.role == "user"]
+        if self.chat is None or not asked:
+            self.composer.notice("nothing stands before the next question yet", "$warning")
+            return
+        if words == ALL:
+            kept: int | None = len(asked)
+        elif words.isdecimal() and len(words) < 7:
+            kept = min(int(words), len(asked))
+        elif words:
+            self.composer.notice(f"{COMMAND}, {COMMAND} N or {COMMAND} {ALL}, not {one_line(words, 40)}", "$warning")
+            return
+        else:
+            self.composer.notice("counting what fits…")
+            kept = await self._most_that_fit(asked)
+        if kept is None:
+            self.composer.notice(f"how much fits is not known; {COMMAND} N sends the last N questions", "$warning")
+            return
+        sampling = {key: value for key, value in self.sampling.items() if key != "since"}
+        if kept < len(asked):
+            sampling["since"] = asked[-kept].id if kept else asked[-1].id + 1
+        self.store.set_chat(self.chat.id, sampling=sampling)
+        self.chat = self.store.chat(self.chat.id)
+        self.show_budget()
+        every = kept == len(asked)
+        last = (
+            f"the last {kept} of {many(len(asked), 'question')}, with their answers," if kept else "nothing before it"
+        )
+        said = "the whole conversation" if every else last
+        again = "" if every else f"; {COMMAND} {ALL} sends everything again"
+        self.composer.notice(f"{said} goes with the next question{again}")
+
+    async def _most_that_fit(self, asked: list[StoredMessage]) -> int | None:
+        """How many of the last questions leave room for another; None where the context is not known."""
+        low, high = 0, len(asked) + 1  # low fits, high does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            cost = await self._count("", self.pending, since=asked[-middle].id)
+            if cost is None or cost.context is None:
+                return None
+            fits = (cost.visual or 0) + cost.text + cost.answer <= (1 - SPARE) * cost.context
+            low, high = (middle, high) if fits else (low, middle)
+        return low

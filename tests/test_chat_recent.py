@@ -1,0 +1,103 @@
+"""A conversation longer than its server's context: what is sent of it is chosen, seen and kept with the answer."""
+
+from pathlib import Path
+from typing import Any
+
+from chat_server import chat_server, profile_file
+from test_chat_screen import answered, ask, console, picture, until
+from textual.widgets import Static
+
+from vlmconsole.chats.history import turns
+from vlmconsole.chats.store import ChatStore
+from vlmconsole.vision.images import open_picture
+
+
+def long_chat(home: Path, questions: int) -> None:
+    store = ChatStore(home / "chats.sqlite", home / "pictures")
+    chat = store.new_chat(title="long")
+    for number in range(questions):
+        seen = [open_picture(picture(home).read_bytes(), name="a.png")] if number == 0 else []
+        store.add(chat.id, "user", f"question {number} " + "word " * 60, pictures=seen)
+        store.add(chat.id, "assistant", f"answer {number}")
+    store.close()
+
+
+def notice(screen: Any) -> str:
+    return str(screen.query_one("#notice").render())
+
+
+def budget(screen: Any) -> str:
+    return str(screen.query_one("#budget").render())
+
+
+def why(screen: Any) -> str:
+    return "\n".join(line.plain for line in screen.query_one("#why-rows", Static).visual.lines(60))
+
+
+def said(request: dict[str, Any]) -> list[str]:
+    texts = []
+    for message in request["messages"]:
+        content = message["content"]
+        texts.append(content if isinstance(content, str) else " ".join(part.get("text", "") for part in content))
+    return [text.split(" word")[0] for text in texts]
+
+
+async def test_the_newest_turns_go_on_where_all_would_not_fit(tmp_path: Path) -> None:
+    long_chat(tmp_path, 200)
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port, context=4096)
+        async with console(tmp_path) as (pilot, screen):
+            await until(lambda: len(screen.transcript.messages) == 400)
+            await ask(pilot, screen, "And now?")
+            await until(lambda: "/recent sends its newest turns alone" in notice(screen))
+            assert server.requests == []
+            screen.composer.question.clear()
+            await ask(pilot, screen, "/recent")
+            await until(lambda: "goes with the next question; /recent all" in notice(screen), seconds=20.0)
+            await ask(pilot, screen, "And now?")
+            await until(lambda: server.requests != [] and answered(screen), seconds=20.0)
+            sent = said(server.requests[0])
+            assert sent[-1] == "And now?" and sent[-2] == "answer 199" and sent[0].startswith("question ")
+            kept = (len(sent) - 1) // 2
+            assert 5 < kept < 60, "as many as leave a quarter of the context free"
+            evidence = screen.answers()[-1].answer
+            assert evidence is not None and evidence["questions_left_out"] == 200 - kept
+            await until(lambda: f"{200 - kept} earlier questions" in why(screen))
+            # It stays so after a restart, and everything can go again.
+            await ask(pilot, screen, "/recent 2")
+            await until(lambda: "the last 2 of 201 questions" in notice(screen))
+            await pilot.press("x")
+            await until(lambda: "last 2 of 201 questions" in budget(screen))
+            screen.composer.question.clear()
+        async with console(tmp_path) as (pilot, screen):
+            await until(lambda: len(screen.transcript.messages) == 402)
+            await ask(pilot, screen, "Still there?")
+            await until(lambda: len(server.requests) == 2 and answered(screen), seconds=20.0)
+            assert said(server.requests[1])[0].startswith("question 199")
+            await ask(pilot, screen, "/recent all")
+            await until(lambda: "the whole conversation goes" in notice(screen))
+            await ask(pilot, screen, "/recent many")
+            await until(lambda: "/recent, /recent N or /recent all, not many" in notice(screen))
+            await ask(pilot, screen, "/recent 0")
+            await until(lambda: "nothing before it goes" in notice(screen))
+            await ask(pilot, screen, "Alone?")
+            await until(lambda: len(server.requests) == 3 and answered(screen), seconds=20.0)
+            assert said(server.requests[2]) == ["Alone?"]
+
+
+async def test_a_new_conversation_has_nothing_to_leave_out(tmp_path: Path) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await ask(pilot, screen, "/recent")
+            await until(lambda: "nothing stands before the next question yet" in notice(screen))
+
+
+def test_turns_begin_where_they_are_told_to(tmp_path: Path) -> None:
+    long_chat(tmp_path, 3)
+    store = ChatStore(tmp_path / "chats.sqlite", tmp_path / "pictures")
+    messages = store.messages(1)
+    assert len(turns(messages)) == 6
+    assert [item.text.split(" word")[0] for item in turns(messages, since=messages[4].id)] == ["question 2", "answer 2"]
+    assert turns(messages, since=messages[-1].id + 1) == []
+    store.close()
