@@ -1,6 +1,5 @@
 """Closing the books of a run: its final state, then the seal. Done by the worker, or by whoever finds it dead."""
 
-import fcntl
 import os
 import signal
 import time
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from vlmconsole.gates.ledger import MANIFEST, Ledger
 from vlmconsole.runs.folder import FINAL, RunFolder
+from vlmconsole.runs.locking import take
 from vlmconsole.runs.places import Places
 
 
@@ -23,13 +23,7 @@ def lock(run: RunFolder) -> int | None:
     The worker holds it for its whole life and the kernel lets go of it even after kill -9, so whoever has it knows
     that no worker runs.
     """
-    descriptor = os.open(run.file("worker.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
+    return take(run.file("worker.lock"))
 
 
 def bury(run: RunFolder, state: str, reason: str) -> tuple[str, str | None] | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from vlmconsole.runs.locking import take
 
 LOCK = ".making"
 TURN_S = 0.25  # seconds between two looks at the lock
@@ -20,16 +21,11 @@ def alone(datasets: Path, waiting: Callable[[], None] | None = None) -> Iterator
     The lock goes with its process, so that a maker that was killed never blocks the next.
     """
     datasets.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(datasets / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    while (descriptor := take(datasets / LOCK)) is None:
+        if waiting is not None:
+            waiting()
+        time.sleep(TURN_S)
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if waiting is not None:
-                    waiting()
-                time.sleep(TURN_S)
         yield
     finally:
         os.close(descriptor)

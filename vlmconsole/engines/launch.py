@@ -7,7 +7,6 @@ lock held while someone starts or stops it. Readiness is never assumed: the proc
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import shutil
@@ -28,6 +27,7 @@ from vlmconsole.engines.profile import ProfileError, redact
 from vlmconsole.errors import LabError
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import to_json, write_atomic
+from vlmconsole.runs.locking import take
 from vlmconsole.runs.places import Places
 
 Progress = Callable[[str, float], None]
@@ -141,16 +141,11 @@ def _read(places: Places, name: str) -> Running | None:
 @asynccontextmanager
 async def locked(places: Places, name: str, waiting: Callable[[], None] | None = None) -> AsyncIterator[None]:
     """Holds the start/stop lock of a server. The OS frees it when its holder dies, so it can never be left behind."""
-    descriptor = os.open(folder(places) / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    while (descriptor := take(folder(places) / f"{name}.lock")) is None:
+        if waiting is not None:
+            waiting()
+        await asyncio.sleep(0.1)
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if waiting is not None:
-                    waiting()
-                await asyncio.sleep(0.1)
         yield
     finally:
         os.close(descriptor)

@@ -1,6 +1,5 @@
 """The Python environments that jobs run in: pinned files in ``presets/environments``, built below the lab home."""
 
-import fcntl
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from vlmconsole.errors import LabError
+from vlmconsole.runs.locking import take
 from vlmconsole.runs.places import Places
 
 BUILD_LIMIT = 3600  # seconds
@@ -80,12 +80,10 @@ def building(name: str, places: Places) -> Iterator[bool]:
     """
     places.environments.mkdir(mode=0o700, parents=True, exist_ok=True)
     left = condition(name, places)
-    descriptor = os.open(marker(name, places), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = take(marker(name, places))
+    if descriptor is None:
+        raise NoEnvironmentError(f"{name} is being made by another process.", "Wait for its end.")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise NoEnvironmentError(f"{name} is being made by another process.", "Wait for its end.") from None
         folder = places.environments / name
         if left != "built" and folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder)

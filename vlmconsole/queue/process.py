@@ -23,6 +23,7 @@ from vlmconsole.queue.supervisor import Supervisor
 from vlmconsole.queue.trouble import pause, say, told
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import to_json, write_atomic
+from vlmconsole.runs.locking import take
 from vlmconsole.runs.places import Places
 
 TICK = 0.25  # seconds
@@ -125,14 +126,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _take(places: Places) -> int | None:
     """The supervisor's lock. Tried for a second, as `running` holds it for an instant to look."""
-    descriptor = os.open(_lock_path(places), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     for _ in range(20):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if (descriptor := take(_lock_path(places))) is not None:
             return descriptor
-        except BlockingIOError:
-            time.sleep(0.05)
-    os.close(descriptor)
+        time.sleep(0.05)
     return None
 
 
