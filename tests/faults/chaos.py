@@ -3,8 +3,12 @@
 import contextlib
 import json
 import os
+import pty
 import random
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -41,6 +45,9 @@ FAULTS = {
     "cancel and retry": 2,
     "stale pid": 2,
 }
+CONSOLE = {"kill console": 2}  # besides, where a round has consoles: each costs a start of Textual
+# A lab whose console looks for a server that is never there, so that it queues none of its own.
+SERVER = 'engine = "openai"\nbase_url = "http://127.0.0.1:9"\nmodel = "none"\n'
 
 
 def prepare_environment(home: Path, slots: int = 3) -> None:
@@ -54,7 +61,11 @@ def prepare_environment(home: Path, slots: int = 3) -> None:
 
 @dataclass
 class Chaos:
-    """One round of faults over ``jobs`` jobs of a lab home of its own. ``minute``: how long the long stops last, s."""
+    """One round of faults over ``jobs`` jobs of a lab home of its own.
+
+    ``minute``: how long the long stops last, s. ``pace``: how long a step of a job takes, s. ``consoles``: whether real
+    consoles on a terminal of their own are opened over the work, and killed.
+    """
 
     home: Path
     seed: int
@@ -62,6 +73,8 @@ class Chaos:
     faults: int
     patience: float = 600.0
     minute: float = 60.0
+    pace: float = 0.02
+    consoles: bool = False
     done: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -69,6 +82,11 @@ class Chaos:
         self.places = Places(self.home).ensure()
         self.store = Store(self.places.queue)
         self.stopped: list[tuple[float, int, str | None]] = []  # (when to go on, pid, its start)
+        self.console: subprocess.Popen[bytes] | None = None
+        self.weights = FAULTS | (CONSOLE if self.consoles else {})
+        if self.consoles:
+            (self.places.servers / "none.toml").write_text(SERVER)
+            self.places.config.write_text('server = "none"\n')
 
     def play(self) -> dict[str, Any]:
         """Add, disturb, wait, check; returns the figures. Raises AssertionError when the books are wrong."""
@@ -78,17 +96,20 @@ class Chaos:
         process.ensure(self.places)
         while sum(self.done.values()) < self.faults and not self._over():
             time.sleep(self.random.uniform(0.02, 0.5))
-            name = self.random.choices(list(FAULTS), list(FAULTS.values()))[0]
+            name = self.random.choices(list(self.weights), list(self.weights.values()))[0]
             self.done[name] += self._fault(name)
             self._go_on()
             process.ensure(self.places)  # as the next command of a person would
         self._wait()
+        if self.console is not None:
+            self.console.kill()
+            self.console.wait()
         assert not self._fooled(), f"limits counted what was no lack of progress: {self._fooled()}"
         figures = self._check()
         return figures | {"seed": self.seed, "faults": dict(self.done), "seconds": round(time.monotonic() - begun, 1)}
 
     def _add(self) -> None:
-        spec = {"steps": self.random.randint(20, 150), "seconds": 0.02, "child": self.random.random() < 0.3}
+        spec = {"steps": self.random.randint(20, 150), "seconds": self.pace, "child": self.random.random() < 0.3}
         devices = self.random.choice([("cpu",), ("cpu",), ("cpu:2",), ("cpu:all",)])
         options = {"retries": 1000, "backoff_s": 0.1, "grace_s": 2.0, **LIMITS}
         self.store.add(NewJob("probe", "probe_kind:KIND", "Probe", spec, options, devices))
@@ -100,6 +121,8 @@ class Chaos:
         """Do it; False when there was nobody to do it to."""
         worker, supervisor = self._worker(), process.running(self.places)
         # Only what meets somebody at work is counted; a supervisor may also die while it is only starting things.
+        if name == "kill console":
+            return self._kill_console()
         needs_worker = name not in ("kill supervisor", "leave supervisor")
         needs_supervisor = "supervisor" in name or name in ("kill both", "stale pid")
         if (needs_worker and not worker) or (needs_supervisor and not supervisor):
@@ -125,6 +148,22 @@ class Chaos:
         if name == "stale pid":
             self._stale_pid(worker, supervisor)
         return True
+
+    def _kill_console(self) -> bool:
+        """Kill -9 the console that is open over the work, and open the next; False when none had been open yet."""
+        killed = self.console is not None and self.console.poll() is None
+        if self.console is not None:
+            self.console.kill()
+            self.console.wait()
+        own, theirs = pty.openpty()
+        command = [sys.executable, "-P", "-m", "vlmconsole", "--home", str(self.home)]
+        self.console = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+            env={**os.environ, "TERM": "xterm-256color"},
+        )  # fmt: skip
+        os.close(theirs)
+        threading.Thread(target=_watched, args=(own,), daemon=True).start()
+        return killed
 
     def _worker(self) -> int | None:
         pids = [job.pid for job in self.store.active() if processes.alive(job.pid, job.pid_started)]
@@ -223,6 +262,14 @@ class Chaos:
             assert summary == {"steps": job.spec["steps"]}, f"job {job.id} is done without its whole result: {summary}"
         assert ends["done"] == self.jobs, f"done more than once: {ends}"
         return {"jobs": self.jobs, "attempts": dict(ends), "sealed": len(verdicts)}
+
+
+def _watched(terminal: int) -> None:
+    """Read what a console draws until it is gone: a full terminal would hold it up."""
+    with contextlib.suppress(OSError):  # a terminal whose program has ended cannot be read
+        while os.read(terminal, 65536):
+            pass
+    os.close(terminal)
 
 
 def _marked(runs: Path) -> list[str]:

@@ -83,6 +83,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=40)
     parser.add_argument("--seed", type=int, default=20_261_129)
     parser.add_argument("--minute", type=float, default=60.0, help="seconds that a long stop lasts")
+    parser.add_argument("--pace", type=float, default=0.06, help="seconds that a step of a job takes")
     words = parser.parse_args()
     total: Counter[str] = Counter()
     root = Path(tempfile.mkdtemp(prefix="vlmconsole-faults-"))
@@ -91,7 +92,10 @@ def main() -> int:
     for number in range(words.rounds):
         home = root / f"round-{number}"
         prepare_environment(home)
-        figures = Chaos(home, words.seed + number, words.jobs, words.faults, minute=words.minute).play()
+        chaos = Chaos(
+            home, words.seed + number, words.jobs, words.faults, minute=words.minute, pace=words.pace, consoles=True
+        )
+        figures = chaos.play()
         print(json.dumps(figures), flush=True)
         total["jobs"] += words.jobs
         total.update(figures["faults"])
