@@ -50,13 +50,14 @@ class ChatRecent(ChatAdapter):
         self.store.set_chat(self.chat.id, sampling=sampling)
         self.chat = self.store.chat(self.chat.id)
         self.show_budget()
-        every = kept == len(asked)
-        last = (
-            f"the last {kept} of {many(len(asked), 'question')}, with their answers," if kept else "nothing before it"
-        )
-        said = "the whole conversation" if every else last
-        again = "" if every else f"; {COMMAND} {ALL} sends everything again"
-        self.composer.notice(f"{said} goes with the next question{again}")
+        if kept == len(asked):
+            said = "the whole conversation goes with the next question"
+        elif kept:
+            said = f"the last {kept} of {many(len(asked), 'question')} go with the next one, each with its answer"
+        else:
+            said = "nothing of what stands above goes with the next question"
+        again = "" if kept == len(asked) else f"; {COMMAND} {ALL} sends everything again"
+        self.composer.notice(said + again)
 
     async def _most_that_fit(self, asked: list[StoredMessage]) -> int | None:
         """How many of the last questions leave room for another; None where the context is not known."""

@@ -53,7 +53,7 @@ async def test_the_newest_turns_go_on_where_all_would_not_fit(tmp_path: Path) ->
             assert server.requests == []
             screen.composer.question.clear()
             await ask(pilot, screen, "/recent")
-            await until(lambda: "goes with the next question; /recent all" in notice(screen), seconds=20.0)
+            await until(lambda: "go with the next one, each with its answer; /recent all" in notice(screen), seconds=20.0)
             await ask(pilot, screen, "And now?")
             await until(lambda: server.requests != [] and answered(screen), seconds=20.0)
             sent = said(server.requests[0])
@@ -79,7 +79,7 @@ async def test_the_newest_turns_go_on_where_all_would_not_fit(tmp_path: Path) ->
             await ask(pilot, screen, "/recent many")
             await until(lambda: "/recent, /recent N or /recent all, not many" in notice(screen))
             await ask(pilot, screen, "/recent 0")
-            await until(lambda: "nothing before it goes" in notice(screen))
+            await until(lambda: "nothing of what stands above goes" in notice(screen))
             await ask(pilot, screen, "Alone?")
             await until(lambda: len(server.requests) == 3 and answered(screen), seconds=20.0)
             assert said(server.requests[2]) == ["Alone?"]
