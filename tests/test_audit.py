@@ -23,6 +23,7 @@ from audited import Change, SmallLab, lines_of, write_lines, wrong
 from vlmconsole.cli import main
 from vlmconsole.gates.audit import AuditError, audit, keep, other_base
 from vlmconsole.gates.desk import GateDesk, read_audit
+from vlmconsole.gates.plan import find_frozen
 from vlmconsole.gates.verdict import judge
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
@@ -117,6 +118,29 @@ def test_a_fault_of_the_evaluation_is_named(tmp_path: Path, plant: Change, name:
     assert result.verdict == "FAIL"
     assert said in wrong(result).get(name, ""), wrong(result)
     assert "seal" not in wrong(result)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_killed_evaluation_that_went_on_is_no_fault_unless_its_plan_came_late(tmp_path: Path, there: bool) -> None:
+    """Answers that were taken over are older than the new attempt's freezing, and younger than the first one's."""
+    lab = SmallLab(tmp_path / "home")
+    lab.train()
+    first = lab.evaluate()
+    first.set_state("lost")
+    lab.ledger.seal(first)
+    run = lab.evaluate()
+    frozen = [find_frozen(lab.ledger.read(), one.name, "plan.json") for one in (first, run)]
+    assert frozen[0] is not None and frozen[1] is not None and frozen[0]["sha256"] == frozen[1]["sha256"]
+    between = (frozen[0]["t"] + frozen[1]["t"]) / 2
+    assert frozen[0]["t"] < between < frozen[1]["t"]
+    for side in ("before", "after"):
+        write_lines(run, f"{side}.jsonl", [{**line, "t": between} for line in lines_of(run, f"{side}.jsonl")])
+    if there:
+        run.write_json("job.json", {**run.job(), "earlier": str(first.path)})
+    lab.finish()
+    found = wrong(audit(run, lab.places))
+    assert set(found) == (set() if there else {"plan frozen"}), found
+    assert there or "after the first answer" in found["plan frozen"]
 
 
 # ── tampering after the seal ───────────────────────────────────────────────────────────────────────────────────

@@ -13,9 +13,10 @@ from vlmconsole.gates.audit_score import counting_reward, naming_reward
 from vlmconsole.gates.audit_weights import AuditWeightsError, weights_hash
 from vlmconsole.gates.evidence import PLAN, frozen_when
 from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
+from vlmconsole.gates.plan import find_frozen
 from vlmconsole.gates.rules import Plan, PlanError, parse_plan
 from vlmconsole.gates.samples import Sample, Side, prompt_hash, read_side
-from vlmconsole.gates.trained import Freezing, first_step
+from vlmconsole.gates.trained import Freezing, earlier_attempts, first_step
 from vlmconsole.gates.verdict import judge
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.words import many
@@ -62,8 +63,11 @@ def _frozen(run: RunFolder, chain: Chain, plan: Plan | None, sides: list[Side]) 
     if entry["sha256"] != sha:
         wrong.append(f"{PLAN} was changed after it was frozen ({str(entry['sha256'])[:12]}…, now {sha[:12]}…)")
     firsts = [side.first for side in sides if side.first is not None]
-    if firsts and entry["t"] >= min(firsts):
-        wrong.append(f"it was frozen {entry['t'] - min(firsts):.0f} s after the first answer, not before it")
+    # Answers that were taken over after a kill stand under the same plan as their own attempt froze it.
+    attempts = [found for one in earlier_attempts(run) if (found := find_frozen(chain, one.name, PLAN))]
+    when = min(one["t"] for one in (entry, *attempts) if one["sha256"] == entry["sha256"])
+    if firsts and when >= min(firsts):
+        wrong.append(f"it was frozen {when - min(firsts):.0f} s after the first answer, not before it")
     sealed = [i for i, e in enumerate(chain.entries) if (e.get("kind"), e.get("run")) == ("sealed", run.name)]
     if sealed and sealed[0] < at:
         wrong.append("the run was sealed before its plan was frozen")
