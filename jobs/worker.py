@@ -109,7 +109,8 @@ def _attempt(run: RunFolder, stop: threading.Event) -> Outcome:
     except LabError as error:
         return Outcome("failed", error.told)
     except OSError as error:
-        _trace(run)
+        if not _disk_is_full(error):  # of that the reason says all there is, in whatever line it happened
+            _trace(run)
         return Outcome("failed", _os_reason(error, run))
     except MemoryError:
         _trace(run)
@@ -159,9 +160,13 @@ def _say(run: RunFolder, text: str) -> None:
         sys.stderr.flush()
 
 
+def _disk_is_full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def _os_reason(error: OSError, run: RunFolder) -> str:
     where = error.filename or run.path
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if _disk_is_full(error):
         return f"the disk is full (while writing {where}): free some space and retry"
     return f"{error.strerror or error} ({where})"
 

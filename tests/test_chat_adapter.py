@@ -89,3 +89,13 @@ async def test_another_base_is_used_only_when_said_and_is_labelled(home: Path) -
         await ask(pilot, screen, "/adapter none")
         await until(lambda: "the base alone" in notice(screen))
         assert "adapter" not in (await hello(pilot, screen))["conditions"]  # type: ignore[operator]
+
+
+def test_a_verified_effect_is_no_warning() -> None:
+    def facts(note: str) -> dict[str, object]:
+        return {"conditions": {"adapter": "taught sha256:0123456789", "notes": [f"adapter taught: {note}", "other"]}}
+
+    _, seen = adapter_rows(facts("effect verified: another greedy answer to the same question"))
+    _, idle = adapter_rows(facts("no effect seen: the same greedy answer with and without it"))
+    assert (seen.mark, idle.mark) == ("", "$warning")  # type: ignore[union-attr]
+    assert seen.value.startswith("effect verified")  # type: ignore[union-attr]

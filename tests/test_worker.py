@@ -145,6 +145,8 @@ def test_a_full_disk_is_told_as_the_reason(tmp_path: Path) -> None:
         assert start_worker(run).wait(30) == 1
         state = run.state()
         assert state["state"] == "failed" and "the disk is full" in state["reason"], state
+        said = run.log.read_text()  # its end is shown where the job failed: a person has no use for a trace
+        assert "the disk is full" in said and "Traceback" not in said, said
         assert Ledger(Places(disk).ledger).verify(run).status == "intact"
     finally:
         subprocess.run(["umount", disk], check=True)

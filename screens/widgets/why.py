@@ -80,10 +80,12 @@ def adapter_rows(answer: Answer) -> list[Row | Rule]:
     if not name:
         return []
     said = f"{name} · {digest[:8]}…" if digest else f"{name} · hash unknown"
-    notes = [str(note) for note in conditions.get("notes") or () if str(note).startswith(f"adapter {name}")]
+    whole = [str(note) for note in conditions.get("notes") or () if str(note).startswith(f"adapter {name}")]
+    notes = [note.removeprefix(f"adapter {name}").lstrip(": ") for note in whole]
+    # What was looked at and found is no warning; all else about an adapter is.
     return [
         Row("adapter", said, "$accent"),
-        *(Row("", note.removeprefix(f"adapter {name}").lstrip(": "), "$warning") for note in notes),
+        *(Row("", note, "" if note.startswith("effect verified") else "$warning") for note in notes),
     ]
 
 
