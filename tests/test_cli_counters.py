@@ -127,6 +127,13 @@ def test_a_bad_line_keeps_its_place_and_fails_the_command(cli: Any, tmp_path: Pa
     assert rows[1]["error"] == "line 2: not JSON" and "truth" in rows[3]["error"] and "two counts" in rows[4]["error"]
 
 
+def test_a_file_without_lines_says_so(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    code, out, _ = cli("score", "counting", str(tmp_path / "empty.jsonl"))
+    assert code == 0 and "empty.jsonl holds no line to score" in out
+    assert json.loads(cli("score", "counting", str(tmp_path / "empty.jsonl"), "--json")[1])["rows"] == []
+
+
 def test_textvqa_golden_vectors_through_the_command(cli: Any, tmp_path: Path) -> None:
     golden = json.loads((DATA / "textvqa.json").read_text(encoding="utf-8"))
     scored = [{"prediction": v["prediction"], "answers": v["answers"]} for v in golden["score"]]

@@ -37,9 +37,10 @@ def register(app: typer.Typer) -> None:
 
         recipe, tell = load_recipe(preset, seed=seed, rename=name), _progress("pictures")
         places = state.lab.places
-        if (places.datasets / recipe.name).exists():
-            say(f"{recipe.name} is made already")
+        there = (places.datasets / recipe.name).exists()
         folder = ready.make(recipe, places.datasets, say=say, watch=lambda _, done, total: tell(done, total))
+        if there:
+            say(f"{recipe.name} was made before, by this very recipe: nothing is to be done")
         manifest = read_manifest(folder)
         summary = _summary(folder, manifest, manifest_digest(manifest))
         emit(summary, lambda console: _table(console, summary))
@@ -220,7 +221,7 @@ def _table(console: Console, summary: dict[str, Any]) -> None:
             table.add_row(split["name"], split["role"], str(split["n"]), str(split["replayed"] or "–"))
         console.print(table)
     else:
-        console.print(f"{summary['path']}: {summary['n']} rows", markup=False, soft_wrap=True)
+        console.print(f"{summary['path']}: {many(summary['n'], 'row')}", markup=False, soft_wrap=True)
 
 
 def _progress(what: str) -> Any:

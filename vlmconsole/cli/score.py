@@ -94,6 +94,8 @@ def _score(file: str, row_of: Callable[[dict[str, Any]], dict[str, Any]], scorer
     mean = sum(scored) / len(scored) if scored else None
 
     def human(console: Any) -> None:
+        if not rows:
+            console.print(f"{file} holds no line to score.", markup=False)
         for number, row in zip(numbers, rows, strict=True):
             text = row.get("error") or "  ".join(f"{key} {value}" for key, value in row.items())
             console.print(f"{number:>5}  {text}", markup=False, soft_wrap=True)
