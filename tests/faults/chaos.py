@@ -45,7 +45,7 @@ FAULTS = {
     "cancel and retry": 2,
     "stale pid": 2,
 }
-CONSOLE = {"kill console": 2}  # besides, where a round has consoles: each costs a start of Textual
+CONSOLE = {"kill console": 1}  # besides, where a round has consoles: each costs a start of Textual
 # A lab whose console looks for a server that is never there, so that it queues none of its own.
 SERVER = 'engine = "openai"\nbase_url = "http://127.0.0.1:9"\nmodel = "none"\n'
 
