@@ -86,7 +86,7 @@ def first_choice(body: bytes) -> tuple[str, tuple[float, ...]]:
     message, told = choice.get("message"), choice.get("logprobs")
     said = message.get("content") if isinstance(message, dict) else None
     tokens = told.get("content") if isinstance(told, dict) else None
-    each = [one.get("logprob") if isinstance(one, dict) else None for one in tokens or ()]
+    each: list[Any] = [one.get("logprob") if isinstance(one, dict) else None for one in tokens or ()]
     known = tuple(itertools.takewhile(lambda one: isinstance(one, int | float), each))
     return said if isinstance(said, str) else "", known
 

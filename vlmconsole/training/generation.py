@@ -176,10 +176,11 @@ def _between_tokens(stopping: Callable[[], bool] | None) -> tuple[list[bool], An
     cut: list[bool] = []
     if stopping is None:
         return cut, StoppingCriteriaList()
+    asked: Callable[[], bool] = stopping
 
     class Stop(StoppingCriteria):  # type: ignore[misc]  # it is Any where transformers is not there to be looked at
         def __call__(self, input_ids: Any, scores: Any, **more: Any) -> Any:
-            if not cut and stopping():
+            if not cut and asked():
                 cut.append(True)
             return torch.full((len(input_ids),), bool(cut), dtype=torch.bool, device=input_ids.device)
 
