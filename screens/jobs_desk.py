@@ -46,7 +46,7 @@ _OF_A_JOB = {
     "clone": frozenset({"queued", *ACTIVE, *FINAL}),
     "folder": frozenset({"queued", *ACTIVE, *FINAL}),
     "cancel": frozenset({"queued", *ACTIVE}),
-    "retry": frozenset(FINAL),
+    "retry": frozenset(FINAL) - {"done"},
     "shift": frozenset({"queued"}),
     "hand_over": frozenset({"queued"}),
 }

@@ -74,6 +74,12 @@ async def test_the_footer_is_true_and_curves_open_large(full: Places) -> None:
     async with jobs(full) as (pilot, screen):
         assert screen.check_action("retry", ())
         assert not screen.check_action("cancel", ())
+        await pilot.press("j")
+        await settled(pilot)
+        assert screen.row is not None and screen.row.job.state == "done"
+        assert not screen.check_action("retry", ()) and screen.check_action("clone", ())
+        await pilot.press("k")
+        await settled(pilot)
         await pilot.press("right_square_bracket", "j", "enter")
         await settled(pilot)
         assert isinstance(pilot.app.screen, CurveSheet)

@@ -249,7 +249,7 @@ def takes(planned: Sequence[Planned]) -> Content:
     return Content.assemble(
         (known, "bold" if facts else "$muted"),
         (f" · on {one_line(', '.join(held), 60)}", "$muted"),
-        (f" · {one_line(notes, 160)}" if notes else "", "$faint"),
+        (f" · {one_line(notes, 320)}" if notes else "", "$faint"),
         *((f"\n⚠ {one_line(text, 200)}", "$warning") for text in warnings),
     )
 

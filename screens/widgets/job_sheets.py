@@ -128,7 +128,7 @@ class PlanSheet(ModalScreen[bool]):
     CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
         BACK,
-        Binding("enter", "queue", "queue it"),
+        Binding("enter", "queue", "queue it", key_display="Enter"),
         Binding("q", "cancel", "back"),
     ]
 
@@ -164,7 +164,8 @@ class PlanSheet(ModalScreen[bool]):
             for key, value in job.spec.items():
                 lines.append(
                     Content.assemble(
-                        (f"  {one_line(key, 40):<{min(longest, 40)}}  ", "$muted"), one_line(as_text(value) or "none")
+                        (f"  {one_line(key, 40):<{min(longest, 40)}}  ", "$muted"),
+                        "none" if value is None else one_line(as_text(value) or "empty"),
                     )
                 )
             facts = [f"device {device_words(job.devices)}"]

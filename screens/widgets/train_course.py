@@ -33,7 +33,12 @@ def in_order(curves: tuple[Curve, ...]) -> list[Curve]:
 def course(row: Row, told: Told, now: float) -> Content:
     """What there is of it, line by line; empty for a job of another kind. `now` is wall time, seconds."""
     lines = [stall(row, told.progress or row.progress, now)]
-    lines += [*_development(told), _pointless(told), *_scores(told.tallies), *_cells(row, told)]
+    lines += [
+        *_development(told),
+        _pointless(told),
+        *_scores(told.tallies, row.job.state == "done"),
+        *_cells(row, told),
+    ]
     return Content("\n").join([line for line in lines if line])
 
 
@@ -87,17 +92,17 @@ def _pointless(told: Told) -> Content:
     return Content.assemble(("zero advantage  ", "$muted"), recent, (f", {100 * share:.0f} % of all so far", "$muted"))
 
 
-def _scores(tallies: tuple[Tally, ...]) -> list[Content]:
-    """The score so far, side by side, and below it group by group. Not the verdict, which needs all answers."""
+def _scores(tallies: tuple[Tally, ...], whole: bool) -> list[Content]:
+    """The score so far, or as a whole, side by side, and below it group by group. Not the verdict."""
     if not tallies:
         return []
     sides = [side for side in ("before", "after") if any(one.side == side for one in tallies)]
     groups = list(dict.fromkeys(one.group for one in tallies))
     wide = max(len(title := "all-correct"), *(len(one_line(group, 14)) for group in groups))
     head = Content(f"{title:<{wide}}" + "".join(f"{side:>17}" for side in sides)).stylize("$faint")
-    lines = [head]
+    lines, total = [head], "all" if whole else "so far"
     for group in [None, *groups] if len(groups) > 1 else [None]:
-        pieces: list[Piece] = [(f"{one_line(group, 14) if group else 'so far':<{wide}}", "" if group else "bold")]
+        pieces: list[Piece] = [(f"{one_line(group, 14) if group else total:<{wide}}", "" if group else "bold")]
         for side in sides:
             some = [one for one in tallies if one.side == side and group in (None, one.group)]
             n, right, failed = (sum(getattr(one, key) for one in some) for key in ("n", "right", "failed"))
