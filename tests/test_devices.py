@@ -291,3 +291,36 @@ def test_an_environment_counts_as_built_only_after_its_last_step(tmp_path: Path)
     with environments.building("mlx", places) as anew:
         assert not anew and python.read_text() == "whole"
     assert [path.name for path in places.environments.iterdir()] == ["mlx"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "lingers", "state"),
+    [
+        ({"etc/systemd/logind.conf": "#KillUserProcesses=yes\n"}, False, "ok"),
+        ({"etc/systemd/logind.conf": "[Login]\nKillUserProcesses=yes\n"}, False, "missing"),
+        ({"etc/systemd/logind.conf": "[Login]\nKillUserProcesses=yes\n"}, True, "ok"),
+        ({"usr/lib/systemd/logind.conf": "KillUserProcesses = 1\n"}, False, "missing"),
+        (
+            {
+                "etc/systemd/logind.conf": "KillUserProcesses=yes\n",
+                "run/systemd/logind.conf.d/50-lab.conf": "KillUserProcesses=no\n",
+            },
+            False,
+            "ok",
+        ),
+    ],
+)
+def test_doctor_says_where_a_logout_ends_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], lingers: bool, state: str
+) -> None:
+    assert not list(doctor._logout(tmp_path)), "no systemd, nothing to say"
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    for name, text in settings.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("LOGNAME", "ada")
+    if lingers:
+        (tmp_path / "var/lib/systemd/linger").mkdir(parents=True)
+        (tmp_path / "var/lib/systemd/linger/ada").touch()
+    (found,) = doctor._logout(tmp_path)
+    assert found.state == state and ("enable-linger ada" in found.hint) == (state == "missing")

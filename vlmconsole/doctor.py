@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import getpass
 import importlib.metadata as metadata
 import os
 import platform
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal
 
 from packaging.requirements import Requirement
@@ -21,6 +24,8 @@ from vlmconsole.errors import LabError
 from vlmconsole.lab import Lab
 from vlmconsole.queue import environments
 
+#: where systemd-logind keeps its settings, the strongest last
+LOGIND = ("usr/lib", "run", "etc")
 State = Literal["ok", "missing", "wrong", "info"]
 
 #: extra → what stops working without it. Missing extras are facts, not faults: a base install is a right install.
@@ -54,6 +59,7 @@ def examine(lab: Lab) -> list[Check]:
         *_profiles(lab),
         *_environments(lab),
         *_devices(),
+        *_logout(),
         *_terminal(),
     ]
 
@@ -207,6 +213,32 @@ def _devices() -> Iterator[Check]:
     from vlmconsole.gauges.nvidia import summary
 
     yield Check("nvidia gpu", "info", summary())
+
+
+def _logout(root: Path = Path("/")) -> Iterator[Check]:
+    """Whether systemd lets jobs live on after their owner has logged out; nothing where there is no systemd.
+
+    A session of its own is enough against closed terminals; against KillUserProcesses only lingering helps.
+    """
+    if not (root / "run/systemd/system").is_dir():
+        return
+    files = [path for base in LOGIND for path in (root / base).glob("systemd/logind.conf.d/*.conf")]
+    kills = False
+    for path in [*(root / base / "systemd/logind.conf" for base in LOGIND), *sorted(files, key=lambda path: path.name)]:
+        with contextlib.suppress(OSError):
+            for line in path.read_text("utf-8", "replace").splitlines():
+                key, _, value = line.partition("=")
+                if key.strip() == "KillUserProcesses":
+                    kills = value.strip().lower() in ("yes", "true", "1", "on")
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a number without a name, as in some containers
+        user = str(os.getuid())
+    if kills and user != "root" and not (root / "var/lib/systemd/linger" / user).exists():
+        hint = f"`loginctl enable-linger {user}` lets them live; without it: no job outlives your last session"
+        yield Check("logout", "missing", "this machine ends all your processes when you log out", hint)
+    else:
+        yield Check("logout", "ok", "jobs go on when you log out")
 
 
 def _terminal() -> Iterator[Check]:
