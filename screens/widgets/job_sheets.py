@@ -197,15 +197,17 @@ class CurveSheet(ModalScreen[None]):
     def __init__(self, told: Told, at: int, look: Callable[[], Awaitable[Told]]) -> None:
         super().__init__(classes="reader")
         self._told, self._at, self._look = told, at, look
-        self._drawn: Curve | None = None
+        self._drawn: tuple[Curve, str] | None = None  # and the theme that it has its colour of
 
     def compose(self) -> ComposeResult:
         from textual_plot import PlotWidget
 
+        plot = PlotWidget(allow_pan_and_zoom=False)
+        plot.can_focus = False  # else the footer offers its keys, which do nothing
         with Vertical(classes="sheet curve"):
             yield Static(id="curve-title")
-            yield PlotWidget(allow_pan_and_zoom=False)
-            yield Static(Content("Tab next curve · Esc back").stylize("$faint"))
+            yield plot
+            yield Static(id="curve-place")
 
     def on_mount(self) -> None:
         self.call_after_refresh(self._draw)
@@ -227,9 +229,9 @@ class CurveSheet(ModalScreen[None]):
             return
         self._at %= len(curves)
         curve = curves[self._at]
-        if curve == self._drawn:
+        if (curve, self.app.theme) == self._drawn:
             return
-        self._drawn = curve
+        self._drawn = (curve, self.app.theme)
         values = [value for _, value in curve.points]
         unit = f" {one_line(curve.unit, 12)}" if curve.unit else ""
         thinned = f", one of {curve.thinned} shown" if curve.thinned > 1 else ""
@@ -237,9 +239,10 @@ class CurveSheet(ModalScreen[None]):
             f"   last {figure(curve.last)}{unit} · least {figure(min(values))} · most {figure(max(values))}"
             f" · {len(values)} points{thinned}"
         )
-        place = f"   {self._at + 1} of {len(curves)}"
-        title = Content.assemble((one_line(curve.name, 60), "bold"), (facts, "$muted"), (place, "$faint"))
+        title = Content.assemble((one_line(curve.name, 60), "bold"), (facts, "$muted"))
         self.query_one("#curve-title", Static).update(title)
+        place = f"curve {self._at + 1} of {len(curves)} · Tab next · Esc back"
+        self.query_one("#curve-place", Static).update(Content(place).stylize("$faint"))
         plot = self.query_one(PlotWidget)
         plot.clear()
         colour = self.app.theme_variables.get("accent", "green")
