@@ -64,7 +64,11 @@ def _target(context: Context, name: str) -> RunFolder:
 def _replay(context: Context, target: RunFolder, sample: str) -> str:
     from vlmconsole.gates.replay import choose_sample, replay
 
-    done = replay(target, context.places, sample or choose_sample(target), tick=lambda text: context.log(text))
+    try:
+        done = replay(target, context.places, sample or choose_sample(target), tick=lambda text: context.log(text))
+    except LabError as error:  # the audit is made, and stands without it
+        context.events.note(f"not replayed: {error.message} {error.hint}".strip(), "warning")
+        return f"not possible: {error.message}"
     context.run.write_json("replay.json", done.to_json())
     said = "the same" if not done.differs else f"other {' and '.join(done.differs)}"
     context.events.note(f"replayed {done.sample} in its batch of {done.members}: {said}")

@@ -78,3 +78,6 @@ def test_the_job_audits_the_newest_evaluation(tmp_path: Path) -> None:
     assert summary["run"] == lab.run.name and summary["verdict"] == "PASS" and summary["wrong"] == 0
     assert run.read_json("audit.json")["verdict"] == "PASS"
     assert Ledger(lab.places.ledger).verify(lab.run).status == "intact", "the audited run is not written to"
+    again = job.run(Context(run, lab.places), job.AuditSpec(replay=True))  # of a base that is no model to be loaded
+    assert again["verdict"] == "PASS" and again["replay"].startswith("not possible: "), "the audit stands without it"
+    assert any("not replayed" in str(event.get("text")) for event in run.read_jsonl("events.jsonl"))

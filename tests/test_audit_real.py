@@ -10,7 +10,8 @@ import pytest
 
 from vlmconsole.gates.audit import audit
 from vlmconsole.gates.ledger import Ledger
-from vlmconsole.gates.replay import ReplayError, choose_sample, replay
+from vlmconsole.gates.replay import choose_sample, replay
+from vlmconsole.gates.replaying import ReplayError
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 

@@ -21,6 +21,8 @@ from vlmconsole.evaluation.agreement import agreement
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.bind import freeze_for_run
 from vlmconsole.gates.ledger import Ledger
+from vlmconsole.gates.replay import choose_sample, replay
+from vlmconsole.gates.replaying import ReplayError
 from vlmconsole.gates.rules import parse_plan
 from vlmconsole.gates.verdict import judge
 from vlmconsole.measure.compare import compare
@@ -94,13 +96,25 @@ def test_one_base_through_two_backends_agrees_and_is_still_not_paired(tmp_path: 
     runs = []
     for more in ({"threads": 1}, {"backend": "server", "server": "shared", "concurrency": 4}):
         spec = EvaluateSettings.model_validate({**common, **more})
-        run = RunFolder.create(places.runs, kind="evaluate", preset="agree", spec={}, title="t", home=tmp_path)
+        run = RunFolder.create(
+            places.runs, kind="evaluate", preset="agree", spec=spec.model_dump(mode="json"), title="t", home=tmp_path
+        )
         summary = KIND.run(Context(run, places), spec)
         assert (summary["n"], summary["http_failures"]) == (76, 0)
         runs.append(run)
     found = agreement(*runs)
     assert found.n == 76 and found.share >= 0.98, found.sentence()
     assert any("engine is" in text for text in found.unlike)
+
+    sample = choose_sample(runs[1], "before")  # the server asked again says the same, in the same company
+    done = replay(runs[1], places, sample, side="before", ask_server=True)
+    assert not done.differs and done.kept == ("token_ids", "tensor_sha256") and done.members > 1
+    with pytest.raises(ReplayError, match="came from a server"):
+        replay(runs[1], places, sample, side="before")  # a job starts no server for it
+    job = runs[1].job()
+    runs[1].write_json("job.json", {**job, "spec": {**job["spec"], "max_new_tokens": 5}})
+    with pytest.raises(ReplayError, match=r"not as it was evaluated \(max_new_tokens\)"):
+        replay(runs[1], places, sample, side="before", ask_server=True)
 
     here, there = (run.read_json("conditions.json")["before"] for run in runs)
     refused = compare(Conditions.model_validate(here), Conditions.model_validate(there))

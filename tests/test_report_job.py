@@ -51,6 +51,6 @@ def test_the_last_page_says_what_no_plan_judged_and_what_broke(tmp_path: Path) -
     tried.write_json("summary.json", {"groups": groups})
     page = book.html([tried, made(places, "bad", "failed")], places)
     assert 'href="#claims"' in page and "Tried &lt;b&gt;it&lt;/b&gt;, regular: partial reward +0.0100" in page
-    assert "-0.0200 … +0.0400: no difference is shown" in page and "-0.3000 … -0.1000: a loss here" in page
+    assert "−0.0200 … +0.0400: no difference is shown" in page and "−0.3000 … −0.1000: a loss here" in page
     assert "Title of bad: failed (the server died)" in page and "high: partial" not in page
     assert 'id="claims"' not in book.html([tried], places)

@@ -35,9 +35,10 @@ def audit(
 
     `audit replay RUN --sample ID` loads the evaluated model or adapter and generates one answer of the run again, from
     the picture in the dataset, in the batch that it was made in. Text, token ids and the hash of the input tensor must
-    be those of the evaluation: a check of the call, not a new score. It needs torch, and a run answered in-process; a
-    sample's ID is in the run's after.jsonl and on the Gates screen. Exit codes: 0 all holds (replay: the same), 1
-    something is wrong (another answer), 3 evidence is missing.
+    be those of the evaluation: a check of the call, not a new score. It needs torch; where a server answered, that
+    server is asked again, with the same settings in force, and only the text can be compared. A sample's ID is in the
+    run's after.jsonl and on the Gates screen. Exit codes: 0 all holds (replay: the same), 1 something is wrong (another
+    answer), 3 evidence is missing.
     """
     if words[0] == "replay" and len(words) == 2:
         _replay(_run(words[1]), sample, before, alone)
@@ -87,7 +88,7 @@ def _replay(run: RunFolder, sample: str, before: bool, alone: bool) -> None:
     from vlmconsole.gates.replay import choose_sample, replay
 
     side: Any = "before" if before else "after"
-    done = replay(run, state.lab.places, sample or choose_sample(run, side), side=side, alone=alone)
+    done = replay(run, state.lab.places, sample or choose_sample(run, side), side=side, alone=alone, ask_server=True)
     emit(done.to_json(), lambda console: _print_replay(console, done))
     raise typer.Exit(FAILED if done.differs else OK)
 
@@ -98,6 +99,9 @@ def _print_replay(console: Console, done: Replayed) -> None:
     where = f"{done.side} of {done.run}, batch {done.batch} of {done.members}"
     console.print(f"  {done.sample}, {where}", markup=False, highlight=False, soft_wrap=True)
     for key, name in (("answer", "text"), ("token_ids", "token ids"), ("tensor_sha256", "input tensor")):
+        if key in done.kept:
+            console.print(f"· {name:<12} kept by the server, not compared", style="dim", markup=False)
+            continue
         mark = "✗" if key in done.differs else "✓"
         then, now = (str(side[key]) for side in (done.then, done.now))
         console.print(f"{mark} {name:<12} {then}", markup=False, highlight=False, soft_wrap=True)

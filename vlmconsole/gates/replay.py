@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from vlmconsole.errors import LabError
 from vlmconsole.gates.audit_pictures import AuditDataError, Seen, read_split
+from vlmconsole.gates.replaying import ReplayError
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
@@ -21,12 +21,7 @@ if TYPE_CHECKING:
     from vlmconsole.training.model import Loaded
 
 Side = Literal["before", "after"]
-
-
-class ReplayError(LabError):
-    """The answer cannot be replayed here; says what is missing."""
-
-    code = 3
+COMPARED = ("answer", "token_ids", "tensor_sha256")
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,12 @@ class Replayed:
     @property
     def differs(self) -> tuple[str, ...]:
         """Which of text, token ids and input tensor are not the same."""
-        return tuple(key for key in ("answer", "token_ids", "tensor_sha256") if self.then[key] != self.now[key])
+        return tuple(key for key in COMPARED if key not in self.kept and self.then[key] != self.now[key])
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """What a server kept to itself, so that it cannot be compared."""
+        return tuple(key for key in COMPARED if self.then[key] is None and self.now[key] is None)
 
     def to_json(self) -> dict[str, Any]:
         """The shape of `audit replay --json`."""
@@ -65,6 +65,7 @@ class Replayed:
             "alone_same": self.alone_same,
             "same": not self.differs,
             "differs": list(self.differs),
+            "kept_by_server": list(self.kept),
         }
 
 
@@ -95,22 +96,36 @@ def replay(
     *,
     side: Side = "after",
     alone: bool = False,
+    ask_server: bool = False,
     tick: Callable[[str], None] = lambda _: None,
 ) -> Replayed:
-    """Generate the sample again, in the batch that it was made in; `alone` also by itself. Raises ReplayError."""
+    """Generate the sample again, in the batch that it was made in; `alone` also by itself.
+
+    ask_server: whether an answer of a server is asked for there again, which starts one of ours. Raises ReplayError.
+    """
     lines = [line for line in run.read_jsonl(f"{side}.jsonl") if line.get("id")]
     line = next((one for one in lines if one["id"] == sample), None)
     if line is None:
         near = ", ".join(str(one["id"]) for one in lines[:3])
         raise ReplayError(f"{run.name} has no sample {sample!r} in {side}.jsonl.", f"It has, among others: {near}.")
-    if line.get("token_ids") is None or line.get("tensor_sha256") is None:
+    spec = run.job().get("spec")
+    at_server = isinstance(spec, dict) and spec.get("backend") == "server"
+    if not (at_server and ask_server) and (line.get("token_ids") is None or line.get("tensor_sha256") is None):
         raise ReplayError(
             f"{sample} came from a server, which keeps token ids and input tensors to itself.",
-            "Only in-process evaluations can be replayed.",
+            "`vlmconsole audit replay` asks that server again, for the text alone.",
         )
     if line.get("batch") is None:
         raise ReplayError(f"{sample} does not say in which batch it was made.")
     members = _members(places, [one for one in lines if one.get("batch") == line["batch"]])
+    if at_server:
+        from vlmconsole.gates.replay_served import ask_again
+
+        batch = {str(one["id"]): one for one in lines if one.get("batch") == line["batch"]}
+        said = ask_again(run, places, side, members, batch, tick)
+        then, now = {key: line[key] for key in COMPARED}, dict.fromkeys(COMPARED)
+        now["answer"] = said[sample].answer
+        return Replayed(run.name, side, sample, line.get("truth"), str(line["batch"]), len(members), then, now)
     tick("loading the model")
     loaded, limit = _model(run, places, side)
     tick(f"generating {len(members)} answers together")
@@ -126,7 +141,7 @@ def replay(
         one = [ask for ask in asks if ask.uid == sample]
         single = next(iter(answers(loaded, one, max_new_tokens=limit, batch=1)))
         alone_same = single.token_ids == made[sample].token_ids
-    then = {key: line[key] for key in ("answer", "token_ids", "tensor_sha256")}
+    then = {key: line[key] for key in COMPARED}
     return Replayed(
         run.name, side, sample, line.get("truth"), str(line["batch"]), len(asks), then, _now(made[sample]), alone_same
     )
@@ -179,7 +194,11 @@ def _model(run: RunFolder, places: Places, side: Side) -> tuple[Loaded, int]:
     _same("model", adapters.base_sha256(folder), who.get("model_sha256"))
     torch.set_num_threads(int(settings.get("threads") or 1))
     device = bases.device_for(str(settings.get("device") or "auto"))
-    loaded = model.load(folder, dtype=str(conditions.get("precision") or "float32"), device=device)
+    try:
+        loaded = model.load(folder, dtype=str(conditions.get("precision") or "float32"), device=device)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ReplayError(f"The model in {folder} cannot be loaded: {reason}") from None
     named = str(spec.get(f"{side}_adapter") or "")
     if named:
         adapter = adapters.find_adapter(places, named)
