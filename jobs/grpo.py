@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
+from vlmconsole.jobs.data import counted
 from vlmconsole.jobs.memory_plan import memory_plan
 
 from vlmconsole.errors import LabError
@@ -82,6 +83,7 @@ def planned_work(spec: GrpoSpec, gpu: bool) -> "Work":
         rollouts=spec.questions * spec.answers,
         checkpointing=verl,
         offload=verl and spec.verl.offload,
+        pictures=counted(spec.data),
     )
 
 

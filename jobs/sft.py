@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
-from vlmconsole.jobs.data import DRAWN, EXAMINED, sizes
+from vlmconsole.jobs.data import DRAWN, EXAMINED, counted, sizes
 from vlmconsole.jobs.memory_plan import memory_plan
 
 from vlmconsole.errors import LabError
@@ -124,6 +124,7 @@ def planned_work(spec: SftSpec, gpu: bool) -> "Work":
         rows=spec.batch,
         rollouts=spec.dev_batch,
         checkpointing=spec.gradient_checkpointing,
+        pictures=counted(spec.data),
     )
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from lora import BASE
+from vlmconsole.jobs.sft import SftSpec, planned_work
 
 from vlmconsole.training.bases import BaseError
-from vlmconsole.training.memory import GIB, Work, per_token, plan
+from vlmconsole.training.memory import GIB, KEPT, Work, per_token, plan
 from vlmconsole.training.shape import QWEN2_5_VL_3B, ShapeError, shape_of
 from vlmconsole.training.weights import read_header
 
@@ -88,6 +89,13 @@ def test_the_labs_grpo_is_tight_until_adamw_goes_one_by_one() -> None:
     assert together.peak - single.peak > 5 * GIB
     in_full = plan(Work(**{**work, "precision": "float32"}), "the lab's card", LAB_CARD)
     assert in_full.verdict == "does not fit"
+
+
+def test_a_dataset_made_in_the_same_process_counts_where_its_memory_is() -> None:
+    few, many = plan(Work(), "cpu", 8 * GIB), plan(Work(pictures=1000), "cpu", 8 * GIB)
+    assert many.peak - few.peak == 1000 * KEPT
+    assert plan(Work(pictures=1000), "gpu0", 8 * GIB).peak == plan(Work(), "gpu0", 8 * GIB).peak
+    assert planned_work(SftSpec(data="sft-expand-tiny"), gpu=False).pictures == 1184
 
 
 def test_a_plan_says_what_it_does_not_know() -> None:
