@@ -105,7 +105,10 @@ class Columns:
         if job.state == "done":
             took = duration(job.ended - job.started) if job.ended and job.started else ""
             ago = f"{about(max(1.0, now - job.ended))} ago" if job.ended and now - job.ended < 86400 else ""
-            when = Content(" · ".join(filter(None, (f"took {took}" if took else "", ago)))).stylize("$muted")
+            parts = [part for part in (f"took {took}" if took else "", ago) if part]
+            if len(" · ".join([row.verdict, *parts])) > self.rest:
+                parts = parts[:1]  # rather one of them whole than both cut
+            when = Content(" · ".join(parts)).stylize("$muted")
             if not row.verdict:
                 return when
             return Content.assemble((row.verdict, VERDICTS[row.verdict][1]), (" · ", "$muted"), when)
