@@ -54,3 +54,12 @@ def test_the_last_page_says_what_no_plan_judged_and_what_broke(tmp_path: Path) -
     assert "−0.0200 … +0.0400: no difference is shown" in page and "−0.3000 … −0.1000: a loss here" in page
     assert "Title of bad: failed (the server died)" in page and "high: partial" not in page
     assert 'id="claims"' not in book.html([tried], places)
+
+
+def test_the_list_at_the_top_says_what_each_audit_came_to(tmp_path: Path) -> None:
+    places = Places(tmp_path).ensure()
+    good, bad = made(places, "good", "done"), made(places, "bad", "done")
+    for one, verdict in ((good, "PASS"), (bad, "FAIL")):
+        one.write_json("audit.json", {"verdict": verdict, "findings": [{"name": "scores", "state": "ok", "text": "x"}]})
+    page = book.html([good, bad], places)
+    assert '<strong class="">audit: pass</strong>' in page and '<strong class="bad">audit: fail</strong>' in page

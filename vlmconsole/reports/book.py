@@ -121,7 +121,7 @@ def chapter(run: RunFolder, places: Places, beside: Path | None = None, label: s
     sections += guarded("settings", run, lambda: settings(run, job, sections))
     listed, more = _files(run, beside)
     good = state.get("state") in ("done", "running", "queued", "starting")
-    verdict = next((one.title for one in sections if one.title.startswith("Verdict")), "")
+    verdict = next((one.title for one in sections if one.title.startswith("Verdict")), "") or _audited(run)
     return Chapter(
         run.name,
         (f"{one_line(label)}: " if label else "") + one_line(job.get("title") or job.get("preset") or run.name),
@@ -135,6 +135,13 @@ def chapter(run: RunFolder, places: Places, beside: Path | None = None, label: s
         listed,
         more,
     )
+
+
+def _audited(run: RunFolder) -> str:
+    """What an audit came to; "" for another run."""
+    audit = run.read_json("audit.json")
+    word = audit.get("verdict") if isinstance(audit, dict) else None
+    return f"Audit: {one_line(word, 20)}" if isinstance(word, str) else ""
 
 
 def guarded(what: str, run: RunFolder, read: Any) -> list[Section]:
