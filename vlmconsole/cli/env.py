@@ -32,7 +32,7 @@ def list_command(
         row["built"] = now == "built"
         row["path"] = str(places.environments / recipe.name)
         if check and now != "not built":
-            row["check"] = environments.check(recipe, places)
+            row["check"] = _checked(recipe)
             row["imports"] = not any(text.startswith("! ") for text in row["check"].values())
         rows.append(row)
     lines = []
@@ -69,13 +69,19 @@ def make(
     with environments.building(name, places) as anew:
         for step in environments.plan(recipe, places, _core(), anew):
             _do(step, recipe)
-        found = environments.check(recipe, places)
+        found = _checked(recipe)
         bad = [module for module, text in found.items() if text.startswith("! ")]
         if bad:
             fail(f"{name} was built, but {', '.join(bad)} cannot be imported.", found[bad[0]][2:], check=found)
     lines = [f"{name} is built and imports what it should: {folder}"]
     lines += [f"  {module}: {text[2:]}" for module, text in found.items() if text.startswith("? ")]
     emit({"name": name, "path": str(folder), "check": found}, "\n".join(lines))
+
+
+def _checked(recipe: environments.Recipe) -> dict[str, str]:
+    """As `environments.check`, which is silent for minutes where the imports are large and the disk is cold."""
+    say(f"importing what {recipe.name} should hold: {', '.join([*recipe.check, *recipe.gpu_check])}")
+    return environments.check(recipe, state.lab.places)
 
 
 def _do(step: list[str], recipe: environments.Recipe) -> None:
