@@ -141,6 +141,8 @@ def test_a_plan_that_was_never_frozen_is_shown_with_how_to_freeze_it(lab: Any, t
     assert "lab-15" in lab("gates", "list", "--json").json["not_frozen"]
     said = lab("gates", "freeze", "lab-15", "--json").json["sha256"]
     assert "lab-15" not in lab("gates", "list", "--json").json["not_frozen"]
+    nowhere = lab("gates", "freeze", "sft-7", "--data", "nowhere")
+    assert nowhere.code == 2 and "data make nowhere" in nowhere.err
     for name in ("lab-15", "sft-7", said[:12]):  # a plan where a run is wanted
         refused = lab("gates", "check", name)
         assert refused.code == 2 and f"“{name}” is a plan" in refused.err, refused.err

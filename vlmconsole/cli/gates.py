@@ -167,7 +167,10 @@ def _run(name: str) -> RunFolder:
 
 def _dataset(name: str) -> Path:
     path = Path(name).expanduser()
-    return path.absolute() if path.is_dir() else state.lab.places.datasets / name
+    found = path.absolute() if path.is_dir() else state.lab.places.datasets / name
+    if not found.is_dir():
+        fail(f"No dataset is called “{name}” here.", f"`vlmconsole data make {name}` makes a shipped one.", code=USAGE)
+    return found
 
 
 def _judge(name: str) -> tuple[RunFolder, Verdict]:
