@@ -34,6 +34,14 @@ class JobError(LabError):
     """A job's failure told to people: what happened and what to do. The worker adds where the log is."""
 
 
+def not_installed(error: ImportError, doing: str, extra: str) -> JobError:
+    """What to tell when a library is not there, and which extra of ours brings it. A module of our own that cannot be
+    imported is a fault of this program, which no installing mends: then the error itself is raised again."""
+    if (error.name or "").partition(".")[0] in ("", "vlmconsole"):
+        raise error
+    return JobError(f"{doing} needs {error.name}: install it with `pip install 'vlmconsole[{extra}]'`")
+
+
 @dataclass(frozen=True)
 class Estimate:
     """What a job is expected to take; None where nothing honest can be said. ``note`` says from what."""

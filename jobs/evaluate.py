@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmconsole.jobs import there
-from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped
+from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped, not_installed
 from vlmconsole.jobs.serve import profile_of, started_by_the_lab
 
 from vlmconsole.evaluation.settings import EvaluateSettings
@@ -60,7 +60,7 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     try:
         summary = evaluation.answer()
     except ImportError as error:
-        raise JobError(f"this needs {error.name}: install it with `pip install 'vlmconsole[train]'`") from None
+        raise not_installed(error, "this", "train") from None
     except Stopping:
         raise Stopped({"note": "stopped; a retry goes on from the answers that there are"}) from None
     for name, group in summary["groups"].items():

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 from vlmconsole.jobs import there
-from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
+from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec, not_installed
 from vlmconsole.jobs.data import counted
 from vlmconsole.jobs.memory_plan import memory_plan
 
@@ -122,7 +122,7 @@ def run(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         import torch
         import transformers
     except ImportError as error:
-        raise JobError(f"training needs {error.name}: install it with `pip install 'vlmconsole[train]'`") from None
+        raise not_installed(error, "training", "train") from None
     from vlmconsole.jobs.grpo_local import train as train_here
 
     context.log(f"torch {torch.__version__}, transformers {transformers.__version__}")

@@ -4,7 +4,7 @@ import shutil
 from typing import Any
 
 from pydantic import Field
-from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped
+from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped, not_installed
 
 CHECKPOINT = "checkpoint.pt"
 
@@ -54,7 +54,7 @@ def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
     try:
         from vlmconsole.training import bundle, lessons, pretrain, skills
     except ImportError as error:
-        raise JobError(f"training needs {error.name}: install it with `pip install 'vlmconsole[train]'`") from None
+        raise not_installed(error, "training", "train") from None
 
     recipe = lessons.Recipe(**spec.model_dump(exclude={"checkpoint_every", "measure", "measure_seed"}))
     checkpoint = context.run.file(CHECKPOINT)

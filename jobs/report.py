@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field, model_validator
-from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
+from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, not_installed
 from vlmconsole.jobs.there import LATER
 
 from vlmconsole.errors import LabError
@@ -37,7 +37,7 @@ def run(context: Context, spec: ReportSpec) -> dict[str, Any]:
     try:
         from vlmconsole.reports import book, flat
     except ImportError as error:
-        raise JobError(f"a report needs {error.name}: install it with `pip install 'vlmconsole[report]'`") from None
+        raise not_installed(error, "a report", "report") from None
 
     found, absent = _found(context.places, [*spec.runs, *(run for run in spec.steps.values() if run)])
     absent += [f"step {name}" for name, run in spec.steps.items() if not run]

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 from vlmconsole.jobs import there
-from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
+from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec, not_installed
 from vlmconsole.jobs.data import DRAWN, EXAMINED, counted, sizes
 from vlmconsole.jobs.memory_plan import memory_plan
 
@@ -63,7 +63,7 @@ def run(context: Context, spec: SftSpec) -> dict[str, Any]:
     try:
         from vlmconsole.jobs.sft_run import Teacher
     except ImportError as error:
-        raise JobError(f"training needs {error.name}: install it with `pip install 'vlmconsole[train]'`") from None
+        raise not_installed(error, "training", "train") from None
     return Teacher(context, spec).run()
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vlmconsole.jobs.contract import not_installed
 from vlmconsole.jobs.presets import Preset, PresetError, load_preset
 
 from vlmconsole.cli import main
@@ -157,3 +158,21 @@ def test_a_plan_that_must_fail_is_shown_with_its_reason_and_an_exit_code(
         main([*words, "jobs", "add", "sft-expand-tiny", "--set", "base=x"])
     assert ended.value.code == 2 and "x is no model folder" in capsys.readouterr().err
     assert Store(places.queue).listing(True) == []
+
+
+def test_a_flow_says_each_fault_once_at_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--home", str(tmp_path), "run", "lab-3b", "--plan"])
+    assert ended.value.code == 2
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("  certain to fail, so it would not be queued: Qwen/Qwen2.5-VL-3B-Instruct is not on this")
+    assert "steps: freeze-sft, " in last and "grpo-30" in last
+
+
+def test_a_missing_library_is_told_with_its_extra_and_a_fault_of_ours_is_not_hidden() -> None:
+    told = not_installed(ModuleNotFoundError("no", name="peft.utils"), "training", "train")
+    assert told.message == "training needs peft.utils: install it with `pip install 'vlmconsole[train]'`"
+    ours = ModuleNotFoundError("no", name="vlmconsole.training.gone")
+    with pytest.raises(ModuleNotFoundError) as raised:
+        not_installed(ours, "training", "train")
+    assert raised.value is ours

@@ -105,7 +105,13 @@ def _show_unfrozen(name: str) -> int | None:
     if name not in plan_names() and not name.endswith(".toml"):
         return None
     plan = load_plan(name)
-    value: dict[str, Any] = {"name": plan.name, "sha256": plan.sha256, "frozen": None, "gates": len(plan.gates), "runs": []}
+    value: dict[str, Any] = {
+        "name": plan.name,
+        "sha256": plan.sha256,
+        "frozen": None,
+        "gates": len(plan.gates),
+        "runs": [],
+    }
     emit({**value, "frozen_plan": None, "plan": plan.value()}, lambda console: _print_unfrozen(console, plan, name))
     return 0
 

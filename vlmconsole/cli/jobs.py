@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import UNATTENDED, JobView, views
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import about, duration
+from vlmconsole.runs.words import many
 
 Number = Annotated[int, typer.Argument(metavar="ID", help="a job's number")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting")]
@@ -90,7 +91,8 @@ def show_plan(planned: list[adding.Planned]) -> None:
     """What adding would queue: settings, device, estimate; of a flow, the whole at the end."""
     value = {"jobs": [one.to_json() for one in planned]}
     ordered = sorted(planned, key=lambda one: one.job.kind == "flow")
-    emit(value, "\n".join(text for one in ordered for text in _plan_lines(one)))
+    lines = [text for one in ordered for text in _plan_lines(one)]
+    emit(value, "\n".join([*lines, *_fails(planned)]))
     if any(one.problems for one in planned):
         raise typer.Exit(USAGE)
 
@@ -100,6 +102,18 @@ def _after(text: str) -> tuple[int, Mode]:
     if not number.isdigit() or mode not in ("", "ok", "any"):
         fail(f"--after {text}: write a job's number, or NUMBER:any.", code=USAGE)
     return int(number), "any" if mode == "any" else "ok"
+
+
+def _fails(planned: Sequence[adding.Planned]) -> list[str]:
+    """At the end of a flow's plan, each fault once, with the steps that it would end."""
+    steps: dict[str, list[str]] = {}
+    for one in planned:
+        for problem in one.problems if one.job.step else ():
+            steps.setdefault(problem, []).append(one.job.step or "")
+    return [
+        f"  certain to fail, so it would not be queued: {problem} ({many(len(names), 'step')}: {', '.join(names)})"
+        for problem, names in steps.items()
+    ]
 
 
 def _plan_lines(one: adding.Planned) -> Iterator[str]:
