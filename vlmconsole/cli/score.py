@@ -95,7 +95,7 @@ def _score(file: str, row_of: Callable[[dict[str, Any]], dict[str, Any]], scorer
 
     def human(console: Any) -> None:
         if not rows:
-            console.print(f"{file} holds no line to score.", markup=False)
+            console.print(f"{file} holds no line to score.", markup=False, soft_wrap=True)
         for number, row in zip(numbers, rows, strict=True):
             text = row.get("error") or "  ".join(f"{key} {value}" for key, value in row.items())
             console.print(f"{number:>5}  {text}", markup=False, soft_wrap=True)
