@@ -49,6 +49,25 @@ def test_which_run_folders_are_refused_and_which_are_not(tmp_path: Path) -> None
     assert lab.is_run(tmp_path / "alias" / "runs" / "real") and not lab.is_run(tmp_path / "alias" / "runs" / "link")
 
 
+def test_a_lab_home_that_was_moved_keeps_its_finished_runs_and_nobody_elses_work(tmp_path: Path) -> None:
+    lab = Places(tmp_path / "new").ensure()
+    (lab.runs / "20261130-120000-count-0000").mkdir()
+    was = "/old/place/runs/20261130-120000-count-0000"
+    moved = job_of(lab, run=was, state="done")
+    assert moved.run == str(lab.runs / "20261130-120000-count-0000") and not moved.damaged
+    for state in ("starting", "running", "queued"):  # its worker may work for the home that this one was copied from
+        assert job_of(lab, run=was, state=state).run is None
+    for lost in (
+        "/old/place/runs/not-there",
+        "/old/place/other/20261130-120000-count-0000",
+        "/old/runs/..",
+        "/old/runs/",
+    ):
+        assert job_of(lab, run=lost, state="done").run is None
+    (lab.runs / "link").symlink_to(tmp_path)
+    assert job_of(lab, run="/old/place/runs/link", state="done").run is None
+
+
 @given(st.dictionaries(st.sampled_from(sorted([*READERS, "run"])), values, max_size=4))
 @settings(max_examples=150, deadline=None)
 def test_any_row_is_read_and_what_is_wrong_is_named(columns: dict[str, Any]) -> None:
@@ -66,12 +85,12 @@ def test_any_row_is_read_and_what_is_wrong_is_named(columns: dict[str, Any]) -> 
         assert job.damaged.endswith("cancel it and add it anew") == (job.state not in FINAL)
 
 
-def job_of(**columns: Any) -> Job:
+def job_of(lab: Places = LAB, **columns: Any) -> Job:
     """The job that a row with these columns, and sound ones else, is read as."""
     row: dict[str, Any] = dict.fromkeys(READERS) | {"run": GOOD, "id": 1}
     row |= {"preset": "p", "kind": "k", "title": "t", "spec": "{}", "options": "{}", "devices": "[]", "granted": "[]"}
     row |= {"priority": 0, "position": 1.0, "attempt": 1, "failures": 0, "not_before": 0, "added": 1.0, "keep": 0}
-    return Job.from_row({**row, "hand_over": 0, "state": "running", **columns}, (), LAB)  # type: ignore[arg-type]
+    return Job.from_row({**row, "hand_over": 0, "state": "running", **columns}, (), lab)  # type: ignore[arg-type]
 
 
 @pytest.fixture

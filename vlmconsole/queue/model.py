@@ -83,7 +83,7 @@ class Job:
         """The job of a row of ``jobs`` in that lab's queue. It never names a run folder outside the lab's own."""
         values, damage = read(dict(row), READERS)
         try:
-            values["run"] = run_of(values["run"], lab)
+            values["run"] = run_of(values["run"], lab, values["state"] in FINAL)
         except ValueError as error:
             values["run"], damage = None, damage or f"run: {error}"
         damaged = unreadable(damage, over=values["state"] in FINAL) if damage else ""
@@ -122,7 +122,7 @@ class Attempt:
         readers = {key: READERS[key] for key in ("state", "reason", "started", "ended")}
         values, _ = read(dict(row), readers)
         with contextlib.suppress(ValueError):
-            return cls(**{**values, "run": run_of(values["run"], lab)})
+            return cls(**{**values, "run": run_of(values["run"], lab, True)})
         return cls(**{**values, "run": None})
 
 
@@ -184,10 +184,18 @@ def state_of(value: object) -> str:
     return str(value)
 
 
-def run_of(value: object, lab: Places) -> str | None:
-    """The run folder that a row names (None: it names none). Raises ValueError for one that is not of this lab."""
+def run_of(value: object, lab: Places, over: bool = False) -> str | None:
+    """The run folder that a row names (None: it names none). Raises ValueError for one that is not of this lab.
+
+    A lab home that was moved or copied keeps its finished runs (`over`): the folder of that name which is there now is
+    meant. What has not ended stays where it was begun: its worker may be at work for the home of that place.
+    """
     if value is None:
         return None
+    if over and isinstance(value, str) and Path(value).parent.name == lab.runs.name:
+        here = lab.runs / Path(value).name
+        if lab.is_run(here) and (here == Path(value) or here.is_dir()):
+            return str(here)
     if not isinstance(value, str) or not lab.is_run(Path(value)):
         shown = repr(value)
         raise ValueError(f"{shown if len(shown) <= 200 else shown[:199] + '…'} is no run folder of this lab")
