@@ -154,7 +154,16 @@ KEYS: tuple[Key, ...] = (
     Key("j,down", "move(1)", "next", "Next profile, or a line down", "j ↓", "reading", False, "servers"),
     Key("k,up", "move(-1)", "previous", "Previous profile, or a line up", "k ↑", "reading", False, "servers"),
     Key("enter", "open", "open", "The run's figures; on a figure: what is behind it", "Enter", "reading", True, "runs"),
-    Key("space", "mark", "mark", "Mark a run, or a cell of it, for a comparison", "Space", "reading", True, "runs"),
+    Key(
+        "space",
+        "mark",
+        "mark",
+        "Mark a run (and go to the next) or a cell, to compare",
+        "Space",
+        "reading",
+        True,
+        "runs",
+    ),
     Key("c", "compare", "compare", "Compare the two marked ones", "c", "reading", True, "runs"),
     Key(
         "e",

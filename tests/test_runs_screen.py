@@ -84,6 +84,8 @@ async def test_the_table_names_state_verdict_figure_and_seal(places: Places) -> 
         text = seen(pilot)
         assert "the server exited with 137" in text and "INVALID client lag p99 31 ms" in text
         assert screen.row is not None and screen.row.preset == "grid"
+        await press(pilot, "question_mark")
+        assert "Mark a run (and go to the next)" in seen(pilot), "a key that does two things says both"
 
 
 @pytest.mark.slow
