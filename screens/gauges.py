@@ -65,6 +65,7 @@ class GaugesScreen(LookingScreen):
         super().__init__()
         self._make = gauges
         self.gauges: Gauges | Replay | None = None
+        self._kept: Gauges | None = None  # the live ones while a recording is shown: they go on, rarely
         self.cards = GaugeCards(id="gauge-cards")
         self.plot = GaugePlot(id="gauge-plot")
         self.facts = Said(id="gauge-facts")
@@ -95,8 +96,9 @@ class GaugesScreen(LookingScreen):
         self.call_after_refresh(self._begin)
 
     def on_unmount(self) -> None:
-        if self.gauges is not None:
-            _stop(self.gauges)
+        for gauges in (self.gauges, self._kept):
+            if gauges is not None:
+                _stop(gauges)
 
     def on_screen_suspend(self) -> None:
         if isinstance(self.gauges, Gauges) and self._recorder is None:
@@ -126,9 +128,18 @@ class GaugesScreen(LookingScreen):
         return Gauges(default_sources(self.console.lab.places, profile))
 
     async def _use(self, gauges: Gauges | Replay) -> None:
+        """Show these, started, from now on. Live ones are kept while a recording is shown, and gone back to."""
         before, self.gauges = self.gauges, gauges
-        gauges.start()
-        if before is not None:
+        if gauges is self._kept:
+            self._kept.pace(PERIOD)
+            self._kept = None
+        else:
+            gauges.start()
+        if isinstance(before, Gauges) and isinstance(gauges, Replay):
+            self._kept = before
+            if self._recorder is None:
+                before.pace(HIDDEN)
+        elif before is not None:
             await asyncio.to_thread(before.stop)
         self.paused = 0.0
         self.look()
@@ -136,8 +147,13 @@ class GaugesScreen(LookingScreen):
     def _server_changed(self) -> None:
         self.show_server()
         link = self.console.link
-        if link is not None and self._server and link.profile.name != self._server and isinstance(self.gauges, Gauges):
+        if link is None or not self._server or link.profile.name == self._server:
+            return
+        if isinstance(self.gauges, Gauges):
             self._begin()
+        elif self._kept is not None:  # of a server that is not asked any more
+            self._kept.leave()
+            self._kept = None
 
     def look(self) -> None:
         """Look now, in the background; a look that is under way is enough, and a paused one stays."""
@@ -287,7 +303,11 @@ class GaugesScreen(LookingScreen):
     def action_replay(self) -> None:
         """o: a recording as if it were live; again: back to live."""
         if isinstance(self.gauges, Replay):
-            self._begin()
+            kept = self._kept
+            if kept is not None:
+                in_background(self, partial(self._use, kept), "sources", exclusive=True)
+            else:
+                self._begin()
             return
         folder = self.console.lab.places.home / "recordings"
         newest = max(folder.glob("*.jsonl"), default=None) if folder.is_dir() else None

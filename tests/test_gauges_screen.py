@@ -314,6 +314,24 @@ async def test_sources_begin_when_it_is_shown_and_ask_rarely_while_it_is_hidden(
     await until(lambda: not any(thread.name == "gauges-host" for thread in threading.enumerate()))
 
 
+async def test_after_a_recording_the_live_readings_from_before_are_still_there(tmp_path: Path, recording: Path) -> None:
+    source = Source()
+    async with shown(tmp_path / "lab", lambda: Gauges([source])) as (pilot, screen):
+        live = screen.gauges
+        assert isinstance(live, Gauges)
+        await until(lambda: bool(source.asked) and "25 %" in seen(pilot))
+        first = live.board.snapshot().marks[0].at
+        await screen._replay(recording)
+        assert isinstance(screen.gauges, Replay) and live._interval == HIDDEN, "asked rarely while nobody looks"
+        asked = len(source.asked)
+        await pilot.press("o")
+        await until(lambda: screen.gauges is live)
+        assert live._interval == 1.0 and live.snapshot().marks[0].at == first
+        await until(lambda: len(source.asked) > asked)
+        await screen._replay(recording)
+    assert all(poller._stopping.is_set() for poller in live._pollers), "the kept ones end with the screen"
+
+
 async def test_before_anything_is_read_it_says_what_it_waits_for(tmp_path: Path) -> None:
     read = threading.Event()
 
