@@ -72,6 +72,7 @@ class GaugesScreen(LookingScreen):
         self.look_found: Look | None = None
         self.pinned: frozenset[str] = frozenset()
         self.window = 2
+        self._whole = 0.0  # seconds of the stretch at which it was said that there is nothing older, 0: not said
         self.logarithmic = False
         self.paused = 0.0  # wall time at which it was paused, 0: it runs
         self.pane = 0
@@ -196,11 +197,13 @@ class GaugesScreen(LookingScreen):
         self.cards.pin(self.pinned)
         self.cards.show(found.snapshot)
         if self.plot.display:
-            self.plot.show(found.plot, self._state())
+            self.plot.show(found.plot, self._state(found.plot.seconds))
         self.facts.say(facts(found.snapshot))
 
-    def _state(self) -> str:
+    def _state(self, seconds: float) -> str:
         parts = []
+        if seconds == self._whole:
+            parts.append("no older data")
         if isinstance(self.gauges, Replay):
             ended = ", at its end" if self.gauges.finished else ""
             parts.append(f"recording {one_line(self.gauges.path.name, 40)}{ended}; o: live again")
@@ -249,8 +252,18 @@ class GaugesScreen(LookingScreen):
     # -- doing ---------------------------------------------------------------------------------------------
 
     def action_zoom(self) -> None:
-        """z: a longer stretch, and from the longest to the shortest."""
-        self.window = (self.window + 1) % len(WINDOWS)
+        """z: the next longer stretch that shows more, and from the longest to the shortest."""
+        found = self.look_found
+        if self.gauges is None or found is None:
+            return
+        snapshot, before = found.snapshot, self.window
+        self._whole = 0.0
+        for by in range(1, len(WINDOWS)):
+            self.window = (before + by) % len(WINDOWS)
+            if self._plotted(self.gauges, snapshot).seconds != found.plot.seconds:
+                break
+        else:
+            self.window, self._whole = before, found.plot.seconds
         self._again()
 
     def action_log(self) -> None:

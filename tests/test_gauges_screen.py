@@ -209,8 +209,11 @@ async def test_the_plot_follows_the_cursor_and_its_keys(tmp_path: Path, recordin
         assert screen.cards.key == "server.throughput"
         await pilot.press("l")
         assert "log axis" in seen(pilot)
-        await pilot.press("z", "z", "z")  # 1 h, a day, a minute
-        assert "last 60 s" in seen(pilot).replace("1 min", "60 s")
+        assert "last 5 min" in seen(pilot)
+        await pilot.press("z")  # 10 min, 1 h and a day would show no more than the 130 s that there are
+        assert "last 1 min" in seen(pilot)
+        await pilot.press("z")
+        assert "last 5 min" in seen(pilot) and "no older data" not in seen(pilot)
         await pilot.press("up", "home")
         await pilot.press("space")
         assert screen.pinned == {"own.throughput"}
@@ -330,6 +333,17 @@ async def test_after_a_recording_the_live_readings_from_before_are_still_there(t
         await until(lambda: len(source.asked) > asked)
         await screen._replay(recording)
     assert all(poller._stopping.is_set() for poller in live._pollers), "the kept ones end with the screen"
+
+
+async def test_a_longer_stretch_that_would_show_no_more_is_said_to(tmp_path: Path) -> None:
+    async with shown(tmp_path / "lab", lambda: Gauges([Source()])) as (pilot, screen):
+        await until(lambda: "25 %" in seen(pilot))
+        await pilot.press(*["right"] * 9, *["down"] * 9)
+        await look(pilot, screen)
+        assert "no older data" not in seen(pilot)
+        for _ in range(2):
+            await pilot.press("z")
+            assert "last 1 min" in seen(pilot) and "no older data" in seen(pilot)
 
 
 async def test_before_anything_is_read_it_says_what_it_waits_for(tmp_path: Path) -> None:
