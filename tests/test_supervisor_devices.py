@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 from supervised import LONG, Lab, lab_fixture, places_fixture  # noqa: F401
+from vlmconsole.screens.widgets.job_detail import _cause
 
+from vlmconsole.cli.jobs import line
 from vlmconsole.gauges.nvidia import Card
+from vlmconsole.queue.desk import Row
 from vlmconsole.queue.model import NewJob
+from vlmconsole.queue.view import views
 from vlmconsole.runs.places import Places
 
 
@@ -78,6 +82,12 @@ def test_a_kept_server_waits_for_the_hand_over_and_comes_back(lab: Lab) -> None:
     lab.supervisor.tick()
     lab.supervisor.tick()
     assert "confirm the hand-over" in lab.supervisor.decision.why[train]
+    shown = views(lab.store, lab.places, [lab.store.get(train), lab.store.get(server)])
+    ways = f"`vlmconsole servers stop demo`, or `vlmconsole jobs hand-over {train}`"
+    assert shown[0].told.endswith(f"(job {server}); stop it, or confirm the hand-over: {ways}")
+    assert line(shown[0]).endswith(ways) and shown[1].kept is None and shown[1].told == shown[1].why
+    cause = _cause(Row(shown[0].job, shown[0].why, kept=shown[0].kept)).plain
+    assert cause.endswith("\nh confirms it · F6 x stops demo"), "on the screen its keys"
     lab.store.set(train, hand_over=True)
     assert lab.ends(server, train) == ["done", "done"]
     back = next(job for job in lab.store.listing() if job.serves and job.id != server)

@@ -175,7 +175,10 @@ def _progress(progress: Progress) -> list[Piece]:
 def _cause(row: Row) -> Content:
     if row.job.state == "queued":
         word, space, rest = waits(row.why).partition(" ")
-        return Content.assemble((f"\n{word}{space}", "$muted"), inert(rest))
+        keys: list[Piece] = []
+        if row.kept is not None:
+            keys = [("\nh", "$accent"), " confirms it · ", ("F6 x", "$accent"), f" stops {one_line(row.kept[1], 40)}"]
+        return Content.assemble((f"\n{word}{space}", "$muted"), inert(rest), *keys)
     return Content.assemble(("\n✗ ", "$error"), inert(row.why or row.job.state))
 
 

@@ -81,9 +81,9 @@ class Foreground:
                 if job.step:
                     self._say(job, "running")
             elif job.state == "queued" and look and not any(other.state in ACTIVE for other in members):
-                why = views(self.store, self.places, [job], True, AHEAD)[0].why
-                if not job.step or not why.startswith("after"):
-                    self._say(job, waits(why) if why != "starts now" else "starts")
+                one = views(self.store, self.places, [job], True, AHEAD)[0]
+                if not job.step or not one.why.startswith("after"):
+                    self._say(job, waits(one.told) if one.why != "starts now" else "starts")
             elif job.state in FINAL and job.step:
                 self._say(job, f"{job.state}{': ' + job.reason if job.reason else ''}")
         if self._shown is not None:

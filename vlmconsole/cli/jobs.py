@@ -48,7 +48,7 @@ def view(store: Store, number: int, supervised: bool = True) -> JobView:
 
 
 def line(one: JobView) -> str:
-    return f"{one.job.id} {one.job.preset}: {one.job.state}{', ' + one.why if one.why else ''}"
+    return f"{one.job.id} {one.job.preset}: {one.job.state}{', ' + one.told if one.why else ''}"
 
 
 def _tell(store: Store, number: int) -> None:
@@ -174,7 +174,7 @@ def _cells(one: JobView) -> tuple[str, ...]:
         progress = one.progress.counted() if share is None or job.kind == "flow" else f"{share:.0%}"
         progress += f" · {duration(left)} left" if left is not None else ""
     name = f"  {job.step}: {job.preset}" if job.flow else job.preset
-    return str(job.id), name, job.state, progress, device_words(job.granted or job.devices, "–"), one.why
+    return str(job.id), name, job.state, progress, device_words(job.granted or job.devices, "–"), one.told
 
 
 def show(number: Number) -> None:

@@ -31,13 +31,14 @@ REACH = 64 * 1024  # bytes of a running job's newest events that its speed is ta
 @dataclass(frozen=True)
 class Row:
     """One line of the queue. ``why`` says why it waits or how it ended; ``verdict`` is what the gates said of a job
-    that is done (of a flow: the worst of its steps'), "" where nothing was judged.
+    that is done (of a flow: the worst of its steps'), "" where nothing was judged. ``kept``: see JobView.
     """
 
     job: Job
     why: str
     progress: Progress | None = None
     verdict: str = ""
+    kept: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ class Desk:
                 worst(verdicts[job.id] for job in jobs if one.job.id in (job.id, job.flow))
                 if one.job.kind == "flow"
                 else verdicts[one.job.id],
+                one.kept,
             )
             for one in views(self._store, self.places, jobs, supervised, ahead=2 * WINDOW)
         )

@@ -80,7 +80,8 @@ class Decision:
     """What to do now. ``servers`` are (profile, job that needs it) to be queued; ``stops`` are servers to let go.
 
     ``stuck`` are jobs that nothing in this queue will set going; of these, ``outside`` wait for something that may
-    change without a command to the queue (a foreign process ends, an environment gets built).
+    change without a command to the queue (a foreign process ends, an environment gets built). ``kept`` names, for a
+    job that waits for a person's word, the profile of the server on its device.
     """
 
     starts: list[Start] = field(default_factory=list)
@@ -89,6 +90,7 @@ class Decision:
     why: dict[int, str] = field(default_factory=dict)
     stuck: set[int] = field(default_factory=set)
     outside: set[int] = field(default_factory=set)
+    kept: dict[int, str] = field(default_factory=dict)
 
 
 def decide(
@@ -268,6 +270,8 @@ class _Round:
         self.wait(want, self._because(name, want), stuck=True)
         if name in self.devices.taken:
             self.decision.outside.add(want.id)
+        elif name in self.holder and not name.startswith("server."):
+            self.decision.kept[want.id] = self.holder[name].serves or ""
 
     def _choose(self, want: Want, requests: list[str], host: Held | None) -> list[str] | None:
         """The devices nearest to being free that would do; None (and said why) when the machine has too few."""
@@ -336,7 +340,7 @@ class _Round:
             return f"waiting for {shown}, held by job {holder.id}"
         server = f"waiting for {shown}, held by server {holder.serves} (job {holder.id})"
         if self._rank(name, want) == 4:
-            return f"{server}: stop it, or confirm the hand-over"
+            return f"{server}; stop it, or confirm the hand-over"
         return f"{server}, which ends when its guests have"
 
     def _reserve(self, want: Want, chosen: list[str], host: Held | None) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.gauges.host import usable_cores
 from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.environments import missing
 from vlmconsole.queue.model import ACTIVE, FINAL, Job, QueueLine, backoff, unreadable
@@ -14,6 +13,7 @@ from vlmconsole.queue.schedule import Decision, Devices, Held, Want, decide, odd
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.machine import usable_cores
 from vlmconsole.runs.pace import Pace, Progress
 from vlmconsole.runs.places import Places
 
@@ -23,11 +23,23 @@ UNATTENDED = "nobody works on the queue"  # jobs run or wait, and no supervisor 
 
 @dataclass(frozen=True)
 class JobView:
-    """One line of the queue. ``why`` says why it waits, or how it ended."""
+    """One line of the queue. ``why`` says why it waits, or how it ended.
+
+    ``kept``: (the job that waits, the server's profile) where a person must say that the server on its device may be
+    stopped; the job is this one, or a flow's step.
+    """
 
     job: Job
     why: str
     progress: Progress | None = None
+    kept: tuple[int, str] | None = None
+
+    @property
+    def told(self) -> str:
+        """``why`` for the command line: with the commands that let a job go on which waits for a person's word."""
+        if self.kept is None:
+            return self.why
+        return f"{self.why}: `vlmconsole servers stop {self.kept[1]}`, or `vlmconsole jobs hand-over {self.kept[0]}`"
 
     def to_json(self) -> dict[str, Any]:
         job = self.job
@@ -139,11 +151,15 @@ def views(store: Store, places: Places, jobs: Sequence[Job], supervised: bool = 
             far = f"more than {ahead} jobs are before it"
             decision.why |= {job.id: far for job in jobs if job.state == "queued" and job.id not in decided}
     return [
-        JobView(job, _flow_why(store, job, decision, supervised), steps_done(store, job))
+        _flow_view(store, job, decision, supervised)
         if job.kind == "flow"
-        else JobView(job, _why(job, decision, supervised), _progress(job))
+        else JobView(job, _why(job, decision, supervised), _progress(job), _kept(job, decision))
         for job in jobs
     ]
+
+
+def _kept(job: Job, decision: Decision) -> tuple[int, str] | None:
+    return (job.id, decision.kept[job.id]) if job.id in decision.kept else None
 
 
 def waits(why: str) -> str:
@@ -160,18 +176,19 @@ def steps_done(store: Store, flow: Job) -> Progress | None:
     return Progress(flow.started or flow.added, over, len(states), "steps", "", None)
 
 
-def _flow_why(store: Store, flow: Job, decision: Decision, supervised: bool) -> str:
+def _flow_view(store: Store, flow: Job, decision: Decision, supervised: bool) -> JobView:
     """How it ended; while none of its steps is at work, why the first of those that are next waits."""
+    done = steps_done(store, flow)
     if flow.state in FINAL:
-        return flow.reason or ""
+        return JobView(flow, flow.reason or "", done)
     steps = store.steps(flow.id)
     if any(step.state in ACTIVE for step in steps):
-        return ""
+        return JobView(flow, "", done)
     for step in steps:
         why = _why(step, decision, supervised) if step.state == "queued" else ""
         if why and not why.startswith("after "):
-            return f"{step.step}: {why}"
-    return ""
+            return JobView(flow, f"{step.step}: {why}", done, _kept(step, decision))
+    return JobView(flow, "", done)
 
 
 def _why(job: Job, decision: Decision, supervised: bool) -> str:
