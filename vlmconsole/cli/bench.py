@@ -44,6 +44,7 @@ def bench(
 ) -> None:
     """Measure a server: TTFT, TPOT, E2E, throughput, each with its conditions and the client's own lag."""
     from vlmconsole.cli.foreground import follow_job, interruptions
+    from vlmconsole.cli.measured import show_measured
     from vlmconsole.cli.run import ending
     from vlmconsole.jobs.presets import Preset, load_preset
     from vlmconsole.queue import adding, process
@@ -92,8 +93,7 @@ def bench(
     }
 
     def human(console: Console) -> None:
-        if isinstance(summary, dict) and isinstance(conditions, dict) and "ttft_s" in summary:
-            show_measured(console, summary, conditions)
+        if isinstance(summary, dict) and "ttft_s" in summary and show_measured(console, run):
             console.print(f"run: {run.path}", markup=False, soft_wrap=True)
         else:
             console.print(ending(run), markup=False, soft_wrap=True)
@@ -113,49 +113,6 @@ def _with(preset: Preset, given: dict[str, Any]) -> Preset:
     if preset.kind == KIND and not spec.get("server") and not spec.get("base_url"):
         spec["server"] = state.lab.settings.server
     return replace(preset, spec=spec)
-
-
-def show_measured(console: Console, summary: dict[str, Any], conditions: dict[str, Any]) -> None:
-    """A summary for people: the figures, then what they hold under, then what is wrong with them."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("", "p50", "p95", "n", ""):
-        table.add_column(name, justify="left" if not name else "right")
-    rows = {"TTFT": "ttft_s", "TTFT from due": "ttft_from_scheduled_s", "TPOT": "tpot_s", "E2E": "e2e_s"}
-    for name, key in rows.items():
-        found = summary.get(key)
-        if found:
-            figures = (seconds(found["p50"]), seconds(found["p95"]), str(found["n"]), found.get("flag") or "")
-            table.add_row(name, *figures)
-    if summary["n"]:
-        console.print(table)
-    if summary.get("throughput_tok_s") is not None:
-        rate = f"{summary['throughput_tok_s']:.1f} tok/s, {summary['requests_per_s']:.2f} requests/s"
-        console.print(f"throughput {rate}", markup=False)
-    elif summary["n"]:
-        console.print("throughput not known: the server's usage is missing", markup=False)
-    flight = summary.get("in_flight")
-    lag = (summary.get("lag") or {}).get("probe")
-    parts = [f"in flight {flight['mean']:.1f}, peak {flight['max']}" if flight else ""]
-    parts.append(f"client lag p99 {lag['p99'] * 1000:.1f} ms" if lag else "")
-    parts.append(f"finish {', '.join(f'{k} {v}' for k, v in summary['finish_reasons'].items()) or '–'}")
-    console.print(" · ".join(part for part in parts if part), markup=False)
-    known = [f"{key} {value}" for key, value in conditions.items() if value not in (None, [], {}) and key != "settings"]
-    console.print(Text("under: " + " · ".join(known), style="dim"), soft_wrap=True)
-    if summary["failures"] or summary["set_aside"]:
-        said = "; ".join(summary["first_failures"]) or ", ".join(f"{v} {k}" for k, v in summary["set_aside"].items())
-        console.print(
-            f"not counted: {summary['failures']} failed, {sum(summary['set_aside'].values())} set aside: {said}"
-        )
-    if not summary["valid"]:
-        console.print(Text(f"INVALID: {summary['invalid_because']}", style="bold red"), soft_wrap=True)
-
-
-def seconds(value: float) -> str:
-    """As many digits as a measurement by the client supports: 10 µs below a tenth of a second, 1 ms above."""
-    return f"{value * 1000:.2f} ms" if value < 0.1 else f"{value:.3f} s"
 
 
 def calibrate() -> None:

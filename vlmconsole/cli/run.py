@@ -18,6 +18,7 @@ from vlmconsole.queue.model import Job
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.folder import RunFolder, find_run
 from vlmconsole.runs.plain import one_line
+from vlmconsole.runs.titles import in_unit, title
 
 
 def register(app: typer.Typer) -> None:
@@ -116,18 +117,23 @@ def _again(store: Store, name: str) -> int:
     return number
 
 
-def ending(folder: RunFolder) -> str:
-    """How a run ended, for people: state, reason, the log's tail after a failure, the figures of the summary."""
+def ending(folder: RunFolder, *, figures: bool = True) -> str:
+    """How a run ended, for people: state, reason, the figures of the summary, the log's tail after a failure."""
     now = folder.state()
     lines = [f"{now.get('state')}" + (f": {now['reason']}" if now.get("reason") else "")]
     summary: Any = folder.read_json("summary.json", {})
-    if isinstance(summary, dict):
-        figures = frozen_figures(summary) if folder.job().get("kind") == "freeze" else summary
-        lines += [f"  {key}: {figure}" for key, figure in figures.items() if not isinstance(figure, dict | list | None)]
-    else:
+    if isinstance(summary, dict) and figures:
+        shown = frozen_figures(summary) if folder.job().get("kind") == "freeze" else summary
+        known = {key: figure for key, figure in shown.items() if not isinstance(figure, dict | list | None)}
+        lines += [f"  {title(key)}: {_said(in_unit(key, figure))}" for key, figure in known.items()]
+    elif figures:
         lines.append("  summary.json cannot be read")
     if now.get("state") in ("failed", "lost"):
         lines += [f"  | {line}" for line in log_tail(folder, 5)]
     lines.append(f"run: {folder.path}")
     lines.append(f"log: {folder.log}")
     return "\n".join(lines)
+
+
+def _said(value: object) -> object:
+    return ("no", "yes")[value] if isinstance(value, bool) else value

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vlmconsole.cli.common import emit, state
+from vlmconsole.cli.common import as_toml, emit, state
 from vlmconsole.cli.compare import compare
 from vlmconsole.cli.export import export
 from vlmconsole.cli.run import ending
@@ -18,6 +18,9 @@ from vlmconsole.runs.words import many
 
 if TYPE_CHECKING:
     from vlmconsole.reports.shelf import Line
+
+
+UNSET: tuple[object, ...] = (None, "", [], {})  # a preset would leave it out
 
 
 def register(app: typer.Typer) -> None:
@@ -92,24 +95,23 @@ def show(run: Annotated[str, typer.Argument(help="a run's name, a part of it, a 
         "summary": folder.read_json("summary.json"),
         "files": files,
     }
-    spec = value["spec"] if isinstance(value["spec"], dict) else {"settings": "cannot be read"}
-    lines = [f"{value['title']} ({value['kind']})", *(f"  {k} = {_brief(v)}" for k, v in spec.items())]
+    spec, lines = value["spec"], [f"{value['title']} ({value['kind']})"]
+    if isinstance(spec, dict):
+        lines += [f"  {key} = {as_toml(setting)}" for key, setting in spec.items() if setting not in UNSET]
+    else:
+        lines.append("  settings = cannot be read")
 
     def human(console: Console) -> None:
+        from vlmconsole.cli.measured import is_measurement, show_measured
         from vlmconsole.cli.plots import show_plots
 
-        last = [ending(folder), f"{many(len(files), 'file')}, {many(sum(files.values()), 'byte')}"]
+        one = is_measurement(folder)  # its figures stand in their block, in their units
+        last = [ending(folder, figures=not one), f"{many(len(files), 'file')}, {many(sum(files.values()), 'byte')}"]
         console.print("\n".join([*lines, *last]), markup=False, soft_wrap=True)
+        show_measured(console, folder)
         show_plots(console, folder)
 
     emit(value, human)
-
-
-def _brief(value: Any) -> Any:
-    """A setting as it is shown: of tables only what is set."""
-    if isinstance(value, list):
-        return [_brief(item) for item in value]
-    return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
 
 
 def took(one: dict[str, Any]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from vlmconsole.runs.machine import machine_line
 
 SAMPLING = frozenset(
     {"stop", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "response_format"}
@@ -48,8 +48,9 @@ class EffectiveSettings:
     @property
     def this_machine(self) -> str | None:
         """The machine, when the server runs on this one: only a device that the server itself named counts."""
-        where = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
-        return f"{self.device}, {where}" if self.device else None
+        if not self.device:
+            return None
+        return machine_line([] if self.device == "CPU" else [self.device])
 
     def told(self, flag: str) -> Any:
         """What the server says of one launch flag (`chunked-prefill-size` or with `_`), shown or not; else None."""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import psutil
 
+from vlmconsole.runs.machine import usable_cores
+
 
 @dataclass(frozen=True)
 class Host:
@@ -42,8 +44,3 @@ class HostReader:
             disk_free=disk.free,
             load1=os.getloadavg()[0],
         )
-
-
-def usable_cores() -> int:
-    """Cores that this process may use (its affinity where the system knows one)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

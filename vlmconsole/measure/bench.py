@@ -29,6 +29,7 @@ from vlmconsole.measure.summary import CellSummary
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.words import many
 
 CLOCK = "request sent → first non-empty text piece / [DONE]; connections open and picture bytes ready before"
 CLIENT = f"vlmconsole {__version__} load client"
@@ -229,9 +230,10 @@ def conditions_of(
     if "logit_bias" in request_fields(settings, server):
         notes.append("answers were kept from ending by a bias of −100 on the model's end tokens")
     if summary.finish_reasons.keys() - {"length"} and not settings.equal_work:
-        notes.append(f"answers ended by themselves: {summary.finish_reasons}; output work is not equal")
+        said = ", ".join(f"{reason} {count}" for reason, count in summary.finish_reasons.items())
+        notes.append(f"answers ended by themselves ({said}): output work is not equal")
     return Conditions(
-        hardware=profile.hardware or (hardware() if route == "loopback" else None),
+        hardware=profile.hardware or ((told.this_machine or hardware()) if route == "loopback" else None),
         engine=servers.NAMES[profile.engine],
         engine_version=told.version,
         model=server.model,
@@ -243,7 +245,7 @@ def conditions_of(
         running_limit=told.running_limit,
         rate=settings.rate,
         cache=None if told.prefix_cache is None else "on" if told.prefix_cache else "off",
-        warm_up=f"{settings.warm_ups} requests with prompts of their own, not counted",
+        warm_up=f"{_warm_up(settings.warm_ups)}, not counted",
         clock=CLOCK,
         n=summary.n,
         temperature=settings.temperature,
@@ -255,6 +257,10 @@ def conditions_of(
         settings=told.values or None,
         notes=tuple(notes),
     )
+
+
+def _warm_up(count: int) -> str:
+    return many(count, "request with a prompt of its own", "requests with prompts of their own")
 
 
 def run_bench(

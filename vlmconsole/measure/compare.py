@@ -44,7 +44,7 @@ COMPARED = {key: title(key).partition(", ")[0] for key in COMPARED_KEYS}
 #: absent means "none", which is a value like any other
 NONE_IS_KNOWN = frozenset({"adapter", "image", "rate"})
 #: a length is given in tokens
-TOKENS = frozenset({"input_tokens", "output_tokens"})
+TOKENS = frozenset({"input_tokens", "output_tokens", "max_tokens"})
 #: server settings that say where it runs or were compared already
 UNCOMPARED_SETTINGS = frozenset(
     {"host", "port", "api-key", "log-level", "served-model-name", "nccl-port", "dist-init-addr"}

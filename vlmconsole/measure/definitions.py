@@ -71,6 +71,11 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
+def few(n: int, what: str = "values") -> str | None:
+    """What is to be said beside a p95 of so few values; None where there are enough."""
+    return f"p95 rests on few {what} (n = {n} < {SMALL_N})" if n < SMALL_N else None
+
+
 def distribution(values: Iterable[float | None]) -> Distribution | None:
     """The distribution of the known values; None when there is none."""
     known = sorted(value for value in values if value is not None)
@@ -85,7 +90,7 @@ def distribution(values: Iterable[float | None]) -> Distribution | None:
         p95=percentile(known, 0.95),
         p99=percentile(known, 0.99),
         max=known[-1],
-        flag=f"p95 of n={len(known)} < {SMALL_N}" if len(known) < SMALL_N else None,
+        flag=few(len(known)),
     )
 
 

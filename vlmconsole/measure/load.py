@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from vlmconsole.measure.busy import HostLoad, host_load, load_now
 from vlmconsole.measure.definitions import Distribution, distribution
 from vlmconsole.measure.plan import MEASURED, WARM_UP, BodyFile, Phase, Plan
 from vlmconsole.measure.process import LoadError, Progress, Watch, run_client
@@ -110,7 +111,7 @@ def run_cell(
     numbers (running, queued…). When ``stopping`` turns true, what is in flight is kept as cancelled and the summary
     holds what there is. Raises LoadError when the client process did not come to measuring.
     """
-    asked = clock()
+    asked, before = clock(), load_now()
     work = Path(tempfile.mkdtemp(prefix=".cell-", dir=run.path))
     try:
         plan = _plan(cell, work)
@@ -125,7 +126,7 @@ def run_cell(
         finally:
             intake.rest(why)
         server = {key: found for key, values in seen.items() if (found := distribution(values)) is not None}
-        return _summary(cell, intake, report, server, asked)
+        return _summary(cell, intake, report, server, asked, host_load(before))
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -214,7 +215,9 @@ class _Intake:
         self._rows.write(json.dumps({**self.cell.extra, **row}, ensure_ascii=False) + "\n")
 
 
-def _summary(cell: Cell, intake: _Intake, report: dict[str, Any], server: Server, asked: int) -> CellSummary:
+def _summary(
+    cell: Cell, intake: _Intake, report: dict[str, Any], server: Server, asked: int, host: HostLoad
+) -> CellSummary:
     measured = next((phase for phase in report["phases"] if phase["name"] == MEASURED), None)
     client = None
     if measured is not None:
@@ -233,6 +236,7 @@ def _summary(cell: Cell, intake: _Intake, report: dict[str, Any], server: Server
         lag_limit_s=cell.lag_limit_s,
         client=client,
         server=server,
+        host=host,
         broken=report.get("error") or ("stopped on request" if report.get("stopped") else None),
     )
 

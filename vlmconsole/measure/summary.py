@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from vlmconsole.measure.busy import HostLoad
 from vlmconsole.measure.definitions import (
     Distribution,
     InFlight,
@@ -90,6 +91,7 @@ class CellSummary:
     client: ClientCost | None
     server: dict[str, Distribution]  # what was scraped of the server meanwhile, e.g. running, waiting
     first_failures: list[str] = field(default_factory=list)
+    host: HostLoad | None = None  # how busy the client's machine was
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -176,6 +178,7 @@ class Gatherer:
         client: ClientCost | None,
         server: dict[str, Distribution],
         broken: str | None,
+        host: HostLoad | None = None,
     ) -> CellSummary:
         """The summary of what was taken. ``broken``: why the client itself did not finish, if it did not."""
         counted = len(self.e2e)
@@ -226,6 +229,7 @@ class Gatherer:
             client=client,
             server=server,
             first_failures=[f"{kind}: {detail}" for kind, detail in self.first_failures.items()],
+            host=host,
         )
 
     @property

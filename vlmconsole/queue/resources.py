@@ -5,10 +5,10 @@ import sys
 from collections.abc import Callable, Iterable
 
 from vlmconsole.gauges import nvidia
-from vlmconsole.gauges.host import usable_cores
 from vlmconsole.queue.locks import DeviceLocks
 from vlmconsole.queue.schedule import Devices
 from vlmconsole.runs import processes
+from vlmconsole.runs.machine import usable_cores
 
 # Drivers keep a few hundred MiB on an idle card; more than this share without a visible process is someone unseen.
 UNSEEN_SHARE = 0.05

@@ -1,0 +1,144 @@
+"""A measurement's figures for plain terminals: the same block after ``bench`` and in ``runs show``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from vlmconsole.measure.busy import busy
+from vlmconsole.measure.compare import COMPARED, shown
+from vlmconsole.measure.definitions import SMALL_N, few
+from vlmconsole.measure.views import Cell, cells
+from vlmconsole.runs.conditions import Conditions
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.pace import number
+from vlmconsole.runs.plain import inert
+from vlmconsole.runs.titles import title
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FIGURES = {"TTFT": "ttft_s", "TTFT from due": "ttft_from_scheduled_s", "TPOT": "tpot_s", "E2E": "e2e_s"}
+NO_CONDITIONS = "no conditions are recorded: these figures may not be compared with any other"
+NOT_IN_LINE = frozenset({"n", "notes", "settings"})  # each has its own place
+
+
+def show_measured(console: Console, run: RunFolder) -> bool:
+    """The figures of a run's one measurement, or what the cells of its several share, with their conditions.
+
+    False where it measured no cell: then only the conditions are shown that it may have.
+    """
+    found = [cell for cell in cells(run) if cell.summary]
+    if not found:
+        _print(console, *_under(_recorded(run)), style="dim")
+        return False
+    if is_measurement(run):
+        _figures(console, found[0])
+    else:
+        small = any(cell.n is not None and cell.n < SMALL_N for cell in found)
+        if small:
+            console.print(f"p95 rests on few requests where n < {SMALL_N}", markup=False)
+    known = [cell.conditions for cell in found if cell.conditions]
+    _print(console, *(_under(known) or [NO_CONDITIONS]), style="dim")
+    for cell in found:
+        if remark := busy(cell.summary):
+            _print(console, f"! {cell.name + ': ' if cell.name else ''}{remark}", style="yellow")
+    if len(found) == 1:
+        _print(console, *_not_counted(found[0].summary))
+        if found[0].state == "invalid":
+            _print(console, f"INVALID: {found[0].why}", style="bold red")
+    return True
+
+
+def is_measurement(run: RunFolder) -> bool:
+    """Whether the run measured one thing, so that its summary is that one's figures."""
+    found = cells(run)
+    return len(found) == 1 and not found[0].name
+
+
+def seconds(value: float) -> str:
+    """As many digits as a measurement by the client supports: 10 µs below a tenth of a second, 1 ms above."""
+    return f"{value * 1000:.2f} ms" if value < 0.1 else f"{value:.3f} s"
+
+
+def _figures(console: Console, cell: Cell) -> None:
+    summary = cell.summary
+    table = Table(box=None, pad_edge=False)
+    for name in ("", "p50", "p95", "n"):
+        table.add_column(name, justify="right" if name else "left")
+    small: set[int] = set()
+    for name, key in FIGURES.items():
+        half, most, n = (cell.share(key, share) for share in ("p50", "p95", "n"))
+        if half is not None and most is not None and n is not None:
+            table.add_row(name, seconds(half), seconds(most), f"{n:g}")
+            small.add(int(n))
+    if table.row_count:
+        console.print(table)
+        if said := few(min(small), "requests"):
+            _print(console, said)
+    each = number(summary.get("requests_per_s"))
+    if cell.throughput is not None:
+        more = "" if each is None else f", {each:.2f} requests/s"
+        _print(console, f"throughput {cell.throughput:.1f} tok/s{more}")
+    elif cell.n:
+        _print(console, "throughput not known: the server's usage is missing")
+    mean, peak = cell.share("in_flight", "mean"), cell.share("in_flight", "max")
+    lag = _dict(_dict(summary.get("lag")).get("probe"))
+    late = number(lag.get("p99"))
+    reasons = [f"{reason} {count}" for reason, count in _dict(summary.get("finish_reasons")).items()]
+    parts = [f"in flight {mean:.1f}, peak {peak:g}" if mean is not None and peak is not None else ""]
+    parts.append("" if late is None else f"client lag p99 {late * 1000:.1f} ms")
+    parts.append(f"finish {', '.join(reasons) or '–'}")
+    _print(console, " · ".join(filter(None, parts)))
+
+
+def _recorded(run: RunFolder) -> list[dict[str, Any]]:
+    """The conditions of a run without cells: one measurement's, or one for each of its arms."""
+    found = _dict(run.read_json("conditions.json"))
+    if found.keys() & Conditions.model_fields.keys():
+        return [found]
+    return [one for one in found.values() if isinstance(one, dict)]
+
+
+def _under(known: list[dict[str, Any]]) -> list[str]:
+    """The conditions that all share in one line, those in which they differ by name, then the notes."""
+    if not known:
+        return []
+    keys = [key for key in Conditions.model_fields if key not in NOT_IN_LINE and any(key in one for one in known)]
+    same = [key for key in keys if all(one.get(key) == known[0].get(key) for one in known)]
+    told = [(key, known[0].get(key)) for key in same]
+    said = [f"{_named(key)} {shown(key, value)}" for key, value in told if value not in (None, "", [], {})]
+    lines = [f"{'under' if len(known) == 1 else 'all under'}: {' · '.join(said) or 'nothing that is known'}"]
+    if varied := [_named(key) for key in keys if key not in same]:
+        lines.append(f"they differ in: {', '.join(varied)}")
+    listed = [one.get("notes") for one in known]
+    notes = dict.fromkeys(str(note) for notes in listed if isinstance(notes, list) for note in notes)
+    return [*lines, *(f"note: {note}" for note in notes)]
+
+
+def _named(key: str) -> str:
+    if key == "clock":
+        return "clock from"  # its value begins at once with where it starts
+    return COMPARED.get(key) or title(key).partition(",")[0]
+
+
+def _not_counted(summary: dict[str, Any]) -> list[str]:
+    failures, aside = number(summary.get("failures")) or 0, _dict(summary.get("set_aside"))
+    apart = sum(number(count) or 0 for count in aside.values())
+    if not failures and not apart:
+        return []
+    first = summary.get("first_failures")
+    told = "; ".join(map(str, first)) if isinstance(first, list) else ""
+    said = told or ", ".join(f"{count} {why}" for why, count in aside.items())
+    return [f"not counted: {failures:g} failed, {apart:g} set aside: {said}"]
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _print(console: Console, *lines: str, style: str = "") -> None:
+    for line in lines:
+        console.print(Text(inert(line), style=style), soft_wrap=True)

@@ -1,0 +1,50 @@
+"""How busy the client's machine was around a measurement: a remark beside its figures, never a refusal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vlmconsole.runs.machine import usable_cores
+from vlmconsole.runs.pace import number
+from vlmconsole.runs.words import many
+
+
+@dataclass(frozen=True)
+class HostLoad:
+    """Load averages of one minute: how many tasks ran or waited to run. Client and a local server are among them."""
+
+    before: float | None
+    after: float | None
+    cores: int
+
+
+def load_now() -> float | None:
+    """The system's load average of one minute; None where it has none."""
+    try:
+        return round(os.getloadavg()[0], 2)
+    except (OSError, AttributeError):
+        return None
+
+
+def host_load(before: float | None) -> HostLoad:
+    """The load as it is now, beside what it was before."""
+    return HostLoad(before, load_now(), usable_cores())
+
+
+def busy(summary: Mapping[str, Any]) -> str:
+    """A remark on a summary that was measured while more wanted to run than there are cores, else "".
+
+    The load is the larger of before and after. Nothing is said where it was not recorded.
+    """
+    found = summary.get("host")
+    if not isinstance(found, dict):
+        return ""
+    loads = {name: load for name in ("before", "after") if (load := number(found.get(name))) is not None}
+    cores = number(found.get("cores"))
+    if not loads or not cores or max(loads.values()) <= cores:
+        return ""
+    each = ", ".join(f"{load:.1f} {name}" for name, load in loads.items())
+    return f"the machine was busy: load {each}, on {many(cores, 'core')} (client and a local server are in it)"
