@@ -87,6 +87,20 @@ async def test_the_real_server_from_the_command_line(mlx_server: Ready) -> None:
     assert json.loads(started[1])["how"] == "was running" and json.loads(started[1])["pid"] == mlx_server.pid
 
 
+async def test_the_list_of_servers_keeps_titles_beside_faults_and_ends_lines_at_the_last_word(tmp_path: Path) -> None:
+    (tmp_path / "servers").mkdir()
+    (tmp_path / "servers" / "far.toml").write_text(
+        'engine = "openai"\ntitle = "The far one"\nbase_url = "http://127.0.0.1:9"\nmodel = "none"\n'
+    )
+    code, out, _ = await run(tmp_path, "servers", "list")
+    lines = out.splitlines()
+    (row,) = (line for line in lines if " far " in line)
+    assert code == 0 and row.endswith("http://127.0.0.1:9        The far one")
+    (why,) = (line for line in lines if line.startswith("far: "))
+    assert "nothing answers at http://127.0.0.1:9" in why
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
 @pytest.mark.parametrize("words", [["servers", "show", "nosuch"], ["servers", "start", "nosuch"]])
 async def test_an_unknown_profile_names_the_known_ones(tmp_path: Path, words: list[str]) -> None:
     code, _, err = await run(tmp_path, *words)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json as jsonlib
 import math
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from vlmconsole.lab import Lab
 
 PIPE_WIDTH = 200  # columns of a table that no terminal shows
+_FILLED = re.compile(r" +((?:\x1b\[[\d;]*m)*)(?=\n)")  # blanks at a line's end, and what ends their style
 OK, FAILED, USAGE, CANNOT_JUDGE = 0, 1, 2, 3
 
 
@@ -76,13 +78,26 @@ def emit(value: Any, human: Callable[[Console], None] | str | None = None) -> No
 def console(*, stderr: bool = False) -> Console:
     """A rich console. Model output and file names must be printed with ``markup=False``; their escapes never arrive."""
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
     class Inert(Console):
-        """Whatever text is printed, also in a table's cell, holds no command for the terminal."""
+        """Whatever text is printed, also in a table's cell, holds no command for the terminal.
+
+        Lines of a table end with their last word: the blanks that fill its last column would be copied with them.
+        """
 
         def render_str(self, text: str, **options: Any) -> Text:
             return super().render_str(inert(text), **options)
+
+        def print(self, *objects: Any, **options: Any) -> None:
+            if self.quiet or not any(isinstance(one, Table) for one in objects):
+                super().print(*objects, **options)
+                return
+            with self.capture() as held:
+                super().print(*objects, **options)
+            self.file.write(_FILLED.sub(r"\1", held.get()))
+            self.file.flush()
 
     # Into a pipe or a file lines may be long: a table squeezed to 80 columns there helps nobody.
     width = None if (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ else PIPE_WIDTH

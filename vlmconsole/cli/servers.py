@@ -181,8 +181,11 @@ def _table(console: Console, rows: list[dict[str, Any]], words: list[str]) -> No
         table.add_column(title, overflow="fold", no_wrap=title in ("name", "state", "address"))
     for row, word in zip(rows, words, strict=True):
         said = [MARKS[word], row["name"], row["engine"], word, row["base_url"] or "–"]
-        table.add_row(*(Text(str(cell)) for cell in (*said, row["why"] or row["title"])))
+        table.add_row(*(Text(str(cell)) for cell in (*said, row["title"])))
     console.print(table)
+    for row in rows:
+        if row["why"]:  # beneath, where it has the whole width
+            console.print(Text(f"{row['name']}: {row['why']}", style="dim"), soft_wrap=True)
 
 
 def _sheet(console: Console, value: dict[str, Any], lines: list[Setting], word: str) -> None:
