@@ -223,3 +223,32 @@ def test_the_seconds_of_a_start_go_on_between_its_phases(tmp_path: Path) -> None
     link._since -= 40
     link.look()
     assert link.view.long.endswith("loading the weights 43 s")
+
+
+async def test_keys_of_a_burst_land_in_order_in_dialogs_and_through_them(tmp_path: Path) -> None:
+    """What Tab comes to is chosen as a whole, so that the first letter replaces it."""
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            burst(pilot.app, ("escape", "s", *"AAA", "tab", *"0.7", "enter", *"12", "tab", "end", *"B"))
+            wanted = ["AAAB", "0.7", "12"]
+            await until(lambda: [field.value for field in pilot.app.screen.query(Field)] == wanted)
+            burst(
+                pilot.app, ("escape", "slash", *"cat", "ctrl+u", *"dog", "escape", "i", *"hi", "escape", "R", *"name")
+            )
+            await until(lambda: screen.composer.question.text == "hi")
+            assert pilot.app.screen is screen and screen.conversations.query_one(Field).value == "dog"
+
+
+async def test_keys_of_a_burst_land_in_the_filter_of_every_screen(tmp_path: Path) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            for number in (3, 4, 5):
+                await pilot.press(f"f{number}")
+                await until(lambda seen=screen: pilot.app.screen is not seen and bool(pilot.app.screen.query(Field)))
+                screen, field = pilot.app.screen, pilot.app.screen.query(Field).first()
+                burst(pilot.app, ("slash", *"pictures", "backspace", *"d"))
+                await until(lambda field=field: field.value == "pictured")
+                burst(pilot.app, ("left", "x", "enter", "slash", "Y"))
+                await until(lambda field=field: field.value == "Y")  # what a slash comes to is chosen as a whole

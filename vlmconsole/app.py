@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import textual.screen
 from textual import events
-from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter, Monochrome
 from textual.notifications import Notification, Notify
@@ -28,6 +27,7 @@ from textual.signal import Signal
 import vlmconsole.screens
 from vlmconsole.lab import Lab
 from vlmconsole.screens.background import in_background
+from vlmconsole.screens.key_order import KeysInOrder
 from vlmconsole.screens.pastes import tame_pastes
 from vlmconsole.screens.table import SCREENS, import_screen, is_imported, load_screen
 from vlmconsole.screens.terminal import Drawing, drawing_for, heal_terminal
@@ -45,7 +45,7 @@ SLOW_FPS = 10
 _STYLES = Path(vlmconsole.screens.__file__).parent
 
 
-class ConsoleApp(App[None]):
+class ConsoleApp(KeysInOrder):
     """One lab home on one terminal. `clock` is wall time (a test's own), `drawing` how pictures are drawn."""
 
     TITLE = "vlmconsole"
@@ -70,7 +70,7 @@ class ConsoleApp(App[None]):
         self.register_theme(DARK)
         self.register_theme(LIGHT)
         # Without the watcher: it would have every style sheet parsed once more before the first frame.
-        self.set_reactive(App.theme, f"vlmconsole-{lab.settings.theme}")
+        self.set_reactive(ConsoleApp.theme, f"vlmconsole-{lab.settings.theme}")
         self.stylesheet.set_variables(self.get_css_variables())
         if lab.settings.slow_link:
             self.animation_level = "none"

@@ -15,7 +15,6 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static, TextArea
 from vlmconsole.screens.keys import bindings
-from vlmconsole.screens.widgets.field import InOrder
 
 from vlmconsole.runs.plain import one_line
 from vlmconsole.runs.words import many
@@ -30,7 +29,7 @@ SHORTEST = 8  # cells of a picture's name that stay on a chip however narrow the
 PASTE_WAIT = 1.0  # seconds that keys wait at most until a paste before them has been looked at
 
 
-class Question(InOrder, TextArea):
+class Question(TextArea):
     """The text itself. Enter sends; a paste stays whole, line ends and all."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(("composer",), "chat")
@@ -66,16 +65,10 @@ class Question(InOrder, TextArea):
             await asyncio.wait_for(pasted.taken.wait(), PASTE_WAIT)
 
     async def _on_key(self, event: events.Key) -> None:
-        if self.app.focused is not self:
-            # It came while an Esc before it was under way: it belongs to what has the focus now.
+        if event.key == "enter":  # a TextArea would take it as a new line
             event.prevent_default()
             event.stop()
-            self.app.post_message(events.Key(event.key, event.character))
-            return
-        if event.key == "escape":  # at once: a key close behind it must find the focus moved
-            event.prevent_default()
-            event.stop()
-            await self.app.run_action("leave", self.screen)
+            self.action_send()
             return
         if event.character and not event.is_printable and unicodedata.category(event.character) == "Zs":
             # A blank of another kind (Alt+Space of a Mac, a full-width space, those in names of screenshots) is no
@@ -84,7 +77,6 @@ class Question(InOrder, TextArea):
             event.stop()
             self.insert(event.character)
             return
-        # Enter, which a TextArea would take as a new line, is a binding of this class.
         if event.key == "backspace" and not self.text:
             event.prevent_default()
             event.stop()

@@ -49,9 +49,6 @@ class Conversations(Vertical):
     def listing(self) -> OptionList:
         return self.query_one(OptionList)
 
-    def on_mount(self) -> None:
-        self.query_one(Input).cursor_blink = False
-
     def show(self, chats: Sequence[Chat], current: int | None, now: float, *, searching: bool) -> None:
         """Put `chats` (newest first) into the list; `current` carries the mark."""
         listing = self.query_one(OptionList)

@@ -66,9 +66,6 @@ class Ask(ModalScreen[str | None]):
             yield Field(self._value, compact=True)
             yield Static(Content(self._hint or "Enter keep · Esc leave as it was").stylize("$muted"))
 
-    def on_mount(self) -> None:
-        self.query_one(Input).cursor_blink = False
-
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value.strip())
 
@@ -94,10 +91,6 @@ class Form(ModalScreen[dict[str, str] | None]):
                     yield Static(Content(label).stylize("$muted"), classes="label")
                     yield Field(value, placeholder=hint, compact=True, name=key)
             yield Static(Content("Tab next · Enter on the last keeps all · Esc leave as it was").stylize("$muted"))
-
-    def on_mount(self) -> None:
-        for field in self.query(Input):
-            field.cursor_blink = False
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         fields = list(self.query(Input))
