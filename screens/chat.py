@@ -68,7 +68,9 @@ class ChatScreen(ChatRecent):
             return
         chat_id = self._deleted.pop()
         self.store.restore(chat_id)
-        await self.open_chat(self.store.chat(chat_id))
+        chat = self.store.chat(chat_id)
+        await self.open_chat(chat)
+        self.notify(f"“{chat.title or 'the conversation'}” is back", markup=False)
 
     def action_export(self) -> None:
         """e: Markdown, JSON and pictures into a new folder under the lab home."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 COMMANDS = ", ".join(f"{word} {more}".strip() for word, more, _ in TYPED)
 AFRESH = "begin a new conversation"  # how the advice ends where the question alone would fit
+ANSWERING = "an answer is being given; Esc stops it"
+CHANGING = "changing a question: Enter asks again from here, Esc leaves it"
 _SLASH = re.compile(r"/[a-z]+(?=\s|$)")
 #: The budget is counted this long (seconds) after the last key.
 BUDGET_PAUSE = 0.25
@@ -152,7 +154,7 @@ class ChatAsk(ChatPictures):
     def _fault(self) -> str:
         """Why nothing can be sent now, "" when it can."""
         if self.running:
-            return "an answer is being given; Esc stops it"
+            return ANSWERING
         if self.console.link is None and self.console.no_server:
             return self.console.no_server
         if self.console.link is None or not self.furnished:
@@ -171,6 +173,7 @@ class ChatAsk(ChatPictures):
         if self.changing is not None:
             self.store.supersede(self.chat.id, self.changing)
             self.changing = None
+            self.composer.stand()
             await self.transcript.show(self.store.messages(self.chat.id))
         question = self.store.add(self.chat.id, "user", text, pictures=pictures)
         await self.transcript.append(question)
@@ -239,7 +242,10 @@ class ChatAsk(ChatPictures):
     async def action_change(self) -> None:
         """c: put the chosen question back into the composer; sending it replaces it and what followed."""
         asked = self.chosen_question()
-        if asked is None or self.running:
+        if asked is None:
+            return
+        if self.running:
+            self.notify(ANSWERING, severity="warning", markup=False)
             return
         try:
             self.pending = [picture.load() for picture in asked.pictures]
@@ -252,7 +258,7 @@ class ChatAsk(ChatPictures):
         question.move_cursor(question.document.end)
         await self.show_pending()
         self.action_write()
-        self.call_after_refresh(self.composer.notice, "changing a question: Enter asks again from here, Esc leaves it")
+        self.composer.stand(CHANGING)
 
     async def action_leave(self) -> None:
         """Esc: stop what is running; else stop changing a question; else leave the composer."""
@@ -261,6 +267,7 @@ class ChatAsk(ChatPictures):
                 turn.stop()
         elif self.changing is not None:
             self.changing, self.pending = None, []
+            self.composer.stand()
             self.composer.question.clear()
             await self.show_pending()
         else:

@@ -207,7 +207,7 @@ class ChatDesk(Screen[None]):
         bar.show(view.state, view.short, view.long)
         if not self.furnished:
             return
-        self.why.show_settings(link.settings)
+        self.why.show_settings(link.settings, link.profile.name)
         if link.view.state == "failed":
             self.composer.notice(link.view.note, "$error", about=FAULT)
         elif link.view.state == "ready":

@@ -108,21 +108,23 @@ class ChatPictures(ChatDesk):
     async def offer_typed(self, text: str) -> bool:
         """Attach pictures whose paths stand in a typed question, as if they had been pasted; False: there are none.
 
-        Nothing is sent then: a person looks at the chips, and at the words that stay, first. A path that is not here
-        counts only when it is the whole question: in a sentence it may be meant as it stands.
+        Nothing is sent then: a person looks at the chips, and at the words that stay, first. A path that is not here is
+        said; it may be meant as it stands, so that a second Enter sends it.
         """
         from vlmconsole.vision.paths import parse_paths
 
-        typed = await asyncio.to_thread(parse_paths, text)
+        typed = await asyncio.to_thread(partial(parse_paths, typed=True), text)
         if typed.found:
             self.composer.question.replace_all(inert(typed.text))
             await self.attach(list(typed.found))
             if len(self.pending) >= len(typed.found):
                 said = "the picture whose path was typed is attached; Enter sends, Backspace takes it away"
                 self.composer.notice(said if typed.text else said.replace("Enter sends", "type a question"))
-        elif typed.missing and not typed.text:
+            if typed.missing:
+                self._expect(list(typed.missing), "; Enter sends the rest")
+        elif typed.missing:
             self._expect(list(typed.missing), "; Enter once more sends the words as they are")
-        return bool(typed.found or (typed.missing and not typed.text))
+        return bool(typed.found or typed.missing)
 
     def _expect(self, missing: list[Path], also: str = "") -> None:
         """Paths that are not here: over SSH they are the laptop's, and a line of scp brings them."""

@@ -199,7 +199,7 @@ KEYS: tuple[Key, ...] = (
         True,
         "runs",
     ),
-    Key("T", "app.toggle_theme", "theme", "Dark or light", "T"),
+    Key("T", "app.toggle_theme", "theme", "Theme: dark or light", "T"),
     Key("q", "app.quit", "quit", "Quit the console; servers and jobs go on", "q", "reading", True),
     Key("ctrl+o", "attach", "attach", "Attach a picture from a list with preview", "Ctrl+O", "anywhere", True, "chat"),
     Key("escape", "leave", "stop / leave", "Stop the answer; else leave the composer", "Esc", "anywhere", True, "chat"),

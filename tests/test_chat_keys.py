@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import io
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from chat_server import Say, chat_server, profile_file
 from PIL import Image
 from test_chat_screen import answered, ask, console, picture, until
-from textual.widgets import Input
-from vlmconsole.screens.chat_ask import COMMANDS
+from textual.widgets import Input, Static
+from vlmconsole.screens.chat_ask import ANSWERING, COMMANDS
 from vlmconsole.screens.keys import KEYS
 from vlmconsole.screens.widgets.composer import Question
-from vlmconsole.screens.widgets.message import MessageView
+from vlmconsole.screens.widgets.message import MessageView, foot
 
+from vlmconsole.chats.records import StoredMessage
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.vision.images import open_picture
 
@@ -65,9 +67,13 @@ async def test_again_and_change_put_the_old_aside(tmp_path: Path) -> None:
             assert [message.text for message in screen.transcript.messages] == ["Q1", "two"]
             await pilot.press("c")
             await until(lambda: screen.composer.question.text == "Q1")
-            await pilot.press("exclamation_mark", "enter")
+            await pilot.press("exclamation_mark")
+            await pilot.pause(0.4)  # the budget is counted a moment after the last key
+            assert "Enter asks again from here, Esc leaves it" in str(screen.query_one("#notice").render())
+            await pilot.press("enter")
             await until(lambda: answered(screen) and screen.answers()[-1].text == "three")
             assert [message.text for message in screen.transcript.messages] == ["Q1!", "three"]
+            assert str(screen.query_one("#notice").render()) == ""
             assert len(server.requests[-1]["messages"]) == 1
             assert screen.chat is not None
             assert len(screen.store.messages(screen.chat.id, superseded=True)) == 5
@@ -85,6 +91,47 @@ async def test_delete_asks_and_undo_brings_back(tmp_path: Path) -> None:
             await until(lambda: screen.store.chats() == [])
             await pilot.press("u")
             await until(lambda: len(screen.store.chats()) == 1 and len(screen.transcript.messages) == 2)
+            assert "“Keep me” is back" in [one.message for one in pilot.app._notifications]
+
+
+async def test_what_is_pressed_while_an_answer_comes_is_answered_too(tmp_path: Path) -> None:
+    async with chat_server(Say(["late"], gap=5.0)) as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await ask(pilot, screen, "Hi")
+            await until(lambda: bool(screen.running) and len(server.requests) == 1)
+            screen.leave_composer()
+            await pilot.press("c")
+            await until(lambda: ANSWERING in [one.message for one in pilot.app._notifications])
+            assert screen.changing is None
+            await pilot.press("escape")
+            await until(lambda: answered(screen))
+            assert foot(screen.answers()[-1], begun=False).plain == "■ stopped by you; nothing had come"
+
+
+def test_what_stopped_in_mid_answer_says_what_is_kept() -> None:
+    message = StoredMessage(1, 1, "assistant", "half", "", 0.0, "stopped", "", "demo", None, False, ())
+    assert foot(message, begun=True).plain == "■ stopped by you; what had come is kept"
+    cut = foot(replace(message, state="cut", text="", error="reset by peer"), begun=False).plain
+    assert cut == "✂ cut off: the connection ended in mid-answer; nothing had come: reset by peer"
+
+
+async def test_a_second_server_that_failed_is_not_given_the_settings_of_the_first(tmp_path: Path) -> None:
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await ask(pilot, screen, "Hi")
+            await until(lambda: answered(screen))
+            screen.why.show_settings({"running limit": 4}, "demo")
+            answer = replace(screen.answers()[-1], state="failed", answer=None)
+            for name, shown in (("demo", True), ("other", False)):
+                screen.why.show(replace(answer, server=name), 1, 1)
+                rows = screen.why.query_one("#why-rows", Static).visual.rows
+                assert any(getattr(row, "label", "") == "running limit" for row in rows) is shown
+
+
+def test_the_palette_finds_the_theme() -> None:
+    assert any("theme" in key.help.lower() for key in KEYS)
 
 
 async def test_copy_writes_a_file_and_export_a_folder(tmp_path: Path) -> None:

@@ -96,9 +96,9 @@ async def test_a_typed_path_is_attached_and_nothing_sent_before_it_was_seen(tmp_
     async with chat_server() as server:
         profile_file(tmp_path, server.port, processor={"max_pixels": 50176})
         async with console(tmp_path) as (pilot, screen):
-            await ask(pilot, screen, f"What is in {path}?".replace("?", " please?"))
+            await ask(pilot, screen, f"What is in {path}?")
             await until(lambda: len(screen.pending) == 1 and "Enter sends" in notice(screen))
-            assert screen.composer.question.text == "What is in please?" and server.requests == []
+            assert screen.composer.question.text == "What is in ?" and server.requests == []
             await pilot.press("enter")
             await until(lambda: answered(screen))
             assert len(server.requests[0]["messages"][-1]["content"]) == 2
@@ -108,12 +108,16 @@ async def test_words_that_look_like_a_path_are_sent_with_a_second_enter(tmp_path
     async with chat_server() as server:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
-            await ask(pilot, screen, "/nowhere/at/all.png")
-            await until(lambda: "not found: /nowhere/at/all.png; Enter once more" in notice(screen))
-            assert server.requests == []
-            await pilot.press("enter")
-            await until(lambda: answered(screen))
-            assert "/nowhere/at/all.png" in str(server.requests[0]["messages"])
+            for path, words in (
+                ("/nowhere/at/all.png", "/nowhere/at/all.png"),
+                ("/home/me/laptop.png", "/home/me/laptop.png what is it?"),
+                ("pics/missing.png", "What is in pics/missing.png?"),
+            ):
+                await ask(pilot, screen, words)
+                await until(lambda path=path: f"not found: {path}; Enter once more" in notice(screen))
+                assert all(words not in str(request) for request in server.requests)
+                await pilot.press("enter")
+                await until(lambda words=words: words in str(server.requests[-1:]) and answered(screen))
 
 
 async def test_what_kept_a_question_back_is_no_longer_said_when_it_is_over(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ async def test_one_private_address_among_public_ones_is_enough_to_refuse() -> No
     async def mixed(host: str, port: int) -> list[str]:
         return ["93.184.216.34", "10.0.0.1"]
 
-    with pytest.raises(PictureError, match=r"10\.0\.0\.1"):
+    with pytest.raises(PictureError, match=r"10\.0\.0\.1\): put --private after"):
         await fetch_picture("http://mixed.test/x.png", resolve=mixed)
 
 

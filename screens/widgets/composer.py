@@ -146,6 +146,7 @@ class Composer(Vertical):
     def __init__(self) -> None:
         super().__init__()
         self._about = ""
+        self._standing = ""
         self._said: dict[str, tuple[str, str]] = {}
         self._chips: list[Chip] = []
         self._more = Static(id="more-chips")
@@ -198,7 +199,12 @@ class Composer(Vertical):
         One that is `about` something goes when `withdraw` says that it is over.
         """
         self._about = about
-        self._say("notice", text, style)
+        self._say("notice", text or self._standing, style)
+
+    def stand(self, text: str = "") -> None:
+        """What is said from now on while nothing else is; "" for nothing."""
+        self._standing = text
+        self.notice()
 
     def withdraw(self, about: str) -> None:
         """Take the notice away if it is about that."""

@@ -20,9 +20,9 @@ from vlmconsole.runs.plain import inert, one_line
 
 #: How an answer that did not end well is marked: a sign, what happened. The text before it is always kept.
 ENDINGS = {
-    "cut": "✂ cut off: the connection ended in mid-answer; what had come is kept",
-    "stopped": "■ stopped by you; what had come is kept",
-    "interrupted": "✂ interrupted: the console ended in mid-answer; what had come is kept",
+    "cut": "✂ cut off: the connection ended in mid-answer",
+    "stopped": "■ stopped by you",
+    "interrupted": "✂ interrupted: the console ended in mid-answer",
     "failed": "✗ failed",
 }
 
@@ -48,7 +48,10 @@ def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None) ->
         return Content(said).stylize("$accent")
     lines: list[Content] = []
     if message.state in ENDINGS:
-        said = ENDINGS[message.state] + (f": {one_line(message.error, 400)}" if message.error else "")
+        said = ENDINGS[message.state]
+        if message.state != "failed":
+            said += "; what had come is kept" if message.text or message.reasoning else "; nothing had come"
+        said += f": {one_line(message.error, 400)}" if message.error else ""
         lines.append(Content(said).stylize("$error" if message.state == "failed" else "$warning"))
     if message.answer and (figures := summary(message.answer)):
         lines.append(Content(figures).stylize("$faint"))

@@ -24,6 +24,7 @@ class WhyPanel(VerticalScroll):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._settings: Mapping[str, Any] = {}
+        self._server = ""
         self._answer: StoredMessage | None = None
         self._place = (0, 0)
         self._ttft_s: float | None = None
@@ -41,8 +42,9 @@ class WhyPanel(VerticalScroll):
         self._answer, self._place, self._ttft_s = answer, (number, total), ttft_s
         self._draw()
 
-    def show_settings(self, settings: Mapping[str, Any]) -> None:
-        self._settings = settings
+    def show_settings(self, settings: Mapping[str, Any], server: str) -> None:
+        """What the server in use (`server`: its profile's name) reads back, for answers of its own without any."""
+        self._settings, self._server = settings, server
         self._draw()
 
     def _draw(self) -> None:
@@ -74,7 +76,8 @@ class WhyPanel(VerticalScroll):
                 if answer.state != "done":
                     rows.insert(0, Row("state", _STATES.get(answer.state, answer.state), "$warning"))
         kept = (answer.answer or {}).get("settings") if answer is not None else None
-        rows += setting_rows(kept or self._settings)
+        own = answer is None or answer.server in ("", self._server)
+        rows += setting_rows(kept or (self._settings if own else {}))
         self._put("#why-title", title, title.plain.count("\n"))
         table = self.query_one("#why-rows", Static)
         self._put("#why-rows", RowsVisual(rows), len(RowsVisual(rows).lines(table.content_size.width or 30)))

@@ -38,7 +38,7 @@ def timing_rows(answer: Answer) -> list[Row | Rule]:
         Row("whole answer", seconds(timing.get("e2e_s"))),
     ]
     if timing.get("output_tokens_per_s") is not None:
-        rows.append(Row("speed", f"{timing['output_tokens_per_s']:.1f} tok/s"))
+        rows.append(Row("speed, with TTFT", f"{timing['output_tokens_per_s']:.1f} tok/s"))
     return rows
 
 

@@ -102,7 +102,7 @@ async def _public_address(url: httpx.URL, allow_private: bool, resolve: Resolve)
         if not allow_private and not is_public(address):
             raise PictureError(
                 f"{one_line(url.host)} is an address inside this machine or network ({one_line(address, 60)}):"
-                " such pictures are only fetched on request"
+                " put --private after the address to fetch it all the same"
             )
     return addresses[0]
 

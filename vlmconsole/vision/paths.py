@@ -18,6 +18,7 @@ SUFFIXES = frozenset(
 )
 LONGEST_TEXT = 200_000  # characters; a longer paste is a document, not paths
 _MOST_WORDS = 16  # words of one unquoted path with spaces
+_MARKS = "?!.,;:"
 _MOST_NAMES = 20_000  # names of one folder looked through for a twin
 
 # Only what a shell separates by: U+00A0 and U+202F (in every Mac screenshot's name) are part of a name.
@@ -51,17 +52,18 @@ class _Taken:
     words: int
 
 
-def parse_paths(text: str, *, folder: Path | None = None) -> Pasted:
+def parse_paths(text: str, *, folder: Path | None = None, typed: bool = False) -> Pasted:
     """Split pasted `text` into picture paths that exist, picture paths that do not, and everything else.
 
     Absolute paths, `~` and `file://` are taken wherever they stand; names relative to `folder` (default: the
     working folder) only when the whole text is paths, so that prose which names a file stays prose. Unquoted
     spaces inside a path are understood. Without any path `text` comes back untouched. Windows paths and web
-    addresses stay text.
+    addresses stay text. In what was `typed` a picture's path counts amid words when it is relative and names a folder,
+    too, and without the mark that ends its sentence.
     """
     if len(text) > LONGEST_TEXT:
         return Pasted((), (), text)
-    words = _split(text)
+    words = [_bare(word) for word in _split(text)] if typed else _split(text)
     folder = folder or Path()
     only = _all_paths(text, words, folder)
     if only is not None:
@@ -70,7 +72,7 @@ def parse_paths(text: str, *, folder: Path | None = None) -> Pasted:
     missing: list[Path] = []
     rest, kept_to, at = "", 0, 0
     while at < len(words):
-        taken = _take(text, words, at, folder, alone=False)
+        taken = _take(text, words, at, folder, alone=False, typed=typed)
         if taken is None:
             at += 1
             continue
@@ -96,11 +98,19 @@ def _all_paths(text: str, words: list[_Word], folder: Path) -> list[_Taken] | No
     return taken or None
 
 
-def _take(text: str, words: list[_Word], at: int, folder: Path, *, alone: bool) -> _Taken | None:
+def _bare(word: _Word) -> _Word:
+    """A picture's name without the marks of its sentence behind it."""
+    value = word.value.rstrip(_MARKS)
+    marks = len(word.value) - len(value)
+    return _Word(word.start, word.end - marks, value) if marks and _is_picture_name(value) else word
+
+
+def _take(text: str, words: list[_Word], at: int, folder: Path, *, alone: bool, typed: bool = False) -> _Taken | None:
     """The path that starts at word `at`; `alone` also accepts relative names and files without a picture's suffix."""
     first = words[at]
     raw = text[first.start : first.end]
-    if _FOREIGN.match(raw) or not (alone or _ROOTED.match(first.value)):
+    relative = typed and "/" in first.value and _is_picture_name(first.value)
+    if _FOREIGN.match(raw) or not (alone or relative or _ROOTED.match(first.value)):
         return None
     longest = 1
     while (
