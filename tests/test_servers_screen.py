@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shlex
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,9 +19,10 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 from vlmconsole.screens.servers import ServersScreen
 from vlmconsole.screens.widgets.dialogs import Confirm
-from vlmconsole.screens.widgets.server_calc import Calculators, shape_for, worked_out
+from vlmconsole.screens.widgets.server_calc import Calculators, shape_for, twins, worked_out
 
 from vlmconsole.app import ConsoleApp
+from vlmconsole.cli import main
 from vlmconsole.engines.compared import capacity, compare_settings
 from vlmconsole.engines.costs import cost_said
 from vlmconsole.engines.effect import Effect
@@ -31,6 +34,8 @@ from vlmconsole.engines.sglang import from_server_info
 from vlmconsole.lab import Lab
 from vlmconsole.queue.server_desk import Line, Look, ServerDesk, Sheet
 from vlmconsole.runs.places import Places
+from vlmconsole.vision.steps import size_text
+from vlmconsole.vision.tokens import ProcessorSettings
 
 until = waiting.until
 NOW = 1_796_000_000.0
@@ -100,6 +105,40 @@ def test_the_calculators_show_the_maths() -> None:
         ("layers", "9" * 30, "whole numbers"),
     ):
         assert said in "\n".join(worked_out({**values, key: value}, pictures, ())), key
+
+
+def results(capsys: pytest.CaptureFixture[str], commands: str) -> list[dict[str, Any]]:
+    found = []
+    for line in commands.splitlines():
+        program, *words = shlex.split(line)
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--json"])
+        assert (program, ended.value.code) == ("vlmconsole", 0), line
+        found.append(json.loads(capsys.readouterr().out))
+    return found
+
+
+def test_the_commands_under_the_calculators_work_out_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    demo = load_profiles(None)["demo"]
+    values = {"size": " 448 x 336", "tokens": "4096", "sequences": "4"}
+    for profile, more, visual in (
+        (demo, {}, 54),
+        (demo, {"layers": "8", "element": "0.5"}, 54),
+        (None, {}, 192),
+        (sglang(), {}, 192),
+    ):
+        shape, pictures, _ = shape_for(profile)
+        own = {"layers": f"{shape.layers}", "kv_heads": f"{shape.kv_heads}", "head_dim": f"{shape.head_dim}",
+               "element": f"{shape.bytes_per_element:g}"}  # fmt: skip
+        typed = {**values, **own, **more}
+        lines = "\n".join(worked_out(typed, pictures, shape.notes))
+        tokens, memory = results(capsys, twins(profile, typed))
+        assert tokens["visual_tokens"] == visual and f"{visual} visual tokens" in lines
+        assert f"= {size_text(memory['bytes'])}" in lines and memory["sequences"] == 4
+    assert "--model asset:tiny-qwen2.5-vl" in twins(demo, {**values, **own, "layers": "4"})
+    odd = demo.model_copy(update={"processor": ProcessorSettings(max_pixels=100_000)})
+    assert "vlmconsole tokens" not in twins(odd, {**values, **own}), "no command has words for these settings"
+    assert twins(None, {**values, **own, "size": "big", "layers": ""}) == ""
 
 
 # -- the screen ----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -70,6 +71,30 @@ def worked_out(values: dict[str, str], pictures: ProcessorSettings, notes: tuple
     return [*lines, *kv_steps(shape, numbers["tokens"], numbers["sequences"])]
 
 
+def twins(profile: ServerProfile | None, values: dict[str, str]) -> str:
+    """The commands that work out the same from a shell; without one that a command has no words for."""
+    shape, pictures, _ = shape_for(profile)
+    folder = profile.model_dir() if profile is not None else None
+    model = f" --model {shlex.quote(profile.model)}" if profile is not None and folder is not None else ""
+    own = profile.model_copy(update={"processor": None}).processor_settings() if profile is not None else None
+    lines = []
+    if found := _SIZE.fullmatch(values["size"]):
+        size = f"{found[1]}x{found[2]}"
+        if pictures == QWEN2_5_VL:
+            lines.append(f"vlmconsole tokens {size}")
+        elif pictures == own:
+            lines.append(f"vlmconsole tokens {size}{model}")
+    given = {"layers": f"{shape.layers}", "kv_heads": f"{shape.kv_heads}", "head_dim": f"{shape.head_dim}"}
+    given["element"] = f"{shape.bytes_per_element:g}"
+    if not model or shape.windowed_layers or any(values[name].strip() != said for name, said in given.items()):
+        flags = {"layers": "--layers", "kv_heads": "--kv-heads", "head_dim": "--head-dim", "element": "--bytes"}
+        model = "".join(f" {flag} {shlex.quote(values[name].strip())}" for name, flag in flags.items())
+    if all(value.strip() for value in values.values()):
+        tokens, sequences = (shlex.quote(values[name].strip()) for name in ("tokens", "sequences"))
+        lines.append(f"vlmconsole kv{model} --tokens {tokens} --sequences {sequences}")
+    return "\n".join(lines)
+
+
 class Calculators(ModalScreen[None]):
     """Both on one sheet; what is typed is worked out at once."""
 
@@ -78,6 +103,7 @@ class Calculators(ModalScreen[None]):
 
     def __init__(self, profile: ServerProfile | None) -> None:
         super().__init__(classes="reader")
+        self._profile = profile
         self._shape, self._pictures, self._from = shape_for(profile)
         self._given = {
             "layers": str(self._shape.layers),
@@ -100,8 +126,8 @@ class Calculators(ModalScreen[None]):
                     yield Field(self._given.get(key, value), compact=True, name=key)
                     yield Static(Content(hint).stylize("$faint"), classes="hint")
             yield Static(id="worked-out")
-            shell = "from a shell: vlmconsole tokens 448x336 · vlmconsole kv --model DIR"
-            yield Static(Content(shell).stylize("$faint"))
+            yield Static(Content("from a shell:").stylize("$faint"))
+            yield Static(id="twins")
 
     def on_mount(self) -> None:
         for field in self.query(Input):
@@ -120,6 +146,7 @@ class Calculators(ModalScreen[None]):
         values = {field.name or "": field.value for field in self.query(Input)}
         notes = tuple(self._shape.notes)
         self.query_one("#worked-out", Static).update(Content("\n".join(worked_out(values, self._pictures, notes))))
+        self.query_one("#twins", Static).update(Content(twins(self._profile, values)).stylize("$faint"))
 
     def action_cancel(self) -> None:
         self.dismiss(None)

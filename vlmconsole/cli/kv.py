@@ -22,9 +22,15 @@ def register(app: typer.Typer) -> None:
         ),
         tokens: int = typer.Option(DEFAULT_TOKENS, "--tokens", min=1, metavar="T", help="Context of one sequence."),
         sequences: int = typer.Option(1, "--sequences", min=1, metavar="S"),
-        model: str = typer.Option("", "--model", metavar="DIR", help="Take the figures from its config.json."),
+        model: str = typer.Option(
+            "",
+            "--model",
+            metavar="MODEL",
+            help="A folder, or as a profile names it: its config.json.",
+        ),
     ) -> None:
         """KV-cache bytes = 2 · layers · sequences · tokens · KV heads · head size · bytes an element."""
+        from vlmconsole.engines.profile import model_folder
         from vlmconsole.vision.kv import EXCLUDED, KVShape, from_config
         from vlmconsole.vision.steps import kv_steps
 
@@ -35,7 +41,7 @@ def register(app: typer.Typer) -> None:
                 fail(
                     f"--model already says what {clash[0]} is.", "Give a model folder or the numbers, not both.", USAGE
                 )
-            shape = from_config(model)
+            shape = from_config(model_folder(model))
             if element is not None:
                 shape = KVShape(**{**shape.__dict__, "bytes_per_element": element})
         elif layers is None or kv_heads is None or head_dim is None or element is None:
@@ -43,7 +49,7 @@ def register(app: typer.Typer) -> None:
             fail(
                 f"Missing {', '.join(missing)}.",
                 "For example: vlmconsole kv --layers 36 --kv-heads 2 --head-dim 128 --bytes 2 --tokens 4096,"
-                " or vlmconsole kv --model DIR",
+                " or vlmconsole kv --model MODEL",
                 USAGE,
             )
         else:

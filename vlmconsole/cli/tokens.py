@@ -20,14 +20,19 @@ def register(app: typer.Typer) -> None:
     def tokens(
         picture: str = typer.Argument(..., metavar="WxH|PICTURE", help="A size such as 448x336, or a picture file."),
         model: str = typer.Option(
-            "", "--model", metavar="DIR", help="Use this model folder's settings instead of Qwen2.5-VL's."
+            "",
+            "--model",
+            metavar="MODEL",
+            help="Not Qwen2.5-VL's rule, but this model's: a folder, or as a profile names it.",
         ),
     ) -> None:
         """Resized size, patch grid and visual tokens, as the model's own image processor makes them."""
+        from vlmconsole.engines.profile import model_folder
         from vlmconsole.vision.steps import rule_text, token_steps
         from vlmconsole.vision.tokens import QWEN2_5_VL, ProcessorSettings, visual_tokens
 
-        settings = ProcessorSettings.from_model_dir(model) if model else QWEN2_5_VL
+        folder = model_folder(model) if model else None
+        settings = ProcessorSettings.from_model_dir(folder) if folder is not None else QWEN2_5_VL
         if size := _SIZE.fullmatch(picture):
             width, height = int(size[1]), int(size[2])
             if not (width and height):
@@ -37,9 +42,9 @@ def register(app: typer.Typer) -> None:
             about, (width, height) = _sent(picture)
         result = visual_tokens(width, height, settings)
         shown = [f"{about['name']}: {about['said']}"] if about else []
-        name = Path(model).expanduser().absolute().name if model else "Qwen2.5-VL's own"
+        name = folder.absolute().name if folder is not None else "Qwen2.5-VL's own"
         shown.append(token_steps(width, height, result, settings))
-        shown.append(rule_text(settings, name) + ("" if model else " (another model's: --model DIR)"))
+        shown.append(rule_text(settings, name) + ("" if model else " (another model's: --model MODEL)"))
         emit(
             {
                 "size": [width, height],

@@ -156,12 +156,7 @@ class ServerProfile(BaseModel):
 
     def model_dir(self) -> Path | None:
         """The model's folder on this machine, or None when it is not here (or not a model folder)."""
-        if self.model.startswith(ASSET):
-            found = Path(str(resources.files("vlmconsole.assets") / self.model.removeprefix(ASSET)))
-        elif re.fullmatch(r"[\w.-]+/[\w.-]+", self.model) and not Path(self.model).exists():
-            found = _hub_snapshot(self.model)
-        else:
-            found = Path(self.model).expanduser()
+        found = model_folder(self.model)
         return found if self.model and (found / "config.json").is_file() else None
 
     def processor_settings(self) -> ProcessorSettings | None:
@@ -299,6 +294,15 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = _merge(merged[key], value) if both else value
     return merged
+
+
+def model_folder(name: str) -> Path:
+    """Where the model `name` would be here: a folder, `asset:NAME`, or a Hugging Face name that was downloaded."""
+    if name.startswith(ASSET):
+        return Path(str(resources.files("vlmconsole.assets") / name.removeprefix(ASSET)))
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists():
+        return _hub_snapshot(name)
+    return Path(name).expanduser()
 
 
 def _hub_snapshot(name: str) -> Path:
