@@ -96,7 +96,7 @@ class ChatScreen(ChatRecent):
         self.app.push_screen(Reader("Evidence", evidence(message)))
 
     def action_sampling(self) -> None:
-        """s: system prompt, temperature and longest answer of this conversation."""
+        """s: system prompt, temperature, longest answer, seed and top-p of this conversation."""
         from vlmconsole.screens.evidence import checked_sampling
         from vlmconsole.screens.widgets.dialogs import Form
 
@@ -104,17 +104,16 @@ class ChatScreen(ChatRecent):
             ("system", "system prompt", self.system, "none"),
             ("temperature", "temperature", f"{self.temperature:g}", "0 is greedy"),
             ("max_tokens", "longest answer", str(self.max_tokens), "tokens"),
+            ("seed", "seed", _set(self.sampling.get("seed")), "the server's own"),
+            ("top_p", "top-p", _set(self.sampling.get("top_p")), "the server's own"),
         )
 
         def keep(values: dict[str, str] | None) -> None:
             if values is None:
                 return
-            try:
-                sampling = checked_sampling(values)
-            except ValueError as error:
-                self.notify(str(error), severity="error", markup=False)
-                return
-            kept = {"system": values["system"].strip(), "sampling": {**self.sampling, **sampling}}
+            together = {**self.sampling, **checked_sampling(values)[0]}
+            sampling = {name: value for name, value in together.items() if value is not None}
+            kept = {"system": values["system"].strip(), "sampling": sampling}
             if self.chat is None:
                 self.draft = kept
             else:
@@ -122,7 +121,8 @@ class ChatScreen(ChatRecent):
                 self.chat = self.store.chat(self.chat.id)
             self.show_budget()
 
-        self.app.push_screen(Form("This conversation", fields), keep)
+        form = Form("This conversation", fields, lambda values: checked_sampling(values)[1])
+        self.app.push_screen(form, keep)
 
     def action_server(self) -> None:
         """S: another server answers from now on."""
@@ -177,3 +177,8 @@ class ChatScreen(ChatRecent):
         # Whether the terminal takes it cannot be known (tmux drops it by default): so a file as well.
         self.app.copy_to_clipboard(message.text)
         self.notify(f"sent to terminal, and saved in {path}", markup=False)
+
+
+def _set(value: object) -> str:
+    """A setting as one would type it; nothing for one that is not set."""
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -211,6 +211,7 @@ class ChatAsk(ChatPictures):
             message,
             max_tokens=self.max_tokens,
             temperature=self.temperature,
+            extra={name: self.sampling[name] for name in ("seed", "top_p") if name in self.sampling},
             adapter=self.adapter,
             other_base=bool(self.sampling.get("other_base")),
             show=show,

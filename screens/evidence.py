@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from vlmconsole.chats.records import StoredMessage
@@ -28,15 +29,30 @@ def evidence(message: StoredMessage) -> list[tuple[str, str]]:
     return [*parts, ("Answer, as it came", message.text)]
 
 
-def checked_sampling(values: dict[str, str]) -> dict[str, Any]:
-    """Temperature 0–2 and a ceiling of at least one token. Raises ValueError naming what is allowed."""
-    try:
-        temperature = float(values["temperature"])
-        max_tokens = int(values["max_tokens"])
-    except ValueError:
-        raise ValueError("temperature is a number and longest answer a whole number of tokens") from None
-    if not 0 <= temperature <= 2:
-        raise ValueError("temperature must be between 0 and 2")
-    if max_tokens < 1:
-        raise ValueError("the longest answer must be at least 1 token")
-    return {"temperature": temperature, "max_tokens": max_tokens}
+def checked_sampling(values: dict[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """What may be set, by name, and what is wrong with the other fields, in words, by theirs.
+
+    Temperature 0–2 and a ceiling of at least one token; `seed` (a whole number from 0) and `top_p` (above 0, at most 1)
+    may be left empty, and then are None: the server's own.
+    """
+    kept: dict[str, Any] = {}
+    faults: dict[str, str] = {}
+    for name, kind, fits, said, may_be_empty in _SAMPLING:
+        written = values.get(name, "").strip()
+        try:
+            value = None if may_be_empty and not written else kind(written)
+        except ValueError:
+            value = -1
+        if value is None or fits(value):
+            kept[name] = value
+        else:
+            faults[name] = said
+    return kept, faults
+
+
+_SAMPLING: tuple[tuple[str, Callable[[str], Any], Callable[[Any], bool], str, bool], ...] = (
+    ("temperature", float, lambda value: 0 <= value <= 2, "a number from 0 to 2", False),
+    ("max_tokens", int, lambda value: value >= 1, "a whole number of tokens, at least 1", False),
+    ("seed", int, lambda value: 0 <= value < 2**31, "a whole number from 0, or empty", True),
+    ("top_p", float, lambda value: 0 < value <= 1, "a number above 0, at most 1, or empty", True),
+)

@@ -52,7 +52,7 @@ KEYS: tuple[Key, ...] = (
     Key("o", "open_picture", "open", "Open the message's picture outside", "o", "reading", False, "chat"),
     Key("z", "zoom_picture", "zoom", "The message's picture on the whole screen", "z", "reading", False, "chat"),
     Key("p", "paste", "paste", "Attach the picture in this desktop's clipboard", "p", "reading", False, "chat"),
-    Key("s", "sampling", "sampling", "System prompt, temperature, longest answer", "s", "reading", False, "chat"),
+    Key("s", "sampling", "sampling", "System prompt, temperature, longest answer, seed", "s", "reading", False, "chat"),
     Key("S", "server", "server", "Choose the server that answers", "S", "reading", False, "chat"),
     Key("a", "adapter", "adapter", "Choose the adapter (LoRA) that answers", "a", "reading", False, "chat"),
     Key("v", "pair", "side by side", "Two servers' answers side by side", "v", "reading", False, "chat"),

@@ -175,6 +175,7 @@ class ServerLink:
         temperature: float,
         on_delta: Callable[[Delta], None],
         on_sent: Callable[[float], None] | None = None,
+        extra: dict[str, Any] | None = None,
         adapter: str = "",
         other_base: bool = False,
     ) -> Answer:
@@ -202,6 +203,7 @@ class ServerLink:
             max_tokens=max_tokens,
             temperature=temperature,
             adapter=chosen,
+            extra=extra,
             on_delta=on_delta,
             on_sent=on_sent,
         )

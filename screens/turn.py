@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vlmconsole.screens.lag import LagMeter
@@ -45,6 +45,7 @@ class Turn:
         temperature: float,
         show: Callable[[str, str], None],
         since_key: Callable[[], float] = lambda: math.inf,
+        extra: Mapping[str, Any] | None = None,
         adapter: str = "",
         other_base: bool = False,
     ) -> None:
@@ -52,6 +53,7 @@ class Turn:
         self._link, self._store, self._chat = link, store, chat
         self._max_tokens, self._temperature = max_tokens, temperature
         self._show, self._since_key = show, since_key
+        self._extra = dict(extra or {})
         self._adapter, self._other_base = adapter, other_base
         # Read here, in the event loop: the store's connection belongs to it.
         before = [item for item in store.messages(chat.id) if item.id < message.id]
@@ -91,6 +93,7 @@ class Turn:
                         temperature=self._temperature,
                         on_delta=self._take,
                         on_sent=self._note_sent,
+                        extra=self._extra,
                         adapter=self._adapter,
                         other_base=self._other_base,
                     )

@@ -9,10 +9,11 @@ import pytest
 import textual.screen
 from chat_server import chat_server, profile_file
 from test_chat_screen import answered, ask, console, picture, until
-from textual.widgets import Input
+from textual.widgets import Input, Static
 from vlmconsole.screens.attach import open_outside
 from vlmconsole.screens.keys import KEYS
 from vlmconsole.screens.palette import commands
+from vlmconsole.screens.widgets.dialogs import Form
 from vlmconsole.screens.widgets.picker import Picker
 from vlmconsole.screens.widgets.picture import PictureView
 
@@ -31,18 +32,35 @@ async def test_a_conversation_is_named_set_and_asked_in_any_script(tmp_path: Pat
             await pilot.press("enter")
             assert screen.chat is not None
             await until(lambda: screen.store.chats()[0].title == "Shapes [bold]")
-            await pilot.press("s", *"Be short.", "enter", "ctrl+u", *"0.7", "enter", "ctrl+u", *"32", "enter")
+            await pilot.press("s", *"Be short.", "enter", *"0.7", "enter", *"32", "enter", "enter", "enter")
             await until(lambda: screen.chat is not None and screen.chat.system == "Be short.")
-            assert screen.temperature == 0.7 and screen.max_tokens == 32
-            await pilot.press("s", "enter", "ctrl+u", *"hot", "enter", "enter")
-            await pilot.pause()
-            assert screen.temperature == 0.7, "what is no number is refused, and the old value stays"
+            assert screen.temperature == 0.7 and screen.max_tokens == 32 and "seed" not in screen.sampling
+            await pilot.press("s", "enter", *"hot", "enter", "enter", *"7", "enter", *"2", "enter")
+            form = pilot.app.screen
+            assert isinstance(form, Form), "what is wrong is said beside it, and nothing typed is lost"
+            faults = {
+                fault.name: str(fault.render()) for fault in form.query(".fault").results(Static) if fault.display
+            }
+            assert faults == {
+                "temperature": "✗ a number from 0 to 2",
+                "top_p": "✗ a number above 0, at most 1, or empty",
+            }
+            assert [field.value for field in form.query(Input)] == ["Be short.", "hot", "32", "7", "2"]
+            await pilot.press(*"0.7", "enter", "enter", "enter", *"0.5", "enter")
+            await until(lambda: pilot.app.screen is screen)
+            assert screen.sampling == {"temperature": 0.7, "max_tokens": 32, "seed": 7, "top_p": 0.5}
             await pilot.press("i")
             await ask(pilot, screen, "And now?")
             await until(lambda: len(screen.answers()) == 2 and answered(screen))
             asked = server.requests[-1]
             assert asked["messages"][0] == {"role": "system", "content": "Be short."}
             assert asked["temperature"] == 0.7 and asked["max_tokens"] == 32
+            assert (asked["seed"], asked["top_p"]) == (7, 0.5)
+            assert "seed" not in server.requests[0] and "top_p" not in server.requests[0]
+            answer = screen.answers()[-1].answer
+            assert answer is not None and answer["conditions"]["seed"] == 7 and answer["request"]["top_p"] == 0.5
+            await pilot.press("escape", "s", *(["enter"] * 3), "ctrl+u", "enter", "ctrl+u", "enter")
+            await until(lambda: screen.sampling == {"temperature": 0.7, "max_tokens": 32})
 
 
 async def test_a_picture_is_chosen_from_a_list_with_preview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

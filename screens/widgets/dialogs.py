@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -74,14 +74,22 @@ class Ask(ModalScreen[str | None]):
 
 
 class Form(ModalScreen[dict[str, str] | None]):
-    """A few named lines; `fields` are (key, label, value, hint). Enter goes on, and on the last line keeps all."""
+    """A few named lines; `fields` are (key, label, value, hint). Enter goes on, and on the last line keeps all.
+
+    `check` says what is wrong with which field, by its key: that stands beside it, and nothing typed is lost.
+    """
 
     CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [CANCEL]
 
-    def __init__(self, title: str, fields: Sequence[tuple[str, str, str, str]]) -> None:
+    def __init__(
+        self,
+        title: str,
+        fields: Sequence[tuple[str, str, str, str]],
+        check: Callable[[dict[str, str]], Mapping[str, str]] = lambda _: {},
+    ) -> None:
         super().__init__(classes="dialog")
-        self._title, self._fields = title, fields
+        self._title, self._fields, self._check = title, fields, check
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
@@ -90,6 +98,7 @@ class Form(ModalScreen[dict[str, str] | None]):
                 with Horizontal(classes="field"):
                     yield Static(Content(label).stylize("$muted"), classes="label")
                     yield Field(value, placeholder=hint, compact=True, name=key)
+                yield Static(name=key, classes="fault")
             yield Static(Content("Tab next · Enter on the last keeps all · Esc leave as it was").stylize("$muted"))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -97,7 +106,23 @@ class Form(ModalScreen[dict[str, str] | None]):
         if event.input is not fields[-1]:
             fields[fields.index(event.input) + 1].focus()
             return
-        self.dismiss({field.name or "": field.value for field in fields})
+        values = {field.name or "": field.value for field in fields}
+        faults = self._check(values)
+        self._show(faults)
+        if not faults:
+            self.dismiss(values)
+            return
+        next(field for field in fields if field.name in faults).focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """What is being mended is no longer wrong; whether it is right is said when all is to be kept."""
+        self._show({fault.name or "": "" for fault in self.query(".fault") if fault.name == event.input.name})
+
+    def _show(self, faults: Mapping[str, str]) -> None:
+        for line in self.query(".fault").results(Static):
+            if (said := faults.get(line.name or "")) is not None:
+                line.update(Content(f"✗ {said}").stylize("$error") if said else "")
+                line.display = bool(said)
 
     def action_cancel(self) -> None:
         self.dismiss(None)
