@@ -14,7 +14,8 @@ from textual.widgets import Static
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.figures import fitted
 
-from vlmconsole.measure.compare import COMPARED, Comparison, Row, Side, compare_sides, shown
+from vlmconsole.measure.compare import COMPARABLE_MEANS, COMPARED, Comparison, Row, Side, compare_sides, shown
+from vlmconsole.measure.noise import INTERVAL_MEANS
 from vlmconsole.reports.parts import UNKNOWN, figure
 from vlmconsole.runs.plain import one_line
 
@@ -71,13 +72,16 @@ class ComparisonSheet(ModalScreen[None]):
         for bar, side in ((BAR_A, self._a), (BAR_B, self._b)):
             n = side.summary.get("n")
             pieces += ["\n", (bar, "$accent"), f" {one_line(side.name, 100)}", (f"  n = {figure(n)}", "$muted")]
+            if side.remark:
+                pieces += ["\n  ", (side.remark, "$warning")]
         return Content.assemble(*pieces, "\n")
 
     def _body(self, width: int) -> list[Content]:
         found = self._comparison
         if found.comparable:
             return [
-                Content(f"✓ {found.sentence()}").stylize("$accent"),
+                Content(found.sentence()),
+                Content(COMPARABLE_MEANS).stylize("$muted"),
                 *self._figures(width, verdict=True),
                 *self._same(),
             ]
@@ -98,6 +102,10 @@ class ComparisonSheet(ModalScreen[None]):
         rows = self._rows
         names = max((len(row.name) for row in rows), default=8)
         head = f"{'':<{names}}  {'a':>10} {'b':>10}  {'':<6}" + (f"{'change':>9}" if verdict else "")
+        judged = verdict and any(row.noise for row in rows)
+        longest = max((cell_len(row.noise) for row in rows), default=0)
+        beside = len(head) + 2 + longest <= width  # else below its figure
+        head += "  95 % interval" if judged and beside else ""
         lines = [Content(""), Content(head).stylize("$faint")]
         for row in rows:
             change = f"{row.change:+.1%}" if row.change is not None else UNKNOWN
@@ -108,8 +116,13 @@ class ComparisonSheet(ModalScreen[None]):
                     f"{figure(row.a):>10} {figure(row.b):>10}  ",
                     (f"{row.unit:<6}", "$faint"),
                     (f"{change:>9}" if verdict else "", "bold"),
+                    (f"  {row.noise}" if verdict and beside else "", "$muted"),
                 )
             )
+            if row.noise and verdict and not beside:
+                lines.append(Content(f"{'':<{names}}  {row.noise}").stylize("$muted"))
+        if judged:
+            lines.append(Content(INTERVAL_MEANS).stylize("$faint"))
         return lines + self._drawn(names, width)
 
     def _drawn(self, names: int, width: int) -> list[Content]:

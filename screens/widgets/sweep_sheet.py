@@ -15,12 +15,13 @@ from textual.widgets.option_list import Option
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
 
-from vlmconsole.measure.compare import Row
+from vlmconsole.measure.compare import COMPARABLE_MEANS, Row
 from vlmconsole.measure.compare_sweeps import CellPair, SweepComparison
 from vlmconsole.reports.parts import figure
 from vlmconsole.runs.plain import one_line
 
 SHOWN = (("ttft_s.p50", "TTFT p50"), ("throughput_tok_s", "throughput"))  # what a line has room for
+UNDECIDED = "? Too few requests to tell the change from chance; Enter shows its interval."
 WIDE = 30  # columns that one figure takes
 
 
@@ -61,9 +62,9 @@ class SweepSheet(ModalScreen[None]):
                     for name, run in (("a", found.a), ("b", found.b))
                     for part in (f"\n{name} ", one_line(run, 100))
                 ),
-                ("\n\n✓ " if found.comparable else "\n\n✗ ", "$accent" if found.comparable else "$error"),
-                (found.sentence(), "$accent" if found.comparable else "$error"),
-                "\n",
+                ("\n\n✓ " if found.comparable else "\n\n✗ ", "" if found.comparable else "$error"),
+                (found.sentence(), "" if found.comparable else "$error"),
+                (f"\n✓ {COMPARABLE_MEANS} {UNDECIDED}\n", "$muted"),
             )
         )
         names = max((cell_len(one_line(pair.name, 40)) for pair in found.pairs), default=4)
@@ -119,10 +120,14 @@ def _line(pair: CellPair, names: int) -> Content:
         return Content.assemble(start, ("✗ ", "$error"), (one_line("; ".join(reasons), 200), "$muted"))
     rows = {row.key: row for row in pair.rows}
     parts = [_figure(label, rows[key]) for key, label in SHOWN if key in rows]
-    return Content.assemble(start, ("✓ ", "$accent"), *parts)
+    return Content.assemble(start, ("✓ ", "$muted"), *parts)
 
 
 def _figure(label: str, row: Row) -> Content:
-    change = "" if row.change is None else f" {row.change:+.1%}"
-    said = Content.assemble((f"{label} ", "$muted"), f"{figure(row.a)} → {figure(row.b)} {row.unit}", (change, "bold"))
+    change = "" if row.change is None else f" {row.change:+.1%}{' ?' if row.undecided else ''}"
+    said = Content.assemble(
+        (f"{label} ", "$muted"),
+        f"{figure(row.a)} → {figure(row.b)} {row.unit}",
+        (change, "" if row.undecided else "bold"),
+    )
     return Content.assemble(said, " " * max(2, WIDE - said.cell_length))

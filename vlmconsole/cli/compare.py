@@ -11,13 +11,14 @@ from vlmconsole.cli.common import CANNOT_JUDGE, emit, state
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vlmconsole.measure.compare import Comparison, Row
+    from vlmconsole.measure.compare import Comparison, Row, Side
     from vlmconsole.measure.compare_sweeps import SweepComparison
     from vlmconsole.measure.compare_training import TrainingComparison
     from vlmconsole.runs.folder import RunFolder
 
 #: what is shown of each pair of cells; --json has every figure
 SHOWN_OF_CELLS = ("ttft_s.p50", "ttft_s.p95", "tpot_s.p50", "throughput_tok_s")
+INTERVAL = "95 % interval"
 
 
 def compare(
@@ -29,7 +30,7 @@ def compare(
     only: Annotated[str, typer.Option(metavar="KEY", help="the one condition that may differ")] = "",
 ) -> None:
     """Compare two measurements or two trainings. Refused (exit code 3) when conditions differ, each of them named."""
-    from vlmconsole.measure.compare import compare_sides, side
+    from vlmconsole.measure.compare import COMPARABLE_MEANS, compare_sides, side
     from vlmconsole.measure.compare_sweeps import compare_sweeps, is_sweep
     from vlmconsole.measure.compare_training import compare_trainings, family, refusal
 
@@ -52,31 +53,43 @@ def compare(
     comparison, rows = compare_sides(left, right, only or None)
     value = {"a": left.name, "b": right.name, **comparison.to_json(), "sentence": comparison.sentence()}
     value["not_intact"] = doubts
+    value["remarks"] = remarks = _remarks(left, right)
     if comparison.comparable:
         value["figures"] = [{**vars(row), "change": row.change} for row in rows]
 
     def human(console: Console) -> None:
-        _show_names(console, left.name, right.name, doubts)
-        _show_pair(console, comparison, rows)
+        _show_names(console, left.name, right.name, doubts, remarks)
+        _show_pair(console, comparison, rows, means=COMPARABLE_MEANS)
 
     emit(value, human)
     raise typer.Exit(0 if comparison.comparable else CANNOT_JUDGE)
 
 
-def _show_names(console: Console, a: str, b: str, doubts: list[str]) -> None:
+def _remarks(a: Side, b: Side, cell: str = "") -> list[str]:
+    """What is worth knowing of both sides and refuses nothing."""
+    return [f"{cell}{name}: {side.remark}" for name, side in (("a", a), ("b", b)) if side.remark]
+
+
+def _show_names(console: Console, a: str, b: str, doubts: list[str], remarks: list[str]) -> None:
     from rich.text import Text
 
     console.print(Text(f"a {a}\nb {b}"), soft_wrap=True)
     for doubt in doubts:
         console.print(Text(f"! {doubt}", style="bold red"), soft_wrap=True)
+    for remark in remarks:
+        console.print(Text(f"! {remark}", style="yellow"), soft_wrap=True)
 
 
-def _show_pair(console: Console, comparison: Comparison, rows: list[Row], counted: str = "n") -> None:
-    """The verdict, then the figures, or the conditions that differ; `counted` is what the figures' n are."""
+def _show_pair(console: Console, comparison: Comparison, rows: list[Row], counted: str = "n", means: str = "") -> None:
+    """The verdict, then the figures, or the conditions that differ.
+
+    `counted` is what the figures' n are, `means` what being comparable means.
+    """
     from rich.table import Table
     from rich.text import Text
 
     from vlmconsole.measure.compare import shown
+    from vlmconsole.measure.noise import INTERVAL_MEANS
 
     console.print(Text(comparison.sentence(), style="" if comparison.comparable else "bold red"), soft_wrap=True)
     table = Table(box=None, pad_edge=False)
@@ -92,11 +105,18 @@ def _show_pair(console: Console, comparison: Comparison, rows: list[Row], counte
             key = comparison.differs[0].key
             console.print(f"If that is the experiment: --only {key}", markup=False)
         return
-    for name in ("", "a", "b", "", "change"):
-        table.add_column(name, justify="right" if name else "left")
+    if means:
+        console.print(Text(means, style="dim"), soft_wrap=True)
+    judged = any(row.noise for row in rows)
+    for name in ("", "a", "b", "", "change", *([INTERVAL] if judged else [])):
+        table.add_column(name, justify="left" if name in ("", INTERVAL) else "right")
     for row in rows:
-        table.add_row(row.name, _figure(row.a), _figure(row.b), row.unit, _change(row))
+        table.add_row(
+            row.name, _figure(row.a), _figure(row.b), row.unit, _change(row), *([row.noise] if judged else [])
+        )
     console.print(table)
+    if judged:
+        console.print(Text(INTERVAL_MEANS, style="dim"), soft_wrap=True)
     console.print(f"{counted}: a {rows[0].n_a}, b {rows[0].n_b}" if rows else "no figures", markup=False)
     if comparison.unknown:
         console.print(f"not known of either: {', '.join(comparison.unknown)}", markup=False, soft_wrap=True)
@@ -108,7 +128,7 @@ def _show_trainings(console: Console, found: TrainingComparison, doubts: list[st
 
     from vlmconsole.measure.compare_training import NO_VERDICT, drawn_curves
 
-    _show_names(console, found.a.name, found.b.name, doubts)
+    _show_names(console, found.a.name, found.b.name, doubts, [])
     _show_pair(console, found.comparison, found.rows, "steps")
     if not found.comparison.comparable:
         return
@@ -122,20 +142,31 @@ def _show_sweeps(console: Console, found: SweepComparison, doubts: list[str]) ->
     from rich.table import Table
     from rich.text import Text
 
-    _show_names(console, found.a, found.b, doubts)
+    from vlmconsole.measure.compare import COMPARABLE_MEANS
+    from vlmconsole.measure.noise import INTERVAL_MEANS
+
+    remarks = [said for pair in found.pairs for said in _remarks(pair.a, pair.b, f"{pair.name} ")]
+    _show_names(console, found.a, found.b, doubts, remarks)
     console.print(Text(found.sentence(), style="" if found.comparable else "bold red"), soft_wrap=True)
     table = Table(box=None, pad_edge=False)
-    for name in ("cell", "figure", "a", "b", "", "change", "n a", "n b"):
-        table.add_column(name, justify="left" if name in ("cell", "figure") else "right")
+    if found.comparable:
+        console.print(Text(COMPARABLE_MEANS, style="dim"), soft_wrap=True)
+    judged = any(row.noise for pair in found.pairs for row in pair.rows)
+    for name in ("cell", "figure", "a", "b", "", "change", "n a", "n b", *([INTERVAL] if judged else [])):
+        table.add_column(name, justify="left" if name in ("cell", "figure", INTERVAL) else "right")
     for pair in found.pairs:
         name = pair.name
         for row in pair.rows if pair.comparison.comparable else ():
             if row.key in SHOWN_OF_CELLS:
                 counts = ("" if n is None else str(n) for n in (row.n_a, row.n_b))
-                table.add_row(Text(name), row.name, _figure(row.a), _figure(row.b), row.unit, _change(row), *counts)
+                more = [row.noise] if judged else []
+                cells = (_figure(row.a), _figure(row.b), row.unit, _change(row), *counts, *more)
+                table.add_row(Text(name), row.name, *cells)
                 name = ""
     if table.row_count:
         console.print(table)
+        if judged:
+            console.print(Text(INTERVAL_MEANS, style="dim"), soft_wrap=True)
     for pair in found.pairs:
         if not pair.comparison.comparable:
             console.print(Text(f"{pair.name}: {pair.comparison.sentence()}", style="bold red"), soft_wrap=True)

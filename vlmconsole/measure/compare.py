@@ -13,6 +13,8 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from vlmconsole.errors import LabError
+from vlmconsole.measure.busy import busy
+from vlmconsole.measure.noise import NO_VALUES, TOO_FEW, Values, noise, request_values, whole
 from vlmconsole.measure.views import cells
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
@@ -58,6 +60,10 @@ FIGURES: dict[str, tuple[str, str, Literal["lower", "higher"]]] = {
     "throughput_tok_s": ("throughput", "tok/s", "higher"),
     "requests_per_s": ("requests", "1/s", "higher"),
 }
+
+
+#: what is said beside a verdict
+COMPARABLE_MEANS = "Comparable means that the conditions agree; it calls no change good, or real."
 
 
 @dataclass(frozen=True)
@@ -179,6 +185,13 @@ class Row:
     b: float | None
     n_a: int | None
     n_b: int | None
+    interval: tuple[float, float] | None = None  # of b − a, in the figure's unit, where requests can tell
+    noise: str = ""  # the same in words, as shares of a; "" where nothing can be said
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the requests are too few to tell the change from chance."""
+        return TOO_FEW in self.noise
 
     @property
     def change(self) -> float | None:
@@ -191,8 +204,11 @@ def _number(value: Any) -> Any:
     return value if good else None
 
 
-def figures(a: dict[str, Any], b: dict[str, Any]) -> list[Row]:
-    """The figures of two summaries side by side: p50 and p95 of distributions, plain figures as they are."""
+def figures(a: dict[str, Any], b: dict[str, Any], values: tuple[Values, Values] = NO_VALUES) -> list[Row]:
+    """The figures of two summaries side by side: p50 and p95 of distributions, plain figures as they are.
+
+    ``values``: what the requests of each side took; with them a p50's change has its interval.
+    """
     rows = []
     for key, (name, unit, better) in FIGURES.items():
         left, right = a.get(key), b.get(key)
@@ -206,6 +222,7 @@ def figures(a: dict[str, Any], b: dict[str, Any]) -> list[Row]:
                         unit,
                         better,
                         *(_number(side.get(what)) for what in (share, "n") for side in (one, other)),
+                        *(noise(*(side.get(key, ()) for side in values)) if share == "p50" else ()),
                     )
                 )
         elif left is not None or right is not None:
@@ -222,6 +239,12 @@ class Side:
     conditions: Conditions
     summary: dict[str, Any]
     invalid: str = ""  # why it may not be compared with anything
+    values: Values = field(default_factory=dict)  # of its counted requests
+
+    @property
+    def remark(self) -> str:
+        """What is worth knowing of it and refuses nothing, "" for nothing."""
+        return busy(self.summary)
 
 
 def sides(run: RunFolder, faults: list[str] | None = None) -> list[Side]:
@@ -236,7 +259,7 @@ def sides(run: RunFolder, faults: list[str] | None = None) -> list[Side]:
             f"{run.name} has no figures to compare (state: {state}).",
             "Runs of `vlmconsole bench` and of measuring presets have.",
         )
-    made = []
+    made, values = [], request_values(run)
     for cell in found:
         name = f"{run.name}:{cell.name}" if cell.name else run.name
         fault = "" if cell.conditions else f"{name} has no conditions, so it cannot be compared with anything."
@@ -250,7 +273,7 @@ def sides(run: RunFolder, faults: list[str] | None = None) -> list[Side]:
             faults.append(fault)
             continue
         why = "" if cell.state == "valid" else (cell.why or "it was set aside").rstrip(".")
-        made.append(Side(name, conditions, cell.summary, why))
+        made.append(Side(name, conditions, cell.summary, why, whole(values.get(cell.name, {}), cell.summary)))
     return made
 
 
@@ -270,7 +293,8 @@ def side(run: RunFolder, cell: str = "") -> Side:
 def compare_sides(a: Side, b: Side, only: str | None = None) -> tuple[Comparison, list[Row]]:
     """Whether two measurements may be compared, and their figures side by side."""
     invalid = [f"{one.name} is INVALID: {one.invalid}." for one in (a, b) if one.invalid]
-    return replace(compare(a.conditions, b.conditions, only), invalid=invalid), figures(a.summary, b.summary)
+    rows = figures(a.summary, b.summary, (a.values, b.values))
+    return replace(compare(a.conditions, b.conditions, only), invalid=invalid), rows
 
 
 def compare_runs(a: RunFolder, b: RunFolder, only: str | None = None) -> tuple[Comparison, list[Row]]:

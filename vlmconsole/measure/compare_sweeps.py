@@ -32,6 +32,7 @@ class CellPair:
 
     def to_json(self) -> dict[str, Any]:
         value = {"name": self.name, "sentence": self.comparison.sentence(), **self.comparison.to_json()}
+        value["remarks"] = {name: side.remark for name, side in (("a", self.a), ("b", self.b)) if side.remark}
         if self.comparison.comparable:
             value["figures"] = [{**vars(row), "change": row.change} for row in self.rows]
         return value

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vlmconsole.measure.axes import axes
+from vlmconsole.measure.busy import busy
 from vlmconsole.measure.compare import COMPARED, shown
 from vlmconsole.measure.definitions import DEFINITIONS, SMALL_N
 from vlmconsole.measure.sweep import differing
@@ -80,6 +81,9 @@ def _overview(run: RunFolder, found: Sequence[Cell]) -> list[Part]:
     said += [line for cell in found for line in _failures(cell)]
     if said:
         made.append(Prose("Set aside and failed", said, "bad"))
+    remarks = [f"{cell.name or run.name}: {remark}" for cell in found if (remark := busy(cell.summary))]
+    if remarks:
+        made.append(Prose("The machine", remarks, "warn"))
     return [*made, *_scatter(found), *_heat(found)]
 
 

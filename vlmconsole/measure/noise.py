@@ -1,0 +1,62 @@
+"""How far a change may be chance: what the requests of both sides, each resampled, leave open."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.pace import number
+from vlmconsole.scoring.intervals import LEAST, unpaired_interval
+
+#: figures that each request has of its own, so that their change can be held against the requests' scatter
+OF_REQUESTS = ("ttft_s", "tpot_s", "e2e_s")
+Values = dict[str, list[float]]
+NO_VALUES: tuple[Values, Values] = ({}, {})
+RESAMPLES = 1999
+TOO_FEW = "too few to tell"
+#: what is said beside intervals
+INTERVAL_MEANS = (
+    "95 % interval of the change: bootstrap of the medians over each side's requests. What else ran on the machine is"
+    " not in it: the same measurement twice may differ by more."
+)
+
+
+def noise(a: Sequence[float], b: Sequence[float]) -> tuple[tuple[float, float] | None, str]:
+    """How far the difference of two medians may be chance: its interval, and in words as shares of the first."""
+    if not a or not b:
+        return None, ""
+    if min(len(a), len(b)) < LEAST:
+        return None, f"{TOO_FEW} (n = {min(len(a), len(b))} < {LEAST})"
+    low, high = _interval(tuple(a), tuple(b))
+    middle = statistics.median(a)
+    if not middle:
+        return (low, high), ""
+    said = f"{low / middle:+.1%} … {high / middle:+.1%}"
+    return (low, high), f"{said}: {TOO_FEW}" if low <= 0 <= high else said
+
+
+@lru_cache(4096)
+def _interval(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, float]:
+    found = unpaired_interval(a, b, resamples=RESAMPLES)
+    return found.low, found.high
+
+
+def request_values(run: RunFolder) -> dict[str, Values]:
+    """What each counted request of a run took, by cell ("" where it has only one) and figure, in seconds."""
+    found: dict[str, Values] = {}
+    for row in run.read_jsonl("requests.jsonl"):
+        if row.get("phase") != "measured" or row.get("counted") is not True or "role" in row:
+            continue
+        for key in OF_REQUESTS:
+            if (value := number(row.get(key))) is not None:
+                found.setdefault(str(row.get("cell", "")), {}).setdefault(key, []).append(value)
+    return found
+
+
+def whole(values: Values, summary: dict[str, Any]) -> Values:
+    """Only what is as many values as the summary counted: others are of another measurement, or rows are missing."""
+    counts = {key: given.get("n") for key in values if isinstance(given := summary.get(key), dict)}
+    return {key: value for key, value in values.items() if counts.get(key) == len(value)}
