@@ -120,6 +120,7 @@ class ChatScreen(ChatRecent):
                 self.store.set_chat(self.chat.id, **kept)
                 self.chat = self.store.chat(self.chat.id)
             self.show_budget()
+            self.show_why()
 
         form = Form("This conversation", fields, lambda values: checked_sampling(values)[1])
         self.app.push_screen(form, keep)

@@ -77,7 +77,7 @@ class ChatAsk(ChatPictures):
         if not cost.fits:
             offer = ". Ctrl+T shrinks it" if cost.shrink_to is not None and self.pending else ""
             if cost.advice.endswith(AFRESH) and len(self._kept_before()) > 2:
-                offer = f", or /recent sends its newest turns alone{offer}"
+                offer = f", or Ctrl+R sends its newest turns alone{offer}"
             # Said by every count of it, however late: Enter stands for "all the same" from then on.
             again = not cost.certain and self._warned and self._warned == self.composer.question.text.strip()
             also = ". Enter once more sends it all the same" if again else ""
@@ -117,6 +117,10 @@ class ChatAsk(ChatPictures):
         self.pending[-1] = await asyncio.to_thread(self.pending[-1].resized_to, *self.cost.shrink_to)
         self.composer.notice()
         await self.show_pending()
+
+    def action_empty(self) -> None:
+        """Ctrl+G: all of what is written away; the pictures stay."""
+        self.composer.question.replace_all("")
 
     # -- asking --------------------------------------------------------------------------------------------
 
@@ -291,6 +295,12 @@ class ChatAsk(ChatPictures):
     @property
     def temperature(self) -> float:
         return float(self.sampling.get("temperature", self.console.lab.settings.temperature))
+
+    @property
+    def asking(self) -> dict[str, Any]:
+        """How the next question would be asked, in the words of a request."""
+        extra = {name: self.sampling.get(name) for name in ("seed", "top_p")}
+        return {"temperature": self.temperature, "max_tokens": self.max_tokens, "system": bool(self.system), **extra}
 
     @property
     def since(self) -> int:

@@ -138,6 +138,11 @@ class ChatDesk(Screen[None]):
         return ""
 
     @property
+    def asking(self) -> dict[str, Any]:
+        """How the next question would be asked; known to the class above."""
+        return {}
+
+    @property
     def listing(self) -> OptionList:
         return self.conversations.listing
 
@@ -219,11 +224,16 @@ class ChatDesk(Screen[None]):
 
     def show_why(self) -> None:
         """The numbers of the chosen answer; of one that is being given, those that stand already."""
+        from vlmconsole.screens.widgets.why import asked_with, unusual_rows
+
         answer = self.chosen_answer()
         answers = self.answers()
         number = next((i for i, item in enumerate(answers, 1) if answer is not None and item.id == answer.id), 0)
         begun = self.begun.get(answer.id) if answer is not None else None
-        self.why.show(answer, number, len(answers), ttft_s=begun)
+        usual = self.console.lab.settings
+        asked = asked_with(answer.answer) if answer is not None and answer.answer else self.asking
+        unusual = unusual_rows(asked, temperature=usual.temperature, max_tokens=usual.max_tokens)
+        self.why.show(answer, number, len(answers), ttft_s=begun, asked=unusual)
 
     async def on_conversations_opened(self, event: Conversations.Opened) -> None:
         event.stop()

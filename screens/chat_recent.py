@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from vlmconsole.screens.chat_adapter import ChatAdapter
 
 from vlmconsole.chats.records import StoredMessage
@@ -25,6 +27,10 @@ class ChatRecent(ChatAdapter):
         self.composer.question.gone(text)
         await self._keep_recent(rest.strip())
         return True
+
+    def action_recent(self) -> None:
+        """Ctrl+R: what fits beside the question that is being written, which stays."""
+        self.in_turn(partial(self._keep_recent, ""))
 
     async def _keep_recent(self, words: str) -> None:
         asked = [message for message in self._kept_before() if message.role == "user"]
@@ -60,13 +66,21 @@ class ChatRecent(ChatAdapter):
         self.composer.notice(said + again)
 
     async def _most_that_fit(self, asked: list[StoredMessage]) -> int | None:
-        """How many of the last questions leave room for another; None where the context is not known."""
+        """How many of the last questions fit with the one that is written; None where the context is not known.
+
+        They leave room for another after it, unless none would then.
+        """
+        text = self.composer.question.text
+        kept = await self._fitting(asked, text, 1 - SPARE)
+        return await self._fitting(asked, text, 1.0) if kept == 0 and (text.strip() or self.pending) else kept
+
+    async def _fitting(self, asked: list[StoredMessage], text: str, share: float) -> int | None:
         low, high = 0, len(asked) + 1  # low fits, high does not
         while high - low > 1:
             middle = (low + high) // 2
-            cost = await self._count("", self.pending, since=asked[-middle].id)
+            cost = await self._count(text, self.pending, since=asked[-middle].id)
             if cost is None or cost.context is None:
                 return None
-            fits = (cost.visual or 0) + cost.text + cost.answer <= (1 - SPARE) * cost.context
+            fits = (cost.visual or 0) + cost.text + cost.answer <= share * cost.context
             low, high = (middle, high) if fits else (low, middle)
         return low

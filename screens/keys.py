@@ -204,6 +204,8 @@ KEYS: tuple[Key, ...] = (
     Key("ctrl+o", "attach", "attach", "Attach a picture from a list with preview", "Ctrl+O", "anywhere", True, "chat"),
     Key("escape", "leave", "stop / leave", "Stop the answer; else leave the composer", "Esc", "anywhere", True, "chat"),
     Key("ctrl+t", "fit", "fit", "Shrink the last picture to fit the context", "Ctrl+T", "anywhere", False, "chat"),
+    Key("ctrl+r", "recent", "newest", "Send only the newest turns that fit", "Ctrl+R", "anywhere", False, "chat"),
+    Key("ctrl+g", "empty", "empty", "Empty the question (Ctrl+Z: back again)", "Ctrl+G", "anywhere", False, "chat"),
     Key("ctrl+p", "app.command_palette", "palette", "Everything by name", "Ctrl+P", "anywhere", True),
 )
 

@@ -59,6 +59,13 @@ async def test_a_conversation_is_named_set_and_asked_in_any_script(tmp_path: Pat
             assert "seed" not in server.requests[0] and "top_p" not in server.requests[0]
             answer = screen.answers()[-1].answer
             assert answer is not None and answer["conditions"]["seed"] == 7 and answer["request"]["top_p"] == 0.5
+            kept = {
+                row.label: row.value
+                for row in screen.why.query_one("#why-rows", Static).visual.rows
+                if hasattr(row, "value")
+            }
+            wanted = {"temperature": "0.7", "longest answer": "32 tokens", "seed": "7", "top-p": "0.5"}
+            assert wanted.items() <= kept.items() and "system prompt" in kept
             await pilot.press("escape", "s", *(["enter"] * 3), "ctrl+u", "enter", "ctrl+u", "enter")
             await until(lambda: screen.sampling == {"temperature": 0.7, "max_tokens": 32})
 
@@ -98,7 +105,7 @@ async def test_the_palette_holds_every_key_of_the_table(tmp_path: Path) -> None:
             kept = {"send", "newline", "leave", "app.command_palette"}
             assert {key.help for key in KEYS if key.screen in ("", "chat") and key.action not in kept} <= set(found)
             before = pilot.app.theme
-            found["Dark or light"].callback()
+            found["Theme: dark or light"].callback()
             await until(lambda: pilot.app.theme != before)
 
 

@@ -130,10 +130,6 @@ async def test_a_second_server_that_failed_is_not_given_the_settings_of_the_firs
                 assert any(getattr(row, "label", "") == "running limit" for row in rows) is shown
 
 
-def test_the_palette_finds_the_theme() -> None:
-    assert any("theme" in key.help.lower() for key in KEYS)
-
-
 async def test_copy_writes_a_file_and_export_a_folder(tmp_path: Path) -> None:
     async with chat_server(Say(["copied words"])) as server:
         profile_file(tmp_path, server.port)

@@ -49,12 +49,12 @@ async def test_the_newest_turns_go_on_where_all_would_not_fit(tmp_path: Path) ->
         async with console(tmp_path) as (pilot, screen):
             await until(lambda: len(screen.transcript.messages) == 400)
             await ask(pilot, screen, "And now?")
-            await until(lambda: "/recent sends its newest turns alone" in notice(screen))
+            await until(lambda: "Ctrl+R sends its newest turns alone" in notice(screen))
             assert server.requests == []
-            screen.composer.question.clear()
-            await ask(pilot, screen, "/recent")
-            await until(lambda: "go with the next one, each with its answer; /recent all" in notice(screen), seconds=20.0)
-            await ask(pilot, screen, "And now?")
+            await pilot.press("ctrl+r")
+            await until(lambda: "with the next one, each with its answer; /recent all" in notice(screen), seconds=20.0)
+            assert screen.composer.question.text == "And now?", "what is being written stays"
+            await pilot.press("enter")
             await until(lambda: server.requests != [] and answered(screen), seconds=20.0)
             sent = said(server.requests[0])
             assert sent[-1] == "And now?" and sent[-2] == "answer 199" and sent[0].startswith("question ")
@@ -83,6 +83,24 @@ async def test_the_newest_turns_go_on_where_all_would_not_fit(tmp_path: Path) ->
             await ask(pilot, screen, "Alone?")
             await until(lambda: len(server.requests) == 3 and answered(screen), seconds=20.0)
             assert said(server.requests[2]) == ["Alone?"]
+
+
+async def test_what_is_written_counts_in_what_fits(tmp_path: Path) -> None:
+    long_chat(tmp_path, 60)
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port, context=4096)
+        async with console(tmp_path) as (pilot, screen):
+            await until(lambda: len(screen.transcript.messages) == 120)
+            await pilot.press("ctrl+r")
+            await until(lambda: "of 60 questions go with the next one" in notice(screen), seconds=20.0)
+            alone = screen.since
+            screen.composer.question.insert("word " * 2000)
+            await pilot.press("ctrl+r")
+            await until(lambda: screen.since > alone and "of 60 questions" in notice(screen), seconds=20.0)
+            await pilot.press("ctrl+g")
+            assert screen.composer.question.text == ""
+            await pilot.press("ctrl+z")
+            await until(lambda: screen.composer.question.text == "word " * 2000)
 
 
 async def test_a_new_conversation_has_nothing_to_leave_out(tmp_path: Path) -> None:

@@ -102,6 +102,32 @@ def test_a_killed_writer_leaves_an_interrupted_answer_with_its_text(tmp_path: Pa
     assert (message.state, message.text) == ("interrupted", "half an answer")
 
 
+def test_an_export_says_its_conditions_and_is_no_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        chats = store(tmp_path)
+        chat = chats.new_chat(title="<b>bold</b> *x* [y](z)", server="demo")
+        chats.add(chat.id, "user", "What?", pictures=[picture()])
+        answer = chats.add(chat.id, "assistant", "", state="streaming", server="demo")
+        conditions = {"model": "tiny", "engine": "mlx-vlm", "engine_version": "0.7.10", "temperature": 0.9, "seed": 7}
+        seen = [
+            {"state": "equal", "expected": 64, "observed": 64},
+            {"state": "not verifiable", "expected": 8, "why": "no usage was sent"},
+        ]
+        facts = {"conditions": {**conditions, "max_tokens": 1}, "request": {"top_p": 0.5}, "vision": seen}
+        chats.finish(answer.id, text="So.", reasoning="", state="done", error="", answer=facts)
+        text = export_chat(chats, chat.id, tmp_path / "out").markdown.read_text()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert text.startswith(r"# \<b\>bold\</b\> \*x\* \[y\](z)" + "\n")
+    assert "*tiny, mlx-vlm 0.7.10, temperature 0.9, top-p 0.5, seed 7, at most 1 token*" in text
+    assert "*64 visual tokens, 64 expected ✓*" in text
+    assert "*visual tokens not verifiable, 8 expected: no usage was sent*" in text
+    assert "## You · 1970-01-12 19:16:42+05:30" in text
+
+
 def test_superseded_messages_are_kept_and_exported_but_not_shown(tmp_path: Path) -> None:
     chats = store(tmp_path)
     chat = chats.new_chat(title="Edit / me?")

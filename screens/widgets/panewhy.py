@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from textual.app import ComposeResult
@@ -25,6 +25,7 @@ class WhyPanel(VerticalScroll):
         super().__init__(id=id)
         self._settings: Mapping[str, Any] = {}
         self._server = ""
+        self._asked: Sequence[Row] = ()
         self._answer: StoredMessage | None = None
         self._place = (0, 0)
         self._ttft_s: float | None = None
@@ -37,8 +38,20 @@ class WhyPanel(VerticalScroll):
     def on_mount(self) -> None:
         self._draw()
 
-    def show(self, answer: StoredMessage | None, number: int, total: int, *, ttft_s: float | None = None) -> None:
-        """`answer` is the `number`-th of `total` answers; `ttft_s` is known of one whose text has begun to come."""
+    def show(
+        self,
+        answer: StoredMessage | None,
+        number: int,
+        total: int,
+        *,
+        ttft_s: float | None = None,
+        asked: Sequence[Row] = (),
+    ) -> None:
+        """`answer` is the `number`-th of `total` answers; `ttft_s` is known of one whose text has begun to come.
+
+        `asked` says how it was asked, where that is not as usual; without an answer, how the next question will be.
+        """
+        self._asked = asked
         self._answer, self._place, self._ttft_s = answer, (number, total), ttft_s
         self._draw()
 
@@ -75,6 +88,7 @@ class WhyPanel(VerticalScroll):
                 rows = [*adapter_rows(facts), *timing_rows(facts), *token_rows(facts), *client_rows(facts)]
                 if answer.state != "done":
                     rows.insert(0, Row("state", _STATES.get(answer.state, answer.state), "$warning"))
+        rows += self._asked
         kept = (answer.answer or {}).get("settings") if answer is not None else None
         own = answer is None or answer.server in ("", self._server)
         rows += setting_rows(kept or (self._settings if own else {}))

@@ -89,6 +89,28 @@ def adapter_rows(answer: Answer) -> list[Row | Rule]:
     ]
 
 
+def asked_with(answer: Answer) -> dict[str, Any]:
+    """How an answer was asked for, in the words of its request."""
+    request: Mapping[str, Any] = answer.get("request") or {}
+    system = any(message.get("role") == "system" for message in request.get("messages") or ())
+    return {"system": system, **{name: request.get(name) for name in ("temperature", "max_tokens", "seed", "top_p")}}
+
+
+def unusual_rows(asked: Mapping[str, Any], *, temperature: float, max_tokens: int) -> list[Row]:
+    """What of it is not as it is without a setting of the conversation's own."""
+    rows = []
+    if asked.get("temperature") not in (None, temperature):
+        rows.append(Row("temperature", f"{asked['temperature']:g}"))
+    if asked.get("max_tokens") not in (None, max_tokens):
+        rows.append(Row("longest answer", many(int(asked["max_tokens"]), "token")))
+    rows += [
+        Row(label, f"{asked[name]:g}" if isinstance(asked[name], float) else str(asked[name]))
+        for name, label in (("seed", "seed"), ("top_p", "top-p"))
+        if asked.get(name) is not None
+    ]
+    return rows + ([Row("system prompt", "yes: Enter shows it")] if asked.get("system") else [])
+
+
 def client_rows(answer: Answer) -> list[Row | Rule]:
     lag = (answer.get("client") or {}).get("lag_p99_ms")
     if lag is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import time
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from vlmconsole.chats.records import Chat, ChatStoreError, StoredMessage
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.runs.folder import write_atomic
 from vlmconsole.runs.plain import inert, one_line
+from vlmconsole.runs.words import many
 
 _ENDINGS = {
     "cut": "cut off",
@@ -65,14 +66,14 @@ def chat_json(chat: Chat, messages: list[StoredMessage]) -> dict[str, Any]:
 
 def chat_markdown(chat: Chat, messages: list[StoredMessage]) -> str:
     """The conversation to read; pictures as links into `pictures/`, what was put aside left out."""
-    lines = [f"# {one_line(chat.title or f'Conversation {chat.id}')}", ""]
+    lines = [f"# {_literal(chat.title or f'Conversation {chat.id}')}", ""]
     if chat.system:
         lines += ["> system: " + inert(chat.system).replace("\n", "\n> "), ""]
     for message in messages:
         if message.superseded:
             continue
-        who = "You" if message.role == "user" else one_line(message.server or "Model")
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(message.created))
+        who = "You" if message.role == "user" else _literal(message.server or "Model")
+        when = datetime.fromtimestamp(message.created).astimezone().isoformat(" ", "seconds")
         lines += [f"## {who} · {when}", ""]
         for picture in message.pictures:
             name = re.sub(r"[\[\]()]", "_", one_line(picture.name))
@@ -85,9 +86,9 @@ def chat_markdown(chat: Chat, messages: list[StoredMessage]) -> str:
             ]
         lines += [inert(message.text), ""]
         if message.state in _ENDINGS:
-            lines += [f"*{_ENDINGS[message.state]}{': ' + one_line(message.error) if message.error else ''}*", ""]
+            lines += [f"*{_ENDINGS[message.state]}{': ' + _literal(message.error) if message.error else ''}*", ""]
         if message.answer:
-            lines += [f"*{_numbers(message.answer)}*", ""]
+            lines += [f"*{said}*\n" for said in (_numbers(message.answer), *_conditions(message.answer)) if said]
     return "\n".join(lines)
 
 
@@ -132,3 +133,35 @@ def _numbers(answer: dict[str, Any]) -> str:
     cached = usage.get("cached_tokens")
     parts.append("cached tokens not reported" if cached is None else f"{cached} cached tokens")
     return ", ".join(parts)
+
+
+def _conditions(answer: dict[str, Any]) -> list[str]:
+    """What produced the numbers, and what was found of each picture."""
+    known, request = answer.get("conditions") or {}, answer.get("request") or {}
+    engine = " ".join(str(known[key]) for key in ("engine", "engine_version") if known.get(key))
+    parts = [_literal(known[key]) for key in ("model", "adapter", "precision", "hardware") if known.get(key)]
+    parts.insert(1 if known.get("model") else 0, _literal(engine))
+    named = (("temperature", "temperature"), ("top_p", "top-p"), ("seed", "seed"))
+    for key, name in named:
+        value = known.get(key, request.get(key))
+        if value is not None:
+            parts.append(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}")
+    if known.get("max_tokens") is not None:
+        parts.append(f"at most {many(known['max_tokens'], 'token')}")
+    return [", ".join(filter(None, parts)), *(_sight(sight) for sight in answer.get("vision") or ())]
+
+
+def _sight(sight: dict[str, Any]) -> str:
+    expected, observed = sight.get("expected"), sight.get("observed")
+    why = f": {_literal(sight['why'])}" if sight.get("why") else ""
+    wanted = "" if expected is None else f", {expected} expected"
+    if sight.get("state") == "equal":
+        return f"{observed} visual tokens{wanted} ✓"
+    if sight.get("state") == "different":
+        return f"✗ {'visual tokens differ' if observed is None else f'{observed} visual tokens'}{wanted}{why}"
+    return f"visual tokens not verifiable{wanted}{why}"
+
+
+def _literal(text: object) -> str:
+    """One line that Markdown shows as it is: no HTML, no emphasis, no links."""
+    return re.sub(r"([\\`*_<>\[\]&#|~])", r"\\\1", one_line(text))
