@@ -14,7 +14,7 @@ from textual.strip import Strip
 from textual.visual import Visual
 
 from vlmconsole.gauges.board import Snapshot, Tile
-from vlmconsole.gauges.words import age_said, said, said_of, sparkline
+from vlmconsole.gauges.words import age_said, said_of, sparkline, spread_said
 from vlmconsole.runs.plain import one_line
 
 HEIGHT = 5  # lines of one card
@@ -52,15 +52,11 @@ class Card:
             style = "$error" if tile.state == "missing" else "$muted"
             said_why = [line.stylize("$muted") for line in why[:2]] + [Content("")] * (2 - len(why))
             return head, Content(f"{SIGNS[tile.state]}–").stylize(style), *said_why, foot
-        value = said_of(tile.value, tile.total, tile.unit)
+        value, spread = spread_said(tile.value, tile.p50, tile.p95, tile.unit, width)
+        if tile.total is not None:
+            value = said_of(tile.value, tile.total, tile.unit)
         if self.second is not None:
             value += f" / {said_of(self.second.value, None, '')}"
-        spread = " ".join(
-            f"{name} {said(number, tile.unit)}" for name, number in (("p50", tile.p50), ("p95", tile.p95))
-            if number is not None
-        )  # fmt: skip
-        if len(spread) > width:  # the unit stands with the value
-            spread = f"p50 {said(tile.p50, tile.unit).split(' ')[0]} p95 {said(tile.p95, tile.unit).split(' ')[0]}"
         course = sparkline(tile.points[-(width - 1) :], tile.unit)
         style = "bold" if tile.state == "ok" else "$warning" if tile.state == "stale" else "$error"
         return (

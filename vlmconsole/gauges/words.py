@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 BARS = "▁▂▃▄▅▆▇█"
+_PLACES = {"share": 0, "bytes": 1}  # decimals that are said of percent and GiB
 
 
 def said(value: float | None, unit: str) -> str:
@@ -13,14 +14,58 @@ def said(value: float | None, unit: str) -> str:
     if value is None:
         return ""
     if unit == "s":
-        return f"{value * 1000:.3g} ms" if value < 0.9995 else f"{value:.3g} s"
+        factor, name = scale(unit, (value,))
+        return f"{_plain(value * factor)} {name}"
     if unit == "bytes":
         size = value / 1024**3
         return f"{size:.1f} GiB" if size < 99.95 else f"{size:,.0f} GiB"
     if unit == "share":
         return f"{value * 100:.0f} %"
-    text = f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return f"{text} {unit}".rstrip()
+    return f"{_plain(value)} {unit}".rstrip()
+
+
+def _plain(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+
+
+def scale(unit: str, values: Iterable[float | None]) -> tuple[float, str]:
+    """(factor, unit) in which all of ``values`` are said where the unit stands once: that of the largest."""
+    if unit == "s":
+        return (
+            (1.0, "s") if max((value for value in values if value is not None), default=0.0) >= 0.9995 else (1e3, "ms")
+        )
+    return {"bytes": (1 / 1024**3, "GiB"), "share": (100.0, "%")}.get(unit, (1.0, unit))
+
+
+def spread_said(value: float | None, p50: float | None, p95: float | None, unit: str, width: int) -> tuple[str, str]:
+    """(value, its p50 and p95) in ``width`` cells, 16 or more. The spread has its units, or all share the value's."""
+    spread = " ".join(f"{name} {said(one, unit)}" for name, one in (("p50", p50), ("p95", p95)) if one is not None)
+    if p50 is None or p95 is None or len(spread) <= width:
+        return said(value, unit), spread
+    factor, name = scale(unit, (value, p50, p95))
+    shown = said(value, unit) if unit != "s" or value is None else f"{_plain(value * factor)} {name}"
+    for digits in (3, 2, 1):
+        half, most = (_short(round(one * factor, _PLACES.get(unit, 9)), digits) for one in (p50, p95))
+        for spread in (f"p50 {half} p95 {most}", f"p50/95 {half}/{most}"):
+            if len(spread) <= width:
+                return shown, spread
+    return shown, spread
+
+
+def _short(value: float, digits: int) -> str:
+    """A number in few cells: ``10.9``, ``.075``, ``<.01``, ``12k``."""
+    size = abs(value)
+    if size >= 9999.5:
+        return f"{value / 1000:.0f}k"
+    if not size:
+        return "0"
+    if size < 0.01 and (digits == 1 or size < 0.001):
+        return "<.01" if digits == 1 else "<.001"
+    if size < 0.9995:
+        return f"{value:.{digits}g}".replace("0.", ".", 1)
+    whole = 1 if size < 9.995 else 2 if size < 99.95 else 3
+    text = f"{value:.{max(0, digits - whole)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def said_of(value: float | None, total: float | None, unit: str) -> str:
