@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from vlmconsole.vision.images import Picture
 
 State = Literal["stopped", "starting", "ready", "failed"]
+FIND = 1.0  # seconds between two questions to a server that somebody else starts, whether it answers by now
+ENDED = "ended, a question starts it"
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ class ServerLink:
         self._changed = changed
         self._client: ChatClient | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._finding: asyncio.Task[None] | None = None
+        self._failed: int | None = None  # the process that did not do: only another one is tried unasked
         self._effects: dict[SelectedAdapter, SelectedAdapter] = {}
         self._phase, self._since = "", 0.0  # of a start: what it is at, and when (monotonic) it began
         self._ours = False  # whether its process was started by this lab, so that its end can be seen
@@ -114,25 +118,81 @@ class ServerLink:
             await self.ensure()
 
     def look(self) -> None:
-        """Say so when the server that was ready has gone; the next question starts it again. Reads records only.
+        """Say so when the server that was ready has gone, and when it was started again. Reads records only.
 
-        While one is starting: how long it has taken by now.
+        While one is starting: how long it has taken by now. A server that answers is asked nothing.
         """
-        from vlmconsole.engines.servers import status
+        from vlmconsole.engines.servers import launched_here, status
 
-        if self.view.state == "starting" and self._phase:
+        state = self.view.state
+        if state == "starting" and self._phase:
             self._move(note=f"{self._phase} {time.monotonic() - self._since:.0f} s")
-        if self.view.state == "ready" and self._ours and status(self.profile, self.places).pid is None:
-            self._move(state="stopped", note="ended, a question starts it")
+        busy = any(task is not None and not task.done() for task in (self._starting, self._finding))
+        if busy or state == "starting" or not launched_here(self.profile):
+            return
+        pid = status(self.profile, self.places).pid
+        if state == "ready" and self._ours and pid is None:
+            self._move(state="stopped", note=ENDED)
+            self._finding = asyncio.create_task(self._who_brings_it())
+        elif state in ("stopped", "failed") and pid not in (None, self._failed):
+            self._finding = asyncio.create_task(self._find())
+        elif state == "stopped" and self.view.note not in ("", ENDED):
+            self._finding = asyncio.create_task(self._who_brings_it())
+
+    async def _find(self) -> None:
+        """Follow a start that is not ours (a hand-over's end, another console, the servers screen) until it answers."""
+        from vlmconsole.engines.servers import probe
+
+        self._phase, self._since = "starting", time.monotonic()
+        self._move(state="starting", note="starting")
+        while self._starting is None or self._starting.done():  # else a question came, and its own start says all
+            found = await probe(self.profile, self.places)
+            if found.state == "ready":
+                self._starting = asyncio.create_task(self._start())
+            elif found.pid is None:
+                self._move(state="stopped", note=ENDED)
+                return
+            else:
+                await asyncio.sleep(FIND)
+
+    async def _who_brings_it(self) -> None:
+        """Say which job starts the server again by itself, where one waits to: after a hand-over."""
+
+        def waiting() -> int | None:
+            from vlmconsole.queue.served import serving
+            from vlmconsole.queue.store import Store
+            from vlmconsole.runs.folder import RunFolder
+
+            if not self.places.queue.exists():
+                return None
+            store = Store(self.places.queue)
+            try:
+                job = serving(store, self.profile.name)
+                if job is None or job.stop is not None:
+                    return None
+                was_up = bool(job.run) and RunFolder(Path(job.run or "")).file("ready.json").exists()
+                return None if was_up else job.id
+            finally:
+                store.close()
+
+        number = None
+        with contextlib.suppress(LabError):  # the jobs screen says what is wrong with the queue
+            number = await asyncio.to_thread(waiting)
+        if self.view.state == "stopped":
+            note = ENDED if number is None else f"stopped, job {number} brings it back"
+            if note != self.view.note:
+                self._move(note=note)
 
     async def close(self) -> None:
         """Close the connection; the server goes on."""
+        if self._finding is not None:
+            self._finding.cancel()
         if self._client is not None:
             await self._client.aclose()
 
     async def _start(self) -> None:
         from vlmconsole.engines.chat import ChatClient
-        from vlmconsole.engines.servers import NAMES
+        from vlmconsole.engines.servers import NAMES, status
         from vlmconsole.queue.served import ensure_served
 
         client, self._client = self._client, None
@@ -146,6 +206,7 @@ class ServerLink:
             client = ChatClient(self.profile)
             await client.prepare()
         except (LabError, RuntimeError, ValueError, OSError) as error:
+            self._failed = status(self.profile, self.places).pid
             self._move(state="failed", note=str(error))
             return
         self._client = client

@@ -17,6 +17,7 @@ from vlmconsole.engines.profile import ProfileError, ServerProfile, load_profile
 from vlmconsole.queue import process
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.served import ensure_served, serving, stop_served
+from vlmconsole.queue.serving import server_job
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.places import Places
 
@@ -116,6 +117,39 @@ async def test_the_console_says_that_its_server_has_gone(places: Places) -> None
         await asyncio.sleep(0.02)
     link.look()
     assert link.view.short == "box · ended, a question starts it"
+    await link.close()
+    await stop_served(box, places)
+
+
+@pytest.mark.slow
+async def test_the_console_finds_its_server_again_whoever_started_it(places: Places) -> None:
+    box, seen = saved(places), list[str]()
+    link = ServerLink(box, places, lambda: seen.append(link.view.short))
+
+    async def looks(said: str) -> None:
+        for _ in range(600):
+            link.look()
+            if said in link.view.short:
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError((said, seen))
+
+    await link.start()
+    assert link.view.state == "ready", link.view
+    await stop_served(box, places)
+    await looks("ended, a question starts it")
+    store = Store(places.queue)
+    store.set_meta("drained", True)
+    queued = store.add(server_job("box", places, keep=True))
+    link._move(note="as after a hand-over")
+    await looks(f"box · stopped, job {queued} brings it back")
+    store.set_meta("drained", False)
+    process.ensure(places)
+    del seen[:]
+    await looks("box · ready")
+    assert seen[0].startswith("box · starting") and not any("ended" in said for said in seen), seen
+    assert await link.ensure() is link._client
+    store.close()
     await link.close()
     await stop_served(box, places)
 
