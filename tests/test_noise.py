@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from test_hostile_runs import told
 
+from vlmconsole.measure.busy import BUSY_MEANS
 from vlmconsole.measure.compare import compare_runs, compare_sides, side
 from vlmconsole.measure.noise import noise, request_values
 from vlmconsole.reports.measured import sections
@@ -59,6 +60,18 @@ def test_what_cannot_be_resampled_is_refused(values: list[float]) -> None:
         unpaired_interval(values, [1.0] * 10)
 
 
+def test_a_change_in_shares_never_falls_below_nothing_and_agrees_with_the_difference() -> None:
+    random = np.random.default_rng(3)
+    for _ in range(20):
+        a, b = random.lognormal(0, 1.5, 8).tolist(), random.lognormal(-0.5, 1.5, 9).tolist()
+        share, plain = (unpaired_interval(a, b, relative=relative, resamples=499) for relative in (True, False))
+        assert -1 < share.low <= share.high
+        assert share.difference == pytest.approx(np.median(b) / np.median(a) - 1)
+        assert (share.low <= 0 <= share.high) == (plain.low <= 0 <= plain.high)
+    with pytest.raises(ValueError, match="above zero"):
+        unpaired_interval([0.0] * 6, [1.0] * 6, relative=True)
+
+
 def test_large_sides_are_resampled_in_parts_with_the_same_meaning() -> None:
     random = np.random.default_rng(2)
     a, b = random.normal(size=30_000), random.normal(0.1, 1, size=30_000)
@@ -76,7 +89,7 @@ def test_words_of_noise() -> None:
     assert interval is not None and interval[0] > 0
     assert said.startswith("+") and "too few" not in said
     assert noise([], one) == (None, "")
-    assert noise([0.0] * 6, one)[1] == ""  # no share of nothing
+    assert noise([0.0] * 6, one) == (None, "")  # no share of nothing
 
 
 def test_a_change_within_the_scatter_of_its_requests_is_too_few_to_tell(
@@ -99,7 +112,7 @@ def test_a_change_beyond_the_scatter_has_its_interval(tmp_path: Path) -> None:
     a = bench(tmp_path, "1", [0.10, 0.11, 0.12, 0.13, 0.14, 0.15])
     b = bench(tmp_path, "2", [0.30, 0.31, 0.32, 0.33, 0.34, 0.35])
     rows = {row.key: row for row in compare_runs(a, b)[1]}
-    assert rows["ttft_s.p50"].interval is not None and rows["ttft_s.p50"].interval[0] > 0.1
+    assert rows["ttft_s.p50"].interval is not None and rows["ttft_s.p50"].interval[0] > 1.0
     assert rows["ttft_s.p95"].noise == "" and rows["throughput_tok_s"].noise == ""
 
 
@@ -131,6 +144,7 @@ def test_a_busy_machine_is_said_and_refuses_nothing(tmp_path: Path, capsys: pyte
     code, said = told(capsys, "--home", str(tmp_path), "runs", "compare", calm.name, loud.name)
     assert code == 0
     assert "! b: the machine was busy: load 13.0 before, 9.0 after, on 2 cores" in said and "! a:" not in said
+    assert BUSY_MEANS in said
     _, said = told(capsys, "--home", str(tmp_path), "--json", "runs", "compare", calm.name, loud.name)
     assert len(json.loads(said)["remarks"]) == 1
 

@@ -14,6 +14,7 @@ from textual.widgets import Static
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.figures import fitted
 
+from vlmconsole.measure.busy import BUSY_MEANS
 from vlmconsole.measure.compare import COMPARABLE_MEANS, COMPARED, Comparison, Row, Side, compare_sides, shown
 from vlmconsole.measure.noise import INTERVAL_MEANS
 from vlmconsole.reports.parts import UNKNOWN, figure
@@ -82,6 +83,7 @@ class ComparisonSheet(ModalScreen[None]):
             return [
                 Content(found.sentence()),
                 Content(COMPARABLE_MEANS).stylize("$muted"),
+                *([Content(BUSY_MEANS).stylize("$warning")] if self._a.remark or self._b.remark else []),
                 *self._figures(width, verdict=True),
                 *self._same(),
             ]

@@ -73,11 +73,15 @@ def _remarks(a: Side, b: Side, cell: str = "") -> list[str]:
 def _show_names(console: Console, a: str, b: str, doubts: list[str], remarks: list[str]) -> None:
     from rich.text import Text
 
+    from vlmconsole.measure.busy import BUSY_MEANS
+
     console.print(Text(f"a {a}\nb {b}"), soft_wrap=True)
     for doubt in doubts:
         console.print(Text(f"! {doubt}", style="bold red"), soft_wrap=True)
     for remark in remarks:
         console.print(Text(f"! {remark}", style="yellow"), soft_wrap=True)
+    if remarks:
+        console.print(Text(f"  {BUSY_MEANS}", style="yellow"), soft_wrap=True)
 
 
 def _show_pair(console: Console, comparison: Comparison, rows: list[Row], counted: str = "n", means: str = "") -> None:

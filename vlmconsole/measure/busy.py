@@ -11,6 +11,12 @@ from vlmconsole.runs.machine import usable_cores
 from vlmconsole.runs.pace import number
 from vlmconsole.runs.words import many
 
+#: what is said where a busy side is compared
+BUSY_MEANS = (
+    "Client and a local server are in that load; what else ran may make a change by itself: measure both again, in"
+    " turn, on a quiet machine."
+)
+
 
 @dataclass(frozen=True)
 class HostLoad:
@@ -47,4 +53,4 @@ def busy(summary: Mapping[str, Any]) -> str:
     if not loads or not cores or max(loads.values()) <= cores:
         return ""
     each = ", ".join(f"{load:.1f} {name}" for name, load in loads.items())
-    return f"the machine was busy: load {each}, on {many(cores, 'core')} (client and a local server are in it)"
+    return f"the machine was busy: load {each}, on {many(cores, 'core')}"

@@ -185,7 +185,7 @@ class Row:
     b: float | None
     n_a: int | None
     n_b: int | None
-    interval: tuple[float, float] | None = None  # of b − a, in the figure's unit, where requests can tell
+    interval: tuple[float, float] | None = None  # of the change, where requests can tell
     noise: str = ""  # the same in words, as shares of a; "" where nothing can be said
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -25,22 +24,19 @@ INTERVAL_MEANS = (
 
 
 def noise(a: Sequence[float], b: Sequence[float]) -> tuple[tuple[float, float] | None, str]:
-    """How far the difference of two medians may be chance: its interval, and in words as shares of the first."""
-    if not a or not b:
+    """How far the change of a median may be chance: its interval, as shares of the first, and the same in words."""
+    if not a or not b or min(min(a), min(b)) <= 0:
         return None, ""
     if min(len(a), len(b)) < LEAST:
         return None, f"{TOO_FEW} (n = {min(len(a), len(b))} < {LEAST})"
     low, high = _interval(tuple(a), tuple(b))
-    middle = statistics.median(a)
-    if not middle:
-        return (low, high), ""
-    said = f"{low / middle:+.1%} … {high / middle:+.1%}"
+    said = f"{low:+.1%} … {high:+.1%}"
     return (low, high), f"{said}: {TOO_FEW}" if low <= 0 <= high else said
 
 
 @lru_cache(4096)
 def _interval(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, float]:
-    found = unpaired_interval(a, b, resamples=RESAMPLES)
+    found = unpaired_interval(a, b, relative=True, resamples=RESAMPLES)
     return found.low, found.high
 
 

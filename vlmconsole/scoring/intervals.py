@@ -96,14 +96,16 @@ def unpaired_interval(
     after: Sequence[float],
     *,
     statistic: Literal["median", "mean"] = "median",
+    relative: bool = False,
     seed: int = 0,
     resamples: int = RESAMPLES,
     confidence: float = CONFIDENCE,
 ) -> Interval:
     """Interval of median(after) − median(before) (or of the means) where nothing pairs the values of both sides.
 
-    Each side is resampled on its own, as often as it has values. Equal inputs and seed give equal figures. Raises
-    ValueError for values that are no finite numbers and for fewer than `LEAST` of a side.
+    Each side is resampled on its own, as often as it has values. With `relative` all figures are shares of the first:
+    after / before − 1. Equal inputs and seed give equal figures. Raises ValueError for values that are no finite
+    numbers (or, with `relative`, not above zero) and for fewer than `LEAST` of a side.
     """
     import numpy as np
 
@@ -113,6 +115,8 @@ def unpaired_interval(
         raise ValueError(f"an interval needs at least {LEAST} values of each side, not {least}")
     if not all(np.isfinite(side).all() for side in sides):
         raise ValueError("values must be finite numbers")
+    if relative and not all((side > 0).all() for side in sides):
+        raise ValueError("a change in shares needs values above zero")
     middle = np.median if statistic == "median" else np.mean
     random = np.random.default_rng(seed)
     step = max(1, _AT_ONCE // max(map(len, sides)))
@@ -120,12 +124,13 @@ def unpaired_interval(
     for begin in range(0, resamples, step):
         count = min(step, resamples - begin)
         first, second = (middle(side[random.integers(len(side), size=(count, len(side)))], axis=1) for side in sides)
-        drawn.append(second - first)
+        drawn.append(second / first - 1 if relative else second - first)
     differences = np.concatenate(drawn)
     rest = (1 - confidence) / 2
+    first, second = (middle(side) for side in sides)
     low, high = np.quantile(differences, [rest, 1 - rest])
     return Interval(
-        difference=float(middle(sides[1]) - middle(sides[0])),
+        difference=float(second / first - 1 if relative else second - first),
         low=float(low),
         high=float(high),
         standard_error=float(differences.std(ddof=1)),
