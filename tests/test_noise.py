@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from test_hostile_runs import told
+from vlmconsole.screens.widgets.run_drawings import cell_table
 
 from vlmconsole.measure.busy import BUSY_MEANS
 from vlmconsole.measure.compare import compare_runs, compare_sides, side
 from vlmconsole.measure.noise import noise, request_values
+from vlmconsole.measure.views import cells
 from vlmconsole.reports.measured import sections
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.scoring.intervals import LEAST, unpaired_interval
@@ -154,3 +156,13 @@ def test_a_report_says_that_the_machine_was_busy(tmp_path: Path) -> None:
     calm, loud = bench(tmp_path, "1", values, CALM), bench(tmp_path, "2", values, LOUD)
     titles = [[part.title for one in sections(run) for part in one.parts] for run in (calm, loud)]
     assert "The machine" not in titles[0] and "The machine" in titles[1]
+
+
+def test_the_runs_screen_says_that_the_machine_was_busy_and_wraps_it(tmp_path: Path) -> None:
+    values = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    calm, loud = bench(tmp_path, "1", values, CALM), bench(tmp_path, "2", values, LOUD)
+    shown = [
+        " ".join(line.text.plain.strip() for line in cell_table(cells(run), run.name, 60, [])) for run in (calm, loud)
+    ]
+    assert "busy" not in shown[0]
+    assert "the machine was busy: load 13.0 before, 9.0 after, on 2 cores" in shown[1]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from textual.content import Content
 
 from vlmconsole.measure.axes import Axes
+from vlmconsole.measure.busy import busy
 from vlmconsole.measure.views import Bar, Cell, PairLine, grid, parts, shortest
 from vlmconsole.reports.opened import Target
 from vlmconsole.reports.parts import UNKNOWN, figure
@@ -86,6 +87,9 @@ def cell_table(found: Sequence[Cell], run: str, width: int, marked: Sequence[str
     small = [n for cell in found if (n := cell.n) is not None and n < 60]
     if small:
         made += wrapped("p95 rests on few requests where n < 60", width, "$faint")
+    for cell in found:
+        if remark := busy(cell.summary):
+            made += wrapped(f"{one_line(cell.name, 40)}: {remark}" if cell.name else remark, width, "$warning")
     return made
 
 

@@ -60,6 +60,7 @@ TITLES = {
     "client_lag_s": "client lag, s",
     "in_flight": "in flight",
     "set_aside": "set aside",
+    "host": "load of the machine",
     "planned_cells": "cells planned",
     "same_cell": "same cell",
     "falls_s": "fall of TTFT, s",
