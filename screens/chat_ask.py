@@ -12,7 +12,7 @@ from textual import work
 from vlmconsole.screens.chat_pictures import ChatPictures
 from vlmconsole.screens.keys import TYPED
 from vlmconsole.screens.link import ServerLink
-from vlmconsole.screens.widgets.composer import FAULT, LENGTH, Composer
+from vlmconsole.screens.widgets.composer import FAULT, LENGTH, PATHS, Composer
 
 from vlmconsole.chats.records import StoredMessage
 from vlmconsole.errors import LabError
@@ -151,6 +151,7 @@ class ChatAsk(ChatPictures):
             self._say_budget()
             return
         pictures, self.pending, self._warned, self._offered = self.pending, [], "", ""
+        self.composer.withdraw(PATHS)
         self.composer.question.gone(typed)
         await self.show_pending()
         await self.ask(text, pictures)

@@ -14,7 +14,7 @@ from vlmconsole.screens.attach import await_in_inbox, open_all
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.chat_desk import ChatDesk
 from vlmconsole.screens.terminal import scp_line, under_ssh
-from vlmconsole.screens.widgets.composer import Chip, Question
+from vlmconsole.screens.widgets.composer import PATHS, Chip, Question
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.plain import inert, one_line
@@ -131,12 +131,13 @@ class ChatPictures(ChatDesk):
         names = ", ".join(one_line(path.name, 60) for path in missing)
         if not under_ssh():
             said = ", ".join(one_line(path, 120) for path in missing)
-            self.composer.notice(f"not found: {said}{also}", "$error")
+            self.composer.notice(f"not found: {said}{also}", "$error", about=PATHS)
             return
         inbox = self.console.lab.places.inbox
         lines = "\n".join(one_line(scp_line(str(path), str(inbox)), 400) for path in missing)
         self.composer.notice(
-            f"{names} is not on this machine{also}. Run this where it is; it is attached on arrival:\n{lines}"
+            f"{names} is not on this machine{also}. Run this where it is; it is attached on arrival:\n{lines}",
+            about=PATHS,
         )
         self._watch_inbox(inbox, {path.name for path in missing})
 

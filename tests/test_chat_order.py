@@ -118,6 +118,7 @@ async def test_words_that_look_like_a_path_are_sent_with_a_second_enter(tmp_path
                 assert all(words not in str(request) for request in server.requests)
                 await pilot.press("enter")
                 await until(lambda words=words: words in str(server.requests[-1:]) and answered(screen))
+                assert notice(screen) == ""
 
 
 async def test_what_kept_a_question_back_is_no_longer_said_when_it_is_over(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 FAULT = "fault"  # what a notice is about that goes when a question can be sent again
+PATHS = "paths"  # what a notice is about that goes when the words are sent as they are
 LENGTH = "length"  # what a notice is about that goes when the question is another one
 SHORTEST = 8  # cells of a picture's name that stay on a chip however narrow the screen is
 PASTE_WAIT = 1.0  # seconds that keys wait at most until a paste before them has been looked at

@@ -99,7 +99,7 @@ class Form(ModalScreen[dict[str, str] | None]):
                     yield Static(Content(label).stylize("$muted"), classes="label")
                     yield Field(value, placeholder=hint, compact=True, name=key)
                 yield Static(name=key, classes="fault")
-            yield Static(Content("Tab next · Enter on the last keeps all · Esc leave as it was").stylize("$muted"))
+            yield Static(Content("Tab next · Enter on the last keeps all · Esc back").stylize("$muted"))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         fields = list(self.query(Input))

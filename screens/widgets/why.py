@@ -108,7 +108,7 @@ def unusual_rows(asked: Mapping[str, Any], *, temperature: float, max_tokens: in
         for name, label in (("seed", "seed"), ("top_p", "top-p"))
         if asked.get(name) is not None
     ]
-    return rows + ([Row("system prompt", "yes: Enter shows it")] if asked.get("system") else [])
+    return rows + ([Row("system prompt", "set")] if asked.get("system") else [])
 
 
 def client_rows(answer: Answer) -> list[Row | Rule]:
