@@ -17,6 +17,7 @@ from typing import Any
 from textual import events
 from textual.app import App, ScreenStackError
 from textual.message_pump import MessagePump
+from textual.widgets import Input, TextArea
 
 #: Seconds that a key waits at most for the one before it: what hangs must not take the keyboard with it.
 LONGEST = 3.0
@@ -47,6 +48,10 @@ class KeysInOrder(App[None]):
         try:
             target = self._focus()
             await super().on_event(event)
+            while isinstance(target, Input | TextArea) and _is_letter(event) and self._waiting:
+                if not _is_letter(self._waiting[0]):
+                    break
+                await super().on_event(self._waiting.popleft())  # letters alone keep their order, and move no focus
         except BaseException:
             self._in_hand = None
             self._too_long.cancel()
@@ -91,3 +96,7 @@ class KeysInOrder(App[None]):
             self._too_long.cancel()
         if self._waiting:
             await self._hand_out(self._waiting.popleft())
+
+
+def _is_letter(event: events.Key | events.Paste) -> bool:
+    return isinstance(event, events.Key) and event.is_printable
