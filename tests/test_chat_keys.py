@@ -211,7 +211,7 @@ async def test_a_command_that_is_not_there_is_said_and_not_sent(tmp_path: Path, 
             assert server.requests == []
 
 
-@pytest.mark.parametrize("typed", ["/ 2 = ?", "/home/x.png shows what?", "/tmp is what?", "1 /new"])
+@pytest.mark.parametrize("typed", ["/ 2 = ?", "/home/x.txt shows what?", "/tmp is what?", "1 /new"])
 async def test_a_slash_that_is_no_command_is_asked(tmp_path: Path, typed: str) -> None:
     async with chat_server() as server:
         profile_file(tmp_path, server.port)
