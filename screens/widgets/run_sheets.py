@@ -122,7 +122,8 @@ class ComparisonSheet(ModalScreen[None]):
                 )
             )
             if row.noise and verdict and not beside:
-                lines.append(Content(f"{'':<{names}}  {row.noise}").stylize("$muted"))
+                what = "95 % interval " if row.interval else ""
+                lines.append(Content(f"{'':<{names}}  {what}{row.noise}").stylize("$muted"))
         if judged:
             lines.append(Content(INTERVAL_MEANS).stylize("$faint"))
         return lines + self._drawn(names, width)
