@@ -118,7 +118,9 @@ async def test_two_cells_that_differ_are_refused_by_name_and_shown_without_a_ver
         text = seen(pilot)
         assert "without a verdict" in text and "throughput" in text and "change" not in text
         await press(pilot, "x")
-        assert "Comparable; only running limit B (1 against 4) differs." in seen(pilot) and "change" in seen(pilot)
+        assert "Comparable; only running limit B (1 against 4) differs." in (text := seen(pilot)) and "change" in text
+        assert "✓ Comparable" not in text  # no sign as if the change were good
+        assert "it calls no change good, or real." in " ".join(text.split()) and "95 % interval" in text
 
 
 @pytest.mark.slow
