@@ -95,7 +95,7 @@ async def test_every_figure_opens_to_its_conditions(places: Places) -> None:
         sheet = pilot.app.screen
         assert isinstance(sheet, Reader)
         text = seen(pilot)
-        assert "cb-grid-tiny · c4-b1" in text and "running limit B        1" in text
+        assert "cb-grid-tiny · c4-b1" in text and "running limit B 1" in " ".join(text.split())
         await press(pilot, "escape")
         await press(pilot, "full_stop", "full_stop", "full_stop", "full_stop")
         at = next(y for y, line in enumerate(screen.figures._lines) if line.target and line.target.kind == "request")
