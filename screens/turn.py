@@ -119,7 +119,9 @@ class Turn:
         from vlmconsole.engines.messages import Message
 
         made = [Message("system", self._chat.system)] if self._chat.system.strip() else []
-        since = int(self._chat.sampling.get("since", 0))
+        # What is asked now goes whatever was chosen for what stands before it: again, or at a second server.
+        asked = self._before[-1].id if self._before else 0
+        since = min(int(self._chat.sampling.get("since", 0)), asked)
         self._left_out = sum(item.role == "user" and item.id < since for item in self._before)
         for item in turns(self._before, self._link.profile.name, since):
             made.append(Message(item.role, item.text, tuple(picture.load() for picture in item.pictures)))

@@ -103,6 +103,24 @@ async def test_what_is_written_counts_in_what_fits(tmp_path: Path) -> None:
             await until(lambda: screen.composer.question.text == "word " * 2000)
 
 
+async def test_what_is_asked_again_goes_whatever_is_left_out_before_it(tmp_path: Path) -> None:
+    long_chat(tmp_path, 3)
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await until(lambda: len(screen.transcript.messages) == 6)
+            await ask(pilot, screen, "/recent 0")
+            await until(lambda: "nothing of what stands above" in notice(screen))
+            await pilot.press("escape", "r")
+            await until(lambda: len(server.requests) == 1 and answered(screen), seconds=20.0)
+            assert said(server.requests[0]) == ["question 2"]
+            evidence = screen.answers()[-1].answer
+            assert evidence is not None and evidence["questions_left_out"] == 2
+            await pilot.press("k", "k", "r")  # an older one, from before what is sent
+            await until(lambda: len(server.requests) == 2 and answered(screen), seconds=20.0)
+            assert said(server.requests[1])[-1].startswith("question ") and len(said(server.requests[1])) == 1
+
+
 async def test_a_new_conversation_has_nothing_to_leave_out(tmp_path: Path) -> None:
     async with chat_server() as server:
         profile_file(tmp_path, server.port)
