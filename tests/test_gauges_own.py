@@ -2,6 +2,8 @@
 
 import io
 import json
+import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,10 @@ from vlmconsole.cli.gauges import _table, said
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.gauges.board import Board, Snapshot, SourceState, Tile
 from vlmconsole.gauges.feed import RequestFeed
-from vlmconsole.gauges.figures import SourceError
+from vlmconsole.gauges.figures import Batch, SourceError
 from vlmconsole.gauges.machine import HostSource, NvidiaSource, parse_vm_stat
 from vlmconsole.gauges.requests import OwnRequests
-from vlmconsole.gauges.sources import default_sources
+from vlmconsole.gauges.sources import Gauges, default_sources
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
@@ -123,6 +125,37 @@ def test_what_was_asked_before_the_first_look_is_told_with_its_own_time(tmp_path
     broken = OwnRequests(tmp_path / "runs", tmp_path / "chats.sqlite", clock=Clock(0.0), wall=wall)
     assert broken.past() == []
     broken.close()
+
+
+@pytest.mark.parametrize(
+    "kept",
+    ['{"timing": {"ttft_s": "abc"}}', '{"timing": {"ttft_s": -5, "tpot_s": true}}', "[" * 100_000, "[1]",
+     '{"timing": [1], "usage": [1]}', '{"timing": {"ttft_s": ' + "9" * 400 + ', "e2e_s": ' + "9" * 400 + "}}"],
+)  # fmt: skip
+def test_a_damaged_answer_is_no_figure_and_no_end_of_the_readings(tmp_path: Path, kept: str) -> None:
+    store = ChatStore(tmp_path / "chats.sqlite", tmp_path / "pictures", clock=Clock(4990.0))
+    chat = store.new_chat()
+    asked = store.add(chat.id, "assistant", "", state="streaming")
+    store.finish(asked.id, text="x", state="done", answer={"timing": {"ttft_s": 0.3}})
+    store.close()
+    with sqlite3.connect(tmp_path / "chats.sqlite") as db:
+        db.execute("UPDATE messages SET answer = ?", (kept,))
+    source = own(tmp_path, Clock(0.0))
+    assert source.past() == []
+    assert "own.ttft" not in source.read().figures
+    source.close()
+
+
+def test_a_fault_in_what_was_before_does_not_keep_back_what_is_now(tmp_path: Path) -> None:
+    class Faulty(OwnRequests):
+        def past(self) -> list[Batch]:
+            raise KeyError("fault")
+
+    with Gauges([Faulty(tmp_path / "runs", tmp_path / "chats.sqlite")], interval=0.05) as gauges:
+        until = time.monotonic() + 20
+        while gauges.snapshot().sources["own"].state != "ok" and time.monotonic() < until:
+            time.sleep(0.02)
+        assert gauges.snapshot().sources["own"].state == "ok"
 
 
 def test_a_running_job_is_followed_with_its_conditions_and_marks(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ class _Poller(threading.Thread):
         self._wake = threading.Event()  # set: look at the pace again, or end
 
     def run(self) -> None:
-        for batch in self.source.past() if isinstance(self.source, Remembering) else ():
+        for batch in self._past():
             self._deliver(batch, self.source)
         failures, due = 0, time.monotonic()
         while not self._stopping.is_set():
@@ -105,6 +105,13 @@ class _Poller(threading.Thread):
                 due = time.monotonic()
         with contextlib.suppress(Exception):  # a source that cannot even close is gone as it is
             self.source.close()
+
+    def _past(self) -> list[Batch]:
+        try:
+            return self.source.past() if isinstance(self.source, Remembering) else []
+        except Exception as error:
+            # What was before is not worth the readings of now; that it could not be had is said until the first comes.
+            return [Batch(self.source.name, time.time(), missing=f"what was before cannot be read: {error!r}"[:300])]
 
     def _read(self) -> Batch:
         try:
