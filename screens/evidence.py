@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import StoredMessage
 
 
@@ -14,6 +15,8 @@ def evidence(message: StoredMessage) -> list[tuple[str, str]]:
     answer = message.answer or {}
     ended = f"{message.state}{': ' + message.error if message.error else ''}"
     parts = [("How it ended", ended)]
+    if message.damaged:
+        parts.append(("Damaged", f"{DAMAGED}: what is not what it must be is left out here and in exports"))
     for title, key in (
         ("Conditions", "conditions"),
         ("Usage, as the server sent it", "usage_raw"),

@@ -15,6 +15,7 @@ from vlmconsole.screens.widgets.picture import picture_view
 from vlmconsole.screens.widgets.prose import Prose
 from vlmconsole.screens.widgets.why import seconds, sight_lines, summary
 
+from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import StoredMessage, StoredPicture
 from vlmconsole.runs.plain import inert, one_line
 
@@ -39,8 +40,9 @@ def clock(at: float) -> str:
 
 def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None) -> Content:
     """How far a message is, or how it ended, and its most wanted numbers."""
+    damaged = [Content(f"✗ {DAMAGED}").stylize("$warning")] if message.damaged else []
     if message.role == "user":
-        return Content("")
+        return Content("\n").join(damaged)
     if message.state == "streaming":
         said = "● answering" if begun or message.text else "● waiting for the first token"
         if ttft_s is not None:
@@ -53,6 +55,7 @@ def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None) ->
             said += "; what had come is kept" if message.text or message.reasoning else "; nothing had come"
         said += f": {one_line(message.error, 400)}" if message.error else ""
         lines.append(Content(said).stylize("$error" if message.state == "failed" else "$warning"))
+    lines += damaged
     if message.answer and (figures := summary(message.answer)):
         lines.append(Content(figures).stylize("$faint"))
     return Content("\n").join(lines)

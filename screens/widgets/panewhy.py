@@ -13,6 +13,7 @@ from textual.widgets import Static
 from vlmconsole.screens.widgets.columns import Row, RowsVisual, Rule
 from vlmconsole.screens.widgets.why import adapter_rows, client_rows, seconds, setting_rows, timing_rows, token_rows
 
+from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import StoredMessage
 
 _STATES = {"done": "done", "cut": "cut off", "stopped": "stopped", "interrupted": "interrupted", "failed": "failed"}
@@ -88,6 +89,8 @@ class WhyPanel(VerticalScroll):
                 rows = [*adapter_rows(facts), *timing_rows(facts), *token_rows(facts), *client_rows(facts)]
                 if answer.state != "done":
                     rows.insert(0, Row("state", _STATES.get(answer.state, answer.state), "$warning"))
+            if answer.damaged:
+                rows.insert(0, Row("numbers", DAMAGED, "$warning"))
         rows += self._asked
         kept = (answer.answer or {}).get("settings") if answer is not None else None
         own = answer is None or answer.server in ("", self._server)

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import Chat, ChatStoreError, StoredMessage
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.runs.folder import write_atomic
@@ -45,6 +46,7 @@ def chat_json(chat: Chat, messages: list[StoredMessage]) -> dict[str, Any]:
         "server": chat.server,
         "system": chat.system,
         "sampling": chat.sampling,
+        **({"damaged": True} if chat.damaged else {}),
         "messages": [
             {
                 "id": message.id,
@@ -58,6 +60,7 @@ def chat_json(chat: Chat, messages: list[StoredMessage]) -> dict[str, Any]:
                 "superseded": message.superseded,
                 "pictures": [picture.facts() for picture in message.pictures],
                 "answer": message.answer,
+                **({"damaged": True} if message.damaged else {}),
             }
             for message in messages
         ],
@@ -87,6 +90,8 @@ def chat_markdown(chat: Chat, messages: list[StoredMessage]) -> str:
         lines += [inert(message.text), ""]
         if message.state in _ENDINGS:
             lines += [f"*{_ENDINGS[message.state]}{': ' + _literal(message.error) if message.error else ''}*", ""]
+        if message.damaged:
+            lines += [f"*{DAMAGED}*", ""]
         if message.answer:
             lines += [f"*{said}*\n" for said in (_numbers(message.answer), *_conditions(message.answer)) if said]
     return "\n".join(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from vlmconsole.errors import LabError
 
@@ -17,6 +17,7 @@ Role = Literal["user", "assistant"]
 #: How a message ended. `streaming` is only ever seen while its writer lives; a reader that finds the writer
 #: gone turns it into `interrupted`.
 MessageState = Literal["done", "streaming", "cut", "stopped", "failed", "interrupted"]
+STATES: frozenset[str] = frozenset(get_args(MessageState))
 
 
 class ChatStoreError(LabError):
@@ -104,11 +105,15 @@ class StoredMessage:
     answer: dict[str, Any] | None
     superseded: bool
     pictures: tuple[StoredPicture, ...]
+    damaged: bool = False  # a part of its evidence was not what it must be, and was left out
 
 
 @dataclass(frozen=True)
 class Chat:
-    """A conversation's head. `created` and `updated` are wall-clock seconds; `count` counts live messages."""
+    """A conversation's head. `created` and `updated` are wall-clock seconds; `count` counts live messages.
+
+    `damaged`: a part of `sampling` was not what it must be; the usual holds instead.
+    """
 
     id: int
     title: str
@@ -118,3 +123,4 @@ class Chat:
     system: str
     sampling: dict[str, Any]
     count: int
+    damaged: bool = False

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vlmconsole.chats.records import Chat, ChatStoreError, MessageState, Role, StoredMessage, StoredPicture
+from vlmconsole.chats.checked import read_answer, read_facts, read_sampling, read_text, read_time
+from vlmconsole.chats.records import STATES, Chat, ChatStoreError, MessageState, Role, StoredMessage, StoredPicture
 from vlmconsole.chats.schema import connect, connect_to_read
 from vlmconsole.runs.folder import write_atomic
 
@@ -56,7 +57,8 @@ class ChatStore:
 
     def chat(self, chat_id: int) -> Chat:
         """One conversation, deleted ones included (undo needs them)."""
-        row = self._run(f"{_CHATS} WHERE c.id = ?", (chat_id,)).fetchone()
+        held = 0 < chat_id < 1 << 63  # SQLite's own numbers end there
+        row = self._run(f"{_CHATS} WHERE c.id = ?", (chat_id,)).fetchone() if held else None
         if row is None:
             raise ChatStoreError(f"there is no conversation {chat_id}; `vlmconsole chats list` shows them").named()
         return _chat(row)
@@ -215,20 +217,25 @@ class ChatStore:
         return self.pictures / f"{sha256}.{_EXTENSIONS.get(mime, 'bin')}"
 
     def _message(self, row: sqlite3.Row) -> StoredMessage:
-        pictures = self._run("SELECT sha256, facts FROM pictures WHERE message_id = ? ORDER BY position", (row["id"],))
+        items = self._run("SELECT sha256, facts FROM pictures WHERE message_id = ? ORDER BY position", (row["id"],))
+        found = [(item["sha256"], read_facts(item["sha256"], item["facts"])) for item in items]
+        pictures = [self._picture(sha256, facts) for sha256, facts in found if facts is not None]
+        answer, damaged = (None, False) if row["answer"] is None else read_answer(row["answer"])
+        known = row["role"] in ("user", "assistant") and row["state"] in STATES
         return StoredMessage(
             id=row["id"],
             chat_id=row["chat_id"],
-            role=row["role"],
-            text=row["text"],
-            reasoning=row["reasoning"],
-            created=row["created"],
-            state=row["state"],
-            error=row["error"],
-            server=row["server"],
-            answer=None if row["answer"] is None else json.loads(row["answer"]),
+            role=row["role"] if known else "assistant",
+            text=read_text(row["text"]),
+            reasoning=read_text(row["reasoning"]),
+            created=read_time(row["created"]),
+            state=row["state"] if known else "interrupted",
+            error=read_text(row["error"]),
+            server=read_text(row["server"]),
+            answer=answer,
             superseded=bool(row["superseded"]),
-            pictures=tuple(self._picture(item["sha256"], json.loads(item["facts"])) for item in pictures),
+            pictures=tuple(pictures),
+            damaged=damaged or len(pictures) < len(found) or not known,
         )
 
     def _picture(self, sha256: str, facts: dict[str, Any]) -> StoredPicture:
@@ -255,15 +262,17 @@ _CHATS = "SELECT c.*, (SELECT COUNT(*) FROM messages m WHERE m.chat_id = c.id AN
 
 
 def _chat(row: sqlite3.Row) -> Chat:
+    sampling, damaged = read_sampling(row["sampling"])
     return Chat(
         id=row["id"],
-        title=row["title"],
-        created=row["created"],
-        updated=row["updated"],
-        server=row["server"],
-        system=row["system"],
-        sampling=json.loads(row["sampling"]),
+        title=read_text(row["title"]),
+        created=read_time(row["created"]),
+        updated=read_time(row["updated"]),
+        server=read_text(row["server"]),
+        system=read_text(row["system"]),
+        sampling=sampling,
         count=row["n"],
+        damaged=damaged,
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.chats.checked import read_answer, read_time
 from vlmconsole.gauges.feed import Finished
 from vlmconsole.gauges.figures import Mark
 from vlmconsole.runs.events import EventTail
@@ -39,8 +39,8 @@ class ChatAnswers:
             "SELECT answer, created FROM messages WHERE role = 'assistant' AND state != 'streaming' AND created > ?",
             (now - BEFORE,),
         ).fetchall()
-        told = [_of_answer(created, text, took=True) for text, created in rows if text]
-        return sorted((one for one in told if one is not None and one.at <= now), key=lambda one: one.at)
+        told = [_of_answer(read_time(created), text, took=True) for text, created in rows if text]
+        return sorted((one for one in told if one.at <= now), key=lambda one: one.at)
 
     def read(self, now: float) -> tuple[list[Finished], int]:
         """(answers that ended since the last call, answers streaming now)."""
@@ -60,7 +60,7 @@ class ChatAnswers:
         self._high = max([self._high, *known])
         self._streaming = {row[0] for row in rows if row[1] == "streaming"}
         done = [_of_answer(now, row[2]) for row in rows if row[1] != "streaming" and row[2]]
-        return [answer for answer in done if answer is not None], len(self._streaming)
+        return done, len(self._streaming)
 
     def _opened(self) -> sqlite3.Connection | None:
         if self._db is None and self._database.exists():
@@ -74,15 +74,18 @@ class ChatAnswers:
             self._db = None
 
 
-def _of_answer(at: float, text: str, took: bool = False) -> Finished | None:
+def _of_answer(at: float, text: str, took: bool = False) -> Finished:
     """What a kept answer tells; with `took`, `at` is when it was asked for, and its own time comes on top."""
-    try:
-        answer = json.loads(text)
-        timing, usage = answer.get("timing") or {}, answer.get("usage") or {}
-        ended = at + float(timing.get("e2e_s") or 0.0) if took else at
-        return Finished(ended, timing.get("ttft_s"), timing.get("tpot_s"), usage.get("completion_tokens"))
-    except (ValueError, TypeError, AttributeError):
-        return None
+    answer, _ = read_answer(text)
+    timing, usage = answer.get("timing") or {}, answer.get("usage") or {}
+    ended = at + (_positive(timing.get("e2e_s")) or 0.0) if took else at
+    ttft, tpot = _positive(timing.get("ttft_s")), _positive(timing.get("tpot_s"))
+    return Finished(ended, ttft, tpot, usage.get("completion_tokens"))
+
+
+def _positive(seconds: float | None) -> float | None:
+    """A time that a clock can have shown."""
+    return seconds if seconds is not None and 0 <= seconds < 1e9 else None
 
 
 class RunningJobs:
