@@ -57,8 +57,7 @@ class ChatStore:
 
     def chat(self, chat_id: int) -> Chat:
         """One conversation, deleted ones included (undo needs them)."""
-        held = 0 < chat_id < 1 << 63  # SQLite's own numbers end there
-        row = self._run(f"{_CHATS} WHERE c.id = ?", (chat_id,)).fetchone() if held else None
+        row = self._run(f"{_CHATS} WHERE c.id = ?", (chat_id,)).fetchone()
         if row is None:
             raise ChatStoreError(f"there is no conversation {chat_id}; `vlmconsole chats list` shows them").named()
         return _chat(row)
@@ -254,6 +253,8 @@ class ChatStore:
     def _run(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         try:
             return self._db.execute(statement, values)
+        except OverflowError:  # a number as someone typed it
+            raise ChatStoreError("that number has more than 64 bits: there is no such conversation").named() from None
         except sqlite3.Error as error:
             raise ChatStoreError(f"the conversations in {self.database} cannot be used: {error}") from error
 

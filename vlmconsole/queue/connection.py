@@ -19,7 +19,7 @@ class Connection(sqlite3.Connection):
         try:
             return super().execute(sql, parameters)
         except OverflowError:  # a job's number, mostly, as someone typed it
-            raise QueueError("that number has more than 64 bits: the queue has no such job") from None
+            raise QueueError("that number has more than 64 bits: the queue has no such job").named() from None
         except sqlite3.DatabaseError as error:
             told = fault(error, self.path)
             if told is None:
