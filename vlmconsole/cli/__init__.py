@@ -11,6 +11,8 @@ from pathlib import Path
 
 from vlmconsole.cli.common import FAILED, Failure, print_failure, state
 from vlmconsole.errors import LabError
+from vlmconsole.runs.named import named
+from vlmconsole.runs.plain import one_line
 
 USAGE = "usage: vlmconsole [--home DIR] [--json] [--quiet] COMMAND …   (vlmconsole --help lists the commands)"
 
@@ -55,7 +57,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _machine_said(error: OSError) -> Failure:
-    where = f": {error.filename}" if error.filename else ""
+    where = f": {one_line(error.filename)}" if error.filename else ""
     hint = (
         "The lab home must be writable; choose another with --home DIR."
         if error.errno in (errno.EACCES, errno.EROFS)
@@ -76,7 +78,7 @@ def _take_globals(words: list[str]) -> list[str]:
             folder = word.partition("=")[2] if "=" in word else words.pop(0) if words else ""
             if not folder or folder.startswith("-"):
                 raise Failure("--home needs a folder: --home DIR.", USAGE, 2)
-            state.home = Path(folder).expanduser()
+            state.home = named(folder)
         elif word == "--quiet":
             state.quiet = True
         elif word == "--json":

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vlmconsole.cli.common import USAGE, emit, fail, say, state
+from vlmconsole.runs.named import named
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,7 +83,7 @@ def convert(
         fail(f"“{to}” is not a form that an adapter can be converted to: it is mlx.", code=USAGE)
     adapter, folder = find_adapter(state.lab.places, name), base_folder(base)
     label = check_fits(adapter, folder, None, other_base)
-    target = Path(out).expanduser() if out else adapter.path.with_name(f"{adapter.path.name}-mlx")
+    target = named(out) if out else adapter.path.with_name(f"{adapter.path.name}-mlx")
     made = convert_to_mlx(adapter, target, folder)
     facts: dict[str, Any] = {"adapter": adapter.name, "out": made, "label": label or None, "verified": None}
     if verify:
@@ -111,7 +111,7 @@ def merge(
 
     adapter, folder = find_adapter(state.lab.places, name), base_folder(base)
     label = check_fits(adapter, folder, None, other_base)
-    made = merge_into(folder, adapter, Path(out).expanduser(), label)
+    made = merge_into(folder, adapter, named(out), label)
     facts = {"adapter": adapter.name, "out": made, "model_sha256": weights_sha256(made), "label": label or None}
     emit(facts, f"{made}\nmodel sha256 {facts['model_sha256']}" + (f"\n{label}" if label else ""))
 
@@ -127,7 +127,7 @@ def check(
     from vlmconsole.engines.messages import Message
     from vlmconsole.vision.images import open_picture
 
-    pictures = (open_picture(Path(image).expanduser()),) if image else ()
+    pictures = (open_picture(named(image)),) if image else ()
     found = asyncio.run(_effect(server or state.lab.settings.server, name, Message("user", text, pictures), other_base))
     if found.state != "effect verified" and state.json:
         fail(str(found), "ask about a picture of its task, with --image", effect=found.to_json())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
 from vlmconsole.cli.servers import find_profile, progress
+from vlmconsole.runs.named import named
 from vlmconsole.runs.plain import inert
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _pictures(paths: list[str]) -> list[Picture]:
     from vlmconsole.vision.images import open_picture
 
     background = state.lab.settings.background
-    return [open_picture(Path(path).expanduser(), background=background) for path in paths]
+    return [open_picture(named(path), background=background) for path in paths]
 
 
 def _profile(server: str, base_url: str, model: str) -> ServerProfile:

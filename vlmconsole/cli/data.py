@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
+from vlmconsole.runs.named import named, new_file
 from vlmconsole.runs.words import many
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def register(app: typer.Typer) -> None:
         from vlmconsole.counting.dataset import manifest_digest, read_manifest
         from vlmconsole.counting.textvqa_data import make_textvqa
 
-        folder = make_textvqa(Path(shards).expanduser(), state.lab.places.datasets, say=say)
+        folder = make_textvqa(named(shards), state.lab.places.datasets, say=say)
         manifest = read_manifest(folder)
         summary = _summary(folder, manifest, manifest_digest(manifest))
         emit(summary, lambda console: _table(console, summary))
@@ -115,7 +116,7 @@ def register(app: typer.Typer) -> None:
         chosen = list(itertools.islice(rows, first, first + n))
         if not chosen:
             fail(f"{label} has no picture number {first}.")
-        target = Path(out).expanduser().absolute() if out else state.lab.places.cache / f"{label}-{first}.png"
+        target = new_file(out) if out else state.lab.places.cache / f"{label}-{first}.png"
         try:
             contact_sheet(chosen).save(target, "PNG")
         except (OSError, ValueError) as error:
@@ -137,14 +138,14 @@ def register(app: typer.Typer) -> None:
 
 def _find(dataset: str) -> Path:
     """A file or folder by path, else a dataset of the lab by name."""
-    path = Path(dataset).expanduser()
+    path = named(dataset)
     if path.exists():
         return path.absolute()
-    named = state.lab.places.datasets / dataset
-    if named.is_dir():
-        return named
+    ours = state.lab.places.datasets / dataset
+    if ours.is_dir():
+        return ours
     hint = "vlmconsole data list shows what there is."
-    fail(f"There is no dataset {dataset!r}, here or in {named.parent}.", hint, code=USAGE)
+    fail(f"There is no dataset {dataset!r}, here or in {ours.parent}.", hint, code=USAGE)
 
 
 def _check_made(folder: Path) -> list[dict[str, Any]]:

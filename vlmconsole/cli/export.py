@@ -29,9 +29,7 @@ def export(
         fail("say what to make", "--html FILE, --csv FILE or --json", USAGE)
     found = [find_run(places.runs, name) for name in runs]
     written = [
-        save.save(found, places, form, path.expanduser().absolute())
-        for form, path in (("html", html), ("csv", csv))
-        if path is not None
+        save.save(found, places, form, path) for form, path in (("html", html), ("csv", csv)) if path is not None
     ]
     if written:
         emit({"files": [str(path) for path in written]}, "\n".join(str(path) for path in written))

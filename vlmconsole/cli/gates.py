@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,8 @@ import typer
 from vlmconsole.cli import gate_notes
 from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, USAGE, emit, fail, say, state
 from vlmconsole.cli.gate_plan import base_said, is_plan, show_plan, waiting, when
+from vlmconsole.errors import LabError
+from vlmconsole.runs.named import named, new_file
 from vlmconsole.runs.words import many
 
 if TYPE_CHECKING:
@@ -90,14 +93,18 @@ def register(app: typer.Typer) -> None:
         """Judge a run by its frozen plan. Exit codes: 0 PASS, 1 FAIL, 3 CANNOT JUDGE."""
         from vlmconsole.gates.trained import freezing_of
 
-        folder, verdict = _judge(run)
-        if junit:
+        try:
+            path = new_file(junit) if junit else None
+            folder, verdict = _judge(run)
+        except LabError as error:  # never 1, which says that the gates failed
+            fail(error.message, error.hint, code=USAGE)
+        if path is not None:
             from vlmconsole.gates.junit import junit as as_xml
             from vlmconsole.runs.folder import write_atomic
 
             try:
-                write_atomic(Path(junit).expanduser().absolute(), as_xml(verdict))
-            except OSError as error:  # never 1, which says that the gates failed
+                write_atomic(path, as_xml(verdict))
+            except OSError as error:
                 fail(f"{junit} cannot be written: {error.strerror}", "The run was not judged.", code=USAGE)
         _remember(verdict, folder)
         stands = freezing_of(folder, state.lab.places, verdict.frozen)
@@ -154,8 +161,9 @@ def register(app: typer.Typer) -> None:
 def _run(name: str) -> RunFolder:
     from vlmconsole.runs.folder import NoRunError, RunFolder, find_run
 
-    if (Path(name) / "plan.json").exists() or (Path(name) / "before.jsonl").exists():
-        return RunFolder(Path(name).absolute())
+    with contextlib.suppress(OSError):  # a name that is too long for one
+        if (Path(name) / "plan.json").exists() or (Path(name) / "before.jsonl").exists():
+            return RunFolder(Path(name).absolute())
     try:
         return find_run(state.lab.places.runs, name)
     except NoRunError:
@@ -166,7 +174,7 @@ def _run(name: str) -> RunFolder:
 
 
 def _dataset(name: str) -> Path:
-    path = Path(name).expanduser()
+    path = named(name)
     found = path.absolute() if path.is_dir() else state.lab.places.datasets / name
     if not found.is_dir():
         fail(f"No dataset is called “{name}” here.", f"`vlmconsole data make {name}` makes a shipped one.", code=USAGE)

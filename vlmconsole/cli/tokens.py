@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import typer
 
 from vlmconsole.cli.common import USAGE, emit, fail
+from vlmconsole.runs.named import named
 
 _SIZE = re.compile(r"\s*(\d{1,7})\s*[x×X*]\s*(\d{1,7})\s*")
 
@@ -61,7 +61,7 @@ def _sent(picture: str) -> tuple[dict[str, Any], tuple[int, int]]:
     """What would be sent for a picture file: (facts, (width, height))."""
     from vlmconsole.vision.images import open_picture
 
-    sent = open_picture(Path(picture).expanduser())
+    sent = open_picture(named(picture))
     facts = {
         "name": sent.name,
         "said": sent.said,

@@ -9,6 +9,7 @@ from pathlib import Path
 from vlmconsole.errors import LabError
 from vlmconsole.reports import book, flat
 from vlmconsole.runs.folder import RunFolder, to_json, write_atomic
+from vlmconsole.runs.named import new_file
 from vlmconsole.runs.places import Places
 
 FORMS = ("html", "csv", "json")
@@ -19,10 +20,7 @@ def save(runs: Sequence[RunFolder], places: Places, form: str, path: Path | None
 
     Raises LabError when it cannot be written or the extra for reports is missing.
     """
-    path = path or usual(runs, places, form)
-    if path.exists() and not path.is_file():
-        # Renaming onto a device would put a file in its place (and /dev/stdout is a link).
-        raise LabError(f"{path} is no file that could be replaced.", "Name a new file.")
+    path = new_file(path) if path else usual(runs, places, form)
     if form == "html":
         text = book.html(runs, places, beside=path)
     else:

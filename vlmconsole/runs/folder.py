@@ -13,6 +13,7 @@ from typing import Any
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.events import EventWriter, append_line, finite, parse_line
+from vlmconsole.runs.plain import one_line
 
 SECOND = len("20261231-235959")  # of a name: the time to the second
 FINAL = frozenset({"done", "failed", "cancelled", "lost"})
@@ -188,8 +189,9 @@ def find_run(parent: Path, name: str) -> RunFolder:
 
     Raises NoRunError.
     """
-    if (Path(name) / "job.json").exists():
-        return RunFolder(Path(name).absolute())
+    with contextlib.suppress(OSError):  # a name that is too long for one
+        if (Path(name) / "job.json").exists():
+            return RunFolder(Path(name).absolute())
     runs = list_runs(parent)
     if name == "last" and runs:
         return runs[0]
@@ -199,4 +201,4 @@ def find_run(parent: Path, name: str) -> RunFolder:
     if found:
         some = ", ".join(run.name for run in found[:4])
         raise NoRunError(f"“{name}” fits {len(found)} runs ({some}…): give more of the name")
-    raise NoRunError(f"no run “{name}” in {parent}: `vlmconsole runs list` shows what there is")
+    raise NoRunError(f"no run “{one_line(name, 200)}” in {parent}: `vlmconsole runs list` shows what there is")

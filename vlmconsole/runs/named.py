@@ -1,0 +1,32 @@
+"""Paths that a person typed: what they mean, and whether a file may be written there."""
+
+from pathlib import Path
+
+from vlmconsole.errors import LabError
+
+
+def named(text: str | Path) -> Path:
+    """The path with ``~`` as the shell would read it. Raises LabError for a user that is not there."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise LabError(f"{str(text)[:200]} cannot be read as a path: {str(error).rstrip('.')}.") from None
+
+
+def new_file(text: str | Path) -> Path:
+    """Where a file may be written: absolute, links followed. Raises LabError for folders, devices and pipes.
+
+    Files are replaced by renaming: onto a device (``/dev/stdout`` is one, or a link to one) that would put a file in
+    its place, and onto a link it would cut the link.
+    """
+    refused = LabError(f"{str(text)[:200]} is no file that could be replaced.", "Name a new file.")
+    path = named(text).absolute()
+    if path.parts[:2] in (("/", "dev"), ("/", "proc"), ("/", "sys")) or not path.name:
+        raise refused
+    try:
+        path = path.resolve()
+        if path.exists() and not path.is_file():
+            raise refused
+    except OSError as error:
+        raise LabError(f"{str(text)[:200]} cannot be written: {error.strerror}.", "Name another file.") from None
+    return path
