@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
 from vlmconsole.cli import main
+from vlmconsole.cli.common import console
 from vlmconsole.cli.tree import COMMANDS
 
 
@@ -197,3 +202,19 @@ def test_whatever_is_named_and_not_there_is_bad_usage(
         main(["--home", str(tmp_path), *words.split()])
     assert left.value.code == 2, capsys.readouterr().err
     assert not any((tmp_path / "runs").glob("*-serve-*")), "a server was started for nothing"
+
+
+@pytest.mark.parametrize("hostile", ["a\x1b[2Jb", "a\u202eb", "a\x9b2Jb", "a\x1b]0;title\x07b", "a\rb"])
+def test_nothing_that_a_command_prints_obeys_what_stands_in_it(
+    hostile: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a `Text` that was built by hand, in a table, in a group: cell names and titles come from files."""
+    table = Table()
+    table.add_column(Text(hostile))
+    table.add_column(hostile)
+    table.add_row(Text(hostile, style="bold"), Text.assemble(hostile, (hostile, "red")))
+    for shown in (table, Text(hostile), Group(table, Text(hostile)), hostile):
+        console().print(shown, markup=False)
+    out = capsys.readouterr().out
+    assert "a" in out and "b" in out
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", out)

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,6 +21,7 @@ from vlmconsole.runs.plain import inert
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.segment import Segment
 
     from vlmconsole.lab import Lab
 
@@ -78,6 +79,7 @@ def emit(value: Any, human: Callable[[Console], None] | str | None = None) -> No
 def console(*, stderr: bool = False) -> Console:
     """A rich console. Model output and file names must be printed with ``markup=False``; their escapes never arrive."""
     from rich.console import Console
+    from rich.segment import Segment
     from rich.table import Table
     from rich.text import Text
 
@@ -89,6 +91,15 @@ def console(*, stderr: bool = False) -> Console:
 
         def render_str(self, text: str, **options: Any) -> Text:
             return super().render_str(inert(text), **options)
+
+        def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
+            # The last gate: a `Text` that was built by hand passes no other.
+            for segment in super().render(renderable, options):
+                safe = segment.text if segment.control else inert(segment.text)
+                if safe == segment.text:
+                    yield segment
+                else:
+                    yield Segment(safe.replace("\n", " "), segment.style)
 
         def print(self, *objects: Any, **options: Any) -> None:
             if self.quiet or not any(isinstance(one, Table) for one in objects):

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from vlmconsole.cli.common import Failure, emit, state
+from vlmconsole.cli.common import Failure, console, emit, state
 from vlmconsole.gauges.words import age_said, job_said, said, said_of, sparkline
 
 if TYPE_CHECKING:
@@ -95,10 +95,10 @@ def _watch(shown: Gauges | Replay) -> None:
 
     from vlmconsole.gauges.recording import Replay
 
-    console = Console(highlight=False)
-    with Live(console=console, auto_refresh=False) as live:
+    screen = console()
+    with Live(console=screen, auto_refresh=False) as live:
         while True:
-            live.update(_table(shown.snapshot(), console.width), refresh=True)
+            live.update(_table(shown.snapshot(), screen.width), refresh=True)
             if isinstance(shown, Replay) and shown.finished:
                 return
             time.sleep(1.0)
