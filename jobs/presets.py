@@ -2,7 +2,6 @@
 
 import difflib
 import math
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -15,6 +14,7 @@ from vlmconsole.jobs.kinds import load_kind
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.reading import UnreadableError, read_text, toml_table
 
 # These folders hold other things than jobs: server profiles, Python environments.
 OTHER = frozenset({"servers", "environments"})
@@ -149,8 +149,8 @@ def _kinds(annotation: Any) -> Iterator[Any]:
 def parse_value(text: str) -> Any:
     """A value from the command line: TOML where it is one, plain text otherwise."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, brackets without end
+        return toml_table(f"value = {text}", "the value")["value"]
+    except UnreadableError:  # no TOML, a number of thousands of digits, brackets without end
         return text
 
 
@@ -213,16 +213,16 @@ def _shipped() -> Iterator[Preset]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise PresetError(f"{path} is no text in UTF-8: {error.reason} at byte {error.start}") from None
+        return read_text(path)
+    except UnreadableError as error:
+        raise PresetError(error.message) from None
 
 
 def _parse(name: str, text: str, source: str) -> Preset | None:
     try:
-        table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise PresetError(f"{source} is no valid TOML: {error}") from None
+        table = toml_table(text, source)
+    except UnreadableError as error:
+        raise PresetError(error.message) from None
     if "kind" not in table:
         return None
     unknown = set(table) - {"kind", "title", "spec", "notes", "queue"}

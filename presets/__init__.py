@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
+from vlmconsole.runs.reading import UnreadableError, read_toml, toml_table
 
 
 def preset_names(group: str) -> list[str]:
@@ -26,16 +26,12 @@ def read_preset(group: str, name: str, what: str, error_type: type[LabError]) ->
     path = Path(name).expanduser()
     if name.endswith(".toml"):
         try:
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise error_type(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    elif name in (names := preset_names(group)):
+            return {"name": path.stem, **read_toml(path)}
+        except UnreadableError as error:
+            raise error_type(error.message) from None
+    if name in (names := preset_names(group)):
         text = (files("vlmconsole.presets") / group / f"{name}.toml").read_text("utf-8")
-    else:
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(names)}."
-        raise error_type(f"No {what} is called {name!r}.", hint)
-    try:
-        return {"name": path.stem if name.endswith(".toml") else name, **tomllib.loads(text)}
-    except tomllib.TOMLDecodeError as error:
-        raise error_type(f"{name} is no valid TOML: {error}") from None
+        return {"name": name, **toml_table(text, name)}
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(names)}."
+    raise error_type(f"No {what} is called {name!r}.", hint)

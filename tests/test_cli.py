@@ -87,7 +87,7 @@ def test_a_wrong_setting_names_its_source_and_what_is_allowed(tmp_path: Path) ->
     assert done.returncode == 2
     assert "colour" in done.stderr and "config.toml" in done.stderr and "theme" in done.stderr
     (tmp_path / "config.toml").write_text("theme = \n")
-    assert "not valid TOML" in run("doctor", home=tmp_path).stderr
+    assert "no valid TOML" in run("doctor", home=tmp_path).stderr
 
 
 def test_doctor_names_a_damaged_database_and_every_broken_profile(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_windows_and_hybrids() -> None:
         ("{}", "has no num_hidden_layers"),
         ('{"num_hidden_layers": "x"}', "num_hidden_layers is 'x'"),
         ('{"num_hidden_layers": true}', "num_hidden_layers is True"),
-        ("nonsense", "cannot be read as JSON"),
+        ("nonsense", "no valid JSON"),
         ("[]", "not a JSON object"),
         (json.dumps({**QWEN, "kv_lora_rank": 512}), "latent attention"),
     ],

@@ -91,7 +91,7 @@ def test_one_bad_file_does_not_hide_the_others(tmp_path: Path) -> None:
     problems: list[ProfileError] = []
     assert "demo" in load_profiles(tmp_path, problems=problems)
     assert [str(p).rpartition("/")[2].split(" ")[0] for p in problems] == ["bad.toml", "other.toml:"]
-    with pytest.raises(ProfileError, match=r"bad\.toml cannot be read as TOML"):
+    with pytest.raises(ProfileError, match=r"bad\.toml is no valid TOML"):
         load_profiles(tmp_path)
 
 

@@ -119,7 +119,7 @@ def test_every_spelling_of_a_models_settings(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "cannot be read as JSON"),
+        ("{", "no valid JSON"),
         ("[]", "not a JSON object"),
         ('{"patch_size": 0}', "patch_size"),
         ('{"max_pixels": "x"}', "max_pixels"),

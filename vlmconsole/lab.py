@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +11,7 @@ import platformdirs
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.reading import UnreadableError, read_toml
 
 ENV_PREFIX = "VLMCONSOLE_"
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -81,9 +81,11 @@ class Lab:
 def read_settings(config: Path) -> Settings:
     """Settings from ``config`` (which may be missing) and the environment. Raises :class:`SettingsError`."""
     try:
-        values: dict[str, Any] = tomllib.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{config} is not valid TOML: {error}") from None
+        values: dict[str, Any] = read_toml(config)
+    except UnreadableError as error:
+        if not error.missing:
+            raise SettingsError(error.message) from None
+        values = {}
     known = {setting.name: setting for setting in fields(Settings)}
     overrides = {key: os.environ[ENV_PREFIX + key.upper()] for key in known if ENV_PREFIX + key.upper() in os.environ}
     for key in values.keys() - known.keys():

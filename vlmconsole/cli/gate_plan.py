@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmconsole.cli.common import CANNOT_JUDGE, USAGE, emit, fail, state
+from vlmconsole.runs.reading import read_json
 from vlmconsole.runs.words import many
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def show_plan(name: str) -> int | None:
     if not named:
         return _show_unfrozen(name)
     one, others = named[0], named[1:]
-    plan = None if one.fault else parse_plan(json.loads(Path(one.path).read_bytes()), one.path)
+    plan = None if one.fault else parse_plan(read_json(Path(one.path)), one.path)
     value = {
         **one.to_json(),
         "frozen_plan": plan.value() if plan else None,

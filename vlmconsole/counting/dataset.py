@@ -27,6 +27,7 @@ from vlmconsole.counting.splits import Known, LeakError, PictureIndex
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.making import making
+from vlmconsole.runs.reading import UnreadableError, read_json
 from vlmconsole.vision.images import pixel_sha256
 
 MANIFEST = "manifest.json"
@@ -93,11 +94,10 @@ def _make(recipe: Recipe, datasets: Path, on_progress: Progress | None) -> Path:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """A dataset's manifest, with its tables `splits` and `files`. Raises DataError when the folder is no dataset."""
     try:
-        value = json.loads((folder / MANIFEST).read_text("utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{folder} is no dataset: it has no {MANIFEST}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{folder / MANIFEST} cannot be read: {error}") from None
+        value = read_json(folder / MANIFEST)
+    except UnreadableError as error:
+        missing = f"{folder} is no dataset: it has no {MANIFEST}"
+        raise DataError(missing if error.missing else error.message) from None
     if not isinstance(value, dict):
         raise DataError(f"{folder / MANIFEST} is no JSON object")
     for key in ("splits", "files"):
@@ -279,7 +279,7 @@ def read_objects(folder: Path, split: str) -> list[dict[str, Any]]:
     path = folder / f"{split}.objects.jsonl"
     try:
         return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
 
 

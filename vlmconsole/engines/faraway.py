@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from vlmconsole.engines.ssh import SshError, SshHost
 from vlmconsole.engines.tunnel import Tunnel
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.reading import read_json
 
 ENVIRONMENTS = "~/.local/share/vlmconsole/environments"  # where `vlmconsole env make` puts them on Linux
 LOOK = 2.0  # seconds between two looks at a server that starts there
@@ -165,7 +165,7 @@ async def stop(profile: ServerProfile, places: Places) -> str:
 def launched(places: Places, name: str) -> float | None:
     """When it was started from here, wall clock; None when it was not."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return float(json.loads(_record(places, name).read_text())["launched"])
+        return float(read_json(_record(places, name))["launched"])
     return None
 
 

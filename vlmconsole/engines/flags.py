@@ -23,6 +23,7 @@ from pathlib import Path
 
 from vlmconsole.engines.profile import ProfileError
 from vlmconsole.runs.folder import to_json, write_atomic
+from vlmconsole.runs.reading import read_json
 
 PACKAGES = {"sglang": "sglang", "vllm": "vllm", "mlx": "mlx-vlm"}
 HELP_S, VERSION_S = 300.0, 60.0  # the longest that a server's help and its version may take
@@ -122,7 +123,7 @@ async def ask(
     key = hashlib.sha256(json.dumps([front, stamp]).encode()).hexdigest()[:16]
     path = cache / "flags" / f"{key}.json"
     try:
-        kept = json.loads(path.read_text("utf-8"))
+        kept = read_json(path)
         return Help(kept["version"], tuple(kept["flags"]))
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not asked yet, or a damaged file: asked again

@@ -7,7 +7,6 @@ lock held while someone starts or stops it. Readiness is never assumed: the proc
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import signal
@@ -29,6 +28,7 @@ from vlmconsole.runs import processes
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.locking import take
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.reading import read_json
 
 Progress = Callable[[str, float], None]
 """Called with a phase ("starting python", "loading the model", "ready") and the seconds since the start."""
@@ -132,7 +132,7 @@ def _mark(places: Places, name: str, port: int) -> str:
 
 def _read(places: Places, name: str) -> Running | None:
     try:
-        value = json.loads((folder(places) / f"{name}.json").read_text())
+        value = read_json(folder(places) / f"{name}.json")
         return Running(**{**value, "argv": tuple(value["argv"])})
     except (OSError, ValueError, TypeError, KeyError):
         return None

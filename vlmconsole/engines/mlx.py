@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import sys
 from typing import Any
@@ -16,6 +15,7 @@ from vlmconsole.engines.http import EngineError, get_json, http_error, parse_obj
 from vlmconsole.engines.profile import ProfileError, ServerProfile
 from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.reading import read_json
 
 READY_PATH = "/health"
 EXTRAS = frozenset({"top_p", "top_k", "seed", "repetition_penalty", "response_format", "logit_bias"})
@@ -170,7 +170,7 @@ def held_output(profile: ServerProfile) -> dict[str, Any]:
     for name in ("generation_config.json", "config.json") if folder else ():
         assert folder is not None
         try:
-            found = json.loads((folder / name).read_text("utf-8")).get("eos_token_id")
+            found = read_json(folder / name).get("eos_token_id")
         except (OSError, ValueError, AttributeError):
             continue  # many models have no generation_config.json
         ends += [token for token in (found if isinstance(found, list) else [found]) if whole(token) is not None]

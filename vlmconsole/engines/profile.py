@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import tomllib
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
@@ -21,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import write_atomic
+from vlmconsole.runs.reading import UnreadableError, read_text, toml_table
 from vlmconsole.vision.tokens import ProcessorError, ProcessorSettings
 
 Engine = Literal["mlx", "sglang", "vllm", "openai"]
@@ -283,9 +283,10 @@ def save_profile(folder: Path, profile: ServerProfile) -> Path:
 
 def _read_toml(source: Any, where: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(source.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ProfileError(f"{where} cannot be read as TOML: {error}") from None
+        text = read_text(source) if isinstance(source, Path) else source.read_text(encoding="utf-8")
+        return toml_table(text, where)
+    except UnreadableError as error:
+        raise ProfileError(error.message) from None
 
 
 def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -7,13 +7,13 @@ caller asks the server with a probe instead.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from vlmconsole.engines.messages import Message
+from vlmconsole.runs.reading import read_json
 
 IMAGE_PAD = "<|image_pad|>"
 LONG = 32_768
@@ -110,7 +110,7 @@ def _template(folder: Path) -> str | None:
         for name in ("chat_template.json", "tokenizer_config.json"):
             path = folder / name
             if path.is_file():
-                found = json.loads(path.read_text("utf-8")).get("chat_template")
+                found = read_json(path).get("chat_template")
                 if isinstance(found, str):
                     return found
     except (OSError, ValueError, AttributeError):

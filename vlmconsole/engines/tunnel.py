@@ -18,6 +18,7 @@ from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.ssh import SshError, SshHost, end, explain
 from vlmconsole.runs.folder import write_atomic
 from vlmconsole.runs.processes import alive, started
+from vlmconsole.runs.reading import read_json
 
 State = Literal["opening", "up", "down", "closed"]
 BACK_OFF = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before the next try; the last one repeats
@@ -190,7 +191,7 @@ def sweep(notes: Path) -> int:
     ended = 0
     for note in notes.glob("*.json") if notes.is_dir() else ():
         try:
-            facts = json.loads(note.read_text())
+            facts = read_json(note)
             if alive(facts["owner"], facts["owner_started"]):
                 continue
             if alive(facts["pid"], facts["started"]):

@@ -5,7 +5,6 @@ Plans frozen for the lab, the data that a plan names, and the audits that were k
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.frozen import changed_plans, place_of
 from vlmconsole.gates.ledger import Chain, sha256_file
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.reading import read_json
 
 AUDITS = "audits"  # folder of the lab home: one audit a run, as the run itself may be sealed
 
@@ -64,7 +64,7 @@ def _data(places: Places, chain: Chain) -> Iterator[str]:
 def _bound(path: Path, sha: str) -> dict[str, Any]:
     """The plan in a file that still is what was frozen; nothing for another, which is named elsewhere."""
     try:
-        value = json.loads(path.read_bytes()) if path.is_file() and sha256_file(path) == sha else {}
+        value = read_json(path) if path.is_file() and sha256_file(path) == sha else {}
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) and isinstance(value.get("data"), dict) else {}

@@ -22,6 +22,7 @@ from vlmconsole.counting.labels import unreadable
 from vlmconsole.counting.pixels import SURE, Found, find_objects
 from vlmconsole.counting.splits import PictureIndex
 from vlmconsole.runs.conditions import canonical_json
+from vlmconsole.runs.reading import read_json
 from vlmconsole.runs.words import many
 
 Tick = Callable[[str], None]
@@ -77,7 +78,7 @@ def read_split(path: Path) -> Iterator[Seen]:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """A dataset's manifest. Raises AuditDataError."""
     try:
-        value = json.loads((folder / "manifest.json").read_bytes())
+        value = read_json(folder / "manifest.json")
         splits = value["splits"]
         if not all(isinstance(split["role"], str) and isinstance(split["pictures"], list) for split in splits.values()):
             raise ValueError("its splits have no roles or pictures")

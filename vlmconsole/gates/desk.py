@@ -5,7 +5,6 @@ Screens and reports read through here; it writes nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from vlmconsole.gates.trained import Freezing, freezing_of
 from vlmconsole.gates.verdict import Verdict, judge
 from vlmconsole.runs.folder import RunFolder, list_runs
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.reading import UnreadableError, read_json
 from vlmconsole.vision.images import Picture, PictureError, open_picture
 
 EVIDENCE = (PLAN, "before.jsonl", "after.jsonl", "conditions.json", "state.json", "manifest.json")
@@ -188,9 +188,10 @@ class GateDesk:
         chain = self.chain()
         try:
             sha = sha256_file(entry.path)
-            plan = parse_plan(json.loads(entry.path.read_bytes()), entry.name)
+            plan = parse_plan(read_json(entry.path), entry.name)
         except (OSError, ValueError, PlanError) as error:
-            return Opened(entry, chain=chain.broken or "", fault=f"{entry.path} cannot be read: {error}")
+            told = str(error) if isinstance(error, UnreadableError) else f"{entry.path} cannot be read: {error}"
+            return Opened(entry, chain=chain.broken or "", fault=told)
         known = [e for e in chain.entries if e.get("kind") == "frozen" and e.get("file") == entry.name]
         fault = "" if known else "it was never frozen"
         if known and known[0]["sha256"] != sha:
@@ -239,7 +240,7 @@ class GateDesk:
         stamp = _stamp(path)
         if path not in self._names or self._names[path][0] != stamp:
             try:
-                value = json.loads(path.read_bytes())
+                value = read_json(path)
                 name, template = str(value["name"]), str(value.get("template_sha256") or "")
             except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 name, template = "no plan" if stamp is None else "a plan that cannot be read", ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
 from vlmconsole.gates.plan import FrozenError
 from vlmconsole.gates.rules import Plan, PlanError, parse_plan
+from vlmconsole.runs.reading import read_json
 
 SHORTEST = 8  # hex digits by which a frozen plan may be named
 
@@ -55,7 +55,7 @@ def read_frozen_plan(name: str, home: Path, ledger: Ledger) -> Plan:
             f"{path} was changed after it was frozen (frozen {wanted[:12]}…, now {sha[:12]}…).",
             "Nothing is judged by it; freeze a new plan, or restore the file.",
         )
-    return parse_plan(json.loads(path.read_bytes()), str(path))
+    return parse_plan(read_json(path), str(path))
 
 
 def check_bound(plan: Plan, datasets: list[Path]) -> None:

@@ -234,7 +234,7 @@ def _only_grew(path: Path, was: dict[str, Any], name: str) -> bool:
 def _entry(line: bytes) -> dict[str, Any] | None:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     whole = isinstance(entry, dict) and isinstance(entry.get("hash"), str) and isinstance(entry.get("seq"), int)
     return entry if whole else None

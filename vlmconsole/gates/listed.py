@@ -5,7 +5,6 @@ It reads the ledger and the frozen files, and judges nothing: the verdicts are t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from vlmconsole.gates.rules import Plan, PlanError, parse_plan
 from vlmconsole.gates.trained import freezing
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.reading import read_json
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _uses(sha: str, frozen: float, runs: Iterable[RunFolder], places: Places, ch
 def _read(path: Path, sha: str) -> Any:
     """The value of a file that still is what was frozen; None for any other."""
     try:
-        return json.loads(path.read_bytes()) if path.is_file() and sha256_file(path) == sha else None
+        return read_json(path) if path.is_file() and sha256_file(path) == sha else None
     except (OSError, ValueError):
         return None
 

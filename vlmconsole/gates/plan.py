@@ -1,7 +1,6 @@
 """Freezing: a rule or plan is written canonically, with its hash in the ledger, before the first sample."""
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.runs.folder import RunFolder, write_atomic
+from vlmconsole.runs.reading import read_json
 
 # Files that hold what was measured: once one of them has content it is too late to freeze a rule.
 SAMPLES = ("requests.jsonl", "samples.jsonl", "before.jsonl", "after.jsonl")
@@ -71,7 +71,7 @@ def read_frozen(run: RunFolder, name: str, ledger: Ledger) -> Frozen:
     found = sha256_file(path)
     if found != entry["sha256"]:
         raise FrozenError(f"{path} was changed after freezing (frozen {entry['sha256'][:12]}…, now {found[:12]}…)")
-    return Frozen(path, found, entry["t"], json.loads(path.read_bytes()))
+    return Frozen(path, found, entry["t"], read_json(path))
 
 
 def find_frozen(chain: Chain, run: str, name: str) -> dict[str, Any] | None:

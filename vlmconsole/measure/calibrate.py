@@ -17,6 +17,7 @@ from vlmconsole.measure.reference import Schedule, running
 from vlmconsole.measure.replay import Measured
 from vlmconsole.measure.summary import CellSummary
 from vlmconsole.runs.folder import RunFolder, write_atomic
+from vlmconsole.runs.reading import read_json
 
 SCHEDULE = Schedule(role_ms=5, ttft_ms=50, itl_ms=10, tokens=24)
 STEPS = ((1, 20), (4, 60), (32, 192), (128, 512))  # concurrency, requests
@@ -142,7 +143,7 @@ def _judge(
 def read_calibration(path: Path | None, concurrency: int) -> str | None:
     """One sentence for the conditions of a result measured at ``concurrency``; None when there is no calibration."""
     try:
-        found = json.loads(path.read_text()) if path is not None else None
+        found = read_json(path) if path is not None else None
         if found is None:
             return None
         if found["hardware"] != hardware():

@@ -5,7 +5,6 @@ connections may come and go.
 """
 
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -25,6 +24,7 @@ from vlmconsole.runs import processes
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.locking import take
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.reading import read_json
 
 TICK = 0.25  # seconds
 IDLE = 60.0  # seconds without anything to do until it ends
@@ -56,7 +56,7 @@ def running(places: Places) -> dict[str, Any] | None:
 
 def _read_info(places: Places) -> dict[str, Any]:
     try:
-        value = json.loads((places.state / "supervisor.json").read_text())
+        value = read_json(places.state / "supervisor.json")
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -272,7 +272,7 @@ class Store(Reading):
         row = self._db.execute("SELECT value FROM meta WHERE key=?", (key,)).fetchone()
         try:
             return json.loads(row[0]) if row else default
-        except (ValueError, TypeError):  # damaged: as if it had never been set
+        except (ValueError, TypeError, RecursionError):  # damaged: as if it had never been set
             return default
 
     def set_meta(self, key: str, value: Any) -> None:

@@ -6,7 +6,6 @@ Finding and checking needs no torch, so commands and screens can do it. Loading 
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import list_runs
 from vlmconsole.runs.pace import number
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.reading import UnreadableError, read_json
 from vlmconsole.training.provenance import Provenance, ProvenanceError, read_provenance, weights_sha256
 from vlmconsole.training.weights import WeightsError, as_float, read_arrays, read_header
 
@@ -86,11 +86,10 @@ def open_adapter(path: Path, name: str = "") -> Adapter:
 def _config(path: Path) -> dict[str, Any]:
     file = path / CONFIG
     try:
-        value = json.loads(file.read_text("utf-8"))
-    except FileNotFoundError:
-        raise AdapterError(f"{path} holds no adapter: there is no {CONFIG}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise AdapterError(f"{file} cannot be read: {error}") from None
+        value = read_json(file)
+    except UnreadableError as error:
+        missing = f"{path} holds no adapter: there is no {CONFIG}"
+        raise AdapterError(missing if error.missing else error.message) from None
     if not isinstance(value, dict):
         raise AdapterError(f"{file} is not a JSON object")
     return value

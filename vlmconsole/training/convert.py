@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from vlmconsole.runs.folder import to_json
 from vlmconsole.runs.making import making
+from vlmconsole.runs.reading import read_json
 from vlmconsole.training import provenance
 from vlmconsole.training.adapters import CONFIG, FILES, Adapter, AdapterError, check_whole, layers, rank_and_alpha
 from vlmconsole.training.provenance import write_provenance
@@ -115,7 +115,7 @@ def served_by_mlx(adapter: Adapter, cache: Path, base: Path | None = None) -> Pa
         return adapter.path
     out = cache / "adapters" / f"{adapter.sha256[:32]}-mlx"
     try:
-        made = json.loads((out / ORIGIN).read_text("utf-8"))
+        made = read_json(out / ORIGIN)
     except (OSError, ValueError):
         made = {}
     if made.get("sha256") == adapter.sha256 and (out / FILES["mlx"]).is_file():
@@ -131,7 +131,7 @@ def served_by_sglang(adapter: Adapter, cache: Path) -> Path:
     Ours are chosen by a pattern, since a list would reach the vision tower too; SGLang takes no pattern, and reads
     the layers off the weights. Kept in `cache` by the adapter's hash. Raises AdapterError.
     """
-    config = json.loads((adapter.path / CONFIG).read_text("utf-8"))
+    config = read_json(adapter.path / CONFIG)
     if not isinstance(config.get("target_modules"), str):
         return adapter.path
     out = cache / "adapters" / f"{adapter.sha256[:32]}-sglang"

@@ -7,7 +7,6 @@ Nothing here needs torch: screens and commands read it.
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import to_json, write_atomic
+from vlmconsole.runs.reading import UnreadableError, read_json
 
 FILE = "provenance.json"
 KINDS = ("sft", "grpo", "repair")
@@ -93,13 +93,11 @@ def read_provenance(adapter: Path) -> Provenance | None:
     """The adapter's origin; None for a foreign adapter, which says nothing. Raises ProvenanceError for a bad file."""
     path = adapter / FILE
     try:
-        value = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ProvenanceError(
-            f"{path} cannot be read: {error}", "restore it, or remove it: the adapter is then foreign"
-        ) from None
+        value = read_json(path)
+    except UnreadableError as error:
+        if error.missing:
+            return None
+        raise ProvenanceError(error.message, "restore it, or remove it: the adapter is then foreign") from None
     fault = _fault(value)
     if fault:
         raise ProvenanceError(f"{path}: {fault}", "restore it, or remove it: the adapter is then foreign")

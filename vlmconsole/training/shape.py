@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
+from vlmconsole.runs.reading import read_json
 from vlmconsole.vision.kv import kv_bytes
 
 
@@ -86,7 +86,7 @@ def shape_of(base: Path) -> Shape:
     """The sizes of the model in a folder. Raises ShapeError when a figure is missing."""
     path = base / "config.json"
     try:
-        config = json.loads(path.read_text("utf-8"))
+        config = read_json(path)
         text = {**config, **(config.get("text_config") or {})}
         eyes = config["vision_config"]
         heads = _whole(text, "num_attention_heads")

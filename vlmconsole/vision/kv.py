@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
+from vlmconsole.runs.reading import UnreadableError, read_json
 
 EXCLUDED = ("weights", "vision activations", "temporaries", "the server's idle pool")
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
@@ -71,11 +71,10 @@ def from_config(folder: str | Path) -> KVShape:
     path = Path(folder)
     path = path / "config.json" if path.is_dir() else path
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise KVError(f"{path} does not exist: point at the model's own folder") from None
-    except (OSError, ValueError) as error:
-        raise KVError(f"{path} cannot be read as JSON: {error}") from error
+        config = read_json(path)
+    except UnreadableError as error:
+        missing = f"{path} does not exist: point at the model's own folder"
+        raise KVError(missing if error.missing else error.message) from None
     if not isinstance(config, dict):
         raise KVError(f"{path} is not a JSON object")
     return shape_of(config, source=str(path))

@@ -6,7 +6,6 @@ Sizes are (width, height) in pixels everywhere; `image_grid_thw` is (time, rows,
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vlmconsole.errors import LabError
+from vlmconsole.runs.reading import UnreadableError, read_json
 
 MAX_ASPECT_RATIO = 200  # the processor refuses anything longer
 # What the image processor's class falls back on where a model's file names no upper limit; Qwen2.5-VL's file does.
@@ -165,9 +165,9 @@ def _first(*values: Any) -> Any:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ProcessorError(f"{path} cannot be read as JSON: {error}") from error
+        value = read_json(path)
+    except UnreadableError as error:
+        raise ProcessorError(error.message) from None
     if not isinstance(value, dict):
         raise ProcessorError(f"{path} is not a JSON object")
     return value
