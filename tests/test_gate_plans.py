@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import judged
@@ -108,3 +111,16 @@ def test_the_base_is_inside_the_hash_and_plans_without_one_keep_theirs() -> None
     assert bound.template().sha256 == free.template().sha256
     with pytest.raises(PlanError, match="base_sha256"):
         plan(base_sha256="short")
+
+
+def test_a_plans_wrong_keys_are_told_as_people_write_them(tmp_path: Path) -> None:
+    text = (files("vlmconsole.presets") / "gates" / f"{plan_names()[0]}.toml").read_text("utf-8")
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text(re.sub(r"^n = \d+", "n = 'many'", text, count=1, flags=re.MULTILINE))
+    with pytest.raises(PlanError) as told:
+        load_plan(str(wrong))
+    assert "groups[1].n: input should be" in str(told.value), told.value
+    wrong.write_text(re.sub(r"(?m)^evaluation = \d+", "evaluation = 3", text, count=1))
+    with pytest.raises(PlanError) as told:
+        load_plan(str(wrong))
+    assert "Value error" not in str(told.value) and "the groups make" in str(told.value), told.value

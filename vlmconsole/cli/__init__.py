@@ -118,14 +118,18 @@ def _report_bug(error: Exception) -> int:
     import traceback
 
     text = "".join(traceback.format_exception(error))
+    log = Path(tempfile.gettempdir())
     try:
-        folder = state.lab.places.home / "logs"
-        folder.mkdir(parents=True, exist_ok=True)
-    except Exception:  # the lab home itself may be what is broken: the trace must still land somewhere
-        folder = Path(tempfile.gettempdir())
-    log = folder / "crash.log"
-    try:
-        with log.open("a", encoding="utf-8", errors="backslashreplace") as stream:
+        try:
+            folder = state.lab.places.home / "logs"
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            log = folder / "crash.log"
+            descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
+        except Exception:  # the lab home itself may be what is broken: the trace must still land somewhere
+            # A file of our own that nobody could have laid there before: the folder is everybody's.
+            descriptor, name = tempfile.mkstemp(prefix="vlmconsole-crash-", suffix=".log")
+            log = Path(name)
+        with os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(f"\n$ vlmconsole {' '.join(sys.argv[1:])}\n{text}")
         where = f"The trace is in {log}."
     except OSError as unwritable:

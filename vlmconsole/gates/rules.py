@@ -17,6 +17,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.gates.plan import digest
 from vlmconsole.presets import preset_names, read_preset
 from vlmconsole.runs.titles import title
+from vlmconsole.runs.wrong_keys import wrong_keys
 from vlmconsole.scoring.intervals import CONFIDENCE, RESAMPLES
 from vlmconsole.scoring.scorers import SCORERS
 
@@ -233,5 +234,4 @@ def parse_plan(value: Any, where: str) -> Plan:
     try:
         return Plan.model_validate(value)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, e['loc'])) or 'plan'}: {e['msg']}" for e in error.errors()[:3]]
-        raise PlanError(f"The plan {where} cannot be used: {'; '.join(lines)}.") from None
+        raise PlanError(f"The plan {where} cannot be used: {wrong_keys(error.errors())}.") from None
