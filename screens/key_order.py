@@ -12,12 +12,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from textual import events
 from textual.app import App, ScreenStackError
 from textual.message_pump import MessagePump
-from textual.widgets import Input, TextArea
+from textual.widget import Widget
 
 #: Seconds that a key waits at most for the one before it: what hangs must not take the keyboard with it.
 LONGEST = 3.0
@@ -48,7 +48,7 @@ class KeysInOrder(App[None]):
         try:
             target = self._focus()
             await super().on_event(event)
-            while isinstance(target, Input | TextArea) and _is_letter(event) and self._waiting:
+            while _is_letter(event) and self._waiting and _writes(target, event):
                 if not _is_letter(self._waiting[0]):
                     break
                 await super().on_event(self._waiting.popleft())  # letters alone keep their order, and move no focus
@@ -98,5 +98,10 @@ class KeysInOrder(App[None]):
             await self._hand_out(self._waiting.popleft())
 
 
-def _is_letter(event: events.Key | events.Paste) -> bool:
+def _writes(target: MessagePump, letter: events.Key) -> bool:
+    """Whether the letter is text there: a field takes it before any binding. Fields themselves are imported later."""
+    return isinstance(target, Widget) and target.check_consume_key(letter.key, letter.character)
+
+
+def _is_letter(event: events.Key | events.Paste) -> TypeGuard[events.Key]:
     return isinstance(event, events.Key) and event.is_printable
