@@ -1,6 +1,7 @@
 """The gauges at work: sources that hang, break, die and come back; recordings."""
 
 import itertools
+import json
 import statistics
 import threading
 import time
@@ -8,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from metrics_server import Clock, serving, until
 
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.errors import LabError
 from vlmconsole.gauges.board import Board
 from vlmconsole.gauges.figures import Batch, Figure, Mark, SourceError
-from vlmconsole.gauges.recording import Recorder, Replay
+from vlmconsole.gauges.recording import Recorder, Replay, batches
 from vlmconsole.gauges.sources import Gauges, ServerSource
+from vlmconsole.gauges.words import job_said, said_of
 from vlmconsole.runs.places import Places
 
 # -- series ------------------------------------------------------------------------------------------------------
@@ -139,3 +143,52 @@ def test_a_disk_that_is_full_ends_the_recording_not_the_gauges() -> None:
 
 
 # -- our own requests --------------------------------------------------------------------------------------------
+
+
+BAD_LINES = [
+    {"figures": {"own.ttft": {"value": "x"}}}, {"figures": {"own.ttft": {"value": 1.0, "p50": "y"}}},
+    {"figures": {"own.ttft": {"value": 1.0, "samples": ["z"]}}}, {"figures": {"own.ttft": {"value": True}}},
+    {"figures": {"own.ttft": {"value": 10**400}}}, {"figures": {"own.ttft": {"value": 1.0, "age_s": None}}},
+    {"figures": {"own.ttft": [1]}}, {"figures": [1]}, {"figures": {"own.ttft": {"value": 1.0, "new": 2}}},
+    {"job": 5}, {"job": {"conditions": [1]}}, {"job": {"progress": {"done": "half"}}}, {"job": {"spec": "x"}},
+    {"marks": 5}, {"marks": [5]}, {"marks": [{"at": 1e300, "text": "x"}]}, {"marks": [{"at": 1.0, "text": 5}]},
+    {"source": 5}, {"at": "now"}, {"at": -1}, {"at": 1e18}, {"missing": 5}, {"hint": [1]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD_LINES, ids=str)
+def test_a_bad_line_of_a_recording_is_left_out(tmp_path: Path, bad: dict[str, Any]) -> None:
+    path = tmp_path / "gauges.jsonl"
+    good = Batch("own", 1000.0, {"own.ttft": Figure(0.2)}, job={"title": "one", "progress": {"done": 1, "total": 2}})
+    line = json.dumps({"source": "own", "at": 1001.0, "figures": {"own.ttft": {"value": 0.9}}, **bad})
+    path.write_text(f"{json.dumps(good.to_json())}\n{line}\n")
+    assert list(batches(path)) == [good]
+    shown = Replay(path).to_end()
+    assert shown.tiles["own.ttft"].value == 0.2 and job_said(shown.job or {}) == "one · 1 of 2"
+
+
+_VALUE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["value", "p50", "done", "at"]), inner),
+    max_leaves=6,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["job", "marks", "figures", "at", "missing"]), _VALUE),
+    st.dictionaries(st.sampled_from(["value", "p50", "p95", "total", "samples", "age_s", "stale", "note"]), _VALUE),
+)
+def test_any_recorded_line_is_shown_or_none(whole: dict[str, Any], figure: dict[str, Any]) -> None:
+    line = {"source": "own", "at": 5.0, "figures": {"own.ttft": {"value": 1.0, **figure}}, **whole}
+    try:
+        batch = Batch.from_json(line)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return
+    board = Board(Clock(6.0))
+    board.take(batch)
+    shown = board.snapshot()
+    json.dumps(shown.to_json())
+    if shown.job is not None:
+        job_said(shown.job)
+    for tile in shown.tiles.values():
+        said_of(tile.value, tile.total, tile.unit)

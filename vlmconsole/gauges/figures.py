@@ -9,6 +9,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from vlmconsole.errors import LabError
 
+_MOST = 1e30  # above any figure; NaN and infinities are no numbers here
+_LAST_SECOND = 253_000_000_000  # in the year 9987
+
 
 class SourceError(LabError):
     """A source has nothing to show now; the message says why in one line. It is asked again."""
@@ -65,21 +68,81 @@ class Batch:
 
     @classmethod
     def from_json(cls, whole: Mapping[str, Any]) -> Batch:
-        """The batch of a recorded line. Raises KeyError, TypeError or ValueError when it is none."""
-        figures = {
-            str(key): Figure(**{**figure, "samples": tuple(figure.get("samples", ()))})
-            for key, figure in whole.get("figures", {}).items()
-        }
-        marks = tuple(Mark(float(mark["at"]), str(mark["text"])) for mark in whole.get("marks", ()))
+        """The batch of a recorded line. Raises KeyError, TypeError or ValueError when it is none.
+
+        A recording is a file that anybody may have written: every type is looked at.
+        """
+        marks = tuple(Mark(_moment(mark["at"]), _text(mark["text"])) for mark in _list(whole.get("marks", [])))
         return cls(
-            str(whole["source"]),
-            float(whole["at"]),
-            figures,
+            _text(whole["source"]),
+            _moment(whole["at"]),
+            {_text(key): _figure(figure) for key, figure in _table(whole.get("figures", {})).items()},
             marks,
-            str(whole.get("missing", "")),
-            str(whole.get("hint", "")),
-            whole.get("job"),
+            _text(whole.get("missing", "")),
+            _text(whole.get("hint", "")),
+            _job(whole.get("job")),
         )
+
+
+def _figure(value: Any) -> Figure:
+    """A recorded figure. Raises TypeError for a name that no figure has, and ValueError for a wrong value."""
+    read: dict[str, Any] = {}
+    for name, one in _table(value).items():
+        if name == "samples":
+            read[name] = tuple(_number(sample) for sample in _list(one))
+        elif name == "stale":
+            read[name] = one is True
+        elif name == "note":
+            read[name] = _text(one)
+        else:
+            read[name] = None if one is None and name != "age_s" else _number(one)
+    return Figure(**read)
+
+
+def _job(value: Any) -> Mapping[str, Any] | None:
+    if value is None:
+        return None
+    for name in ("progress", "conditions", "spec"):
+        inner = value.get(name)
+        if inner is not None:
+            _table(inner)
+    for name in ("done", "total"):
+        one = (value.get("progress") or {}).get(name)
+        if one is not None:
+            _number(one)
+    return _table(value)
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r:.60} is no table")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r:.60} is no list")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r:.60} is no text")
+    return value
+
+
+def _number(value: Any) -> float:
+    """A number that arithmetic and a format can meet. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:
+        raise ValueError(f"{value!r:.60} is no number")
+    return value
+
+
+def _moment(value: Any) -> float:
+    """Wall-clock seconds that a calendar can show. Raises ValueError."""
+    if not 0 <= _number(value) < _LAST_SECOND:
+        raise ValueError(f"{value!r:.60} is no time")
+    return float(value)
 
 
 class Source(Protocol):

@@ -157,16 +157,25 @@ class RunningJobs:
         path = max(self._tails)
         run = self._tails[path][0]
         job, conditions = run.job(), run.read_json("conditions.json", {})
-        known = {key: value for key, value in conditions.items() if value not in (None, [], {})}
+        told = conditions if isinstance(conditions, dict) else {}
+        known = {key: value for key, value in told.items() if value not in (None, [], {})}
         progress = self._progress.get(path, {})
         return {
             "run": run.name,
             "kind": job.get("kind"),
             "title": job.get("title"),
-            "progress": {name: progress.get(name) for name in ("done", "total", "unit", "note")} if progress else None,
+            "progress": _progress(progress),
             "conditions": known,
-            "spec": job.get("spec"),
+            "spec": spec if isinstance(spec := job.get("spec"), dict) else None,
         }
+
+
+def _progress(event: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How far a run is, as its last event tells it."""
+    if not event:
+        return None
+    counted = {name: _number(event.get(name)) for name in ("done", "total")}
+    return {**counted, **{name: event.get(name) for name in ("unit", "note")}}
 
 
 def _number(value: Any) -> float | None:
