@@ -14,7 +14,7 @@ from vlmconsole.screens.keys import TYPED
 from vlmconsole.screens.link import ServerLink
 from vlmconsole.screens.widgets.composer import FAULT, LENGTH, PATHS, Composer
 
-from vlmconsole.chats.records import StoredMessage
+from vlmconsole.chats.records import Chat, StoredMessage
 from vlmconsole.errors import LabError
 from vlmconsole.runs.plain import one_line
 
@@ -63,6 +63,15 @@ class ChatAsk(ChatPictures):
         await asyncio.sleep(BUDGET_PAUSE)
         self.cost = await self._count(self.composer.question.text, self.pending)
         self._say_budget()
+
+    async def open_chat(self, chat: Chat | None) -> None:
+        """What was counted for the conversation before is not said of this one."""
+        self.workers.cancel_group(self, "budget")
+        self.cost = None
+        self._say_budget()
+        await super().open_chat(chat)
+        if self.composer.question.text.strip() or self.pending:
+            self.show_budget()
 
     def _say_budget(self) -> None:
         cost = self.cost

@@ -137,3 +137,20 @@ def test_turns_begin_where_they_are_told_to(tmp_path: Path) -> None:
     assert [item.text.split(" word")[0] for item in turns(messages, since=messages[4].id)] == ["question 2", "answer 2"]
     assert turns(messages, since=messages[-1].id + 1) == []
     store.close()
+
+
+async def test_what_was_counted_for_one_conversation_is_not_said_of_the_next(tmp_path: Path) -> None:
+    long_chat(tmp_path, 3)
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await until(lambda: len(screen.transcript.messages) == 6)
+            await ask(pilot, screen, "/recent 0")
+            await until(lambda: "nothing of what stands above goes" in notice(screen))
+            await pilot.press("x")
+            await until(lambda: "last 0 of 3 questions" in budget(screen))
+            shown: list[str] = []
+            await screen.action_new()
+            shown.append(budget(screen))
+            await until(lambda: shown.append(budget(screen)) or "context" in shown[-1])
+            assert not any("questions" in one for one in shown)

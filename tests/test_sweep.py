@@ -81,6 +81,7 @@ def test_a_grid_crosses_c_and_b_with_one_server_for_each_b() -> None:
     [
         ("grid.colour=[1]", "no such key"),
         ("grid.concurrency=[]", "is empty"),
+        ("grid={}", "grid and cells are empty"),
         ("grid.concurrency=[1, 1]", "same name"),
         ("grid.concurrency=[0]", "greater than or equal to 1"),
         ("grid.image=['big']", "WIDTHxHEIGHT"),

@@ -52,6 +52,8 @@ class SweepSettings(BenchSettings):
 
     @model_validator(mode="after")
     def _check_cells(self) -> SweepSettings:
+        if not (self.cells or self.grid):
+            raise ValueError("grid and cells are empty: name keys with their values (`vlmconsole bench` measures once)")
         for key, values in self.grid.items():
             if key not in GRID:
                 raise ValueError(f"grid.{key}: there is no such key (keys: {', '.join(GRID)})")
