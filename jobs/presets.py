@@ -52,7 +52,7 @@ def list_presets(places: Places | None = None) -> list[Preset]:
 
 def load_preset(name: str, places: Places | None = None) -> Preset:
     """The preset called ``name``, or the TOML file at that path. Raises PresetError with the nearest name."""
-    if name.endswith(".toml") and Path(name).is_file():
+    if name.endswith(".toml") and Path(name).exists():
         preset = _parse(Path(name).stem, _text(Path(name)), name)
         if preset is None:
             raise PresetError(f"{name} is no job preset: it has no `kind`")

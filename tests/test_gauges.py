@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import statistics
 import threading
 import time
@@ -130,7 +131,8 @@ def test_a_recording_replays_to_the_same_tiles(tmp_path: Path) -> None:
 
 def test_what_is_no_recording_is_said(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("hello\n")
-    for path in (tmp_path / "x", tmp_path / "none"):
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "x", tmp_path / "none", tmp_path / "fifo", tmp_path):
         with pytest.raises(LabError, match="recording"):
             Replay(path)
 

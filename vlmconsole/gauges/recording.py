@@ -40,6 +40,8 @@ class Recorder:
 def batches(path: Path) -> Iterator[Batch]:
     """The batches of a recording, in order; torn or bad lines are left out. Raises LabError when it has none."""
     some = False
+    if path.exists() and not path.is_file():  # a FIFO would be waited for
+        raise LabError(f"the recording {path} cannot be read: it is no ordinary file")
     try:
         with path.open("rb") as file:
             for line in file:
