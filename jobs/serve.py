@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped
 
-from vlmconsole.engines.profile import ServerProfile, load_profiles
+from vlmconsole.engines.profile import ServerProfile, profiles_for
 from vlmconsole.gauges import nvidia
 from vlmconsole.runs import processes
 from vlmconsole.runs.places import Places
@@ -27,7 +27,7 @@ class ServeSpec(Spec):
 
 def profile_of(name: str, places: Places) -> ServerProfile:
     """The profile called ``name``. Raises JobError with the names that there are."""
-    profiles = load_profiles(places.servers)
+    profiles = profiles_for(name, places.servers)
     if name not in profiles:
         raise JobError(f"no server profile is called “{name}”", f"there are: {', '.join(sorted(profiles))}").named()
     return profiles[name]

@@ -125,8 +125,12 @@ def test_a_bad_profile_hides_no_other(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [str(problem).split(" ", 1)[1][:20] for problem in problems] == [
         "is no valid TOML: it", "cannot be read: it i",
     ]  # fmt: skip
-    code, said = run(capsys, tmp_path, "servers", "list")
-    assert "demo" in said and "fault of" not in said, (code, said)
+    for words in ("servers list", "run picture-size-tiny --plan", "jobs add cb-grid-tiny --plan"):
+        code, said = run(capsys, tmp_path, *words.split())
+        assert code == 0 and "demo" in said, (code, said)
+    for words in ("servers show deep", "gauges --once --server deep", "chat hello --server deep"):
+        code, said = run(capsys, tmp_path, *words.split())
+        assert code and "deep.toml is no valid TOML" in said and "fault of" not in said, (code, said)
 
 
 def test_deep_settings_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,14 +53,14 @@ def register(app: typer.Typer) -> None:
 
 
 def _live(server: str, record: str) -> Gauges:
-    from vlmconsole.engines.profile import ProfileError, load_profiles
+    from vlmconsole.engines.profile import ProfileError, profiles_for
     from vlmconsole.gauges.recording import Recorder
     from vlmconsole.gauges.sources import Gauges, default_sources
 
     lab = state.lab
     name = server or lab.settings.server
     try:
-        profiles = load_profiles(lab.places.servers)
+        profiles = profiles_for(name, lab.places.servers)
     except ProfileError as error:
         raise Failure(str(error), code=2) from None
     if name not in profiles:

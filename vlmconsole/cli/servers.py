@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from vlmconsole.cli.common import emit, fail, say, state
+from vlmconsole.cli.common import emit, say, state
 from vlmconsole.errors import LabError
 
 if TYPE_CHECKING:
@@ -35,13 +35,9 @@ def register(app: typer.Typer) -> None:
 
 def find_profile(name: str) -> ServerProfile:
     """The profile of that name, or one clear failure that names the known ones."""
-    from vlmconsole.engines.profile import ProfileError, load_profiles, no_such_profile
+    from vlmconsole.engines.profile import no_such_profile, profiles_for
 
-    problems: list[ProfileError] = []
-    profiles = load_profiles(state.lab.places.servers, problems=problems)
-    for problem in problems:
-        if f"/{name}.toml" in str(problem):
-            fail(f"{problem}.")
+    profiles = profiles_for(name, state.lab.places.servers)
     if name not in profiles:
         raise no_such_profile(name, profiles)
     return profiles[name]

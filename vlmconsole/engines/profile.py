@@ -258,6 +258,19 @@ def load_profiles(
     return profiles
 
 
+def profiles_for(name: str, folder: Path) -> dict[str, ServerProfile]:
+    """Every usable profile, for one who wants that called `name`: raises ProfileError where it is its file that is bad.
+
+    Another bad file stands in nobody's way: what lists the profiles tells of it.
+    """
+    problems: list[ProfileError] = []
+    profiles = load_profiles(folder, problems=problems)
+    for problem in problems:
+        if problem.message.startswith(str(folder / f"{name}.toml")):
+            raise problem
+    return profiles
+
+
 def make_profile(values: dict[str, Any], where: str = "profile") -> ServerProfile:
     """A checked profile. Raises ProfileError naming the key and what is allowed; values are not repeated in it."""
     try:

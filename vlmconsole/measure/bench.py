@@ -12,7 +12,7 @@ from vlmconsole import __version__
 from vlmconsole.engines import mlx, servers
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError, open_client, request
-from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile
+from vlmconsole.engines.profile import ServerProfile, make_profile, profiles_for
 from vlmconsole.engines.stream import StreamParser
 from vlmconsole.errors import LabError
 from vlmconsole.gauges.figures import SourceError
@@ -52,8 +52,8 @@ def find_server(
         values = {"name": "bench", "engine": "openai", "base_url": settings.base_url}
         values |= {"served_model": settings.model, "api_key_env": settings.api_key_env}
         return asyncio.run(_ask(make_profile(values, "bench")))
-    profiles = load_profiles(places.servers)
     name = settings.server or default
+    profiles = profiles_for(name, places.servers)
     if name not in profiles:
         raise LabError(
             f"No server is called “{name}”." if name else "No server is named.",
