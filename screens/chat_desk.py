@@ -224,6 +224,7 @@ class ChatDesk(Screen[None]):
 
     def show_why(self) -> None:
         """The numbers of the chosen answer; of one that is being given, those that stand already."""
+        from vlmconsole.screens.widgets.columns import Row
         from vlmconsole.screens.widgets.why import asked_with, unusual_rows
 
         answer = self.chosen_answer()
@@ -233,6 +234,8 @@ class ChatDesk(Screen[None]):
         usual = self.console.lab.settings
         asked = asked_with(answer.answer) if answer is not None and answer.answer else self.asking
         unusual = unusual_rows(asked, temperature=usual.temperature, max_tokens=usual.max_tokens)
+        if self.chat is not None and self.chat.damaged:
+            unusual.append(Row("its settings", "damaged: the usual ones hold", "$warning"))
         self.why.show(answer, number, len(answers), ttft_s=begun, asked=unusual)
 
     async def on_conversations_opened(self, event: Conversations.Opened) -> None:

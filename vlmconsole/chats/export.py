@@ -72,6 +72,8 @@ def chat_markdown(chat: Chat, messages: list[StoredMessage]) -> str:
     lines = [f"# {_literal(chat.title or f'Conversation {chat.id}')}", ""]
     if chat.system:
         lines += ["> system: " + inert(chat.system).replace("\n", "\n> "), ""]
+    if chat.damaged:
+        lines += ["*its settings are damaged: the usual ones hold*", ""]
     for message in messages:
         if message.superseded:
             continue
