@@ -20,6 +20,7 @@ from vlmconsole.screens.widgets.picture import PictureView
 from vlmconsole.app import SLOW_FPS, paint_rarely
 
 
+@pytest.mark.slow
 async def test_a_conversation_is_named_set_and_asked_in_any_script(tmp_path: Path) -> None:
     async with chat_server() as server:
         profile_file(tmp_path, server.port)
@@ -70,6 +71,7 @@ async def test_a_conversation_is_named_set_and_asked_in_any_script(tmp_path: Pat
             await until(lambda: screen.sampling == {"temperature": 0.7, "max_tokens": 32})
 
 
+@pytest.mark.slow
 async def test_a_picture_is_chosen_from_a_list_with_preview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "here"
     (folder / "deeper").mkdir(parents=True)

@@ -186,6 +186,7 @@ async def test_a_question_too_long_for_the_context_is_offered_a_smaller_picture(
             assert server.requests[0]["max_tokens"] == 256
 
 
+@pytest.mark.slow
 async def test_a_laptops_path_over_ssh_waits_for_scp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.2 50000 10.0.0.9 2222")
     async with chat_server() as server:

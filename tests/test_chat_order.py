@@ -122,13 +122,14 @@ async def test_words_that_look_like_a_path_are_sent_with_a_second_enter(tmp_path
 
 
 async def test_what_kept_a_question_back_is_no_longer_said_when_it_is_over(tmp_path: Path) -> None:
-    async with chat_server(Say(["a "] * 100, gap=0.02)) as server:
+    async with chat_server(Say(["a "] * 3000, gap=0.02)) as server:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "first")
             await until(lambda: bool(screen.running))
             await ask(pilot, screen, "second")
             await until(lambda: "an answer is being given" in notice(screen))
+            await pilot.press("escape")
             await until(lambda: answered(screen))
             await until(lambda: notice(screen) == "")
             assert screen.composer.question.text == "second"
@@ -170,6 +171,7 @@ async def test_what_cannot_fit_is_never_sent_however_often_enter_is_pressed(tmp_
             assert len(server.requests) == 1
 
 
+@pytest.mark.slow
 async def test_a_long_question_that_waits_for_its_server_is_not_sent_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +203,7 @@ async def test_chips_that_the_line_does_not_hold_are_counted(tmp_path: Path) -> 
             await until(lambda: not more.display and all(chip.display for chip in screen.query(".chip")))
 
 
+@pytest.mark.slow
 async def test_a_screen_that_imports_slowly_holds_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slow_screen.py").write_text(
         "import time\nfrom textual.screen import Screen\ntime.sleep(1.5)\nclass Slow(Screen):\n    pass\n"
@@ -245,6 +248,7 @@ async def test_keys_of_a_burst_land_in_order_in_dialogs_and_through_them(tmp_pat
             assert pilot.app.screen is screen and screen.conversations.query_one(Field).value == "dog"
 
 
+@pytest.mark.slow
 async def test_keys_of_a_burst_land_in_the_filter_of_every_screen(tmp_path: Path) -> None:
     async with chat_server() as server:
         profile_file(tmp_path, server.port)

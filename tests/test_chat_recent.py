@@ -43,11 +43,11 @@ def said(request: dict[str, Any]) -> list[str]:
 
 
 async def test_the_newest_turns_go_on_where_all_would_not_fit(tmp_path: Path) -> None:
-    long_chat(tmp_path, 200)
+    long_chat(tmp_path, 80)
     async with chat_server() as server:
         profile_file(tmp_path, server.port, context=4096)
         async with console(tmp_path) as (pilot, screen):
-            await until(lambda: len(screen.transcript.messages) == 400)
+            await until(lambda: len(screen.transcript.messages) == 160)
             await ask(pilot, screen, "And now?")
             await until(lambda: "Ctrl+R sends its newest turns alone" in notice(screen))
             assert server.requests == []
@@ -57,23 +57,23 @@ async def test_the_newest_turns_go_on_where_all_would_not_fit(tmp_path: Path) ->
             await pilot.press("enter")
             await until(lambda: server.requests != [] and answered(screen), seconds=20.0)
             sent = said(server.requests[0])
-            assert sent[-1] == "And now?" and sent[-2] == "answer 199" and sent[0].startswith("question ")
+            assert sent[-1] == "And now?" and sent[-2] == "answer 79" and sent[0].startswith("question ")
             kept = (len(sent) - 1) // 2
             assert 5 < kept < 60, "as many as leave a quarter of the context free"
             evidence = screen.answers()[-1].answer
-            assert evidence is not None and evidence["questions_left_out"] == 200 - kept
-            await until(lambda: f"{200 - kept} earlier questions" in why(screen))
+            assert evidence is not None and evidence["questions_left_out"] == 80 - kept
+            await until(lambda: f"{80 - kept} earlier questions" in why(screen))
             # It stays so after a restart, and everything can go again.
             await ask(pilot, screen, "/recent 2")
-            await until(lambda: "the last 2 of 201 questions" in notice(screen))
+            await until(lambda: "the last 2 of 81 questions" in notice(screen))
             await pilot.press("x")
-            await until(lambda: "last 2 of 201 questions" in budget(screen))
+            await until(lambda: "last 2 of 81 questions" in budget(screen))
             screen.composer.question.clear()
         async with console(tmp_path) as (pilot, screen):
-            await until(lambda: len(screen.transcript.messages) == 402)
+            await until(lambda: len(screen.transcript.messages) == 162)
             await ask(pilot, screen, "Still there?")
             await until(lambda: len(server.requests) == 2 and answered(screen), seconds=20.0)
-            assert said(server.requests[1])[0].startswith("question 199")
+            assert said(server.requests[1])[0].startswith("question 79")
             await ask(pilot, screen, "/recent all")
             await until(lambda: "the whole conversation goes" in notice(screen))
             await ask(pilot, screen, "/recent many")

@@ -60,6 +60,7 @@ def test_a_share_is_drawn_between_0_and_100_percent() -> None:
     assert sparkline((), "share") == "" and sparkline((3.0,), "") == "▁"
 
 
+@pytest.mark.slow
 def test_28800_ticks_with_flat_memory() -> None:
     """Eight hours at 1 Hz: after the rings are full not one byte more is kept."""
     board, chance = Board(Clock()), random.Random(7)

@@ -197,6 +197,7 @@ async def test_a_recording_plays_as_if_live(tmp_path: Path, recording: Path) -> 
         assert "at its end" in await look(pilot, screen)
 
 
+@pytest.mark.slow
 async def test_the_plot_follows_the_cursor_and_its_keys(tmp_path: Path, recording: Path) -> None:
     clock = Hand()
     async with shown(tmp_path / "lab", lambda: Replay(recording, clock=clock)) as (pilot, screen):
@@ -335,6 +336,7 @@ async def test_after_a_recording_the_live_readings_from_before_are_still_there(t
     assert all(poller._stopping.is_set() for poller in live._pollers), "the kept ones end with the screen"
 
 
+@pytest.mark.slow
 async def test_a_longer_stretch_that_would_show_no_more_is_said_to(tmp_path: Path) -> None:
     async with shown(tmp_path / "lab", lambda: Gauges([Source()])) as (pilot, screen):
         await until(lambda: "25 %" in seen(pilot))

@@ -39,6 +39,7 @@ def test_a_batch_is_checked_against_single_questions(asks: list[Ask]) -> None:
     assert found.invariant and found.n == 7 and "batch-invariant: 7 of 7" in str(found)
 
 
+@pytest.mark.slow
 def test_a_batch_that_changes_answers_is_told(asks: list[Ask], monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the attention mask the padding is read: the check must see it."""
     from vlmconsole.training import generation

@@ -44,6 +44,7 @@ def saved(places: Places, **how: object) -> ServerProfile:
     return made
 
 
+@pytest.mark.slow
 async def test_a_server_asked_for_twice_is_one_job_that_stays_until_stopped(places: Places) -> None:
     box, phases = saved(places), list[str]()
     one, two = await asyncio.gather(
@@ -66,6 +67,7 @@ async def test_a_server_asked_for_twice_is_one_job_that_stays_until_stopped(plac
     assert await stop_served(box, places) == "was not running"
 
 
+@pytest.mark.slow
 async def test_it_says_why_it_waits_and_why_it_failed(places: Places) -> None:
     store = Store(places.queue)
     busy = store.add(NewJob("count", "job_kinds:COUNT", "C", {"steps": 9000, "seconds": 0.02}))
@@ -104,6 +106,7 @@ async def test_a_server_that_still_waits_is_stopped_by_taking_its_job_back(place
         await asked
 
 
+@pytest.mark.slow
 async def test_the_console_says_that_its_server_has_gone(places: Places) -> None:
     box, seen = saved(places), list[str]()
     link = ServerLink(box, places, lambda: seen.append(link.view.short))
