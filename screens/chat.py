@@ -113,12 +113,7 @@ class ChatScreen(ChatRecent):
                 return
             together = {**self.sampling, **checked_sampling(values)[0]}
             sampling = {name: value for name, value in together.items() if value is not None}
-            kept = {"system": values["system"].strip(), "sampling": sampling}
-            if self.chat is None:
-                self.draft = kept
-            else:
-                self.store.set_chat(self.chat.id, **kept)
-                self.chat = self.store.chat(self.chat.id)
+            self.keep_settings(system=values["system"].strip(), sampling=sampling)
             self.show_budget()
             self.show_why()
 

@@ -68,11 +68,7 @@ class ChatAdapter(ChatBoth):
         sampling = {k: v for k, v in self.sampling.items() if k not in ("adapter", "other_base")}
         if found is not None:
             sampling |= {"adapter": found.name, **({"other_base": True} if other_base else {})}
-        if self.chat is None:
-            self.draft = {**self.draft, "sampling": sampling}
-        else:
-            self.store.set_chat(self.chat.id, sampling=sampling)
-            self.chat = self.store.chat(self.chat.id)
+        self.keep_settings(sampling=sampling)
         self.show_server()
         said = "the base alone answers from now on"
         if found is not None:

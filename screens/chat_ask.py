@@ -298,6 +298,14 @@ class ChatAsk(ChatPictures):
     def sampling(self) -> dict[str, Any]:
         return dict(self.draft.get("sampling", {})) if self.chat is None else self.chat.sampling
 
+    def keep_settings(self, **kept: Any) -> None:
+        """Set system prompt or sampling of this conversation, or of the one that its first question will begin."""
+        if self.chat is None:
+            self.draft = {**self.draft, **kept}
+        else:
+            self.store.set_chat(self.chat.id, **kept)
+            self.chat = self.store.chat(self.chat.id)
+
     @property
     def max_tokens(self) -> int:
         return int(self.sampling.get("max_tokens", self.console.lab.settings.max_tokens))

@@ -53,8 +53,7 @@ class ChatRecent(ChatAdapter):
         sampling = {key: value for key, value in self.sampling.items() if key != "since"}
         if kept < len(asked):
             sampling["since"] = asked[-kept].id if kept else asked[-1].id + 1
-        self.store.set_chat(self.chat.id, sampling=sampling)
-        self.chat = self.store.chat(self.chat.id)
+        self.keep_settings(sampling=sampling)
         self.show_budget()
         if kept == len(asked):
             said = "the whole conversation goes with the next question"

@@ -1,11 +1,15 @@
 """A conversation longer than its server's context: what is sent of it is chosen, seen and kept with the answer."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from chat_server import chat_server, profile_file
+from chat_server import ChatServer, chat_server, profile_file
 from test_chat_screen import answered, ask, console, picture, until
+from textual.pilot import Pilot
 from textual.widgets import Static
+from vlmconsole.screens.chat import ChatScreen
 
 from vlmconsole.chats.history import turns
 from vlmconsole.chats.store import ChatStore
@@ -20,6 +24,19 @@ def long_chat(home: Path, questions: int) -> None:
         store.add(chat.id, "user", f"question {number} " + "word " * 60, pictures=seen)
         store.add(chat.id, "assistant", f"answer {number}")
     store.close()
+
+
+@asynccontextmanager
+async def nothing_before(home: Path) -> AsyncIterator[tuple[ChatServer, Pilot[None], ChatScreen]]:
+    """A conversation of three questions of which none goes with the next one."""
+    long_chat(home, 3)
+    async with chat_server() as server:
+        profile_file(home, server.port)
+        async with console(home) as (pilot, screen):
+            await until(lambda: len(screen.transcript.messages) == 6)
+            await ask(pilot, screen, "/recent 0")
+            await until(lambda: "nothing of what stands above goes" in notice(screen))
+            yield server, pilot, screen
 
 
 def notice(screen: Any) -> str:
@@ -104,21 +121,15 @@ async def test_what_is_written_counts_in_what_fits(tmp_path: Path) -> None:
 
 
 async def test_what_is_asked_again_goes_whatever_is_left_out_before_it(tmp_path: Path) -> None:
-    long_chat(tmp_path, 3)
-    async with chat_server() as server:
-        profile_file(tmp_path, server.port)
-        async with console(tmp_path) as (pilot, screen):
-            await until(lambda: len(screen.transcript.messages) == 6)
-            await ask(pilot, screen, "/recent 0")
-            await until(lambda: "nothing of what stands above" in notice(screen))
-            await pilot.press("escape", "r")
-            await until(lambda: len(server.requests) == 1 and answered(screen), seconds=20.0)
-            assert said(server.requests[0]) == ["question 2"]
-            evidence = screen.answers()[-1].answer
-            assert evidence is not None and evidence["questions_left_out"] == 2
-            await pilot.press("k", "k", "r")  # an older one, from before what is sent
-            await until(lambda: len(server.requests) == 2 and answered(screen), seconds=20.0)
-            assert said(server.requests[1])[-1].startswith("question ") and len(said(server.requests[1])) == 1
+    async with nothing_before(tmp_path) as (server, pilot, screen):
+        await pilot.press("escape", "r")
+        await until(lambda: len(server.requests) == 1 and answered(screen), seconds=20.0)
+        assert said(server.requests[0]) == ["question 2"]
+        evidence = screen.answers()[-1].answer
+        assert evidence is not None and evidence["questions_left_out"] == 2
+        await pilot.press("k", "k", "r")  # an older one, from before what is sent
+        await until(lambda: len(server.requests) == 2 and answered(screen), seconds=20.0)
+        assert said(server.requests[1])[-1].startswith("question ") and len(said(server.requests[1])) == 1
 
 
 async def test_a_new_conversation_has_nothing_to_leave_out(tmp_path: Path) -> None:
@@ -140,17 +151,11 @@ def test_turns_begin_where_they_are_told_to(tmp_path: Path) -> None:
 
 
 async def test_what_was_counted_for_one_conversation_is_not_said_of_the_next(tmp_path: Path) -> None:
-    long_chat(tmp_path, 3)
-    async with chat_server() as server:
-        profile_file(tmp_path, server.port)
-        async with console(tmp_path) as (pilot, screen):
-            await until(lambda: len(screen.transcript.messages) == 6)
-            await ask(pilot, screen, "/recent 0")
-            await until(lambda: "nothing of what stands above goes" in notice(screen))
-            await pilot.press("x")
-            await until(lambda: "last 0 of 3 questions" in budget(screen))
-            shown: list[str] = []
-            await screen.action_new()
-            shown.append(budget(screen))
-            await until(lambda: shown.append(budget(screen)) or "context" in shown[-1])
-            assert not any("questions" in one for one in shown)
+    async with nothing_before(tmp_path) as (_, pilot, screen):
+        await pilot.press("x")
+        await until(lambda: "last 0 of 3 questions" in budget(screen))
+        shown: list[str] = []
+        await screen.action_new()
+        shown.append(budget(screen))
+        await until(lambda: shown.append(budget(screen)) or "context" in shown[-1])
+        assert not any("questions" in one for one in shown)

@@ -12,6 +12,7 @@ from vlmconsole.gauges.feed import Finished
 from vlmconsole.gauges.figures import Mark
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder, list_runs
+from vlmconsole.runs.pace import number
 
 LOOK = 5.0  # seconds between two looks for runs that began
 NEWEST = 50  # run folders looked at: a running one is never old
@@ -129,14 +130,14 @@ class RunningJobs:
                 self._tails[path] = (run, tail)
 
     def _take(self, path: Path, event: dict[str, Any], finished: list[Finished], marks: list[Mark]) -> None:
-        at, kind = _number(event.get("t")) or 0.0, event.get("kind")
+        at, kind = number(event.get("t")) or 0.0, event.get("kind")
         if kind == "request":
-            tokens = _number(event.get("output_tokens"))
+            tokens = number(event.get("output_tokens"))
             finished.append(
                 Finished(
                     at,
-                    _number(event.get("ttft_s")),
-                    _number(event.get("tpot_s")),
+                    number(event.get("ttft_s")),
+                    number(event.get("tpot_s")),
                     None if tokens is None else int(tokens),
                 )
             )
@@ -146,7 +147,7 @@ class RunningJobs:
             self._progress[path] = event
         elif kind == "metric":
             figure = {"in_flight": "in_flight", "client_lag_s": "lag"}.get(str(event.get("name")))
-            value = _number(event.get("value"))
+            value = number(event.get("value"))
             if figure is not None and value is not None:
                 self._gauges.setdefault(path, {})[figure] = value
 
@@ -174,12 +175,5 @@ def _progress(event: Mapping[str, Any]) -> dict[str, Any] | None:
     """How far a run is, as its last event tells it."""
     if not event:
         return None
-    counted = {name: _number(event.get(name)) for name in ("done", "total")}
+    counted = {name: number(event.get(name)) for name in ("done", "total")}
     return {**counted, **{name: event.get(name) for name in ("unit", "note")}}
-
-
-def _number(value: Any) -> float | None:
-    """A finite number, or None: an event's field may be anything."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if value == value and abs(value) != float("inf") else None
