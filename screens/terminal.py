@@ -7,6 +7,7 @@ between: late replies would land in the composer, and tmux answers for itself.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import select
@@ -54,6 +55,22 @@ def drawing_for(setting: str, environment: Mapping[str, str] = os.environ) -> Dr
     if chosen != "ask":
         return chosen
     return probe(SURE_TIMEOUT if environment.get("TERM", "").startswith(SURE) else PROBE_TIMEOUT)
+
+
+def gone(descriptor: int) -> bool:
+    """Whether the terminal behind a descriptor has been closed; False for what never was one.
+
+    The kernel tells only the session's leader. Where that is `make`, it waits for the console before it ends itself.
+    """
+    import termios
+
+    try:
+        termios.tcgetattr(descriptor)
+    except termios.error as error:
+        return error.args[0] in (errno.EIO, errno.ENXIO)
+    except OSError:
+        return False
+    return False
 
 
 def probe(timeout: float = PROBE_TIMEOUT) -> Drawing:

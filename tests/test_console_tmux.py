@@ -131,6 +131,19 @@ async def test_a_closed_terminal_ends_the_console_and_keeps_the_answer(tmp_path:
         assert str(home) not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
 
 
+async def test_a_closed_terminal_ends_a_console_that_a_living_program_started(tmp_path: Path, tmux: Tmux) -> None:
+    """`make run` is one: the kernel tells the session's leader alone, and make waits for its child before it ends."""
+    makefile = tmp_path / "Makefile"
+    makefile.write_text(f"run:\n\t@{sys.executable} -m vlmconsole --home {tmp_path} $(ARGS)\n")
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        tmux.run("new-session", "-d", "-x", "80", "-y", "24", f"exec make -f {makefile} run")
+        await tmux.shows("ready")
+        console = tmux.console()
+        tmux.run("kill-server")
+        await asyncio.to_thread(console.wait, 20)
+
+
 async def test_the_start_after_a_kill_gives_the_terminal_its_modes_back(tmp_path: Path, tmux: Tmux) -> None:
     """SIGKILL in mid-answer. The next start cannot even open the conversations, yet it leaves a clean terminal."""
     home, go = tmp_path / "home", tmp_path / "go"

@@ -30,7 +30,7 @@ from vlmconsole.screens.background import in_background
 from vlmconsole.screens.key_order import KeysInOrder
 from vlmconsole.screens.pastes import tame_pastes
 from vlmconsole.screens.table import SCREENS, import_screen, is_imported, load_screen
-from vlmconsole.screens.terminal import Drawing, drawing_for, heal_terminal
+from vlmconsole.screens.terminal import Drawing, drawing_for, gone, heal_terminal
 from vlmconsole.screens.terminal_mark import TerminalMark
 from vlmconsole.screens.theme import DARK, LIGHT, Greys
 
@@ -92,6 +92,8 @@ class ConsoleApp(KeysInOrder):
         for number in (signal.SIGHUP, signal.SIGTERM):
             # A closed terminal must end the console, not leave it spinning on a dead screen.
             signal.signal(number, partial(self._hang_up, asyncio.get_running_loop()))
+        if not self.is_headless:
+            self.set_interval(LOOK, self._look_for_terminal)
         # After the first frame: profiles and engines are not needed to paint, only to answer.
         self.call_after_refresh(self._connect)
 
@@ -113,6 +115,10 @@ class ConsoleApp(KeysInOrder):
         last.daemon = True
         last.start()
         loop.call_soon_threadsafe(self.exit)
+
+    def _look_for_terminal(self) -> None:
+        if gone(sys.__stdin__.fileno() if sys.__stdin__ is not None else -1):
+            signal.raise_signal(signal.SIGHUP)
 
     def _connect(self) -> None:
         from vlmconsole.screens.job_watch import JobWatch
