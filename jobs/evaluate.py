@@ -14,6 +14,7 @@ from vlmconsole.jobs.serve import profile_of, started_by_the_lab
 
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gauges import nvidia
+from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     _check_sides(spec)
     datasets = context.places.datasets
     if spec.textvqa:
-        make_textvqa(Path(spec.textvqa).expanduser(), datasets, say=context.events.note)
+        make_textvqa(named(spec.textvqa), datasets, say=context.events.note)
     course(context, spec.data, {ANSWERS: (_pictures(spec) or 1) * len(spec.sides) * SECONDS[spec.backend]})
     folders = [ready(context, name) for name in spec.data]
     plan = _freeze(context, spec, folders) if spec.plan else None

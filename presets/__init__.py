@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
+from vlmconsole.runs.named import named
 from vlmconsole.runs.reading import UnreadableError, read_toml, toml_table
 
 
@@ -23,7 +23,7 @@ def read_preset(group: str, name: str, what: str, error_type: type[LabError]) ->
     `what` is the kind of thing as people call it. Raises `error_type`: unreadable, unknown (with the nearest name), or
     no TOML.
     """
-    path = Path(name).expanduser()
+    path = named(name)
     if name.endswith(".toml"):
         try:
             return {"name": path.stem, **read_toml(path)}

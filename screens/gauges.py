@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
@@ -37,6 +36,7 @@ from vlmconsole.gauges.curves import curve
 from vlmconsole.gauges.figures import title_of
 from vlmconsole.gauges.recording import Recorder, Replay
 from vlmconsole.gauges.sources import Gauges, default_sources
+from vlmconsole.runs.named import named
 from vlmconsole.runs.plain import inert, one_line
 
 PERIOD, SLOW_PERIOD = 1.0, 3.0  # seconds between two paints; on a thin line fewer
@@ -327,14 +327,14 @@ class GaugesScreen(LookingScreen):
 
         def chosen(text: str | None) -> None:
             if text:
-                in_background(self, partial(self._replay, Path(text).expanduser()), "sources", exclusive=True)
+                in_background(self, partial(self._replay, text), "sources", exclusive=True)
 
         hint = "a file of w, or of vlmconsole gauges --record FILE · Enter plays it · Esc back"
         self.app.push_screen(Ask("Which recording?", str(newest or ""), hint), chosen)
 
-    async def _replay(self, path: Path) -> None:
+    async def _replay(self, typed: str) -> None:
         try:
-            await self._use(await asyncio.to_thread(Replay, path))
+            await self._use(await asyncio.to_thread(Replay, named(typed)))
         except LabError as error:
             self.notify(error.told, severity="error", markup=False)
 

@@ -29,12 +29,17 @@ async def test_streams_text_to_stdout_and_the_rest_to_stderr(tmp_path: Path) -> 
     stream = Reply(sse(said("re\x1b[31md "), said("ones", "stop"), USAGE), pause=0.01)
     async with replay({"POST /v1/chat/completions": stream}) as player:
         code, out, err = await run(tmp_path, "chat", "what?", "--base-url", player.url, "--max-tokens", "7")
-        piped = await run(tmp_path, "chat", "--base-url", player.url, "--quiet", stdin="from a pipe")
+        ways = ("--seed", "7", "--top-p", "0.9", "--temperature", "0.5", "--system", "Be brief.")
+        piped = await run(tmp_path, "chat", "--base-url", player.url, "--quiet", *ways, stdin="from a pipe")
         asked = [request for route, _, request in player.seen if route.startswith("POST")]
     assert (code, out) == (0, "red ones\n")  # model output is inert: no escape sequence reaches the terminal
     assert "TTFT" in err and "9 in, 2 out" in err and "cached not reported" in err
     assert asked[0]["max_tokens"] == 7 and asked[0]["messages"][0]["content"] == "what?"
-    assert piped == (0, "red ones\n", "") and asked[1]["messages"][0]["content"] == "from a pipe"
+    assert [asked[0].get(name) for name in ("seed", "top_p")] == [None, None]  # the server's own, unless asked
+    assert piped == (0, "red ones\n", "")
+    assert [asked[1][name] for name in ("seed", "top_p", "temperature")] == [7, 0.9, 0.5]
+    said_to_it = [(message["role"], message["content"]) for message in asked[1]["messages"]]
+    assert said_to_it == [("system", "Be brief."), ("user", "from a pipe")]
 
 
 async def test_json_is_one_value_and_a_failure_is_one_line_with_what_came(tmp_path: Path) -> None:
@@ -56,6 +61,8 @@ async def test_bad_usage_is_2_and_failures_are_1_with_one_line(tmp_path: Path) -
             (2, ["chat", "x", "--server", "demo", "--base-url", "http://h"]),
             (2, ["chat", "x", "--base-url", "ftp://h"]),
             (2, ["chat", "x", "--model", "m"]),
+            (2, ["chat", "x", "--top-p", "0"]),
+            (2, ["chat", "x", "--seed", "-1"]),
             (2, ["chat"]),
             (1, ["chat", "x", "--image", str(tmp_path / "none.png"), "--base-url", player.url]),
             (1, ["chat", "x", "--base-url", player.url]),
@@ -105,3 +112,16 @@ async def test_the_list_of_servers_keeps_titles_beside_faults_and_ends_lines_at_
 async def test_an_unknown_profile_names_the_known_ones(tmp_path: Path, words: list[str]) -> None:
     code, _, err = await run(tmp_path, *words)
     assert code == 2 and "demo" in err and "sglang-remote" in err
+
+
+@pytest.mark.slow
+async def test_a_restart_leaves_one_server_a_new_one(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    first = json.loads((await run(home, "servers", "restart", "demo", "--json", "--quiet"))[1])
+    try:
+        code, out, err = await run(home, "servers", "restart", "demo", "--json")
+        second = json.loads(out)
+        assert (code, first["how"], second["how"]) == (0, "started", "started") and "demo ended" in err
+        assert second["pid"] != first["pid"] and not Path(f"/proc/{first['pid']}").exists()
+    finally:
+        await run(home, "servers", "stop", "demo")

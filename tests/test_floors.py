@@ -138,3 +138,9 @@ def test_the_first_frame_does_not_wait_for_what_comes_after_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_home_is_read_out_of_a_path_in_one_place() -> None:
+    """pathlib's own way raises RuntimeError for a user that is not there, which no caller expects."""
+    users = {name for name, path in shipped() if ".expanduser(" in path.read_text(encoding="utf-8")}
+    assert users == {"runs.named", "vision.paths"}  # the latter takes what is no user's home as it is written

@@ -245,14 +245,17 @@ async def test_after_a_recording_the_live_readings_from_before_are_still_there(t
         assert isinstance(live, Gauges)
         await until(lambda: bool(source.asked) and "25 %" in seen(pilot))
         first = live.board.snapshot().marks[0].at
-        await screen._replay(recording)
+        await screen._replay("~no-such-user/r.jsonl")
+        await until(lambda: any("no user here" in one.message for one in pilot.app._notifications))
+        assert screen.gauges is live
+        await screen._replay(str(recording))
         assert isinstance(screen.gauges, Replay) and live._interval == HIDDEN, "asked rarely while nobody looks"
         asked = len(source.asked)
         await pilot.press("o")
         await until(lambda: screen.gauges is live)
         assert live._interval == 1.0 and live.snapshot().marks[0].at == first
         await until(lambda: len(source.asked) > asked)
-        await screen._replay(recording)
+        await screen._replay(str(recording))
     assert all(poller._stopping.is_set() for poller in live._pollers), "the kept ones end with the screen"
 
 

@@ -27,7 +27,7 @@ def told(capsys: pytest.CaptureFixture[str], home: Path, *words: str) -> tuple[i
         ("seed=9999999999", "less than or equal to 4294967295"),  # no generator takes it
         ("dev_epochs=" + "[" * 3000, "“dev_epochs” is"),
         ("dev_epochs=[9]", "sft-expand-tiny: “dev_epochs” is [9]: write epochs from 1 to 6, each once"),
-        ("base=~nobody-here/x", "no user here"),
+        ("base=~nobody-here/x", "begins with ~ and no user here"),
     ],
 )
 def test_settings_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], setting: str, says: str) -> None:

@@ -13,7 +13,7 @@ from vlmconsole.runs.named import named, new_file
 
 def test_home_and_strangers() -> None:
     assert named("~/x") == Path.home() / "x" and named("a/b") == Path("a/b")
-    with pytest.raises(LabError, match="~nouser-at-all/x cannot be read as a path"):
+    with pytest.raises(LabError, match="~nouser-at-all/x begins with ~ and no user here"):
         named("~nouser-at-all/x")
 
 

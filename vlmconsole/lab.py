@@ -10,6 +10,7 @@ from typing import Any, Literal
 import platformdirs
 
 from vlmconsole.errors import LabError
+from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.reading import UnreadableError, read_toml
 
@@ -60,9 +61,9 @@ class Lab:
 
         Raises :class:`SettingsError` when the settings or the home cannot be used.
         """
-        named = home or (Path(os.environ["VLMCONSOLE_HOME"]) if os.environ.get("VLMCONSOLE_HOME") else None)
-        if named is not None:
-            data = named.expanduser().resolve()
+        given = home or (Path(os.environ["VLMCONSOLE_HOME"]) if os.environ.get("VLMCONSOLE_HOME") else None)
+        if given is not None:
+            data = named(given).resolve()
             config = data / "config.toml"
         else:
             data = Path(platformdirs.user_data_dir("vlmconsole", appauthor=False))

@@ -48,11 +48,7 @@ def main(argv: list[str] | None = None) -> None:
         print_failure(_machine_said(error))
         code = FAILED
     except Exception as error:
-        if isinstance(error, RuntimeError) and "home directory" in str(error):  # pathlib's, of a path like ~nobody/x
-            print_failure(Failure("A path begins with ~ and a name that is no user here.", "Write it out from /."))
-            code = FAILED
-        else:
-            code = _report_bug(error)
+        code = _report_bug(error)
     sys.exit(code)
 
 

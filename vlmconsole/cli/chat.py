@@ -41,6 +41,9 @@ def chat(
     ] = False,
     max_tokens: Annotated[int | None, typer.Option(min=1, metavar="N", help="Ceiling of the answer.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0.0, max=2.0, metavar="T", help="0 is greedy.")] = None,
+    top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, metavar="P", help="Above 0.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**31 - 1, metavar="N", help="Of the sampling.")] = None,
+    system: Annotated[str, typer.Option(metavar="TEXT", help="A system prompt.")] = "",
 ) -> None:
     """Ask one question and show the answer as it comes. The bundled model is started when it is needed."""
     from vlmconsole.engines.messages import Message
@@ -49,16 +52,20 @@ def chat(
         fail("--server and --base-url exclude each other.", code=USAGE)
     if model and not base_url:
         fail("--model goes with --base-url; a profile names its own model.", code=USAGE)
-    message = Message("user", _question(text), tuple(_pictures(image or [])))
-    if not message.text.strip() and not message.pictures:
-        fail("There is nothing to ask.", 'vlmconsole chat "What is in the picture?" --image photo.png', USAGE)
+    if top_p == 0:
+        fail("--top-p must be above 0: of nothing nothing can be sampled.", code=USAGE)
+    question = Message("user", _question(text), tuple(_pictures(image or [])))
+    messages = [Message("system", system), question] if system.strip() else [question]
     settings = state.lab.settings
     profile = _profile(server or settings.server, base_url, model)
     for warning in profile.warnings():
         say(f"warning: {warning}")
-    tokens = settings.max_tokens if max_tokens is None else max_tokens
-    heat = settings.temperature if temperature is None else temperature
-    answer = asyncio.run(_asked(profile, message, tokens, heat, adapter, other_base))
+    asked: dict[str, Any] = {
+        "max_tokens": settings.max_tokens if max_tokens is None else max_tokens,
+        "temperature": settings.temperature if temperature is None else temperature,
+        "extra": {name: value for name, value in (("seed", seed), ("top_p", top_p)) if value is not None},
+    }
+    answer = asyncio.run(_asked(profile, messages, asked, adapter, other_base))
     _finish(answer)
 
 
@@ -95,7 +102,7 @@ def _profile(server: str, base_url: str, model: str) -> ServerProfile:
 
 
 async def _asked(
-    profile: ServerProfile, message: Message, tokens: int, heat: float, adapter: str, other_base: bool
+    profile: ServerProfile, messages: list[Message], asked: dict[str, Any], adapter: str, other_base: bool
 ) -> Answer:
     from vlmconsole.engines.chat import ChatClient
     from vlmconsole.engines.servers import launched_here
@@ -106,17 +113,17 @@ async def _asked(
         at = (await ensure_served(profile, state.lab.places, progress(profile.name))).profile
     async with ChatClient(at) as client:
         await client.prepare()
-        budget = await client.budget([message], tokens)
+        budget = await client.budget(messages, asked["max_tokens"])
         if not budget.fits and budget.text_exact:
             fail(f"The question does not fit: {budget.advice}.", f"The context is {budget.context} tokens.")
         if not budget.fits:
             say(f"may not fit (the text's tokens are estimated): {budget.advice}")
-        chosen = await _selected(client, adapter, other_base, message) if adapter else None
+        chosen = await _selected(client, adapter, other_base, messages) if adapter else None
         told = None if state.json else _tell
-        return await client.ask([message], max_tokens=tokens, temperature=heat, adapter=chosen, on_delta=told)
+        return await client.ask(messages, **asked, adapter=chosen, on_delta=told)
 
 
-async def _selected(client: ChatClient, name: str, other_base: bool, message: Message) -> SelectedAdapter | None:
+async def _selected(client: ChatClient, name: str, other_base: bool, messages: list[Message]) -> SelectedAdapter | None:
     """The adapter, checked and ready; on a server that can answer with the base unasked, its effect is looked at."""
     from vlmconsole.engines.effect import with_effect
     from vlmconsole.training.serving import select
@@ -126,7 +133,7 @@ async def _selected(client: ChatClient, name: str, other_base: bool, message: Me
     chosen = await asyncio.to_thread(select, name, client.profile, precision, places, other_base=other_base)
     if chosen is None:
         return None
-    chosen = await with_effect(client, chosen, [message])
+    chosen = await with_effect(client, chosen, messages)
     for note in chosen.notes:
         say(f"note: {note}")
     return chosen

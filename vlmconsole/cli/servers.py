@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
     group.command("show")(show)
     group.command("start")(start)
     group.command("stop")(stop)
+    group.command("restart")(restart)
     app.add_typer(group, name="servers")
 
 
@@ -84,20 +85,33 @@ def show(name: str = typer.Argument(..., help="A profile's name.")) -> None:
 
 def start(name: str = typer.Argument(..., help="A profile's name.")) -> None:
     """Start the server, or find it running, and wait until it answers. It goes on when this command ends."""
+    _bring(find_profile(name))
+
+
+def restart(name: str = typer.Argument(..., help="A profile's name.")) -> None:
+    """Stop the server and start it anew, as after a change of its profile. One that is not running is started."""
+    from vlmconsole.queue.served import stop_served
+
+    profile = find_profile(name)
+    say(f"{name} {asyncio.run(stop_served(profile, state.lab.places))}")
+    _bring(profile)
+
+
+def _bring(profile: ServerProfile) -> None:
     from vlmconsole.queue.server_desk import bring
 
-    ready = asyncio.run(bring(find_profile(name), state.lab.places, progress(name)))
+    ready = asyncio.run(bring(profile, state.lab.places, progress(profile.name)))
     how = "started" if ready.started_here else "was running"
     emit(
         {
-            "name": name,
+            "name": profile.name,
             "base_url": ready.base_url,
             "model": ready.model,
             "pid": ready.pid,
             "log": ready.log,
             "how": how,
         },
-        f"{name} {how}: {ready.base_url}, model {ready.model}" + (f", pid {ready.pid}" if ready.pid else ""),
+        f"{profile.name} {how}: {ready.base_url}, model {ready.model}" + (f", pid {ready.pid}" if ready.pid else ""),
     )
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.rows import DataError, Row, from_verl
+from vlmconsole.errors import LabError
+from vlmconsole.runs.named import named
 from vlmconsole.scoring.reward import TruthError, read_truth
 from vlmconsole.vision.images import PictureError, open_picture
 
@@ -116,7 +118,10 @@ def _picture(image: Any, folder: Path, where: str) -> bytes:
         except binascii.Error:
             raise DataError(f"{where}: the picture's data URL is no base64") from None
     elif isinstance(image, str) and image:
-        source = folder / Path(image).expanduser()
+        try:
+            source = folder / named(image)
+        except LabError as error:
+            raise DataError(f"{where}: {error}") from None
     elif isinstance(image, bytes):
         source = image
     else:

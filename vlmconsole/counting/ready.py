@@ -14,6 +14,7 @@ from vlmconsole.counting.dataset import MANIFEST, make_dataset, read_manifest
 from vlmconsole.counting.recipe import Recipe, load_recipe, recipe_names
 from vlmconsole.counting.rows import DataError
 from vlmconsole.counting.textvqa_data import NAME as TEXTVQA
+from vlmconsole.runs.named import named
 
 #: (name of the dataset being made, pictures done, of how many)
 Watch = Callable[[str, int, int], None]
@@ -48,7 +49,7 @@ class Promised:
 
 def look_up(name: str, datasets: Path) -> Source:
     """What `name` stands for; nothing is made. Raises DataError and RecipeError, with the nearest name."""
-    place = Path(name).expanduser()
+    place = named(name)
     for folder in (datasets / name, place):
         if (folder / MANIFEST).is_file():
             return Source(folder.absolute(), None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -19,6 +18,7 @@ from vlmconsole.counting.scene import GROUPS
 from vlmconsole.errors import LabError
 from vlmconsole.presets import preset_names, read_preset
 from vlmconsole.runs.conditions import canonical_json
+from vlmconsole.runs.named import named
 from vlmconsole.runs.wrong_keys import wrong_keys
 
 NAMING = "naming"
@@ -140,11 +140,11 @@ def load_recipe(name: str, *, seed: int | None = None, rename: str | None = None
     Raises RecipeError naming the key, or the nearest name.
     """
     table = read_preset("data", name, "dataset recipe", RecipeError)
-    path = Path(name).expanduser()
+    path = named(name)
     for split in table.get("splits", []):
         for part in split.get("parts", []) if isinstance(split, dict) else []:
             if isinstance(part, dict) and isinstance(part.get("file"), str):
-                part["file"] = str((path.parent / Path(part["file"]).expanduser()).absolute())
+                part["file"] = str((path.parent / named(part["file"])).absolute())
     changed: dict[str, Any] = {"seed": seed, "name": rename}
     table.update({key: value for key, value in changed.items() if value is not None})
     try:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from vlmconsole.engines.profile import ProfileError
 from vlmconsole.runs.folder import to_json, write_atomic
+from vlmconsole.runs.named import named
 from vlmconsole.runs.reading import read_json
 
 PACKAGES = {"sglang": "sglang", "vllm": "vllm", "mlx": "mlx-vlm"}
@@ -73,7 +74,7 @@ async def check(
 
 def program(name: str, words: Sequence[str], folder: Path | None) -> str:
     """Where the first word of a command is. Raises ProfileError when there is no such program."""
-    first = Path(words[0]).expanduser()
+    first = named(words[0])
     path = str((folder or Path()) / first) if "/" in words[0] and not first.is_absolute() else str(first)
     found = shutil.which(path)
     if found is None:

@@ -27,6 +27,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.locking import take
+from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.reading import read_json
 
@@ -322,18 +323,18 @@ def free_port() -> int:
         return port
 
 
-def interpreter_path(named: str, places: Places) -> str:
+def interpreter_path(wanted: str, places: Places) -> str:
     """A Python by its profile name: "" this one, "env:NAME" a made environment, else a path or a command."""
-    if not named:
+    if not wanted:
         return sys.executable
-    if named.startswith("env:"):
-        made = places.environments / named.removeprefix("env:") / "bin" / "python"
+    if wanted.startswith("env:"):
+        made = places.environments / wanted.removeprefix("env:") / "bin" / "python"
         if not made.exists():
-            raise ProfileError(f"the environment {named[4:]!r} is not there: vlmconsole env make {named[4:]}")
+            raise ProfileError(f"the environment {wanted[4:]!r} is not there: vlmconsole env make {wanted[4:]}")
         return str(made)
-    found = shutil.which(str(Path(named).expanduser()))
+    found = shutil.which(str(named(wanted)))
     if found is None:
-        raise ProfileError(f"launch.interpreter: {named} is not a program that can be run")
+        raise ProfileError(f"launch.interpreter: {wanted} is not a program that can be run")
     return found
 
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import write_atomic
+from vlmconsole.runs.named import named
 from vlmconsole.runs.reading import UnreadableError, read_text, toml_table
 from vlmconsole.vision.tokens import ProcessorError, ProcessorSettings
 
@@ -174,7 +175,7 @@ class ServerProfile(BaseModel):
     def api_key(self) -> str | None:
         """The key, read anew each time and kept nowhere. Raises ProfileError when it is named but cannot be used."""
         if self.api_key_file:
-            return _checked_key(read_key_file(Path(self.api_key_file).expanduser()), f"file {self.api_key_file}")
+            return _checked_key(read_key_file(named(self.api_key_file)), f"file {self.api_key_file}")
         if self.api_key_env:
             value = os.environ.get(self.api_key_env, "")
             if not value:
@@ -316,12 +317,12 @@ def model_folder(name: str) -> Path:
         return Path(str(resources.files("vlmconsole.assets") / name.removeprefix(ASSET)))
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists():
         return _hub_snapshot(name)
-    return Path(name).expanduser()
+    return named(name)
 
 
 def _hub_snapshot(name: str) -> Path:
     """Where Hugging Face's cache keeps a model, whether it is there or not."""
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    home = named(os.environ.get("HF_HOME", "~/.cache/huggingface"))
     hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub")) / f"models--{name.replace('/', '--')}"
     try:
         return hub / "snapshots" / (hub / "refs" / "main").read_text().strip()

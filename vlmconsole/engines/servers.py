@@ -20,6 +20,7 @@ from vlmconsole.engines.profile import ProfileError, ServerProfile
 from vlmconsole.engines.server_status import ServerStatus
 from vlmconsole.engines.ssh import SshHost
 from vlmconsole.errors import LabError
+from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
 
 ENGINES: dict[str, ModuleType] = {"mlx": mlx, "sglang": sglang, "vllm": vllm, "openai": openai}
@@ -225,7 +226,7 @@ async def _start(profile: ServerProfile, places: Places, on_progress: Progress |
             )
         words = _command(profile, places, port)
         env = {**_environment(profile, places), **profile.launch.env}
-        cwd = Path(profile.launch.folder).expanduser() if profile.launch.folder else None
+        cwd = named(profile.launch.folder) if profile.launch.folder else None
         if attempt == 0:
             await _check_line(profile, places, words, env, cwd, on_progress)
         if on_progress is not None:

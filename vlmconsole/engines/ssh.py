@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vlmconsole.errors import LabError
+from vlmconsole.runs.named import named
 
 LARGEST = 16 * 1024 * 1024  # bytes of one answer
 CONFIG_VARIABLE = "VLMCONSOLE_SSH_CONFIG"
@@ -59,7 +60,7 @@ class SshHost:
             )
         given = os.environ.get(CONFIG_VARIABLE, "")
         if config is None and given:
-            config = Path(given).expanduser()
+            config = named(given)
         return cls(found["name"].replace("[", "").replace("]", ""), port, config, shared)
 
     def command(self, *options: str, remote: str = "") -> list[str]:

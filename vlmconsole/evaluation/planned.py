@@ -12,6 +12,7 @@ from vlmconsole.gates.bind import bind
 from vlmconsole.gates.frozen import check_bound, is_frozen, read_frozen_plan
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.rules import Plan, PlanError, load_plan
+from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def served_folder(model: str, profile: ServerProfile) -> Path | None:
     """A model's folder as its launch line means it: a relative one lies where the server is started from."""
     if profile.launch is None:
         return None
-    beside = Path(profile.launch.folder).expanduser() / model
+    beside = named(profile.launch.folder) / model
     return beside if (beside / "config.json").is_file() else None
 
 

@@ -19,6 +19,7 @@ from vlmconsole.gates.samples import Sample, Side, prompt_hash, read_side
 from vlmconsole.gates.trained import Freezing, earlier_attempts, first_step
 from vlmconsole.gates.verdict import judge
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.named import named
 from vlmconsole.runs.words import many
 
 SIDES = ("before", "after")
@@ -251,9 +252,9 @@ def audit_models(run: RunFolder, find: Callable[[str], Path | None]) -> list[Fin
     for side in SIDES:
         said = summary.get(side)
         who: dict[str, Any] = said if isinstance(said, dict) else {}
-        named = str(spec.get(f"{side}_adapter") or "")
+        adapter = str(spec.get(f"{side}_adapter") or "")
         shas[side] = who.get("adapter_sha256")
-        whole = Path(str(spec.get(f"{side}_model") or "")).expanduser() if spec.get(f"{side}_model") else None
+        whole = named(str(spec.get(f"{side}_model") or "")) if spec.get(f"{side}_model") else None
         if whole is not None:
             try:
                 model = weights_hash(whole)
@@ -264,13 +265,13 @@ def audit_models(run: RunFolder, find: Callable[[str], Path | None]) -> list[Fin
                 text = f"{model[:12]}… now, {str(who.get('model_sha256'))[:12]}… was evaluated"
                 wrong.append(f"the model of {side} is {text}")
             told.append(f"{side} {model[:12]}…")
-        if not named:
+        if not adapter:
             if who.get("adapter_sha256"):
                 wrong.append(f"{side} ran with an adapter that the settings do not name")
             continue
-        folder = find(named)
+        folder = find(adapter)
         if folder is None:
-            wrong.append(f"the adapter {named} of {side} is not in this lab any more")
+            wrong.append(f"the adapter {adapter} of {side} is not in this lab any more")
             continue
         try:
             now = weights_hash(folder)

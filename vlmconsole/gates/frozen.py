@@ -10,6 +10,7 @@ from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
 from vlmconsole.gates.plan import FrozenError
 from vlmconsole.gates.rules import Plan, PlanError, parse_plan
+from vlmconsole.runs.named import named
 from vlmconsole.runs.reading import read_json
 
 SHORTEST = 8  # hex digits by which a frozen plan may be named
@@ -31,7 +32,7 @@ def read_frozen_plan(name: str, home: Path, ledger: Ledger) -> Plan:
     frozen = [e for e in chain.entries if e.get("kind") == "frozen"]
     plans = [e for e in frozen if e.get("run") == PLANS or e.get("file") == PLAN]
     if name.endswith(".json"):
-        path = Path(name).expanduser().absolute()
+        path = named(name).absolute()
         if not path.is_file():
             raise FrozenError(f"{name} is no file.", f"Frozen plans lie in {home / PLANS}.")
         sha = sha256_file(path)

@@ -9,6 +9,7 @@ from typing import Any
 from vlmconsole.errors import LabError
 from vlmconsole.gates.evidence import FrozenWhen
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
 
 
@@ -63,8 +64,8 @@ def training_of(run: RunFolder, places: Places) -> RunFolder | None:
     """The run that made the evaluated weights, by the adapter's own account or by where it lies; None: not here."""
     spec = run.job().get("spec")
     spec = spec if isinstance(spec, dict) else {}
-    named, whole = (str(spec.get(key) or "") for key in ("after_adapter", "after_model"))
-    folder = adapter_folder(places, named) if named else Path(whole).expanduser() if whole else None
+    adapter, whole = (str(spec.get(key) or "") for key in ("after_adapter", "after_model"))
+    folder = adapter_folder(places, adapter) if adapter else named(whole) if whole else None
     if folder is None:
         return None
     origin = RunFolder(folder).read_json("provenance.json")

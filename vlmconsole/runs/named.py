@@ -9,8 +9,8 @@ def named(text: str | Path) -> Path:
     """The path with ``~`` as the shell would read it. Raises LabError for a user that is not there."""
     try:
         return Path(text).expanduser()
-    except RuntimeError as error:
-        raise LabError(f"{str(text)[:200]} cannot be read as a path: {str(error).rstrip('.')}.") from None
+    except RuntimeError:  # pathlib's, for ~nobody and for ~ without a home
+        raise LabError(f"{str(text)[:200]} begins with ~ and no user here.", "Write the path out from /.") from None
 
 
 def new_file(text: str | Path) -> Path:

@@ -4,6 +4,8 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vlmconsole.runs.named import named
+
 
 @dataclass(frozen=True)
 class Places:
@@ -14,7 +16,7 @@ class Places:
 
     def __post_init__(self) -> None:
         # Workers and the supervisor run elsewhere: a relative home would mean another place to them.
-        object.__setattr__(self, "home", self.home.expanduser().absolute())
+        object.__setattr__(self, "home", named(self.home).absolute())
         if self.config == Path():
             object.__setattr__(self, "config", self.home / "config.toml")
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import list_runs
+from vlmconsole.runs.named import named
 from vlmconsole.runs.pace import number
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.reading import UnreadableError, read_json
@@ -124,7 +125,7 @@ def find_adapter(places: Places, name: str | Path) -> Adapter:
 
     Raises AdapterError, naming what there is.
     """
-    path = Path(name).expanduser()
+    path = named(name)
     if (path / CONFIG).is_file():
         return open_adapter(path.absolute())
     if (path / "adapter" / CONFIG).is_file():

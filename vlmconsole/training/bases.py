@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from vlmconsole.errors import LabError
+from vlmconsole.runs.named import named
 
 BUNDLED = "tiny-qwen2.5-vl"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -23,7 +24,7 @@ def base_folder(name: str) -> Path:
     """
     if is_bundled(name):
         return Path(str(resources.files("vlmconsole.assets") / BUNDLED))
-    folder = Path(name).expanduser()
+    folder = named(name)
     if not folder.exists() and _HUB_NAME.fullmatch(name):
         folder = _downloaded(name)
     if not (folder / "config.json").is_file():
@@ -40,7 +41,7 @@ def base_name(name: str) -> str:
     """The base as provenance and conditions name it: its folder's own name, or its Hugging Face name."""
     if name in ("", f"asset:{BUNDLED}"):
         return BUNDLED
-    return name if _HUB_NAME.fullmatch(name) and not Path(name).exists() else Path(name).expanduser().absolute().name
+    return name if _HUB_NAME.fullmatch(name) and not Path(name).exists() else named(name).absolute().name
 
 
 def device_for(wanted: str) -> str:
