@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual import work
-from vlmconsole.screens.chat_pictures import ChatPictures
+from vlmconsole.screens.chat_draft import ChatDraft
 from vlmconsole.screens.keys import TYPED
 from vlmconsole.screens.link import ServerLink
 from vlmconsole.screens.widgets.composer import FAULT, LENGTH, PATHS, Composer
@@ -35,7 +35,7 @@ BUDGET_PAUSE = 0.25
 BUDGET_WAIT = 3.0
 
 
-class ChatAsk(ChatPictures):
+class ChatAsk(ChatDraft):
     """Holds the answers that are being given."""
 
     def __init__(self) -> None:
@@ -56,6 +56,7 @@ class ChatAsk(ChatPictures):
         else:  # emptied by sending: what is said about that stays, what is said about its length does not
             self.composer.withdraw(LENGTH)
         self.show_budget()
+        self.keep_draft_soon()
 
     @work(group="budget", exclusive=True, exit_on_error=False)
     async def show_budget(self) -> None:
@@ -164,6 +165,7 @@ class ChatAsk(ChatPictures):
         self.composer.question.gone(typed)
         await self.show_pending()
         await self.ask(text, pictures)
+        self.keep_draft()
 
     def _fault(self) -> str:
         """Why nothing can be sent now, "" when it can."""

@@ -194,6 +194,33 @@ async def test_the_start_after_a_kill_goes_on_where_it_was(tmp_path: Path, tmux:
         assert tmux.screen().split()[-2:] == ["goodbye", "0"]
 
 
+async def test_what_is_not_sent_is_there_again_after_a_closed_terminal_and_after_a_kill(
+    tmp_path: Path, tmux: Tmux
+) -> None:
+    home = tmp_path / "home"
+    async with chat_server() as server:
+        profile_file(home, server.port)
+        tmux.open(home, 120, 40)
+        await tmux.shows("ready")
+        tmux.keys("half a ques")
+        await tmux.shows("half a ques")
+        console = tmux.console()
+        tmux.run("kill-server")
+        await asyncio.to_thread(console.wait, 20)
+        tmux.open(home, 120, 40)
+        await tmux.shows("half a ques")
+        tmux.paste(f"'{picture(tmp_path, 'seen.png')}'")
+        await tmux.shows("seen.png 448×448")
+        tmux.keys("tion")
+        await tmux.shows("half a question")
+        await asyncio.sleep(3)  # a killed console loses what was typed in its last moment
+        tmux.console().kill()
+        tmux.run("kill-server")
+        tmux.open(home, 120, 40)
+        await tmux.shows("half a question")
+        await tmux.shows("seen.png 448×448")
+
+
 async def test_resize_storms_do_no_harm(tmp_path: Path, tmux: Tmux) -> None:
     home = tmp_path / "home"
     async with chat_server(Say(["Still here."])) as server:

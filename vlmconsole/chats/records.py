@@ -109,6 +109,15 @@ class StoredMessage:
 
 
 @dataclass(frozen=True)
+class Draft:
+    """A question that was written and not sent. `chat_id` is the conversation it was for, None for a new one."""
+
+    text: str
+    chat_id: int | None
+    pictures: tuple[StoredPicture, ...]
+
+
+@dataclass(frozen=True)
 class Chat:
     """A conversation's head. `created` and `updated` are wall-clock seconds; `count` counts live messages.
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from vlmconsole.chats.records import ChatStoreError
 
-VERSION = 1
-
-_TABLES = """
+#: Each brings a database from the version before to its own; the first from nothing.
+_STEPS = (
+    """
 CREATE TABLE chats (
   id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, created REAL NOT NULL, updated REAL NOT NULL,
   server TEXT NOT NULL DEFAULT '', system TEXT NOT NULL DEFAULT '', sampling TEXT NOT NULL DEFAULT '{}',
@@ -28,7 +28,19 @@ CREATE TABLE pictures (
   sha256 TEXT NOT NULL, facts TEXT NOT NULL, PRIMARY KEY (message_id, position)
 );
 CREATE INDEX pictures_by_hash ON pictures(sha256);
-"""
+""",
+    """
+CREATE TABLE drafts (
+  id INTEGER PRIMARY KEY, chat_id INTEGER REFERENCES chats(id) ON DELETE SET NULL, text TEXT NOT NULL,
+  kept REAL NOT NULL, writer_pid INTEGER, writer_started TEXT
+);
+CREATE TABLE draft_pictures (
+  draft_id INTEGER NOT NULL REFERENCES drafts(id) ON DELETE CASCADE, position INTEGER NOT NULL,
+  sha256 TEXT NOT NULL, facts TEXT NOT NULL, PRIMARY KEY (draft_id, position)
+);
+""",
+)
+VERSION = len(_STEPS)
 
 
 def writable(database: Path) -> bool:
@@ -52,8 +64,8 @@ def connect_to_read(database: Path) -> sqlite3.Connection:
         found = int(connection.execute("PRAGMA user_version").fetchone()[0])
     except (sqlite3.Error, OSError) as error:
         raise ChatStoreError(f"the conversations in {database} cannot be read ({error})") from error
-    if found != VERSION:
-        raise ChatStoreError(f"{database} has schema {found}; this vlmconsole reads {VERSION}")
+    if not 1 <= found <= VERSION:  # drafts, which version 1 had not, are nothing to read
+        raise ChatStoreError(f"{database} has schema {found}; this vlmconsole reads 1 to {VERSION}")
     return connection
 
 
@@ -95,14 +107,14 @@ def _migrate(connection: sqlite3.Connection, database: Path) -> None:
             f"{database} was written by a newer vlmconsole (schema {found}, this one knows {VERSION}); "
             "update vlmconsole or use another --home"
         )
-    if found == 0:
-        # Two consoles may start at once on an empty home: the loser of the lock sees version 1 and does nothing.
+    if found < VERSION:
+        # Two consoles may start at once on an empty home: the loser of the lock sees the new version and does nothing.
         connection.execute("BEGIN IMMEDIATE")
         try:
-            if int(connection.execute("PRAGMA user_version").fetchone()[0]) == 0:
-                for statement in filter(str.strip, _TABLES.split(";")):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version={VERSION}")
+            found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+            for statement in filter(str.strip, ";".join(_STEPS[found:]).split(";")):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version={max(found, VERSION)}")
             connection.execute("COMMIT")
         except sqlite3.Error:
             if connection.in_transaction:  # a full disk has ended it already, and its own error is the one to tell

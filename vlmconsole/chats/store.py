@@ -10,12 +10,22 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmconsole.chats.checked import read_answer, read_facts, read_sampling, read_text, read_time
-from vlmconsole.chats.records import STATES, Chat, ChatStoreError, MessageState, Role, StoredMessage, StoredPicture
+from vlmconsole.chats.records import (
+    STATES,
+    Chat,
+    ChatStoreError,
+    Draft,
+    MessageState,
+    Role,
+    StoredMessage,
+    StoredPicture,
+)
 from vlmconsole.chats.schema import connect, connect_to_read
 from vlmconsole.runs.folder import write_atomic
 
@@ -98,7 +108,7 @@ class ChatStore:
         limit = self._clock() - UNDO_WINDOW
         gone = self._run("DELETE FROM chats WHERE deleted IS NOT NULL AND deleted < ?", (limit,)).rowcount
         if gone and self.pictures.is_dir():
-            used = {row[0] for row in self._run("SELECT DISTINCT sha256 FROM pictures")}
+            used = {row[0] for row in self._run("SELECT sha256 FROM pictures UNION SELECT sha256 FROM draft_pictures")}
             for file in self.pictures.iterdir():
                 if file.is_file() and file.stem not in used:
                     file.unlink(missing_ok=True)
@@ -117,36 +127,17 @@ class ChatStore:
         server: str = "",
     ) -> StoredMessage:
         """Append a message; pictures reach the disk before the row that names them."""
-        for picture in pictures:
-            self._keep(picture)
+        self.keep_files(pictures)
         now = self._clock()
-        self._run("BEGIN IMMEDIATE")
-        try:
+        with self._together():
             cursor = self._run(
                 "INSERT INTO messages(chat_id, role, text, created, state, server, writer_pid, writer_started)"
                 " VALUES (?,?,?,?,?,?,?,?)",
                 (chat_id, role, text, now, state, server, *self._writer()),
             )
             message_id = int(cursor.lastrowid or 0)
-            for position, picture in enumerate(pictures):
-                facts = {
-                    "name": picture.name,
-                    "pixel_sha256": picture.pixel_sha256,
-                    "mime": picture.mime,
-                    "size": picture.size,
-                    "original_size": picture.original_size,
-                    "changes": picture.changes,
-                    "note": picture.note,
-                }
-                self._run(
-                    "INSERT INTO pictures VALUES (?,?,?,?)",
-                    (message_id, position, picture.sha256, json.dumps(facts, ensure_ascii=False)),
-                )
+            self._add_pictures("pictures", message_id, pictures)
             self._run("UPDATE chats SET updated = ? WHERE id = ?", (now, chat_id))
-            self._run("COMMIT")
-        except BaseException:
-            self._db.rollback()
-            raise
         return self.message(message_id)
 
     def progress(self, message_id: int, text: str, reasoning: str = "") -> None:
@@ -195,14 +186,66 @@ class ChatStore:
             self._run("UPDATE messages SET state = 'interrupted' WHERE id = ?", (message_id,))
         return len(lost)
 
+    # -- drafts --------------------------------------------------------------------------------------------
+
+    def keep_draft(self, text: str, chat_id: int | None = None, pictures: Sequence[Picture] = ()) -> None:
+        """Keep what is written in this process and not sent, in the place of what it kept before; "": nothing is."""
+        self.keep_files(pictures)
+        with self._together():
+            self._run("DELETE FROM drafts WHERE writer_pid = ? AND writer_started IS ?", self._writer())
+            if text.strip() or pictures:
+                cursor = self._run(
+                    "INSERT INTO drafts(chat_id, text, kept, writer_pid, writer_started) VALUES (?,?,?,?,?)",
+                    (chat_id, text, self._clock(), *self._writer()),
+                )
+                self._add_pictures("draft_pictures", int(cursor.lastrowid or 0), pictures)
+
+    def take_draft(self) -> Draft | None:
+        """The newest draft of a process that is gone; from now on it is this process's own."""
+        with self._together():
+            rows = self._run("SELECT * FROM drafts ORDER BY kept DESC, id DESC").fetchall()
+            lost = next((row for row in rows if not _lives(row["writer_pid"], row["writer_started"])), None)
+            if lost is None:
+                return None
+            writer = (*self._writer(), lost["id"])
+            self._run("UPDATE drafts SET writer_pid = ?, writer_started = ? WHERE id = ?", writer)
+        pictures, _ = self._pictures_of("draft_pictures", lost["id"])
+        return Draft(read_text(lost["text"]), lost["chat_id"], tuple(pictures))
+
+    def keep_files(self, pictures: Sequence[Picture]) -> None:
+        """Write the pictures' files; from any thread."""
+        for picture in pictures:
+            self.pictures.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path = self._picture_path(picture.sha256, picture.mime)
+            if not path.exists():
+                write_atomic(path, picture.data)
+
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _keep(self, picture: Picture) -> Path:
-        self.pictures.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = self._picture_path(picture.sha256, picture.mime)
-        if not path.exists():
-            write_atomic(path, picture.data)
-        return path
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """All of what is written in it, or nothing."""
+        self._run("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._run("COMMIT")
+        except BaseException:
+            self._db.rollback()
+            raise
+
+    def _add_pictures(self, table: str, owner: int, pictures: Sequence[Picture]) -> None:
+        for position, picture in enumerate(pictures):
+            facts = {
+                "name": picture.name,
+                "pixel_sha256": picture.pixel_sha256,
+                "mime": picture.mime,
+                "size": picture.size,
+                "original_size": picture.original_size,
+                "changes": picture.changes,
+                "note": picture.note,
+            }
+            kept = (owner, position, picture.sha256, json.dumps(facts, ensure_ascii=False))
+            self._run(f"INSERT INTO {table} VALUES (?,?,?,?)", kept)
 
     def _writer(self) -> tuple[int, str | None]:
         """This process, so that a reader can tell whether it still lives. Asked for only when something is written."""
@@ -216,9 +259,7 @@ class ChatStore:
         return self.pictures / f"{sha256}.{_EXTENSIONS.get(mime, 'bin')}"
 
     def _message(self, row: sqlite3.Row) -> StoredMessage:
-        items = self._run("SELECT sha256, facts FROM pictures WHERE message_id = ? ORDER BY position", (row["id"],))
-        found = [(item["sha256"], read_facts(item["sha256"], item["facts"])) for item in items]
-        pictures = [self._picture(sha256, facts) for sha256, facts in found if facts is not None]
+        pictures, lost = self._pictures_of("pictures", row["id"])
         answer, damaged = (None, False) if row["answer"] is None else read_answer(row["answer"])
         known = row["role"] in ("user", "assistant") and row["state"] in STATES
         return StoredMessage(
@@ -234,8 +275,16 @@ class ChatStore:
             answer=answer,
             superseded=bool(row["superseded"]),
             pictures=tuple(pictures),
-            damaged=damaged or len(pictures) < len(found) or not known,
+            damaged=damaged or lost or not known,
         )
+
+    def _pictures_of(self, table: str, owner: int) -> tuple[list[StoredPicture], bool]:
+        """The pictures of a message or a draft, and whether a damaged one was left out."""
+        column = "message_id" if table == "pictures" else "draft_id"
+        items = self._run(f"SELECT sha256, facts FROM {table} WHERE {column} = ? ORDER BY position", (owner,))
+        found = [(item["sha256"], read_facts(item["sha256"], item["facts"])) for item in items]
+        pictures = [self._picture(sha256, facts) for sha256, facts in found if facts is not None]
+        return pictures, len(pictures) < len(found)
 
     def _picture(self, sha256: str, facts: dict[str, Any]) -> StoredPicture:
         return StoredPicture(
