@@ -11,12 +11,14 @@ import job_queue
 import pytest
 from vlmconsole.jobs.presets import Preset, load_preset
 
-from vlmconsole.cli.jobs import _plan_lines
+from vlmconsole.cli import main
+from vlmconsole.cli.jobs import _cells, _plan_lines
 from vlmconsole.gates.rules import load_plan
 from vlmconsole.queue import adding, process
 from vlmconsole.queue.adding import Planned
 from vlmconsole.queue.desk import Desk
 from vlmconsole.queue.flows import FlowError, fill, sources
+from vlmconsole.queue.last_time import left_as_then
 from vlmconsole.queue.locks import DeviceLocks
 from vlmconsole.queue.model import flow_state
 from vlmconsole.queue.resources import Machine
@@ -25,6 +27,7 @@ from vlmconsole.queue.store import Store
 from vlmconsole.queue.supervisor import Supervisor
 from vlmconsole.queue.view import views
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.pace import duration
 from vlmconsole.runs.places import Places
 
 BROKEN = {
@@ -211,3 +214,45 @@ def test_one_supervisor_is_on_its_way_however_often_it_is_asked_for(
     begun[0].ended = 1  # it died at its start
     process.ensure(lab)
     assert len(begun) == 2
+
+
+def test_a_flow_that_was_done_before_tells_what_it_still_takes(lab: Places) -> None:
+    store = Store(lab.queue)
+    three = {"steps": [{"name": name, "preset": "count", "set": {"steps": n}} for n, name in enumerate("abc", 1)]}
+    first = adding.add(store, adding.plan(Preset("f", "flow", "F", three), [], lab))
+    for begin, one in enumerate(store.steps(first)):  # 10 s each, the last 30 s after a wait of 70 s
+        with store.change() as db:
+            times = (100 + 10 * begin, 110 + 10 * begin) if begin < 2 else (190, 220)
+            db.execute("UPDATE jobs SET state='done', started=?, ended=? WHERE id=?", (*times, one.id))
+    then = store.steps(first)
+    with store.change() as db:
+        db.execute("UPDATE jobs SET state='done' WHERE id=?", (first,))
+    again = adding.add(store, adding.plan(Preset("f", "flow", "F", three), [], lab))
+    a, b, c = store.steps(again)
+    assert left_as_then([a, b, c], then, 1000.0) == 50.0
+    a = replace(a, state="running", started=1000.0)
+    assert left_as_then([a, b, c], then, 1004.0) == 46.0
+    assert left_as_then([a, b, c], then, 1099.0) == 40.0, "longer than last time: what follows still takes its own"
+    beside = [replace(one, started=100.0, ended=130.0) for one in then]
+    assert left_as_then([a, b, c], beside, 1004.0) == 30.0, "they ran beside each other, and two have yet to begin"
+    assert left_as_then([replace(a, state="done"), b, replace(c, spec={"steps": 9})], then, 1000.0) is None
+    assert left_as_then([a, b, c], [], 1000.0) is None
+
+    store.claim(a.id, (), None, str(store.lab.runs / "nowhere"))
+    one = views(store, lab, [store.get(again)])[0]
+    left = one.progress.left(time.time()) if one.progress else None
+    assert left is not None and 40.0 < left <= 50.0
+    assert _cells(one)[3] == f"0 of 3 steps · {duration(left)} left, as last time"
+
+
+@pytest.mark.slow
+def test_following_a_flow_the_second_time_says_what_is_left(lab: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    (lab.presets / "two.toml").write_text(
+        'kind = "flow"\n[[spec.steps]]\nname = "a"\npreset = "count"\nset = {seconds = 0.5}\n'
+        '[[spec.steps]]\nname = "b"\npreset = "count"\nset = {steps = "${a.steps}", seconds = 0.5}\n'
+    )
+    for words in ("0 of 2 steps\n", "left, as last time\n"):
+        with pytest.raises(SystemExit) as ended:
+            main(["--home", str(lab.home), "run", "two"])
+        said = capsys.readouterr().err
+        assert ended.value.code == 0 and "a: running · 0 of 2 steps" in said and words in said

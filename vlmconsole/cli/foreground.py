@@ -13,9 +13,10 @@ from vlmconsole.queue import process
 from vlmconsole.queue.model import ACTIVE, FINAL, Job
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
-from vlmconsole.queue.view import views, waits
+from vlmconsole.queue.view import steps_done, views, waits
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.pace import AS_LAST_TIME, duration
 from vlmconsole.runs.places import Places
 
 EVERY = 0.2  # seconds between two looks
@@ -79,7 +80,7 @@ class Foreground:
                 self._shown = Follower(RunFolder(Path(job.run)), job.title, state.quiet)
                 self._shown.__enter__()
                 if job.step:
-                    self._say(job, "running")
+                    self._say(job, f"running{self._course()}")
             elif job.state == "queued" and look and not any(other.state in ACTIVE for other in members):
                 one = views(self.store, self.places, [job], True, AHEAD)[0]
                 if not job.step or not one.why.startswith("after"):
@@ -100,6 +101,14 @@ class Foreground:
         if self._told.get(job.id) != text:
             self._told[job.id] = text
             self.say(f"{job.step or f'job {job.id}'}: {text}")
+
+    def _course(self) -> str:
+        """How far the flow is, and the time it still takes where it was done before."""
+        over = steps_done(self.store, self.store.get(self.number))
+        if over is None:
+            return ""
+        left = over.left(time.time())
+        return f" · {over.counted()}" + (f" · {duration(left)} left, {AS_LAST_TIME}" if left is not None else "")
 
     def _hide(self) -> None:
         if self._shown is not None:

@@ -21,7 +21,7 @@ from vlmconsole.queue.model import ACTIVE, FINAL, Job, Mode
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import UNATTENDED, JobView, views
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import about, duration
+from vlmconsole.runs.pace import AS_LAST_TIME, about, duration
 from vlmconsole.runs.words import many
 
 Number = Annotated[int, typer.Argument(metavar="ID", help="a job's number")]
@@ -172,7 +172,8 @@ def _cells(one: JobView) -> tuple[str, ...]:
     if one.progress:
         share, left = one.progress.share, one.progress.left(time.time())
         progress = one.progress.counted() if share is None or job.kind == "flow" else f"{share:.0%}"
-        progress += f" · {duration(left)} left" if left is not None else ""
+        as_then = f", {AS_LAST_TIME}" if job.kind == "flow" else ""
+        progress += f" · {duration(left)} left{as_then}" if left is not None else ""
     name = f"  {job.step}: {job.preset}" if job.flow else job.preset
     return str(job.id), name, job.state, progress, device_words(job.granted or job.devices, "–"), one.told
 

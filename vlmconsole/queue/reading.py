@@ -86,6 +86,14 @@ class Reading:
         """The jobs of a flow, in the order of its steps."""
         return self._jobs("WHERE flow=? ORDER BY id", (flow,))
 
+    def done_before(self, flow: Job) -> list[Job]:
+        """The steps of the newest earlier flow of the same preset that was done; none without one."""
+        row = self._db.execute(
+            "SELECT id FROM jobs WHERE kind='flow' AND preset=? AND state='done' AND id<? ORDER BY id DESC LIMIT 1",
+            (flow.preset, flow.id),
+        ).fetchone()
+        return self.steps(int(row[0])) if row is not None else []
+
     def states(self, numbers: Iterable[int]) -> dict[int, str]:
         """The state of each of those jobs that exists."""
         wanted = sorted(set(numbers))

@@ -8,6 +8,7 @@ from typing import Any
 
 from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.environments import missing
+from vlmconsole.queue.last_time import left_as_then
 from vlmconsole.queue.model import ACTIVE, FINAL, Job, QueueLine, backoff, unreadable
 from vlmconsole.queue.schedule import Decision, Devices, Held, Want, decide, odd
 from vlmconsole.queue.store import Store
@@ -168,12 +169,15 @@ def waits(why: str) -> str:
 
 
 def steps_done(store: Store, flow: Job) -> Progress | None:
-    """The steps that are over of a flow that has begun and not ended; a failed step is over too."""
+    """The steps that are over of a flow that has begun and not ended (a failed step is over too), and when it is to
+    end, where it was done before."""
     if flow.state not in ACTIVE:
         return None
-    states = [step.state for step in store.steps(flow.id)]
-    over = sum(state in FINAL for state in states)
-    return Progress(flow.started or flow.added, over, len(states), "steps", "", None)
+    steps, now = store.steps(flow.id), time.time()
+    over = sum(step.state in FINAL for step in steps)
+    left = left_as_then(steps, store.done_before(flow), now)
+    ends = None if left is None else now + left
+    return Progress(flow.started or flow.added, over, len(steps), "steps", "", None, ends=ends)
 
 
 def _flow_view(store: Store, flow: Job, decision: Decision, supervised: bool) -> JobView:

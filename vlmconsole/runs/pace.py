@@ -10,6 +10,7 @@ from vlmconsole.runs.words import of_many
 WINDOW = 120.0  # seconds of progress that the present speed is taken from
 EARLY, LITTLE = 30.0, 0.05  # seconds, and share of the whole: before both are over the time left is a wild guess
 SHOWN = 0.5  # seconds: a shorter time left would be written as 0:00
+AS_LAST_TIME = "as last time"  # what a flow's time left is taken from
 SHORTEST = 1.0  # seconds: below this span two points say nothing about speed
 
 
@@ -55,6 +56,7 @@ class Progress:
     overall: float | None = None
     overall_rate: float | None = None
     began: float | None = None  # wall seconds of the job's first word, where it is known
+    ends: float | None = None  # wall seconds at which it is to end, where that is known by more than its own speed
 
     @property
     def share(self) -> float | None:
@@ -69,6 +71,8 @@ class Progress:
         Nor is it in the first seconds, before enough is done to tell from, between two phases, or past the moment at
         which the job should have been over: it is never 0.
         """
+        if self.ends is not None:
+            return self.ends - now if self.ends - now >= SHOWN else None
         if self.began is not None and (self.t - self.began < EARLY or (self.share or 0.0) < LITTLE):
             return None
         if self.overall is not None:

@@ -1,0 +1,31 @@
+"""How long a flow still takes, when the same flow was done here before: as long as it took then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vlmconsole.queue.model import FINAL, Job
+
+
+def left_as_then(steps: Sequence[Job], then: Sequence[Job], now: float) -> float | None:
+    """Seconds (0 or more) until the last of ``steps`` ends, each taking what it took in ``then``, the steps of a flow
+    that was done; None when one that is not over has other settings now, or was not there.
+
+    The smaller of two accounts: step after step, which is too much where some run beside each other, and the way the
+    flow went then from where it is now, which is too much where it had to wait.
+    """
+    before = {one.step: one for one in then if one.state == "done" and one.started and one.ended}
+    row, moments, end = 0.0, [], 0.0
+    for step in steps:
+        if step.state in FINAL:
+            continue
+        one = before.get(step.step)
+        if one is None or (one.preset, one.kind, one.spec) != (step.preset, step.kind, step.spec):
+            return None
+        began, ended = one.started or 0.0, one.ended or 0.0
+        took = max(0.0, ended - began)
+        passed = min(took, max(0.0, now - step.started)) if step.started and step.state != "queued" else 0.0
+        row += took - passed
+        moments.append(began + passed)
+        end = max(end, ended)
+    return min(row, max(0.0, end - min(moments))) if moments else 0.0
