@@ -152,7 +152,8 @@ class ChatAsk(ChatDraft):
         if self._offered != text and await self.offer_typed(text):
             self._offered = text
             return
-        if fault := self._fault():
+        link, fault = self.console.link, self._fault()
+        if fault or link is None:
             self.composer.notice(fault, "$warning", about=FAULT)
             return
         cost = await self._count(text, self.pending)
@@ -164,8 +165,15 @@ class ChatAsk(ChatDraft):
         self.composer.withdraw(PATHS)
         self.composer.question.gone(typed)
         await self.show_pending()
-        await self.ask(text, pictures)
+        try:
+            await self._put(link, text, pictures)
+        except LabError:  # a full disk, say
+            self.pending = [*pictures, *self.pending]
+            self.composer.question.back(typed)
+            await self.show_pending()
+            raise
         self.keep_draft()
+        await self.answer(link)
 
     def _fault(self) -> str:
         """Why nothing can be sent now, "" when it can."""
@@ -177,31 +185,42 @@ class ChatAsk(ChatDraft):
             return "still looking for the server; your question stays here"
         return ""
 
-    async def ask(self, text: str, pictures: list[Picture]) -> None:
-        """Store the question and have it answered by the server in use."""
-        link = self.console.link
-        if link is None:
-            return
-        if self.chat is None:
-            self.chat = self.store.new_chat(server=link.profile.name, title=one_line(text, 60) or pictures[0].name)
-            self.store.set_chat(self.chat.id, **self.draft)
-            self.chat, self.draft = self.store.chat(self.chat.id), {}
+    async def _put(self, link: ServerLink, text: str, pictures: list[Picture]) -> None:
+        """Store a question and show it. Raises what the store does; it holds nothing of the question then, and a
+        question that it was to replace stands as it was."""
+        self.store.keep_files(pictures)
+        with self.store.together():
+            chat = self.chat
+            if chat is None:
+                chat = self.store.new_chat(server=link.profile.name, title=one_line(text, 60) or pictures[0].name)
+                self.store.set_chat(chat.id, **self.draft)
+            if self.changing is not None:
+                self.store.supersede(chat.id, self.changing)
+            question = self.store.add(chat.id, "user", text, pictures=pictures)
+        self.chat, self.draft = self.store.chat(chat.id), {}
         if self.changing is not None:
-            self.store.supersede(self.chat.id, self.changing)
             self.changing = None
             self.composer.stand()
-            await self.transcript.show(self.store.messages(self.chat.id))
-        question = self.store.add(self.chat.id, "user", text, pictures=pictures)
-        await self.transcript.append(question)
+            await self.transcript.show(self.store.messages(chat.id))
+        else:
+            await self.transcript.append(question)
         self.show_welcome()
-        await self.answer(link)
 
-    async def answer(self, link: ServerLink) -> StoredMessage:
-        """Have the conversation's last question answered by `link`, in the background; returns the empty answer."""
+    async def answer(self, link: ServerLink, *, instead: int | None = None) -> StoredMessage:
+        """Have the conversation's last question answered by `link`, in the background; returns the empty answer.
+
+        `instead`: the answer that it replaces, which is put aside with all that followed.
+        """
         assert self.chat is not None
-        message = self.store.add(self.chat.id, "assistant", "", state="streaming", server=link.profile.name)
+        with self.store.together():
+            if instead is not None:
+                self.store.supersede(self.chat.id, instead)
+            message = self.store.add(self.chat.id, "assistant", "", state="streaming", server=link.profile.name)
         self.chat = self.store.chat(self.chat.id)
-        await self.transcript.append(message)
+        if instead is not None:
+            await self.transcript.show(self.store.messages(self.chat.id))
+        else:
+            await self.transcript.append(message)
         self.show_list()
         # Paint first: laying out a picture in the same moment would make our own stamps late.
         self.call_after_refresh(self._answer, link, message)
@@ -252,9 +271,7 @@ class ChatAsk(ChatDraft):
         if fault := self._fault():
             self.notify(fault, severity="warning", markup=False)
             return
-        self.store.supersede(self.chat.id, old.id)
-        await self.transcript.show(self.store.messages(self.chat.id))
-        await self.answer(link)
+        await self.answer(link, instead=old.id)
 
     async def action_change(self) -> None:
         """c: put the chosen question back into the composer; sending it replaces it and what followed."""

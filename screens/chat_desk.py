@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -21,6 +22,7 @@ from vlmconsole.screens.widgets.topbar import TopBar
 
 from vlmconsole.chats.records import Chat, StoredMessage
 from vlmconsole.chats.store import ChatStore
+from vlmconsole.errors import LabError
 
 if TYPE_CHECKING:  # what the first frame does not need is imported after it
     from textual.widgets import OptionList
@@ -108,7 +110,8 @@ class ChatDesk(Screen[None]):
         self.furnished = True
         self.show_server()
         self.refresh_bindings()
-        self.store.purge()
+        with suppress(LabError):  # a full disk, say: what was deleted long ago can wait
+            self.store.purge()
         newest = self.store.chats()
         await self.open_chat(newest[0] if newest else None)
 

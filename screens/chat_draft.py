@@ -51,7 +51,7 @@ class ChatDraft(ChatPictures):
         self._due = None
         try:
             await asyncio.to_thread(self.store.keep_files, list(self.pending))
-        except OSError as error:
+        except LabError as error:
             self.log.warning(f"what is written cannot be kept: {error}")
         self.keep_draft()
 
@@ -65,11 +65,15 @@ class ChatDraft(ChatPictures):
         try:
             self.store.keep_draft(*draft)
             self._written = draft
-        except (LabError, OSError) as error:
+        except LabError as error:
             self.log.warning(f"what is written cannot be kept: {error}")
 
     async def _take_up(self) -> None:
-        draft = self.store.take_draft()
+        try:
+            draft = self.store.take_draft()
+        except LabError as error:
+            self.notify(f"what was written and not sent stays where it is: {error}", severity="warning", markup=False)
+            return
         if draft is None:
             return
         known = {chat.id: chat for chat in self.store.chats()}

@@ -14,9 +14,9 @@ from vlmconsole.screens.attach import await_in_inbox, open_all
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.chat_desk import ChatDesk
 from vlmconsole.screens.terminal import scp_line, under_ssh
-from vlmconsole.screens.widgets.composer import PATHS, Chip, Question
+from vlmconsole.screens.widgets.composer import FAULT, PATHS, Chip, Question
 
-from vlmconsole.errors import LabError
+from vlmconsole.errors import LabError, refusal
 from vlmconsole.runs.plain import inert, one_line
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ChatPictures(ChatDesk):
                 try:
                     await work()
                 except (LabError, OSError) as error:  # a full disk, say: the question stays where it was
-                    self.composer.notice(one_line(error, 300), "$error")
+                    self.composer.notice(one_line(refusal(error), 300), "$error", about=FAULT)
 
         in_background(self, waiting, "in-turn")
 

@@ -27,6 +27,7 @@ from textual.signal import Signal
 import vlmconsole.screens
 from vlmconsole.lab import Lab
 from vlmconsole.screens.background import in_background
+from vlmconsole.screens.faults import FaultsTold
 from vlmconsole.screens.key_order import KeysInOrder
 from vlmconsole.screens.pastes import tame_pastes
 from vlmconsole.screens.table import SCREENS, import_screen, is_imported, load_screen
@@ -45,7 +46,7 @@ SLOW_FPS = 10
 _STYLES = Path(vlmconsole.screens.__file__).parent
 
 
-class ConsoleApp(KeysInOrder):
+class ConsoleApp(FaultsTold, KeysInOrder):
     """One lab home on one terminal. `clock` is wall time (a test's own), `drawing` how pictures are drawn."""
 
     TITLE = "vlmconsole"

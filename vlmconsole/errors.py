@@ -27,3 +27,11 @@ class LabError(Exception):
         """The same, of a thing that was named and is not there: bad usage, whatever kind of thing it is."""
         self.code = 2
         return self
+
+
+def refusal(error: LabError | OSError) -> str:
+    """What cannot be done, in words for a person: the lab's own, or those of the machine (no space, no permission)."""
+    if isinstance(error, LabError):
+        return error.told
+    where = f": {error.filename}" if error.filename else ""
+    return f"{error.strerror or error}{where}"

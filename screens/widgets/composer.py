@@ -89,6 +89,11 @@ class Question(TextArea):
         self.load_text(rest)
         self.move_cursor(self.document.end)
 
+    def back(self, text: str) -> None:
+        """Put back what could not be sent, before what was typed since."""
+        self.load_text(text + self.text)
+        self.move_cursor(self.document.end)
+
     def replace_all(self, text: str) -> None:
         """Put `text` in the place of what stands, so that an undo brings that back."""
         self.replace(text, (0, 0), self.document.end)

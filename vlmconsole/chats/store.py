@@ -55,6 +55,20 @@ class ChatStore:
     def close(self) -> None:
         self._db.close()
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """All of what is written in it, or nothing; within another such it is that one's."""
+        if self._db.in_transaction:
+            yield
+            return
+        self._run("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._run("COMMIT")
+        except BaseException:
+            self._db.rollback()
+            raise
+
     # -- conversations -------------------------------------------------------------------------------------
 
     def new_chat(self, *, server: str = "", title: str = "", system: str = "") -> Chat:
@@ -129,7 +143,7 @@ class ChatStore:
         """Append a message; pictures reach the disk before the row that names them."""
         self.keep_files(pictures)
         now = self._clock()
-        with self._together():
+        with self.together():
             cursor = self._run(
                 "INSERT INTO messages(chat_id, role, text, created, state, server, writer_pid, writer_started)"
                 " VALUES (?,?,?,?,?,?,?,?)",
@@ -191,7 +205,7 @@ class ChatStore:
     def keep_draft(self, text: str, chat_id: int | None = None, pictures: Sequence[Picture] = ()) -> None:
         """Keep what is written in this process and not sent, in the place of what it kept before; "": nothing is."""
         self.keep_files(pictures)
-        with self._together():
+        with self.together():
             self._run("DELETE FROM drafts WHERE writer_pid = ? AND writer_started IS ?", self._writer())
             if text.strip() or pictures:
                 cursor = self._run(
@@ -202,7 +216,7 @@ class ChatStore:
 
     def take_draft(self) -> Draft | None:
         """The newest draft of a process that is gone; from now on it is this process's own."""
-        with self._together():
+        with self.together():
             rows = self._run("SELECT * FROM drafts ORDER BY kept DESC, id DESC").fetchall()
             lost = next((row for row in rows if not _lives(row["writer_pid"], row["writer_started"])), None)
             if lost is None:
@@ -213,25 +227,18 @@ class ChatStore:
         return Draft(read_text(lost["text"]), lost["chat_id"], tuple(pictures))
 
     def keep_files(self, pictures: Sequence[Picture]) -> None:
-        """Write the pictures' files; from any thread."""
+        """Write the pictures' files; from any thread. Raises ChatStoreError."""
         for picture in pictures:
-            self.pictures.mkdir(parents=True, exist_ok=True, mode=0o700)
             path = self._picture_path(picture.sha256, picture.mime)
-            if not path.exists():
-                write_atomic(path, picture.data)
+            try:
+                self.pictures.mkdir(parents=True, exist_ok=True, mode=0o700)
+                if not path.exists():
+                    write_atomic(path, picture.data)
+            except OSError as error:
+                what = f"{picture.name} cannot be kept in {self.pictures}: {error.strerror or error}"
+                raise ChatStoreError(what, "Make room there, or take the picture away.") from error
 
     # -- inside --------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _together(self) -> Iterator[None]:
-        """All of what is written in it, or nothing."""
-        self._run("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._run("COMMIT")
-        except BaseException:
-            self._db.rollback()
-            raise
 
     def _add_pictures(self, table: str, owner: int, pictures: Sequence[Picture]) -> None:
         for position, picture in enumerate(pictures):

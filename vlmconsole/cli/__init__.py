@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from vlmconsole.cli.common import FAILED, Failure, print_failure, state
-from vlmconsole.errors import LabError
+from vlmconsole.errors import LabError, refusal
 from vlmconsole.runs.named import named
 from vlmconsole.runs.plain import one_line
 
@@ -53,13 +53,12 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _machine_said(error: OSError) -> Failure:
-    where = f": {one_line(error.filename)}" if error.filename else ""
     hint = (
         "The lab home must be writable; choose another with --home DIR."
         if error.errno in (errno.EACCES, errno.EROFS)
         else ""
     )
-    return Failure(f"{error.strerror or error}{where}", hint)
+    return Failure(one_line(refusal(error), 400), hint)
 
 
 def _take_globals(words: list[str]) -> list[str]:
