@@ -33,6 +33,8 @@ _SLASH = re.compile(r"/[a-z]+(?=\s|$)")
 BUDGET_PAUSE = 0.25
 #: It is not waited for longer than this (seconds): a server that hangs must not keep a question back.
 BUDGET_WAIT = 3.0
+#: Seconds between two tries to keep an answer that the store did not take.
+KEEP_AGAIN = 5.0
 
 
 class ChatAsk(ChatDraft):
@@ -262,6 +264,25 @@ class ChatAsk(ChatDraft):
                 self.composer.withdraw(FAULT)
         self.transcript.replace(finished)
         self.show_list()
+        if turn.unkept:
+            await self._keep_late(turn)
+
+    async def _keep_late(self, turn: Turn) -> None:
+        """Try until the store takes the answer, to the console's end."""
+        self.notify(
+            f"This answer cannot be kept: {one_line(turn.unkept, 300)}. It stays here and is tried again.",
+            severity="error",
+            timeout=3 * KEEP_AGAIN,
+            markup=False,
+        )
+        try:
+            while turn.unkept:
+                await asyncio.sleep(KEEP_AGAIN)
+                turn.keep()
+        except asyncio.CancelledError:
+            turn.keep()
+            raise
+        self.notify("The answer that could not be kept is kept now.", markup=False)
 
     async def action_again(self) -> None:
         """r: ask the chosen question once more; the old answer and what followed are put aside, not deleted."""

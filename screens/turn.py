@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vlmconsole.screens.lag import LagMeter
@@ -32,7 +33,10 @@ _STATES: dict[str, MessageState] = {"done": "done", "cut": "cut", "error": "fail
 
 
 class Turn:
-    """Asks `link` with the conversation so far. `run` always ends with a finished message in the store."""
+    """Asks `link` with the conversation so far. `run` always ends with a finished message.
+
+    It is in the store then, unless `unkept` says why not (a full disk, say): `keep` tries that again.
+    """
 
     def __init__(
         self,
@@ -66,6 +70,8 @@ class Turn:
         self._asking: asyncio.Task[Answer] | None = None
         self._stopped = False
         self._sent: float | None = None
+        self._ended: dict[str, Any] = {}  # how it ended, as the store takes it
+        self.unkept = ""
         #: Seconds from the request to the first piece of text, as the finished answer will have it; None before.
         self.ttft_s: float | None = None
 
@@ -153,7 +159,8 @@ class Turn:
                 self._show(self.text, "".join(self._reasoning))
             if pieces != saved and loop.time() - saved_at >= SAVE:
                 saved, saved_at = pieces, loop.time()
-                self._store.progress(self.message.id, self.text, "".join(self._reasoning))
+                with contextlib.suppress(LabError):  # said at the end, if it cannot be kept then either
+                    self._store.progress(self.message.id, self.text, "".join(self._reasoning))
 
     def _close(self, answer: Answer, lag: LagMeter) -> StoredMessage:
         facts: dict[str, Any] = answer.to_json()
@@ -186,11 +193,21 @@ class Turn:
         error: str = "",
         answer: dict[str, Any] | None = None,
     ) -> StoredMessage:
-        return self._store.finish(
-            self.message.id,
-            text=self.text if text is None else text,
-            reasoning="".join(self._reasoning) if reasoning is None else reasoning,
-            state=state,
-            error=one_line(error, 500) if error else "",
-            answer=answer,
-        )
+        self._ended = {
+            "text": self.text if text is None else text,
+            "reasoning": "".join(self._reasoning) if reasoning is None else reasoning,
+            "state": state,
+            "error": one_line(error, 500) if error else "",
+            "answer": answer,
+        }
+        return self.keep()
+
+    def keep(self) -> StoredMessage:
+        """Put how it ended into the store; `unkept` says why that cannot be. The message comes back all the same."""
+        try:
+            kept = self._store.finish(self.message.id, **self._ended)
+        except LabError as error:
+            self.unkept = str(error)
+            return replace(self.message, **self._ended)
+        self.unkept = ""
+        return kept

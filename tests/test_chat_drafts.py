@@ -12,7 +12,6 @@ import waiting
 from chat_server import Say, chat_server, profile_file
 from test_chat_screen import answered, ask, console, picture
 
-from vlmconsole.chats.records import ChatStoreError
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.lab import Lab
 from vlmconsole.vision.images import open_picture
@@ -112,36 +111,3 @@ def test_a_damaged_draft_brings_what_is_sound(tmp_path: Path, facts: str) -> Non
     made._run("UPDATE draft_pictures SET facts = ?", (facts,))
     taken = made.take_draft()
     assert taken is not None and taken.text == "word\ufffd" and taken.pictures == ()
-
-
-async def test_a_question_that_cannot_be_stored_stays_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with chat_server(Say(["Three."])) as server:
-        profile_file(tmp_path, server.port)
-        async with console(tmp_path) as (pilot, screen):
-            await screen.attach([picture(tmp_path)])
-
-            def full(*_: object, **__: object) -> None:
-                raise ChatStoreError("the conversations cannot be used: database or disk is full")
-
-            with monkeypatch.context() as patched:
-                patched.setattr(screen.store, "add", full)
-                await ask(pilot, screen, "How many?")
-                await until(lambda: screen.composer.question.text == "How many?")
-                await pilot.pause(0.3)
-                assert "disk is full" in str(screen.query_one("#notice").render())
-            assert screen.composer.question.text == "How many?" and len(screen.pending) == 1
-            assert not server.requests
-            await pilot.press("enter")
-            await until(lambda: answered(screen))
-            with monkeypatch.context() as patched:  # and what stands stays: the answer, and the title
-                patched.setattr(screen.store, "add", full)
-                patched.setattr(screen.store, "set_chat", full)
-                await pilot.press("escape", "r")
-                await until(lambda: any("disk is full" in one.message for one in pilot.app._notifications))
-                pilot.app.clear_notifications()
-                await pilot.press("R", "x", "enter")
-                await until(lambda: any("disk is full" in one.message for one in pilot.app._notifications))
-            assert screen.answers()[-1].text == "Three." and not screen.answers()[-1].superseded
-            assert len(screen.store.chats()) == 1 and len(screen.transcript.messages[0].pictures) == 1
