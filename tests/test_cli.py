@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from rich.text import Text
 from vlmconsole.cli import main
 from vlmconsole.cli.common import console
 from vlmconsole.cli.tree import COMMANDS
+from vlmconsole.lab import Lab
 
 
 def run(*words: str, home: Path, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
@@ -218,3 +220,16 @@ def test_nothing_that_a_command_prints_obeys_what_stands_in_it(
     out = capsys.readouterr().out
     assert "a" in out and "b" in out
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", out)
+
+
+def test_a_full_disk_is_told_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Lab, "open", full)
+    with pytest.raises(SystemExit) as ended:
+        main(["--home", str(tmp_path), "runs", "list"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 1 and "No space left on device" in said and "Make room" in said
