@@ -57,9 +57,7 @@ def _machine_said(error: OSError) -> Failure:
     if error.errno in (errno.EACCES, errno.EROFS):
         hint = "The lab home must be writable; choose another with --home DIR."
     elif error.errno in (errno.ENOSPC, errno.EDQUOT):
-        hint = (
-            "Make room on the lab home's disk (`vlmconsole doctor` says where it is), or use another with --home DIR."
-        )
+        hint = "Make room on the lab home's disk (`vlmconsole doctor` says where), or take another with --home DIR."
     return Failure(one_line(refusal(error), 400), hint)
 
 
