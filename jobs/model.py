@@ -68,7 +68,7 @@ def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
 
     def report(point: pretrain.Point) -> None:
         done = before[point.phase] + point.step
-        right = "objects named right" if point.phase in ("eyes", "sharpen") else "answer tokens right"
+        right = "objects named right" if point.phase in ("eyes", *lessons.LOOKS) else "answer tokens right"
         note = f"{point.phase}: loss {point.loss:.3f}, {right} {100 * point.accuracy:.1f} %"
         context.events.progress(done, total, note=note)
         context.events.metric(f"{point.phase} loss", point.loss, step=done)
