@@ -1,10 +1,16 @@
 """Train the bundled model from nothing: ``vlmconsole run model-tiny``."""
 
+from __future__ import annotations
+
+import itertools
 import shutil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped, not_installed
+
+if TYPE_CHECKING:
+    from vlmconsole.training.lessons import Recipe
 
 CHECKPOINT = "checkpoint.pt"
 
@@ -35,17 +41,48 @@ class ModelSpec(Spec):
     measure_seed: int = Field(1, ge=0, description="seed of those scenes")
 
 
+#: Seconds a step took in each phase of one run on two cores of an AMD EPYC (means; of 24 pictures, of questions 20).
+TOOK = {
+    "eyes": 0.55,
+    "language": 1.05,
+    "questions": 1.08,
+    "sharpen": 0.55,
+    "names": 0.53,
+    "all": 0.57,
+    "polish": 0.52,
+    "sizes": 0.61,
+    "rest": 0.66,
+}
+MEASURING, PARTS = "measuring", 4
+A_SCENE = 0.25  # seconds of measuring for each of `measure`
+
+
+def recipe_of(spec: ModelSpec) -> Recipe:
+    """The recipe without how often to look up from it."""
+    from vlmconsole.training.lessons import Recipe
+
+    return Recipe(**spec.model_dump(exclude={"checkpoint_every", "measure", "measure_seed"}))
+
+
+def phases(spec: ModelSpec) -> dict[str, float]:
+    """Seconds that each phase is expected to take, in their order."""
+    from vlmconsole.training.lessons import STAGES, phase_steps
+
+    asked = {stage.name for stage in STAGES}
+    slower = 2 / min(2, spec.threads)
+    took = {
+        name: slower * steps * TOOK[name] * (spec.question_batch / 20 if name in asked else spec.batch / 24)
+        for name, steps in phase_steps(recipe_of(spec)).items()
+    }
+    return {**took, MEASURING: slower * A_SCENE * spec.measure}
+
+
 def _estimate(spec: ModelSpec) -> Estimate:
-    # Seconds a step of 24 (of 20 with 12 beside, of 20 with the eyes left alone), and of the measuring at the end.
-    eyes = spec.batch / 24 * 0.6 * spec.eyes_steps * 17 / 12
-    words = spec.batch / 24 * 1.1 * spec.language_steps
-    asked = spec.question_batch / 20 * (1.1 + 3.2 * 0.8) * spec.question_steps
-    seconds = eyes + words + asked + 0.5 * spec.measure
     return Estimate(
-        seconds=seconds * 2 / min(2, spec.threads),
+        seconds=sum(phases(spec).values()),
         memory_bytes=1_200_000_000,
         disk_bytes=40_000_000,
-        note="from a run on two busy cores of an AMD EPYC",
+        note="from a run on two cores of an AMD EPYC",
     )
 
 
@@ -56,11 +93,12 @@ def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
     except ImportError as error:
         raise not_installed(error, "training", "train") from None
 
-    recipe = lessons.Recipe(**spec.model_dump(exclude={"checkpoint_every", "measure", "measure_seed"}))
+    recipe, events = recipe_of(spec), context.events
+    events.course(phases(spec))
     checkpoint = context.run.file(CHECKPOINT)
     if context.earlier is not None and not checkpoint.exists() and context.earlier.file(CHECKPOINT).exists():
         shutil.copyfile(context.earlier.file(CHECKPOINT), checkpoint)
-        context.events.note(f"taking up the checkpoint of {context.earlier.name}")
+        events.note(f"taking up the checkpoint of {context.earlier.name}")
     before, total = {}, 0
     for name, steps in lessons.phase_steps(recipe).items():
         before[name] = total
@@ -69,12 +107,19 @@ def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
     def report(point: pretrain.Point) -> None:
         done = before[point.phase] + point.step
         right = "objects named right" if point.phase in ("eyes", *lessons.LOOKS) else "answer tokens right"
-        note = f"{point.phase}: loss {point.loss:.3f}, {right} {100 * point.accuracy:.1f} %"
-        context.events.progress(done, total, note=note)
-        context.events.metric(f"{point.phase} loss", point.loss, step=done)
-        context.events.metric(f"{point.phase} accuracy", point.accuracy, step=done)
-        context.events.metric("seconds per step", point.seconds_per_step, step=done, unit="s")
-        context.log(f"step {done} of {total}, {note}, {point.seconds_per_step:.2f} s a step")
+        note = f"loss {point.loss:.3f}, {right} {100 * point.accuracy:.1f} %"
+        events.phase(point.phase)
+        events.progress(point.step, point.steps, note=note)
+        events.metric(f"{point.phase} loss", point.loss, step=done)
+        events.metric(f"{point.phase} accuracy", point.accuracy, step=done)
+        events.metric("seconds per step", point.seconds_per_step, step=done, unit="s")
+        context.log(f"{point.phase}: step {done} of {total}, {note}, {point.seconds_per_step:.2f} s a step")
+
+    parts = itertools.count()
+
+    def part(text: str) -> None:
+        events.note(text)
+        events.progress(next(parts), PARTS, "part")
 
     loaded = bundle.begin(context.run.file("model"), recipe)
     try:
@@ -93,11 +138,12 @@ def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
     if head is None:
         raise Stopped({"note": "stopped; the checkpoint can be taken up by a retry"})
     context.check_stop()
-    measured = skills.measure(loaded, spec.measure_seed, spec.measure, context.events.note)
+    events.phase(MEASURING)
+    measured = skills.measure(loaded, spec.measure_seed, spec.measure, part)
     size = bundle.finish(loaded, recipe, measured)
     context.run.write_json("skills.json", measured)
     if size > bundle.SIZE_LIMIT:
-        context.events.note(f"the folder has {size} bytes, more than {bundle.SIZE_LIMIT}", "warning")
+        events.note(f"the folder has {size} bytes, more than {bundle.SIZE_LIMIT}", "warning")
     return {
         "model": str(context.run.file("model")),
         "bytes": size,

@@ -41,6 +41,18 @@ def test_preset_is_the_recipe() -> None:
     assert {key: spec[key] for key in vars(Recipe())} == vars(Recipe())
 
 
+def test_every_phase_has_its_share_of_the_time() -> None:
+    from vlmconsole.jobs import model
+
+    from vlmconsole.training.lessons import Recipe, phase_steps
+
+    spec = model.ModelSpec()
+    took = model.phases(spec)
+    assert [*took] == [*phase_steps(Recipe()), model.MEASURING] and model.TOOK.keys() == phase_steps(Recipe()).keys()
+    assert 60 < sum(took.values()) / 60 < 75  # one run on two cores took 67 minutes
+    assert sum(model.phases(spec.model_copy(update={"threads": 1})).values()) == 2 * sum(took.values())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_killed_and_taken_up(tmp_path: Path) -> None:
@@ -53,7 +65,10 @@ def test_killed_and_taken_up(tmp_path: Path) -> None:
     summary = whole.read_json("summary.json")
     assert 0 <= summary["naming"] <= 1 and summary["bytes"] < 6_000_000
     assert "| n |" in whole.file("model/README.md").read_text("utf-8")
-    assert sum(event["kind"] == "progress" for event in whole.read_jsonl("events.jsonl")) >= 2
+    told = [event for event in whole.read_jsonl("events.jsonl") if event["kind"] == "progress"]
+    assert [event["phase"] for event in told if event["unit"] == "part"] == ["measuring"] * 4
+    shares = [event["overall"] for event in told]
+    assert len(told) > 12 and shares == sorted(shares) and 0 < shares[0] < shares[-1] < 1
 
     killed = create_run(places, preset, spec)
     worker = start(killed)
