@@ -22,7 +22,7 @@ from recorded_runs import ATTACK, BENCH, GRID, PROBE, failed_run, hostile_run, l
 from vlmconsole.cli import main
 from vlmconsole.measure.views import Bar, cells, grid, pairs, parts, shortest, waterfalls
 from vlmconsole.reports import book, flat, save
-from vlmconsole.reports.svg import ticks
+from vlmconsole.reports.svg import Mark, scatter, ticks
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
@@ -273,6 +273,14 @@ def test_views_of_the_recorded_grid(places: Places) -> None:
     waits = [parts(bar, least)[0] for bar in bars]
     assert min(waits) == 0 and max(waits) > least  # with C = 4 and B = 1 some waited longer than a prefill takes
     assert {pair.arm for pair in pairs(run_of(places, PROBE))} == {"cache on", "cache off"}
+
+
+def test_names_of_points_stay_inside_the_drawing() -> None:
+    drawn = scatter("t", [Mark(f"cell-{i}", 1.0, 2.0) for i in range(300)], "x", "y")
+    heights = [float(y) for y in re.findall(r'<text x="[\d.]+" y="([-\d.]+)" class="name', drawn)]
+    assert 0 < len(heights) < 40 and min(heights) > 0 and f"{300 - len(heights)} names had no room" in drawn
+    assert "<title>cell-299</title>" in drawn
+    assert "no room" not in scatter("t", [Mark("one", 1.0, 2.0), Mark("two", 1.0, 2.0)], "x", "y")
 
 
 def test_the_parts_of_a_request_add_up_to_its_span() -> None:

@@ -95,13 +95,13 @@ def _failures(cell: Cell) -> list[str]:
 def _scatter(found: Sequence[Cell]) -> list[Part]:
     known = {cell.name: cell for cell in found}
     made: list[Part] = []
+    alike = differing([_as_conditions(cell.conditions) for cell in found])
     for one in axes(found):
         marks = []
         for point in one.points:
             good, n = point.state == "valid", _known(known[point.name].n)
             said = f"{point.name}: {one.x} {figure(point.x)}, {one.y} {figure(point.y)}, n = {n}"
             marks.append(svg.Mark(point.name if good else f"{point.name} (set aside)", point.x, point.y, good, said))
-        alike = differing([_as_conditions(cell.conditions) for cell in found])
         names = [_named(key) for key in alike if key not in ("client_concurrency", "running_limit")]
         more = f"The cells differ in more than C and B: {', '.join(names)}." if names else ""
         note = f"These cells differ in {_named(one.only)} alone." if one.only else more

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from vlmconsole.runs.words import many
+
 WIDTH = 760.0
 CHARACTER = 6.9  # px of one, at most, in the size that names and tails are set in
 COUNTED = frozenset({"step", "epoch"})  # axes on which there is nothing between whole numbers
@@ -124,22 +126,36 @@ def picture(title: str, height: float, made: Sequence[str]) -> str:
     )
 
 
+def _beside(y: float, bottom: float) -> list[float]:
+    """Where a point's name may stand: level with it, a little above, a little below; always in the drawing."""
+    rows = [y + 4 - 13 * step for step in (*range(5), *range(-1, -4, -1))]
+    return [row for row in rows if TOP + 4 <= row <= bottom]
+
+
 def scatter(title: str, marks: Sequence[Mark], x_label: str, y_label: str) -> str:
-    """Named points. Axes start at 0, as both are amounts."""
+    """Named points. Axes start at 0, as both are amounts. A name that finds no room above or below its point stands in
+    its tool tip alone, and the drawing says how many do.
+    """
     height = 340.0
     axes = _Axes([0.0, *(m.x for m in marks)], [0.0, *(m.y for m in marks)], x_label, y_label, height)
     placed: list[tuple[float, float]] = []
+    unnamed = 0
     for mark in marks:
         x, y = axes.x(mark.x), axes.y(mark.y)
         kind = "point" if mark.good else "point aside"
-        said = f"<title>{escape(mark.said)}</title>" if mark.said else ""
+        said = f"<title>{escape(mark.said or mark.name)}</title>"
         axes.made.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="5">{said}</circle>')
         right = x < WIDTH - 120
-        place = y + 4
-        while any(abs(px - x) < 90 and abs(py - place) < 13 for px, py in placed):
-            place -= 13
+        near = [py for px, py in placed if abs(px - x) < 90]
+        place = next((one for one in _beside(y, height - BOTTOM) if all(abs(py - one) >= 13 for py in near)), None)
+        if place is None:
+            unnamed += 1
+            continue
         placed.append((x, place))
         axes.made.append(text(x + 9 if right else x - 9, place, mark.name, "name" if right else "name end"))
+    if unnamed:
+        more = f"{many(unnamed, 'name')} had no room: point at the points"
+        axes.made.append(text(WIDTH - RIGHT, TOP - 3, more, "end tick"))
     return picture(title, height, axes.made)
 
 
