@@ -45,6 +45,7 @@ class ChatAsk(ChatDraft):
         self.running: list[Turn] = []
         self.changing: int | None = None
         self.cost: Budget | None = None
+        self._counted_for: tuple[ServerLink, str] | None = None  # the server and its state when it last changed
         #: What is set for a conversation that is not stored yet.
         self.draft: dict[str, Any] = {}
         self._warned = ""  # a question that is too long, and was said to be
@@ -66,6 +67,16 @@ class ChatAsk(ChatDraft):
         await asyncio.sleep(BUDGET_PAUSE)
         self.cost = await self._count(self.composer.question.text, self.pending)
         self._say_budget()
+
+    def show_server(self) -> None:
+        """What was written before its server was there is counted, and its pictures are, once it is."""
+        super().show_server()
+        link = self.console.link
+        state = (link, link.view.state) if link is not None else None
+        if self.furnished and state != self._counted_for:
+            self._counted_for = state
+            if self.composer.question.text.strip() or self.pending:
+                self.in_turn(self.show_pending)
 
     async def open_chat(self, chat: Chat | None) -> None:
         """What was counted for the conversation before is not said of this one."""

@@ -11,6 +11,7 @@ import pytest
 import waiting
 from chat_server import Say, chat_server, profile_file
 from test_chat_screen import answered, ask, console, picture
+from textual.widgets import Static
 
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.lab import Lab
@@ -111,3 +112,13 @@ def test_a_damaged_draft_brings_what_is_sound(tmp_path: Path, facts: str) -> Non
     made._run("UPDATE draft_pictures SET facts = ?", (facts,))
     taken = made.take_draft()
     assert taken is not None and taken.text == "word\ufffd" and taken.pictures == ()
+
+
+async def test_what_comes_back_before_its_server_is_there_is_counted_once_it_is(tmp_path: Path) -> None:
+    async with chat_server(Say(["Three."])) as server:
+        profile_file(tmp_path, server.port, processor={"max_pixels": 50176})
+        store(tmp_path).keep_draft("How many?", None, [open_picture(picture(tmp_path))])
+        gone(tmp_path)
+        async with console(tmp_path) as (_, screen):
+            await until(lambda: screen.cost is not None and screen.cost.visual == 64)
+            await until(lambda: "64 tokens" in str(screen.query(".chip").first(Static).render()))
