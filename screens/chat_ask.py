@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual import work
-from vlmconsole.screens.chat_draft import ChatDraft
+from vlmconsole.screens.chat_draft import CHANGING, KEEP_AGAIN, ChatDraft
 from vlmconsole.screens.keys import TYPED
 from vlmconsole.screens.link import ServerLink
 from vlmconsole.screens.widgets.composer import FAULT, LENGTH, PATHS, Composer
@@ -27,14 +27,11 @@ if TYPE_CHECKING:
 COMMANDS = ", ".join(f"{word} {more}".strip() for word, more, _ in TYPED)
 AFRESH = "begin a new conversation"  # how the advice ends where the question alone would fit
 ANSWERING = "an answer is being given; Esc stops it"
-CHANGING = "changing a question: Enter asks again from here, Esc leaves it"
 _SLASH = re.compile(r"/[a-z]+(?=\s|$)")
 #: The budget is counted this long (seconds) after the last key.
 BUDGET_PAUSE = 0.25
 #: It is not waited for longer than this (seconds): a server that hangs must not keep a question back.
 BUDGET_WAIT = 3.0
-#: Seconds between two tries to keep an answer that the store did not take.
-KEEP_AGAIN = 5.0
 
 
 class ChatAsk(ChatDraft):
@@ -43,7 +40,7 @@ class ChatAsk(ChatDraft):
     def __init__(self) -> None:
         super().__init__()
         self.running: list[Turn] = []
-        self.changing: int | None = None
+        self._coming: set[int] = set()  # answers whose turn begins after the next paint
         self.cost: Budget | None = None
         self._counted_for: tuple[ServerLink, str] | None = None  # the server and its state when it last changed
         #: What is set for a conversation that is not stored yet.
@@ -153,6 +150,8 @@ class ChatAsk(ChatDraft):
 
     async def _send(self, typed: str) -> None:
         """Send what is typed, unless something stands against it; then say what, and send nothing."""
+        if not self.composer.question.text.startswith(typed):
+            return  # an Enter pressed twice: what stood there has been sent
         text = typed.strip()
         if await self.command(text):
             return
@@ -190,7 +189,7 @@ class ChatAsk(ChatDraft):
 
     def _fault(self) -> str:
         """Why nothing can be sent now, "" when it can."""
-        if self.running:
+        if self.running or self._coming:
             return ANSWERING
         if self.console.link is None and self.console.no_server:
             return self.console.no_server
@@ -229,6 +228,7 @@ class ChatAsk(ChatDraft):
             if instead is not None:
                 self.store.supersede(self.chat.id, instead)
             message = self.store.add(self.chat.id, "assistant", "", state="streaming", server=link.profile.name)
+        self._coming.add(message.id)
         self.chat = self.store.chat(self.chat.id)
         if instead is not None:
             await self.transcript.show(self.store.messages(self.chat.id))
@@ -266,6 +266,7 @@ class ChatAsk(ChatDraft):
             since_key=self.console.since_key,
         )
         self.running.append(turn)
+        self._coming.discard(message.id)
         try:
             finished = await turn.run()
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from textual.timer import Timer
@@ -13,10 +14,14 @@ from vlmconsole.errors import LabError
 if TYPE_CHECKING:
     from vlmconsole.screens.widgets.composer import Question
 
+    from vlmconsole.chats.records import Chat
     from vlmconsole.vision.images import Picture
 
 #: Seconds after a change until it is kept; what a killed console loses at most.
 DRAFT_PAUSE = 1.0
+#: Seconds between two tries to keep what the store did not take.
+KEEP_AGAIN = 5.0
+CHANGING = "changing a question: Enter asks again from here, Esc leaves it"
 BACK = "what was written and not sent is here again; Ctrl+G empties the line"
 
 
@@ -27,13 +32,24 @@ class ChatDraft(ChatPictures):
         super().__init__()
         self._due: Timer | None = None
         self._question: Question | None = None  # held: when the screen hears of its end, its widgets are gone
-        self._written: tuple[str, int | None, list[Picture]] = ("", None, [])  # as it was last kept
+        #: The question that is being changed, by its message's id.
+        self.changing: int | None = None
+        #: As it was last kept; None: otherwise than it stands.
+        self._written: tuple[str, int | None, int | None, list[Picture]] | None = ("", None, None, [])
 
     async def _furnish(self) -> None:
         await super()._furnish()
         self._question = self.composer.question
         if not self._question.text and not self.pending:
             await self._take_up()
+
+    async def open_chat(self, chat: Chat | None) -> None:
+        """What is written goes along into another conversation, and changes no question there."""
+        if self.changing is not None and (chat is None or self.chat is None or chat.id != self.chat.id):
+            self.changing = None
+            self.composer.stand()
+        await super().open_chat(chat)
+        self.keep_draft_soon()
 
     async def show_pending(self) -> None:
         await super().show_pending()
@@ -49,24 +65,25 @@ class ChatDraft(ChatPictures):
 
     async def _keep_in_time(self) -> None:
         self._due = None
-        try:
+        with suppress(LabError):  # told when it is sent
             await asyncio.to_thread(self.store.keep_files, list(self.pending))
-        except LabError as error:
-            self.log.warning(f"what is written cannot be kept: {error}")
-        self.keep_draft()
+        if not self.keep_draft():
+            self._due = self.set_timer(KEEP_AGAIN, self._keep_in_time)
 
-    def keep_draft(self) -> None:
-        """Keep it now. A fault is not told here: sending will meet it, too, and the question still stands."""
+    def keep_draft(self) -> bool:
+        """Keep it now. Whether it is: a fault is not told here, as sending will meet it, and the question stands."""
         if self._question is None:
-            return
-        draft = (self._question.text, self.chat.id if self.chat is not None else None, list(self.pending))
-        if draft == self._written:
-            return
-        try:
-            self.store.keep_draft(*draft)
+            return True
+        chat = self.chat.id if self.chat is not None else None
+        draft = (self._question.text, chat, self.changing, list(self.pending))
+        if draft != self._written:
+            try:
+                self.store.keep_draft(*draft)
+            except LabError as error:
+                self.log.warning(f"what is written cannot be kept: {error}")
+                return False
             self._written = draft
-        except LabError as error:
-            self.log.warning(f"what is written cannot be kept: {error}")
+        return True
 
     async def _take_up(self) -> None:
         try:
@@ -76,14 +93,20 @@ class ChatDraft(ChatPictures):
             return
         if draft is None:
             return
+        self._written = None
         known = {chat.id: chat for chat in self.store.chats()}
         await self.open_chat(known.get(draft.chat_id) if draft.chat_id is not None else None)
-        try:
-            self.pending = [picture.load() for picture in draft.pictures]
-        except LabError as error:  # its file is gone or was changed
-            self.notify(str(error), severity="warning", markup=False)
+        for picture in draft.pictures:
+            try:
+                self.pending.append(picture.load())
+            except LabError as error:  # its file is gone or was changed
+                self.notify(str(error), severity="warning", markup=False)
+        if draft.changing in {message.id for message in self.transcript.messages if message.role == "user"}:
+            self.changing = draft.changing
+            self.composer.stand(CHANGING)
         question = self.composer.question
         question.load_text(draft.text)
         question.move_cursor(question.document.end)
         await self.show_pending()
-        self.notify(BACK, markup=False)
+        if draft.text.strip() or self.pending:
+            self.notify(BACK, markup=False)

@@ -7,8 +7,10 @@ letter close behind it is Alt and that letter to it, which types the letter and 
 
 from __future__ import annotations
 
+import codecs
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from textual._parser import ParseTimeout
 from textual._xterm_parser import XTermParser
@@ -87,6 +89,13 @@ class InertPastes(XTermParser):
             yield self._tokens.popleft()
 
 
+def tolerant(encoding: str) -> Callable[[], codecs.IncrementalDecoder]:
+    """A maker of decoders that show a byte of another encoding as \ufffd instead of failing."""
+    return partial(codecs.getincrementaldecoder(encoding), "replace")
+
+
 def tame_pastes() -> None:
-    """Have the terminal's driver read through InertPastes."""
+    """Have the terminal's driver read through InertPastes, and bytes that are not UTF-8 (a Latin-1 line, a name pasted
+    from an old disk) without an end of the console."""
     linux_driver.XTermParser = InertPastes  # type: ignore[attr-defined]
+    linux_driver.getincrementaldecoder = tolerant  # type: ignore[attr-defined]

@@ -78,7 +78,7 @@ def test_one_draft_a_process_the_newest_lost_one_first(tmp_path: Path) -> None:
     first.keep_draft("two")
     assert first._run("SELECT text FROM drafts").fetchall()[0][0] == "two" and first.take_draft() is None
     first._run("UPDATE drafts SET writer_pid = 999999999")
-    first.keep_draft("three", None, [open_picture(picture(tmp_path))])
+    first.keep_draft("three", None, None, [open_picture(picture(tmp_path))])
     first._run("UPDATE drafts SET writer_pid = 999999999")
     taken = first.take_draft()
     assert taken is not None and (taken.text, taken.chat_id) == ("three", None)
@@ -107,7 +107,7 @@ def test_a_database_of_the_first_version_gets_room_for_drafts(tmp_path: Path) ->
 @pytest.mark.parametrize("facts", ["{}", "[", '{"size": "x"}'])
 def test_a_damaged_draft_brings_what_is_sound(tmp_path: Path, facts: str) -> None:
     made = ChatStore(tmp_path / "c.sqlite", tmp_path / "pictures")
-    made.keep_draft("words", None, [open_picture(picture(tmp_path))])
+    made.keep_draft("words", None, None, [open_picture(picture(tmp_path))])
     made._run("UPDATE drafts SET writer_pid = 999999999, text = CAST(x'776f7264ff' AS BLOB)")
     made._run("UPDATE draft_pictures SET facts = ?", (facts,))
     taken = made.take_draft()
@@ -117,8 +117,42 @@ def test_a_damaged_draft_brings_what_is_sound(tmp_path: Path, facts: str) -> Non
 async def test_what_comes_back_before_its_server_is_there_is_counted_once_it_is(tmp_path: Path) -> None:
     async with chat_server(Say(["Three."])) as server:
         profile_file(tmp_path, server.port, processor={"max_pixels": 50176})
-        store(tmp_path).keep_draft("How many?", None, [open_picture(picture(tmp_path))])
+        store(tmp_path).keep_draft("How many?", None, None, [open_picture(picture(tmp_path))])
         gone(tmp_path)
         async with console(tmp_path) as (_, screen):
             await until(lambda: screen.cost is not None and screen.cost.visual == 64)
             await until(lambda: "64 tokens" in str(screen.query(".chip").first(Static).render()))
+
+
+async def test_a_draft_that_is_taken_away_at_once_does_not_come_back(tmp_path: Path) -> None:
+    async with chat_server(Say(["Three."])) as server:
+        profile_file(tmp_path, server.port)
+        kept = store(tmp_path)
+        kept.keep_draft("old words")
+        gone(tmp_path)
+        async with console(tmp_path) as (pilot, screen):
+            await until(lambda: screen.composer.question.text == "old words")
+            await pilot.press("ctrl+g")
+        assert kept._run("SELECT COUNT(*) FROM drafts").fetchone()[0] == 0
+
+
+async def test_a_question_that_was_being_changed_is_changed_still_and_belongs_where_it_is_seen(tmp_path: Path) -> None:
+    async with chat_server(Say(["Three."]), Say(["Four."])) as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await ask(pilot, screen, "How many?")
+            await until(lambda: answered(screen))
+            await pilot.press("escape", "c")
+            await until(lambda: screen.changing is not None)
+            screen.composer.question.insert(" Now?")
+        gone(tmp_path)
+        async with console(tmp_path) as (pilot, screen):
+            await until(lambda: screen.composer.question.text == "How many? Now?" and screen.changing is not None)
+            await pilot.press("enter")
+            await until(lambda: answered(screen) and screen.answers()[-1].text == "Four.")
+            assert [one.text for one in screen.transcript.messages] == ["How many? Now?", "Four."]
+            screen.composer.question.insert("moves along")
+            await pilot.press("escape", "n")
+            await until(lambda: screen.chat is None)
+        (row,) = store(tmp_path)._run("SELECT text, chat_id FROM drafts").fetchall()
+        assert tuple(row) == ("moves along", None)

@@ -180,3 +180,16 @@ async def test_the_question_has_a_row_however_small_the_terminal(tmp_path: Path)
             await pilot.press(*"how many", "enter")
             await until(lambda: answered(screen))
             assert any("how many" in str(request["messages"]) for request in server.requests)
+
+
+async def test_two_enters_and_two_r_in_one_burst_ask_once(tmp_path: Path) -> None:
+    async with chat_server(Say(["Three."], gap=0.3), Say(["Four."], gap=0.3), Say(["Five."])) as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            screen.composer.question.insert("How many?")
+            await pilot.press("enter", "enter", "enter")
+            await until(lambda: answered(screen))
+            assert [one.text for one in screen.transcript.messages] == ["How many?", "Three."]
+            await pilot.press("escape", "r", "r")
+            await until(lambda: answered(screen) and screen.answers()[-1].text == "Four.")
+            assert len(server.requests) == 2

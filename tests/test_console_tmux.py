@@ -214,11 +214,33 @@ async def test_what_is_not_sent_is_there_again_after_a_closed_terminal_and_after
         tmux.keys("tion")
         await tmux.shows("half a question")
         await asyncio.sleep(3)  # a killed console loses what was typed in its last moment
-        tmux.console().kill()
+        console = tmux.console()
+        console.kill()
         tmux.run("kill-server")
+        await asyncio.to_thread(console.wait, 20)
+        await asyncio.sleep(1)  # until the server has left its socket
         tmux.open(home, 120, 40)
         await tmux.shows("half a question")
         await tmux.shows("seen.png 448×448")
+
+
+async def test_bytes_that_are_no_utf8_are_shown_as_such_and_two_enters_ask_once(tmp_path: Path, tmux: Tmux) -> None:
+    home = tmp_path / "home"
+    async with chat_server(Say(["Once."], gap=0.5), Say(["Twice."])) as server:
+        profile_file(home, server.port)
+        tmux.open(home, 80, 24)
+        await tmux.shows("ready")
+        tmux.run("send-keys", "-H", "e9")
+        tmux.keys("t")
+        await tmux.shows("\ufffdt")
+        tmux.run("send-keys", "-H", "c3")
+        tmux.run("send-keys", "-H", "41")
+        tmux.keys("end")
+        await tmux.shows("end")
+        tmux.keys("Enter", "Enter", "Enter")
+        await tmux.shows("Once.")
+        await asyncio.sleep(2)
+        assert len(server.requests) == 1 and "Twice" not in tmux.screen()
 
 
 async def test_resize_storms_do_no_harm(tmp_path: Path, tmux: Tmux) -> None:

@@ -110,10 +110,12 @@ class StoredMessage:
 
 @dataclass(frozen=True)
 class Draft:
-    """A question that was written and not sent. `chat_id` is the conversation it was for, None for a new one."""
+    """A question that was written and not sent. `chat_id` is the conversation it was for, None for a new one;
+    `changing` the message that it was to replace, if any."""
 
     text: str
     chat_id: int | None
+    changing: int | None
     pictures: tuple[StoredPicture, ...]
 
 

@@ -32,7 +32,8 @@ CREATE INDEX pictures_by_hash ON pictures(sha256);
     """
 CREATE TABLE drafts (
   id INTEGER PRIMARY KEY, chat_id INTEGER REFERENCES chats(id) ON DELETE SET NULL, text TEXT NOT NULL,
-  kept REAL NOT NULL, writer_pid INTEGER, writer_started TEXT
+  changing INTEGER REFERENCES messages(id) ON DELETE SET NULL, kept REAL NOT NULL,
+  writer_pid INTEGER, writer_started TEXT
 );
 CREATE TABLE draft_pictures (
   draft_id INTEGER NOT NULL REFERENCES drafts(id) ON DELETE CASCADE, position INTEGER NOT NULL,

@@ -202,15 +202,22 @@ class ChatStore:
 
     # -- drafts --------------------------------------------------------------------------------------------
 
-    def keep_draft(self, text: str, chat_id: int | None = None, pictures: Sequence[Picture] = ()) -> None:
+    def keep_draft(
+        self,
+        text: str,
+        chat_id: int | None = None,
+        changing: int | None = None,
+        pictures: Sequence[Picture] = (),
+    ) -> None:
         """Keep what is written in this process and not sent, in the place of what it kept before; "": nothing is."""
         self.keep_files(pictures)
         with self.together():
             self._run("DELETE FROM drafts WHERE writer_pid = ? AND writer_started IS ?", self._writer())
             if text.strip() or pictures:
                 cursor = self._run(
-                    "INSERT INTO drafts(chat_id, text, kept, writer_pid, writer_started) VALUES (?,?,?,?,?)",
-                    (chat_id, text, self._clock(), *self._writer()),
+                    "INSERT INTO drafts(chat_id, text, changing, kept, writer_pid, writer_started)"
+                    " VALUES (?,?,?,?,?,?)",
+                    (chat_id, text, changing, self._clock(), *self._writer()),
                 )
                 self._add_pictures("draft_pictures", int(cursor.lastrowid or 0), pictures)
 
@@ -224,7 +231,7 @@ class ChatStore:
             writer = (*self._writer(), lost["id"])
             self._run("UPDATE drafts SET writer_pid = ?, writer_started = ? WHERE id = ?", writer)
         pictures, _ = self._pictures_of("draft_pictures", lost["id"])
-        return Draft(read_text(lost["text"]), lost["chat_id"], tuple(pictures))
+        return Draft(read_text(lost["text"]), lost["chat_id"], lost["changing"], tuple(pictures))
 
     def keep_files(self, pictures: Sequence[Picture]) -> None:
         """Write the pictures' files; from any thread. Raises ChatStoreError."""
