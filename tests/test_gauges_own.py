@@ -241,6 +241,45 @@ def test_gauges_once_as_json_is_one_value(tmp_path: Path, capsys: pytest.Capture
     assert "RAM" in shown and "GiB" in shown and "server: the server demo is not started" in shown
 
 
+def test_a_recording_is_named_as_the_shell_would_and_its_end_before_the_gauges_is_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("vlmconsole.gauges.recording.LARGEST", 1)
+    assert run_cli("--home", str(tmp_path / "lab"), "--quiet", "gauges", "--json", "--record", "~/r.jsonl") == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["tiles"], "the snapshot is whole"
+    assert err == f"error: the recording ended at 0 MiB ({tmp_path / 'r.jsonl'})\n"
+    assert run_cli("--home", str(tmp_path / "lab"), "gauges", "--json", "--replay", "~/r.jsonl") == 0
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ("/dev/full", "no file that could be replaced"),
+        (".", "no file that could be replaced"),
+        ("/proc/self/x.jsonl", "no file that could be replaced"),
+        ("none/r.jsonl", "cannot be written: No such file or directory"),
+        ("file/r.jsonl", "cannot be written: Not a directory"),
+        ("~nouser-at-all/r.jsonl", "begins with ~ and no user here"),
+    ],
+)
+def test_a_recording_that_cannot_be_written_is_refused_before_anything_starts(
+    bad: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert run_cli("--home", str(tmp_path / "lab"), "gauges", "--once", "--record", bad) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and why in err and err.count("error: ") == 1
+
+
+def test_a_recording_and_a_replay_exclude_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--record", str(tmp_path / "a"), "--replay", str(tmp_path / "b"))
+    assert run_cli("--home", str(tmp_path), "gauges", *words) == 2
+    assert "exclude each other" in capsys.readouterr().err and not (tmp_path / "a").exists()
+
+
 def test_gauges_of_a_profile_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli("--home", str(tmp_path), "gauges", "--once", "--server", "nope") == 2
     assert "no server profile 'nope'" in capsys.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,12 +11,15 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from vlmconsole.cli.common import Failure, console, emit, state
+from vlmconsole.cli.common import FAILED, USAGE, Failure, console, emit, fail, state
+from vlmconsole.errors import LabError
 from vlmconsole.gauges.words import age_said, job_said, said, said_of, sparkline
+from vlmconsole.runs.named import named, new_file
+from vlmconsole.runs.plain import inert
 
 if TYPE_CHECKING:
     from vlmconsole.gauges.board import Snapshot, Tile
-    from vlmconsole.gauges.recording import Replay
+    from vlmconsole.gauges.recording import Recorder, Replay
     from vlmconsole.gauges.sources import Gauges
 
 MARKS = {"ok": " ", "stale": "~", "none": "–", "missing": "✗"}
@@ -40,21 +42,32 @@ def register(app: typer.Typer) -> None:
         """What server, GPU and client do now, each figure with its source and age. --json or a pipe implies --once."""
         from vlmconsole.gauges.recording import Replay
 
-        shown: Gauges | Replay = Replay(Path(replay), speed) if replay else _live(server, record)
+        if record and replay:
+            fail("--record and --replay exclude each other: a replay is a recording already.", code=USAGE)
+        shown: Gauges | Replay
+        shown, recorder = (Replay(named(replay), speed), None) if replay else _live(server, record)
         shown.start()
         try:
             # A table that repaints itself is for a terminal; a pipe gets one snapshot.
             if once or state.json or not sys.stdout.isatty():
                 emit_snapshot(_settled(shown))
             else:
-                _watch(shown)
+                _watch(shown, recorder)
         finally:
             shown.stop()
+            if recorder is not None and recorder.why:
+                _say_ended(recorder)
+        if recorder is not None and recorder.why:
+            raise typer.Exit(FAILED)
 
 
-def _live(server: str, record: str) -> Gauges:
+def _say_ended(recorder: Recorder) -> None:
+    """On stderr alone, also under --quiet: the snapshot, which is whole, was the one value on stdout."""
+    sys.stderr.write(f"error: {inert(recorder.why)} ({inert(str(recorder.path))})\n")
+
+
+def _live(server: str, record: str) -> tuple[Gauges, Recorder | None]:
     from vlmconsole.engines.profile import ProfileError, profiles_for
-    from vlmconsole.gauges.recording import Recorder
     from vlmconsole.gauges.sources import Gauges, default_sources
 
     lab = state.lab
@@ -62,11 +75,26 @@ def _live(server: str, record: str) -> Gauges:
     try:
         profiles = profiles_for(name, lab.places.servers)
     except ProfileError as error:
-        raise Failure(str(error), code=2) from None
+        raise Failure(str(error), code=USAGE) from None
     if name not in profiles:
-        raise Failure(f"there is no server profile {name!r}", f"Known: {', '.join(sorted(profiles))}.", 2)
-    recorder = Recorder(Path(record)) if record else None
-    return Gauges(default_sources(lab.places, profiles[name]), record=recorder)
+        raise Failure(f"there is no server profile {name!r}", f"Known: {', '.join(sorted(profiles))}.", USAGE)
+    recorder = _recorder(record) if record else None
+    return Gauges(default_sources(lab.places, profiles[name]), record=recorder), recorder
+
+
+def _recorder(record: str) -> Recorder:
+    """The recording, its file made and open to us before anything starts."""
+    from vlmconsole.gauges.recording import Recorder
+    from vlmconsole.runs.events import append_line
+
+    try:
+        path = new_file(record)
+        append_line(path)
+        return Recorder(path)
+    except OSError as error:
+        fail(f"{record[:200]} cannot be written: {error.strerror}.", "Name another file.", USAGE)
+    except LabError as error:
+        raise error.named() from None
 
 
 def _settled(shown: Gauges | Replay) -> Snapshot:
@@ -90,7 +118,7 @@ def emit_snapshot(snapshot: Snapshot) -> None:
     emit(snapshot.to_json(), lambda console: console.print(_table(snapshot, console.width)))
 
 
-def _watch(shown: Gauges | Replay) -> None:
+def _watch(shown: Gauges | Replay, recorder: Recorder | None) -> None:
     from rich.live import Live
 
     from vlmconsole.gauges.recording import Replay
@@ -98,7 +126,10 @@ def _watch(shown: Gauges | Replay) -> None:
     screen = console()
     with Live(console=screen, auto_refresh=False) as live:
         while True:
-            live.update(_table(shown.snapshot(), screen.width), refresh=True)
+            table = _table(shown.snapshot(), screen.width)
+            if recorder is not None and recorder.why:
+                table.renderables.append(Text(f"✗ {recorder.why}", style="red"))
+            live.update(table, refresh=True)
             if isinstance(shown, Replay) and shown.finished:
                 return
             time.sleep(1.0)
