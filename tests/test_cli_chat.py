@@ -1,6 +1,8 @@
 """`vlmconsole chat` and `servers` as a script sees them."""
 
 import asyncio
+import base64
+import io
 import json
 import os
 import sys
@@ -9,19 +11,20 @@ from pathlib import Path
 import pytest
 from replay import Reply, json_reply, replay, said, sse
 
+from vlmconsole.cli import main
 from vlmconsole.engines.servers import Ready
 
 PICTURE = str(Path(__file__).parent.parent / "assets" / "pictures" / "scene-few.png")
 USAGE = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2}}
 
 
-async def run(home: Path, *words: str, stdin: str = "") -> tuple[int, str, str]:
+async def run(home: Path, *words: str | bytes, stdin: str | bytes = "") -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "vlmconsole", "--home", str(home), *words,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "NO_COLOR": "1"},
     )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 90)
+    out, err = await asyncio.wait_for(process.communicate(stdin.encode() if isinstance(stdin, str) else stdin), 90)
     return process.returncode or 0, out.decode(), err.decode()
 
 
@@ -74,6 +77,71 @@ async def test_bad_usage_is_2_and_failures_are_1_with_one_line(tmp_path: Path) -
         lines = [line for line in err.splitlines() if line.startswith("error: ")]
         assert (got, out, len(lines)) == (code, "", 1), (words, err)
         assert "Traceback" not in err
+
+
+async def test_a_question_that_cannot_fit_is_not_sent(tmp_path: Path) -> None:
+    """Without the model's tokenizer its length is estimated, but not even its least fits into 2,048 tokens."""
+    async with replay({"POST /v1/chat/completions": Reply(sse(said("no", "stop"), USAGE))}) as player:
+        code, out, err = await run(tmp_path, "chat", "--base-url", player.url, "--quiet", stdin="word " * 60_000)
+        sent = [route for route, _, _ in player.seen if route.startswith("POST")]
+    assert (code, out, sent) == (1, "", [])
+    assert err.startswith("error: The question does not fit: ") and "2048 tokens" in err
+
+
+async def test_arguments_that_are_no_text_are_said_so(tmp_path: Path) -> None:
+    there = ("--base-url", "http://127.0.0.1:9")
+    cases: list[tuple[list[str | bytes], str]] = [
+        ([b"caf\xc3\xa9 \xff\xfe"], "The question is not UTF-8 (byte 6)."),
+        (["x", "--system", b"\xff"], "--system is not UTF-8 (byte 0)."),
+        (["x", "--model", b"m\xff"], "--model is not UTF-8 (byte 1)."),
+    ]
+    done = await asyncio.gather(*(run(tmp_path, "chat", *words, *there) for words, _ in cases))
+    assert done == [(2, "", f"error: {said}\n") for _, said in cases]
+
+
+async def test_a_picture_from_the_web_or_from_a_pipe_is_sent_as_its_bytes(tmp_path: Path) -> None:
+    data = Path(PICTURE).read_bytes()
+    answers = {"POST /v1/chat/completions": Reply(sse(said("red", "stop"), USAGE))}
+    routes = {**answers, "GET /scene.png": Reply([data], kind="image/png")}
+    async with replay(routes) as player:
+        there, url = ("--base-url", player.url, "--quiet"), f"{player.url}/scene.png"
+        fetched, piped, inside = await asyncio.gather(
+            run(tmp_path, "chat", "what?", "--image", url, "--private", *there),
+            run(tmp_path, "chat", "what?", "--image", "-", *there, stdin=data),
+            run(tmp_path, "chat", "what?", "--image", url, *there),
+        )
+        asked = [request for route, _, request in player.seen if request and "stream_options" in request]
+    assert (fetched, piped) == ((0, "red\n", ""),) * 2
+    sent = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+    with_picture = [one["messages"][0]["content"] for one in asked if isinstance(one["messages"][0]["content"], list)]
+    assert [content[0]["image_url"]["url"] for content in with_picture] == [sent, sent]
+    assert inside[0] == 1 and "put --private after the address" in inside[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (["--image", "-"], 2, "give the question as an argument"),
+        (["-", "--image", "-"], 2, "give the question as an argument"),
+        (["x", "--image", "-", "--image", "-"], 2, "given twice"),
+        (["x", "--image", "-"], 1, "error: standard input is empty (0 bytes)"),
+        (["x", "--image", "HTTP://127.0.0.1:9/a//b.png"], 1, "put --private after the address"),
+        (["x", "--image", "http://me:secret@h/b.png"], 1, "user name or password"),
+    ],
+)
+def test_pictures_that_cannot_be_read_are_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    code: int,
+    why: str,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    with pytest.raises(SystemExit) as ended:
+        main(["--home", str(tmp_path), "--quiet", "chat", *words])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (code, "") and why in err and err.count("\n") == 1 and "secret" not in err
 
 
 async def test_the_real_server_from_the_command_line(mlx_server: Ready) -> None:

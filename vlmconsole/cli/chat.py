@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
 from vlmconsole.cli.servers import find_profile, progress
 from vlmconsole.runs.named import named
-from vlmconsole.runs.plain import inert
+from vlmconsole.runs.plain import inert, one_line
 
 if TYPE_CHECKING:
     from vlmconsole.engines.chat import Answer, ChatClient
@@ -31,7 +32,11 @@ def register(app: typer.Typer) -> None:
 
 def chat(
     text: Annotated[str, typer.Argument(help="The question; `-` or nothing reads it from a pipe.")] = "",
-    image: Annotated[list[str] | None, typer.Option("--image", metavar="PICTURE", help="May be given again.")] = None,
+    image: Annotated[
+        list[str] | None,
+        typer.Option("--image", metavar="PICTURE", help="A file, a URL, or `-`: standard input. May be given again."),
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="Fetch pictures from inside this network too.")] = False,
     server: Annotated[str, typer.Option(metavar="NAME", help="A server profile.")] = "",
     base_url: Annotated[str, typer.Option(metavar="URL", help="Any OpenAI-compatible server instead.")] = "",
     model: Annotated[str, typer.Option(help="The model to ask there.")] = "",
@@ -54,10 +59,12 @@ def chat(
         fail("--model goes with --base-url; a profile names its own model.", code=USAGE)
     if top_p == 0:
         fail("--top-p must be above 0: of nothing nothing can be sampled.", code=USAGE)
-    question = Message("user", _question(text), tuple(_pictures(image or [])))
-    messages = [Message("system", system), question] if system.strip() else [question]
-    settings = state.lab.settings
+    _utf8({"The question": text, "--system": system, "--base-url": base_url, "--model": model})
+    sources, settings = image or [], state.lab.settings
+    asked_for = _question(text, taken=sources.count("-"))
     profile = _profile(server or settings.server, base_url, model)
+    question = Message("user", asked_for, tuple(_picture(source, private) for source in sources))
+    messages = [Message("system", system), question] if system.strip() else [question]
     for warning in profile.warnings():
         say(f"warning: {warning}")
     asked: dict[str, Any] = {
@@ -69,7 +76,21 @@ def chat(
     _finish(answer)
 
 
-def _question(text: str) -> str:
+def _utf8(words: dict[str, str]) -> None:
+    """Bytes of an argument that are no text arrive as halves of characters, which no tokenizer takes."""
+    for name, word in words.items():
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            fail(f"{name} is not UTF-8 (byte {len(os.fsencode(word[: error.start]))}).", code=USAGE)
+
+
+def _question(text: str, taken: int) -> str:
+    """The question; `taken`: how many pictures standard input is to be, which then holds no question."""
+    if taken and text in ("", "-"):
+        fail("Standard input is the picture: give the question as an argument.", code=USAGE)
+    if taken > 1:
+        fail("--image - reads one picture from standard input, and it was given twice.", code=USAGE)
     if text == "-" or (not text and not sys.stdin.isatty()):
         try:
             text = sys.stdin.buffer.read().decode("utf-8")
@@ -80,11 +101,22 @@ def _question(text: str) -> str:
     return text
 
 
-def _pictures(paths: list[str]) -> list[Picture]:
+def _picture(source: str, private: bool) -> Picture:
     from vlmconsole.vision.images import open_picture
+    from vlmconsole.vision.limits import MAX_BYTES
 
     background = state.lab.settings.background
-    return [open_picture(named(path), background=background) for path in paths]
+    if source == "-":
+        if sys.stdin.isatty():
+            fail("--image - reads a picture from a pipe or a file.", "vlmconsole chat TEXT --image - < FILE", USAGE)
+        return open_picture(sys.stdin.buffer.read(MAX_BYTES + 1), name="standard input", background=background)
+    if source.lower().startswith(("http://", "https://")):
+        from vlmconsole.vision.fetch import fetch_picture
+
+        say(f"fetching {one_line(source, 120)}")
+        got = asyncio.run(fetch_picture(source, allow_private=private))
+        return open_picture(got.data, name=got.name, background=background)
+    return open_picture(named(source), background=background)
 
 
 def _profile(server: str, base_url: str, model: str) -> ServerProfile:
@@ -114,7 +146,7 @@ async def _asked(
     async with ChatClient(at) as client:
         await client.prepare()
         budget = await client.budget(messages, asked["max_tokens"])
-        if not budget.fits and budget.text_exact:
+        if not budget.fits and (budget.text_exact or budget.certain):
             fail(f"The question does not fit: {budget.advice}.", f"The context is {budget.context} tokens.")
         if not budget.fits:
             say(f"may not fit (the text's tokens are estimated): {budget.advice}")
