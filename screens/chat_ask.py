@@ -69,6 +69,7 @@ class ChatAsk(ChatDraft):
         """What was written before its server was there is counted, and its pictures are, once it is."""
         super().show_server()
         link = self.console.link
+        self._say_what_is_waited_for()
         state = (link, link.view.state) if link is not None else None
         if self.furnished and state != self._counted_for:
             self._counted_for = state
@@ -267,6 +268,7 @@ class ChatAsk(ChatDraft):
         )
         self.running.append(turn)
         self._coming.discard(message.id)
+        self._say_what_is_waited_for()
         try:
             finished = await turn.run()
         finally:
@@ -278,6 +280,18 @@ class ChatAsk(ChatDraft):
         self.show_list()
         if turn.unkept:
             await self._keep_late(turn)
+
+    def _say_what_is_waited_for(self) -> None:
+        """Of the server in use: one that has yet to start, or to come back, is no first token that is late."""
+        if not self.running:
+            return
+        from vlmconsole.screens.widgets.message import FIRST_TOKEN, SERVER
+
+        link = self.console.link
+        for turn in self.running:
+            view = self.transcript.view_of(turn.message.id)
+            if view is not None and link is not None and turn.message.server == link.profile.name:
+                view.wait_for(FIRST_TOKEN if link.view.state == "ready" else SERVER)
 
     async def _keep_late(self, turn: Turn) -> None:
         """Try until the store takes the answer, to the console's end."""

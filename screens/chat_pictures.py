@@ -119,7 +119,9 @@ class ChatPictures(ChatDesk):
             await self.attach(list(typed.found))
             if len(self.pending) >= len(typed.found):
                 said = "the picture whose path was typed is attached; Enter sends, Backspace takes it away"
-                self.composer.notice(said if typed.text else said.replace("Enter sends", "type a question"))
+                self.composer.notice(
+                    said if typed.text else said.replace("Enter sends", "type a question"), about=PATHS
+                )
             if typed.missing:
                 self._expect(list(typed.missing), "; Enter sends the rest")
         elif typed.missing:

@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 SSHD = shutil.which("sshd") or next((p for p in ("/usr/sbin/sshd", "/usr/local/sbin/sshd") if Path(p).exists()), None)
@@ -100,7 +101,8 @@ Host {self.alias}
         carried = [child for child in family if child.name().startswith("sshd")]
         self._process.terminate()
         for child in carried:
-            child.kill()
+            with suppress(psutil.NoSuchProcess):  # it ended in this moment
+                child.kill()
         self._process.wait(5)
         psutil.wait_procs(carried, 5)
         self._process = None

@@ -193,3 +193,18 @@ async def test_two_enters_and_two_r_in_one_burst_ask_once(tmp_path: Path) -> Non
             await pilot.press("escape", "r", "r")
             await until(lambda: answered(screen) and screen.answers()[-1].text == "Four.")
             assert len(server.requests) == 2
+
+
+async def test_an_answer_says_whether_it_waits_for_its_server_or_for_the_model(tmp_path: Path) -> None:
+    async with chat_server(Say(["Three."], gap=1.0)) as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (pilot, screen):
+            await ask(pilot, screen, "How many?")
+            await until(lambda: bool(screen.running))
+            foot = screen.query(".message.assistant .foot").first(Static)
+            link = screen.console.link
+            assert link is not None and "waiting for the first token" in str(foot.render())
+            link._move(state="starting", note="")
+            await until(lambda: "waiting for its server" in str(foot.render()))
+            link._move(state="ready", note="")
+            await until(lambda: answered(screen))

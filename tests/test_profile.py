@@ -85,6 +85,18 @@ def test_a_users_file_changes_single_keys_of_a_preset_and_adds_profiles(tmp_path
     assert profiles["mine"].engine == "vllm"
 
 
+def test_a_model_of_ones_own_needs_no_more_than_its_folder(tmp_path: Path) -> None:
+    own = 'engine = "mlx"\nmodel = "~/models/own"\n'
+    for name in ("own", "mlx-local"):
+        (tmp_path / f"{name}.toml").write_text(own)
+    (tmp_path / "there.toml").write_text(own + 'base_url = "http://127.0.0.1:9"\n')
+    profiles = load_profiles(tmp_path)
+    assert profiles["own"].launch is not None and profiles["there"].launch is None
+    laid = profiles["mlx-local"]
+    assert (laid.title, laid.precision) == ("", "")
+    assert laid.running_limit == 4 and laid.launch is not None and laid.launch.start_timeout_s == 300
+
+
 def test_one_bad_file_does_not_hide_the_others(tmp_path: Path) -> None:
     write(tmp_path, "bad", "engine = [")
     write(tmp_path, "other", 'name = "elsewhere"\nengine = "vllm"\n')

@@ -80,18 +80,20 @@ def event(t: float, done: float, total: float, phase: str, overall: float) -> di
 
 def test_the_time_left_is_the_whole_jobs_and_each_phase_has_its_own_speed() -> None:
     pace = Pace(began=0.0)
-    for t in range(11):
-        pace.add(event(100.0 + t, t, 20, "making", t / 100))
+    for t in range(21):
+        pace.add(event(100.0 + t, t, 40, "making", t / 200))
     now = pace.now
     assert now is not None and now.share == 0.1 and now.rate == 1.0
-    assert now.left(110.0) == pytest.approx(90) and now.left(120.0) == pytest.approx(80)
-    pace.add(event(111.0, 0, 50, "training", 0.1))
-    assert pace.now is not None and pace.now.left(111.0) is None  # nothing is known of its speed yet
-    pace.add(event(116.0, 10, 50, "training", 0.28))
+    assert now.left(120.0) == pytest.approx(180) and now.left(130.0) == pytest.approx(170)
+    pace.add(event(121.0, 0, 50, "training", 0.1))
+    assert pace.now is not None and pace.now.left(121.0) is None  # nothing is known of its speed yet
+    pace.add(event(125.0, 1, 50, "training", 0.12))
+    assert pace.now is not None and pace.now.left(125.0) is None  # the first steps are slow
+    pace.add(event(141.0, 10, 50, "training", 0.3))
     now = pace.now
-    assert now is not None and now.share == 0.28 and now.rate == 2.0 and now.left(116.0) == pytest.approx(20)
+    assert now is not None and now.share == 0.3 and now.rate == 0.5 and now.left(141.0) == pytest.approx(70)
     assert now.counted() == "training: 10 of 50 steps"
-    assert said(now).startswith("28% of the whole · training: 10 of 50 steps")
+    assert said(now).startswith("30% of the whole · training: 10 of 50 steps")
     assert said(Progress(0.0, 3, None, "part", "", None)) == "3 parts"
 
 

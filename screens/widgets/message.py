@@ -38,13 +38,16 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M:%S" if same_day else "%d %b %H:%M", moment)
 
 
-def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None) -> Content:
+FIRST_TOKEN, SERVER = "the first token", "its server"  # what an answer waits for
+
+
+def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None, waits: str = FIRST_TOKEN) -> Content:
     """How far a message is, or how it ended, and its most wanted numbers."""
     damaged = [Content(f"✗ {DAMAGED}").stylize("$warning")] if message.damaged else []
     if message.role == "user":
         return Content("\n").join(damaged)
     if message.state == "streaming":
-        said = "● answering" if begun or message.text else "● waiting for the first token"
+        said = "● answering" if begun or message.text else f"● waiting for {waits}"
         if ttft_s is not None:
             said += f" · TTFT {seconds(ttft_s)}"
         return Content(said).stylize("$accent")
@@ -85,6 +88,7 @@ class MessageView(Vertical):
         self._begun = False
         self._thought = 0
         self._ttft_s: float | None = None
+        self._waits = FIRST_TOKEN
         self.prose = Prose(message.text, markdown=message.role == "assistant")
 
     def compose(self) -> ComposeResult:
@@ -114,6 +118,12 @@ class MessageView(Vertical):
         self.prose.grow(text)
         if text and not self._begun:
             self._begun, self._ttft_s = True, ttft_s
+            self.query_one(".foot", Static).update(self._foot())
+
+    def wait_for(self, what: str) -> None:
+        """Say what the answer waits for, until its first piece comes."""
+        if what != self._waits:
+            self._waits = what
             self.query_one(".foot", Static).update(self._foot())
 
     def update_message(self, message: StoredMessage) -> None:
@@ -151,7 +161,7 @@ class MessageView(Vertical):
         return Content.assemble((who, style), ("  " + clock(self.message.created), "$faint"))
 
     def _foot(self) -> Content:
-        return foot(self.message, begun=self._begun, ttft_s=self._ttft_s)
+        return foot(self.message, begun=self._begun, ttft_s=self._ttft_s, waits=self._waits)
 
     def _facts(self, picture: StoredPicture) -> Content:
         width, height = picture.size

@@ -26,6 +26,8 @@ from vlmconsole.vision.tokens import ProcessorError, ProcessorSettings
 
 Engine = Literal["mlx", "sglang", "vllm", "openai"]
 ASSET = "asset:"
+GIVEN = "given"
+"""The name of a profile made of an address alone; nobody typed it, so messages say the address."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SSH_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(@[A-Za-z0-9_][A-Za-z0-9_.-]*)?(:\d{1,5})?")
@@ -141,6 +143,11 @@ class ServerProfile(BaseModel):
         return base + path
 
     @property
+    def called(self) -> str:
+        """What messages about it call it."""
+        return self.base_url if self.name == GIVEN else f"server {self.name}"
+
+    @property
     def loopback(self) -> bool:
         """True when base_url names this machine's loopback interface."""
         return is_loopback(urlsplit(self.base_url).hostname or "")
@@ -249,7 +256,7 @@ def load_profiles(
             values = _read_toml(source, where)
             if values.get("name", name) != name:
                 raise ProfileError(f"{where}: name must be {name!r}, as the file is called")
-            merged = _merge(raw[name][0], values) if name in raw else values
+            merged = _laid_over(raw[name][0], values) if name in raw else values
             profiles[name] = make_profile({**merged, "name": name}, where)
             raw[name] = (merged, where)
         except ProfileError as error:
@@ -273,7 +280,12 @@ def profiles_for(name: str, folder: Path) -> dict[str, ServerProfile]:
 
 
 def make_profile(values: dict[str, Any], where: str = "profile") -> ServerProfile:
-    """A checked profile. Raises ProfileError naming the key and what is allowed; values are not repeated in it."""
+    """A checked profile. Raises ProfileError naming the key and what is allowed; values are not repeated in it.
+
+    An MLX model without an address is started here, as the presets are.
+    """
+    if values.get("engine") == "mlx" and values.get("model") and not values.get("base_url"):
+        values = {"launch": {}, **values}
     try:
         return ServerProfile.model_validate(values)
     except ValidationError as error:
@@ -301,6 +313,13 @@ def _read_toml(source: Any, where: str) -> dict[str, Any]:
         return toml_table(text, where)
     except UnreadableError as error:
         raise ProfileError(error.message) from None
+
+
+def _laid_over(preset: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """A file over the preset of its name; what that says of its model is not true of another one."""
+    other = own.get("model", preset.get("model")) != preset.get("model")
+    said = ("title", "precision", "notes") if other else ()
+    return _merge({key: value for key, value in preset.items() if key not in said}, own)
 
 
 def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ WINDOW = 120.0  # seconds of progress that the present speed is taken from
 EARLY, LITTLE = 30.0, 0.05  # seconds, and share of the whole: before both are over the time left is a wild guess
 SHOWN = 0.5  # seconds: a shorter time left would be written as 0:00
 AS_LAST_TIME = "as last time"  # what a flow's time left is taken from
+STEADY = 15.0  # seconds of a phase before its speed is that of the whole: the first steps are slow
 SHORTEST = 1.0  # seconds: below this span two points say nothing about speed
 
 
@@ -134,7 +135,7 @@ class Pace:
     def now(self) -> Progress | None:
         if self._last is None:
             return None
-        return replace(self._last, rate=_rate(self._points), overall_rate=_rate(self._whole), began=self._began)
+        return replace(self._last, rate=_rate(self._points), overall_rate=_rate(self._whole, STEADY), began=self._began)
 
 
 def _keep(points: deque[tuple[float, float]], t: float, done: float) -> None:
@@ -143,8 +144,8 @@ def _keep(points: deque[tuple[float, float]], t: float, done: float) -> None:
         points.popleft()
 
 
-def _rate(points: deque[tuple[float, float]]) -> float | None:
+def _rate(points: deque[tuple[float, float]], shortest: float = SHORTEST) -> float | None:
     if not points:
         return None
     (t0, done0), (t1, done1) = points[0], points[-1]
-    return (done1 - done0) / (t1 - t0) if t1 - t0 >= SHORTEST and done1 > done0 else None
+    return (done1 - done0) / (t1 - t0) if t1 - t0 >= shortest and done1 > done0 else None
