@@ -1,4 +1,5 @@
 import asyncio
+import hashlib
 import io
 import json
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from PIL import Image
 from recorded import ENGINES, exchanges
 from replay import Replay, Reply, json_reply, recorded_reply, replay, said, sse
 
+from vlmconsole.chats.checked import read_answer
 from vlmconsole.engines import servers, sglang
 from vlmconsole.engines.chat import ChatClient
 from vlmconsole.engines.effective import EffectiveSettings
@@ -19,6 +21,7 @@ from vlmconsole.engines.profile import ServerProfile, make_profile
 from vlmconsole.engines.prompt import count_part
 from vlmconsole.engines.sight import LOCAL, PROBE, REPORTED, TextTokens, budget, look
 from vlmconsole.engines.stream import Usage
+from vlmconsole.measure.compare import compare
 from vlmconsole.vision.images import Picture, open_picture
 from vlmconsole.vision.tokens import ProcessorSettings
 
@@ -50,6 +53,19 @@ async def test_an_answer_has_the_shape_of_the_command_line() -> None:
     assert 0 < value["timing"]["ttft_s"] < value["timing"]["e2e_s"]
     assert value["conditions"]["max_tokens"] == 5 and value["conditions"]["route"] == "loopback"
     assert pieces == ["re", "d"]
+
+
+async def test_how_it_was_asked_stands_in_the_conditions() -> None:
+    asked = [Message("system", "Be brief."), *HI]
+    async with replay({CHAT: Reply(sse(said("a")))}) as player, ChatClient(profile(player)) as client:
+        answer = await client.ask(asked, temperature=0.5, extra={"top_p": 0.9, "seed": 7})
+        plain = await client.ask(HI)
+    known = answer.to_json()["conditions"]
+    assert (known["temperature"], known["top_p"], known["seed"]) == (0.5, 0.9, 7)
+    assert known["system_sha256"] == hashlib.sha256(b"Be brief.").hexdigest()
+    assert not {"top_p", "system_sha256"} & plain.to_json()["conditions"].keys()
+    assert "top-p" in compare(answer.conditions, plain.conditions).sentence()
+    assert read_answer(json.dumps(answer.to_json())) == (answer.to_json(), False), "it is read back as it was kept"
 
 
 async def test_the_connection_is_open_before_the_clock_and_the_request_asks_for_usage() -> None:

@@ -52,7 +52,7 @@ async def test_json_is_one_value_and_a_failure_is_one_line_with_what_came(tmp_pa
         cut = await run(tmp_path, "chat", "x", "--base-url", player.url, "--json", "--quiet")
     value = json.loads(good[1])
     assert good[0] == 0 and value["text"] == "red" and value["usage"]["cached_tokens"] is None
-    assert cut[0] == 1 and cut[2] == "error: server given closed the answer before [DONE]\n"
+    assert cut[0] == 1 and cut[2] == f"error: {player.url} closed the answer before [DONE]\n"
     assert json.loads(cut[1])["error"]["answer"]["text"] == "half"
 
 

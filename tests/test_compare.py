@@ -54,6 +54,8 @@ OTHER = {
     "cache": "on",
     "clock": "something else",
     "client": "another client",
+    "top_p": 0.9,
+    "system_sha256": "c0ffee",
     "route": "network",
 }
 
@@ -103,6 +105,12 @@ def test_unknown_is_not_equal_to_known() -> None:
 def test_no_adapter_is_a_value_not_something_unknown() -> None:
     found = compare(conditions(), conditions(adapter="sft"))
     assert "adapter (none against sft)" in found.sentence()
+
+
+def test_another_nucleus_or_system_prompt_is_another_condition_and_none_is_a_value() -> None:
+    found = compare(conditions(top_p=0.9), conditions(top_p=1.0, system_sha256="ab" * 32))
+    assert "2 conditions differ: top-p (0.9 against 1.0); system prompt (none against abababababab)" in found.sentence()
+    assert "top-p (not set against 1.0)" in compare(conditions(), conditions(top_p=1.0)).sentence()
 
 
 def test_server_settings_count_and_where_it_listens_does_not() -> None:

@@ -74,7 +74,7 @@ _SIGHT: dict[str, Check] = {
 _ASKED: dict[str, Check] = {"temperature": _number, "max_tokens": _whole, "seed": _whole, "top_p": _number}
 _CONDITIONS: dict[str, Check] = {
     **dict.fromkeys(("hardware", "engine", "engine_version", "model", "model_sha256", "precision", "adapter"), _text),
-    **dict.fromkeys(("image", "cache", "warm_up", "clock", "client", "client_error"), _text),
+    **dict.fromkeys(("system_sha256", "image", "cache", "warm_up", "clock", "client", "client_error"), _text),
     **dict.fromkeys(("client_concurrency", "running_limit", "n"), _whole),
     "input_tokens": _whole_or_text,
     "output_tokens": _whole_or_text,

@@ -27,7 +27,7 @@ from vlmconsole.engines.http import (
     request,
     start_of_body,
 )
-from vlmconsole.engines.messages import Message, to_record, to_request
+from vlmconsole.engines.messages import Message, system_sha256, to_record, to_request
 from vlmconsole.engines.profile import ServerProfile, redact
 from vlmconsole.engines.prompt import LONG, Counter, counted, text_counter
 from vlmconsole.engines.selected import SelectedAdapter, selected
@@ -276,7 +276,7 @@ class ChatClient:
         result = parser.result
         if result.ended == "cut" and result.error is None:
             how = "before [DONE]" if result.text or result.reasoning else "without a word"
-            result.error = f"server {self.profile.name} closed the answer {how}"
+            result.error = f"{self.profile.called} closed the answer {how}"
         if result.error:
             result.error = redact(result.error)
         return result
@@ -362,8 +362,10 @@ class ChatClient:
             clock=CLOCK,
             n=1,
             temperature=record.get("temperature"),
+            top_p=record.get("top_p"),
             seed=record.get("seed"),
             max_tokens=record.get("max_tokens"),
+            system_sha256=system_sha256(record.get("messages", ())),
             route="tunnel" if profile.ssh_host else ("loopback" if profile.loopback else "network"),
             client="vlmconsole chat (httpx)",
             settings=settings.values or None,

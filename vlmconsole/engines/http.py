@@ -127,7 +127,7 @@ def http_error(profile: ServerProfile, status: int, body: bytes) -> str:
         404: " (is base_url right, and the model's name?)",
         429: " (too many requests: wait, or ask for less)",
     }.get(status, "")
-    return f"server {profile.name} answered {status}: {said or 'without a word'}{hint}"
+    return f"{profile.called} answered {status}: {said or 'without a word'}{hint}"
 
 
 def _key_of(profile: ServerProfile) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Literal
 
 from vlmconsole.vision.images import Picture
@@ -31,6 +32,12 @@ def to_request(messages: Sequence[Message]) -> list[dict[str, Any]]:
 def to_record(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """The same for keeping: each picture is named by the SHA-256 of its bytes instead of carried."""
     return [_message(m, [f"sha256:{picture.sha256}" for picture in m.pictures]) for m in messages]
+
+
+def system_sha256(kept: Sequence[Mapping[str, Any]]) -> str | None:
+    """SHA-256 (hex) of the system prompt's text in messages as they are kept; None without one."""
+    told = "\n".join(str(one["content"]) for one in kept if one["role"] == "system")
+    return sha256(told.encode("utf-8", "replace")).hexdigest() if told else None
 
 
 def _message(message: Message, urls: list[str]) -> dict[str, Any]:

@@ -37,6 +37,8 @@ COMPARED_KEYS = (
     "rate",
     "cache",
     "temperature",
+    "top_p",
+    "system_sha256",
     "warm_up",
     "clock",
     "client",
@@ -44,7 +46,7 @@ COMPARED_KEYS = (
 )
 COMPARED = {key: title(key).partition(", ")[0] for key in COMPARED_KEYS}
 #: absent means "none", which is a value like any other
-NONE_IS_KNOWN = frozenset({"adapter", "image", "rate"})
+NONE_IS_KNOWN = frozenset({"adapter", "image", "rate", "top_p", "system_sha256"})
 #: a length is given in tokens
 TOKENS = frozenset({"input_tokens", "output_tokens", "max_tokens"})
 #: server settings that say where it runs or were compared already
@@ -169,7 +171,9 @@ def _settings(a: dict[str, Any], b: dict[str, Any], already: set[str]) -> list[D
 def shown(key: str, value: Any) -> str:
     """A condition as people read it."""
     if value is None:
-        return "none" if key in NONE_IS_KNOWN else "not known"
+        return "not set" if key == "top_p" else "none" if key in NONE_IS_KNOWN else "not known"
+    if key == "system_sha256":
+        return str(value)[:12]  # enough to tell two prompts apart in a sentence
     return f"{value} tokens" if key in TOKENS else str(value)
 
 

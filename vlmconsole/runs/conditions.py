@@ -35,8 +35,10 @@ class Conditions(BaseModel):
     clock: str | None = None  # what the clock covered
     n: int | None = None
     temperature: float | None = None
+    top_p: float | None = None  # as it was asked for, None: the server's own
     seed: int | None = None
     max_tokens: int | None = None
+    system_sha256: str | None = None  # of the system prompt's text, None: there was none
     route: Literal["loopback", "tunnel", "network"] | None = None
     client: str | None = None
     client_error: str | None = None  # this client's own measured error, from `vlmconsole calibrate`

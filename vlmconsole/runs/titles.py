@@ -44,6 +44,8 @@ TITLES = {
     "cache": "prefix cache",
     "warm_up": "warm-up",
     "clock": "what the clock covers",
+    "top_p": "top-p",
+    "system_sha256": "system prompt, SHA-256",
     "max_tokens": "ceiling of an answer, tokens",
     "max_new_tokens": "ceiling of an answer, tokens",
     "client_error": "client's own error",
