@@ -81,15 +81,31 @@ def test_doctor_examines_this_install(tmp_path: Path) -> None:
 
 
 def test_a_wrong_setting_names_its_source_and_what_is_allowed(tmp_path: Path) -> None:
-    done = run("doctor", home=tmp_path, VLMCONSOLE_THEME="pink")
+    done = run("runs", "list", home=tmp_path, VLMCONSOLE_THEME="pink")
     assert done.returncode == 2
     assert "VLMCONSOLE_THEME" in done.stderr and "'dark' or 'light'" in done.stderr
     (tmp_path / "config.toml").write_text("colour = 3\n")
-    done = run("doctor", home=tmp_path)
+    done = run("runs", "list", home=tmp_path)
     assert done.returncode == 2
     assert "colour" in done.stderr and "config.toml" in done.stderr and "theme" in done.stderr
     (tmp_path / "config.toml").write_text("theme = \n")
-    assert "no valid TOML" in run("doctor", home=tmp_path).stderr
+    assert "no valid TOML" in run("runs", "list", home=tmp_path).stderr
+
+
+@pytest.mark.parametrize("text", ["servr = 'demo'\n", "server = ", "max_tokens = 0\n"])
+def test_doctor_goes_on_where_the_settings_cannot_be_used(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    codes = []
+    for words in (["doctor", "--json"], ["runs", "list"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["--home", str(tmp_path), *words])
+        codes.append(ended.value.code)
+        if words[0] == "doctor":
+            (found,) = (one for one in json.loads(capsys.readouterr().out)["checks"] if one["name"] == "settings")
+            assert found["state"] == "wrong" and "config.toml" in found["found"]
+    assert codes == [1, 2]
 
 
 def test_doctor_names_a_damaged_database_and_every_broken_profile(tmp_path: Path) -> None:

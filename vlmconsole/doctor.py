@@ -135,6 +135,9 @@ def _home(lab: Lab) -> Iterator[Check]:
             "runs need room" if low else "",
         )
     config = lab.places.config
+    if lab.fault:
+        yield Check("settings", "wrong", lab.fault, "put that right; until then every other command refuses")
+        return
     yield Check(
         "settings",
         "ok" if config.exists() else "info",

@@ -54,12 +54,14 @@ class Lab:
 
     places: Places
     settings: Settings
+    fault: str = ""  # why the usual settings hold in the place of its own
 
     @classmethod
-    def open(cls, home: Path | None = None) -> Lab:
+    def open(cls, home: Path | None = None, *, lenient: bool = False) -> Lab:
         """Open the lab of ``home``, else of ``VLMCONSOLE_HOME``, else of the platform's data and config folders.
 
-        Raises :class:`SettingsError` when the settings or the home cannot be used.
+        Raises :class:`SettingsError` when the settings or the home cannot be used; ``lenient``: settings that cannot
+        be used are its ``fault``, for the one command that tells what is wrong with everything.
         """
         given = home or (Path(os.environ["VLMCONSOLE_HOME"]) if os.environ.get("VLMCONSOLE_HOME") else None)
         if given is not None:
@@ -76,7 +78,12 @@ class Lab:
                 f"The lab home {data} cannot be made: {error.strerror}.",
                 "Choose another with --home DIR or VLMCONSOLE_HOME.",
             ) from None
-        return cls(places, read_settings(config))
+        try:
+            return cls(places, read_settings(config))
+        except SettingsError as error:
+            if not lenient:
+                raise
+            return cls(places, Settings(), error.message)
 
 
 def read_settings(config: Path) -> Settings:

@@ -18,8 +18,9 @@ def register(app: typer.Typer) -> None:
     def doctor() -> None:
         """Say what is found, missing or mispinned. Exit code 1 when something is wrong."""
         from vlmconsole.doctor import as_json, examine
+        from vlmconsole.lab import Lab
 
-        checks = examine(state.lab)
+        checks = examine(Lab.open(state.home, lenient=True))
         result = as_json(checks)
 
         def human(console: Console) -> None:
