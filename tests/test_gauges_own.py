@@ -253,6 +253,23 @@ def test_a_recording_is_named_as_the_shell_would_and_its_end_before_the_gauges_i
     assert run_cli("--home", str(tmp_path / "lab"), "gauges", "--json", "--replay", "~/r.jsonl") == 0
 
 
+@pytest.mark.parametrize(("largest", "code"), [(1, 1), (1 << 30, 130)])
+def test_live_gauges_that_lost_their_recording_end_as_failed_under_ctrl_c(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, largest: int, code: int
+) -> None:
+    def interrupted(_: Gauges) -> Snapshot:
+        until = time.monotonic() + 20
+        while not (tmp_path / "r.jsonl").stat().st_size and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(0.1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vlmconsole.gauges.recording.LARGEST", largest)
+    monkeypatch.setattr("vlmconsole.cli.gauges._settled", interrupted)
+    assert run_cli("--home", str(tmp_path), "gauges", "--once", "--record", str(tmp_path / "r.jsonl")) == code
+    assert ("the recording ended" in capsys.readouterr().err) == (code == 1)
+
+
 @pytest.mark.parametrize(
     ("bad", "why"),
     [

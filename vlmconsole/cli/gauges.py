@@ -53,17 +53,15 @@ def register(app: typer.Typer) -> None:
                 emit_snapshot(_settled(shown))
             else:
                 _watch(shown, recorder)
+        except KeyboardInterrupt:  # how live gauges end, so no failure of its own
+            if recorder is None or not recorder.why:
+                raise
         finally:
             shown.stop()
-            if recorder is not None and recorder.why:
-                _say_ended(recorder)
         if recorder is not None and recorder.why:
+            # On stderr alone: the snapshot, which is whole, was the one value on stdout.
+            sys.stderr.write(f"error: {inert(recorder.why)} ({inert(str(recorder.path))})\n")
             raise typer.Exit(FAILED)
-
-
-def _say_ended(recorder: Recorder) -> None:
-    """On stderr alone, also under --quiet: the snapshot, which is whole, was the one value on stdout."""
-    sys.stderr.write(f"error: {inert(recorder.why)} ({inert(str(recorder.path))})\n")
 
 
 def _live(server: str, record: str) -> tuple[Gauges, Recorder | None]:
