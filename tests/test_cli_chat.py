@@ -118,6 +118,15 @@ async def test_a_picture_from_the_web_or_from_a_pipe_is_sent_as_its_bytes(tmp_pa
     assert inside[0] == 1 and "put --private after the address" in inside[2]
 
 
+async def test_a_server_given_by_its_address_is_called_by_it(tmp_path: Path) -> None:
+    nameless = {"GET /v1/models": json_reply({"data": []})}
+    refused = {"POST /v1/chat/completions": json_reply({"error": {"message": "Too warm"}}, 400)}
+    async with replay(nameless) as silent, replay(refused) as player:
+        done = await asyncio.gather(*(run(tmp_path, "chat", "x", "--base-url", one.url) for one in (silent, player)))
+    said = (f"{silent.url} names no model; name it with --model", f"{player.url} answered 400: Too warm")
+    assert done == [(1, "", f"error: {line}\n") for line in said]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [

@@ -16,7 +16,7 @@ from vlmconsole.engines import faraway, flags, launch, mlx, openai, remote, sgla
 from vlmconsole.engines.effective import EffectiveSettings, Flushed, flags_of
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.launch import LaunchError, Progress, Running
-from vlmconsole.engines.profile import ProfileError, ServerProfile
+from vlmconsole.engines.profile import GIVEN, ProfileError, ServerProfile
 from vlmconsole.engines.server_status import ServerStatus
 from vlmconsole.engines.ssh import SshHost
 from vlmconsole.errors import LabError
@@ -311,7 +311,8 @@ async def served_model(profile: ServerProfile, client: httpx.AsyncClient | None 
     settings = await readback(profile, client)
     name = settings.model or profile.served_model or _command_model(profile)
     if not name:
-        raise EngineError(f"server {profile.name} names no model; set served_model in its profile")
+        way = "name it with --model" if profile.name == GIVEN else "set served_model in its profile"
+        raise EngineError(f"{profile.called} names no model; {way}")
     return name
 
 
