@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DRAFT_PAUSE = 1.0
 #: Seconds between two tries to keep what the store did not take.
 KEEP_AGAIN = 5.0
-CHANGING = "changing a question: Enter asks again from here, Esc leaves it"
+CHANGING = "changing a question: Enter asks anew and puts aside what followed, Esc leaves it"
 BACK = "what was written and not sent is here again; Ctrl+G empties the line"
 
 

@@ -69,7 +69,9 @@ async def test_again_and_change_put_the_old_aside(tmp_path: Path) -> None:
             await until(lambda: screen.composer.question.text == "Q1")
             await pilot.press("exclamation_mark")
             await pilot.pause(0.4)  # the budget is counted a moment after the last key
-            assert "Enter asks again from here, Esc leaves it" in str(screen.query_one("#notice").render())
+            assert "Enter asks anew and puts aside what followed, Esc leaves it" in str(
+                screen.query_one("#notice").render()
+            )
             await pilot.press("enter")
             await until(lambda: answered(screen) and screen.answers()[-1].text == "three")
             assert [message.text for message in screen.transcript.messages] == ["Q1!", "three"]

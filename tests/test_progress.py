@@ -165,3 +165,14 @@ def test_run_exits_0_where_the_gates_failed_and_says_who_gives_the_verdict(
     run = next((tmp_path / "home" / "runs").iterdir()).name
     last = done.stdout.rstrip().splitlines()[-1]
     assert last == f"verdict FAIL: `vlmconsole gates check {run}` exits with it (0 PASS, 1 FAIL, 3 CANNOT JUDGE)"
+
+
+def test_a_sweep_with_a_cell_set_aside_says_how_many_and_why(tmp_path: Path) -> None:
+    from vlmconsole.cli.run import _invalid
+
+    cells = [{"name": "C1", "state": "valid"}, {"name": "C4", "state": "invalid", "why": "the client was late"}]
+    assert _invalid({"cells": cells, "valid": False}) == "1 of 2 cells set aside; C4: the client was late"
+    assert (
+        _invalid({"invalid_because": "late"}) == "late"
+        and _invalid([]) == _invalid({"cells": 3}) == "no cell was measured"
+    )

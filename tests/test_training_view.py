@@ -270,9 +270,10 @@ def test_only_a_verdict_of_gates_changes_the_sign_of_a_done_job(tmp_path: Path, 
     assert str(state_sign(row.job, row.verdict)) == f"{sign} done"
 
 
+@pytest.mark.parametrize("kind", ["bench", "sweep"])
 @pytest.mark.parametrize(("valid", "sign"), [(False, "✗"), (True, "✓")])
-def test_a_measurement_that_counts_for_nothing_is_invalid(tmp_path: Path, valid: bool, sign: str) -> None:
-    places, run = running(tmp_path / "home", "bench", RECORDED / "evaluate")
+def test_a_measurement_that_counts_for_nothing_is_invalid(tmp_path: Path, kind: str, valid: bool, sign: str) -> None:
+    places, run = running(tmp_path / "home", kind, RECORDED / "evaluate")
     (run / "summary.json").write_text(json.dumps({"valid": valid, "invalid_because": "no request counts"}))
     Store(places.queue).finish(1, "done", None)
     row = Desk(places).board().rows[0]

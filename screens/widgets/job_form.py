@@ -237,7 +237,8 @@ def takes(planned: Sequence[Planned]) -> Content:
     facts = []
     seconds = [guess.seconds for guess in guesses if guess.seconds is not None]
     if seconds:
-        facts.append(("about " if len(seconds) == len(jobs) else "at least ") + about(sum(seconds)))
+        rest = "" if len(seconds) == len(jobs) else f" for {len(seconds)} of {len(jobs)} steps"
+        facts.append(f"about {about(sum(seconds))}{rest}")
     memory = [guess.memory_bytes for guess in guesses if guess.memory_bytes is not None]
     facts += [f"{size(max(memory))} memory"] if memory else []
     disk = [guess.disk_bytes for guess in guesses if guess.disk_bytes is not None]

@@ -39,7 +39,7 @@ STATES = {
     "starting": ("◌", "$warning"),
     "queued": ("○", "$muted"),
 }
-JUDGED = {"FAIL": ("✗", "$error"), "CANNOT JUDGE": ("?", "$warning")}
+JUDGED = {"FAIL": ("✗", "$error"), "INVALID": ("✗", "$error"), "CANNOT JUDGE": ("?", "$warning")}
 #: what is known of a run's files → (in the table, style)
 SEALS = {
     "intact": ("intact", "$muted"),

@@ -29,7 +29,7 @@ def compare(
     b: Annotated[str, typer.Argument(help="another one; two sweeps are compared cell by cell")],
     only: Annotated[str, typer.Option(metavar="KEY", help="the one condition that may differ")] = "",
 ) -> None:
-    """Compare two measurements or two trainings. Refused (exit code 3) when conditions differ, each of them named."""
+    """Compare two measurements, sweeps or trainings. Refused (exit code 3) when conditions differ, each named."""
     from vlmconsole.measure.compare import COMPARABLE_MEANS, compare_sides, side
     from vlmconsole.measure.compare_sweeps import compare_sweeps, is_sweep
     from vlmconsole.measure.compare_training import compare_trainings, family, refusal

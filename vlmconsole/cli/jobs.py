@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vlmconsole.cli.common import FAILED, USAGE, as_toml, emit, fail, say, state
+from vlmconsole.cli.follow import said
 from vlmconsole.cli.foreground import INTERRUPTED, follow_job, interruptions
 from vlmconsole.jobs.launch import log_tail
 from vlmconsole.jobs.presets import list_presets, load_preset
@@ -130,8 +131,8 @@ def _plan_lines(one: adding.Planned) -> Iterator[str]:
     if guess is None:
         yield "  time, memory, disk: not known beforehand"
         return
-    word = "at least" if one.partial else "about"
-    parts = [f"{word} {about(guess.seconds)}"] if guess.seconds is not None else []
+    rest = " and what the steps not known beforehand take" if one.partial else ""
+    parts = [f"about {about(guess.seconds)}{rest}"] if guess.seconds is not None else []
     for size, what in ((guess.memory_bytes, "memory"), (guess.disk_bytes, "disk")):
         if size is not None:
             parts.append(f"{size / 1024**3:.2g} GiB {what}")
@@ -191,7 +192,11 @@ def show(number: Number) -> None:
         "steps": [line_of(step) for step in store.steps(number)],
         "log_tail": tail,
     }
-    lines = [line(one), *(f"  {k} = {as_toml(v)}" for k, v in one.job.spec.items() if v is not None)]
+    lines = [
+        line(one),
+        *([f"  {said(one.progress)}"] if one.progress else []),
+        *(f"  {k} = {as_toml(v)}" for k, v in one.job.spec.items() if v is not None),
+    ]
     lines += [f"  attempt {old.number}: {old.state} {old.reason or ''}  {old.run or ''}" for old in attempts]
     lines += [f"  step {step['step']}: job {step['id']}, {step['state']}" for step in value["steps"]]
     lines += [f"  | {text}" for text in tail] + ([f"run: {one.job.run}"] if one.job.run else [])

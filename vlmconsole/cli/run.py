@@ -19,6 +19,7 @@ from vlmconsole.queue.store import Store
 from vlmconsole.runs.folder import RunFolder, find_run
 from vlmconsole.runs.plain import one_line
 from vlmconsole.runs.titles import in_unit, title
+from vlmconsole.runs.words import many
 
 
 def register(app: typer.Typer) -> None:
@@ -95,7 +96,7 @@ def said_of(job: Job) -> str:
     """What was judged in a job that is done, and which command tells it by its exit code: following a job does not."""
     run = Path(job.run or "")
     if verdict_of(job) == INVALID:
-        why = (RunFolder(run).read_json("summary.json") or {}).get("invalid_because", "")
+        why = _invalid(RunFolder(run).read_json("summary.json"))
         return f"verdict {INVALID}: {one_line(why, 300)}"
     if job.kind == "audit":
         judged = f"audit {(RunFolder(run).read_json('summary.json') or {}).get('run', '')}"
@@ -103,6 +104,17 @@ def said_of(job: Job) -> str:
         judged = f"gates check {run.name}"
     codes = ", ".join(f"{code} {name}" for name, code in CODES.items())
     return f"verdict {verdict_of(job)}: `vlmconsole {judged}` exits with it ({codes})"
+
+
+def _invalid(summary: Any) -> str:
+    """Why a measurement does not count: its own reason, or its cells that do not, with the first one's."""
+    found: dict[str, Any] = summary if isinstance(summary, dict) else {}
+    listed = found.get("cells")
+    cells = [cell for cell in listed if isinstance(cell, dict)] if isinstance(listed, list) else []
+    bad = [cell for cell in cells if cell.get("state") != "valid"]
+    if not bad:
+        return str(found.get("invalid_because") or "no cell was measured")
+    return f"{len(bad)} of {many(len(cells), 'cell')} set aside; {bad[0].get('name')}: {bad[0].get('why') or '?'}"
 
 
 def _again(store: Store, name: str) -> int:
@@ -136,4 +148,6 @@ def ending(folder: RunFolder, *, figures: bool = True) -> str:
 
 
 def _said(value: object) -> object:
-    return ("no", "yes")[value] if isinstance(value, bool) else value
+    if isinstance(value, bool):
+        return ("no", "yes")[value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value  # the file holds the rest

@@ -23,6 +23,7 @@ from vlmconsole.runs.places import Places
 
 WINDOW = 200  # rows of waiting and of ended jobs that are read at once
 PRIVATE = frozenset({"reserve", "worker.lock"})  # the worker's own tools, nothing of the run
+MEASURING = ("bench", "sweep")
 INVALID = "INVALID"  # of a measurement that counts for nothing
 VERDICTS = ("FAIL", INVALID, "CANNOT JUDGE", "PASS")  # of gates and measurements, the worst first
 REACH = 64 * 1024  # bytes of a running job's newest events that its speed is taken from
@@ -281,14 +282,14 @@ class Desk:
 
 
 def verdict_of(job: Job) -> str:
-    """PASS, FAIL or CANNOT JUDGE of a job that is done, read from its run, INVALID of a measurement that counts for
-    nothing; "" where nothing was judged.
+    """PASS, FAIL or CANNOT JUDGE of a job that is done, read from its run, INVALID of a measurement of which a
+    cell counts for nothing; "" where nothing was judged.
     """
     if job.state != "done" or not job.run:
         return ""
     summary = RunFolder(Path(job.run)).read_json("summary.json")
     said = summary.get("verdict") if isinstance(summary, dict) else None
-    if job.kind == "bench" and isinstance(summary, dict) and summary.get("valid") is False:
+    if job.kind in MEASURING and isinstance(summary, dict) and summary.get("valid") is False:
         return INVALID
     return said if isinstance(said, str) and said in VERDICTS else ""
 
