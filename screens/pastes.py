@@ -98,4 +98,4 @@ def tame_pastes() -> None:
     """Have the terminal's driver read through InertPastes, and bytes that are not UTF-8 (a Latin-1 line, a name pasted
     from an old disk) without an end of the console."""
     linux_driver.XTermParser = InertPastes  # type: ignore[attr-defined]
-    linux_driver.getincrementaldecoder = tolerant  # type: ignore[attr-defined]
+    linux_driver.getincrementaldecoder = tolerant  # type: ignore[assignment, attr-defined]
