@@ -114,6 +114,8 @@ def connection_error(profile: ServerProfile, error: Exception) -> str:
     if isinstance(error, httpx.TimeoutException):
         return f"{where} did not answer in time"
     said = error_text(str(error)) or type(error).__name__
+    if isinstance(error, httpx.NetworkError) or "peer closed" in said or "disconnected" in said:
+        return f"{where} closed the connection before the answer was whole: the server ended, or the line was cut"
     return f"the connection to {where} failed: {redact(said)}"
 
 
