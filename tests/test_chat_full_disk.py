@@ -9,7 +9,7 @@ import pytest
 import waiting
 from chat_server import Say, chat_server, profile_file
 from test_chat_screen import answered, ask, console, picture
-from vlmconsole.screens import chat_ask
+from vlmconsole.screens import chat_ask, turn
 
 from vlmconsole.chats.records import ChatStoreError
 
@@ -54,7 +54,8 @@ async def test_an_answer_that_cannot_be_kept_is_shown_and_kept_when_there_is_roo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chat_ask, "KEEP_AGAIN", 0.1)
-    async with chat_server(Say(["Three ", "circles."], gap=1.2)) as server:
+    monkeypatch.setattr(turn, "SAVE", 0.05)
+    async with chat_server(Say(["Three ", "circles."], gap=0.2)) as server:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             with monkeypatch.context() as patched:

@@ -241,10 +241,8 @@ async def test_keys_of_a_burst_land_in_order_in_dialogs_and_through_them(tmp_pat
             burst(pilot.app, ("escape", "s", *"AAA", "tab", *"0.7", "enter", *"12", *["tab"] * 3, "end", *"B"))
             wanted = ["AAAB", "0.7", "12", "", ""]
             await until(lambda: [field.value for field in pilot.app.screen.query(Field)] == wanted)
-            burst(
-                pilot.app, ("escape", "slash", *"cat", "ctrl+u", *"dog", "escape", "i", *"hi", "escape", "R", *"name")
-            )
-            await until(lambda: screen.composer.question.text == "hi")
+            burst(pilot.app, ("escape", "slash", *"cat", "ctrl+u", *"dog", "escape", "i", *"hi", "escape", "n", *"!"))
+            await until(lambda: screen.composer.question.text == "hi!")  # n is a key there, and what follows is typed
             assert pilot.app.screen is screen and screen.conversations.query_one(Field).value == "dog"
 
 

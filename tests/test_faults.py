@@ -7,6 +7,7 @@ import pytest
 FAULTS = Path(__file__).parent / "faults"
 
 
+@pytest.mark.slow
 def test_a_round_of_random_kills_leaves_the_books_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FAULTS))
     import chaos

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from job_queue import lab
-from jobs_console import jobs, seen, settled
+from jobs_console import jobs, seen, settled, until
 from vlmconsole.jobs.evaluate import KIND as EVALUATE
 from vlmconsole.screens.jobs_desk import ANSWERS, LOG
 from vlmconsole.screens.widgets.job_detail import how_far
@@ -197,6 +197,7 @@ def test_a_done_job_shows_no_unfinished_bar(tmp_path: Path) -> None:
 async def test_the_screen_attaches_to_a_running_training_with_curves_answers_and_log(tmp_path: Path) -> None:
     places, run = running(tmp_path / "home", "grpo", RECORDED / "grpo")
     async with jobs(places) as (pilot, screen):
+        await until(lambda: "truth 7/2" in seen(pilot))  # its answers are read after its curves
         text = seen(pilot)
         for part in ("loss", "reward mean", "reward spread", "grad norm", "learning rate"):
             assert part in text
