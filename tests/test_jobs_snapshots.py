@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from job_queue import held, lab
+from jobs_console import seen, until
 from textual.pilot import Pilot
 
 from vlmconsole.app import ConsoleApp
@@ -102,14 +103,16 @@ def app(places: Places, theme: str = "dark") -> ConsoleApp:
     return ConsoleApp(Lab.open(places.home), clock=lambda: NOW)
 
 
-def after(*keys: str) -> Callable[[Pilot[None]], Any]:
-    """Open the screen, wait for its first look, then press `keys`, each settled."""
+def after(*keys: str, shows: str = "") -> Callable[[Pilot[None]], Any]:
+    """Open the screen, wait for its first look (until it `shows` that), then press `keys`, each settled."""
 
     async def run(pilot: Pilot[None]) -> None:
         await settle(pilot)
         for key in ("f3", *keys):
             await pilot.press(key)
             await settle(pilot)
+            if key == "f3":
+                await until(lambda: shows in seen(pilot))
         await pilot.pause(0.3)
 
     async def settle(pilot: Pilot[None]) -> None:
@@ -128,7 +131,7 @@ def test_running_120(snap_compare: Any, home: Places, theme: str) -> None:
 
 
 def test_training_120(snap_compare: Any, training: Places) -> None:
-    assert snap_compare(app(training), terminal_size=(120, 40), run_before=after())
+    assert snap_compare(app(training), terminal_size=(120, 40), run_before=after(shows="truth 7/2"))
 
 
 @pytest.mark.slow
