@@ -108,6 +108,7 @@ def test_the_catalogue_lists_every_preset_and_a_broken_one_hides_none(places: Pl
     assert "broken.toml" in wrong
 
 
+@pytest.mark.slow
 def test_every_shipped_preset_makes_a_form_that_is_right_as_it_stands(places: Places) -> None:
     for entry in forms.catalogue(places)[0]:
         assert forms.sets(forms.form(entry.name, places), {}) == []

@@ -92,6 +92,7 @@ async def test_hostile_names_reasons_events_and_logs_are_text(places: Places) ->
         assert isinstance(pilot.app.screen, Reader)
 
 
+@pytest.mark.slow
 async def test_nothing_is_asked_while_hidden_and_nothing_drawn_while_nothing_changes(
     full: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,6 +179,7 @@ def kill_at(run: RunFolder, step: int, earlier: RunFolder | None = None, timeout
 
 
 @pytest.mark.timeout(500)
+@pytest.mark.slow
 def test_killed_and_taken_up_ends_in_the_same_weights(done: tuple[Places, RunFolder]) -> None:
     """One kill -9 of a real worker at its first step; the second attempt runs here."""
     places, whole = done

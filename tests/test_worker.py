@@ -278,7 +278,7 @@ def test_ctrl_c_stops_the_job_though_its_reader_died_of_it(lab: Path, mode: str)
     assert not processes.alive(run.state()["pid"], run.state()["pid_started"])
 
 
-@pytest.mark.parametrize("mode", ["fine", "deaf"])
+@pytest.mark.parametrize("mode", [pytest.param("fine", marks=pytest.mark.slow), "deaf"])
 def test_ctrl_c_stops_cleanly_and_a_second_one_kills(lab: Path, mode: str) -> None:
     process = subprocess.Popen(
         command(lab, "run", "count", "--set", "steps=200", "--set", "seconds=0.02", "--set", f"mode={mode}", "--json"),
