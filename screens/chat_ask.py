@@ -201,7 +201,7 @@ class ChatAsk(ChatDraft):
     async def _put(self, link: ServerLink, text: str, pictures: list[Picture]) -> None:
         """Store a question and show it. Raises what the store does; it holds nothing of the question then, and a
         question that it was to replace stands as it was."""
-        self.store.keep_files(pictures)
+        self.store.keep_files(pictures)  # before: other consoles wait for what is written together
         with self.store.together():
             chat = self.chat
             if chat is None:

@@ -118,7 +118,7 @@ class ConsoleApp(FaultsTold, KeysInOrder):
         loop.call_soon_threadsafe(self.exit)
 
     def _look_for_terminal(self) -> None:
-        if gone(sys.__stdin__.fileno() if sys.__stdin__ is not None else -1):
+        if sys.__stdin__ is not None and gone(sys.__stdin__.fileno()):
             signal.raise_signal(signal.SIGHUP)
 
     def _connect(self) -> None:

@@ -19,7 +19,7 @@ from vlmconsole.screens.widgets.train_course import course, in_order, stall
 from vlmconsole.queue.desk import Particulars, Row, duration
 from vlmconsole.queue.view import waits
 from vlmconsole.runs.logfile import LogPage, shown
-from vlmconsole.runs.pace import AS_LAST_TIME, SHOWN, Progress
+from vlmconsole.runs.pace import SHOWN, Progress
 from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.story import Curve, Told
 from vlmconsole.runs.words import plain_name
@@ -135,11 +135,11 @@ def _head(row: Row, told: Told, now: float) -> Content:
         pieces.append(f" {duration((job.ended or now) - job.started)}")
     progress = row.progress or told.progress
     if job.state in ("running", "starting"):
-        left = progress.left(now) if progress and not stall(row, progress, now) else None
+        left = progress.left_said(now) if progress and not stall(row, progress, now) else ""
         if told.left_s is not None:  # a sweep counts its servers' starts in
-            left = told.left_s - (now - told.left_at)
-        as_then = f" left, {AS_LAST_TIME}" if job.kind == "flow" else " left"
-        pieces.append((f" · {duration(left)}{as_then}" if left is not None and left >= SHOWN else "", "$muted"))
+            rest = told.left_s - (now - told.left_at)
+            left = f"{duration(rest)} left" if rest >= SHOWN else ""
+        pieces.append((f" · {left}" if left else "", "$muted"))
         pieces.append((f" · on {devices(job)}" if job.kind != "flow" else "", "$muted"))
         server = f" · guest of server {one_line(job.server, 40)}" if job.server else ""
         pieces.append((server or (f" · serves {one_line(job.serves, 40)}" if job.serves else ""), "$muted"))

@@ -115,9 +115,8 @@ class Follower:
 def said(progress: pace.Progress) -> str:
     """How far a job is, in one plain line: the whole, its phase, what it does before the first of its units, the time
     left."""
-    left = progress.left(time.time())
     whole = f"{progress.overall:.0%} of the whole" if progress.overall is not None else ""
-    ends = [progress.note if not progress.done else "", f"{duration(left)} left" if left is not None else ""]
+    ends = [progress.note if not progress.done else "", progress.left_said(time.time())]
     return " · ".join(filter(None, [whole, progress.counted(), *ends]))
 
 

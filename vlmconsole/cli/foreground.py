@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.cli.common import FAILED, say, state
-from vlmconsole.cli.follow import Follower
+from vlmconsole.cli.follow import Follower, said
 from vlmconsole.queue import process
 from vlmconsole.queue.model import ACTIVE, FINAL, Job
 from vlmconsole.queue.schema import QueueError
@@ -16,7 +16,6 @@ from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import steps_done, views, waits
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import AS_LAST_TIME, duration
 from vlmconsole.runs.places import Places
 
 EVERY = 0.2  # seconds between two looks
@@ -105,10 +104,7 @@ class Foreground:
     def _course(self) -> str:
         """How far the flow is, and the time it still takes where it was done before."""
         over = steps_done(self.store, self.store.get(self.number))
-        if over is None:
-            return ""
-        left = over.left(time.time())
-        return f" · {over.counted()}" + (f" · {duration(left)} left, {AS_LAST_TIME}" if left is not None else "")
+        return f" · {said(over)}" if over is not None else ""
 
     def _hide(self) -> None:
         if self._shown is not None:

@@ -22,7 +22,7 @@ from vlmconsole.queue.model import ACTIVE, FINAL, Job, Mode
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import UNATTENDED, JobView, views
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import AS_LAST_TIME, about, duration
+from vlmconsole.runs.pace import about
 from vlmconsole.runs.words import many
 
 Number = Annotated[int, typer.Argument(metavar="ID", help="a job's number")]
@@ -171,10 +171,9 @@ def list_command(
 def _cells(one: JobView) -> tuple[str, ...]:
     job, progress = one.job, ""
     if one.progress:
-        share, left = one.progress.share, one.progress.left(time.time())
+        share, left = one.progress.share, one.progress.left_said(time.time())
         progress = one.progress.counted() if share is None or job.kind == "flow" else f"{share:.0%}"
-        as_then = f", {AS_LAST_TIME}" if job.kind == "flow" else ""
-        progress += f" · {duration(left)} left{as_then}" if left is not None else ""
+        progress += f" · {left}" if left else ""
     name = f"  {job.step}: {job.preset}" if job.flow else job.preset
     return str(job.id), name, job.state, progress, device_words(job.granted or job.devices, "–"), one.told
 

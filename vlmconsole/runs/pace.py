@@ -87,6 +87,11 @@ class Progress:
         left -= max(0.0, now - self.t)
         return left if left >= SHOWN else None
 
+    def left_said(self, now: float) -> str:
+        """``12:03 left``, with what it is taken from where that is not its own speed; "" while it is not known."""
+        left = self.left(now)
+        return "" if left is None else f"{duration(left)} left{f', {AS_LAST_TIME}' if self.ends is not None else ''}"
+
     @property
     def _between(self) -> bool:
         """Its phase is over, and others follow that have told nothing yet."""
