@@ -1,14 +1,18 @@
 """Closing the books of a run: its final state, then the seal. Done by the worker, or by whoever finds it dead."""
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
 
-from vlmconsole.gates.ledger import MANIFEST, Ledger
+from vlmconsole.gates.ledger import Ledger
 from vlmconsole.runs.folder import FINAL, RunFolder
 from vlmconsole.runs.locking import take
 from vlmconsole.runs.places import Places
+
+RESERVE = "reserve"  # the worker's: given back when the disk is full, so that the reason can still be written
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")  # of `write_atomic`
 
 
 def close(run: RunFolder, state: str, reason: str | None) -> None:
@@ -36,15 +40,22 @@ def bury(run: RunFolder, state: str, reason: str) -> tuple[str, str | None] | No
     if descriptor is None:
         return None
     try:
+        _clear(run)
         now = run.state()
         if now.get("state") not in FINAL:
             close(run, state, reason)
             return state, reason
-        if not run.file(MANIFEST).exists():
-            Ledger(Places(Path(run.job()["home"])).ledger).seal(run)
+        Ledger(Places(Path(run.job()["home"])).ledger).complete(run)  # it may have died in the middle of its seal
         return now["state"], now.get("reason")
     finally:
         os.close(descriptor)
+
+
+def _clear(run: RunFolder) -> None:
+    """Remove what a dead worker could not: its reserve, and files that never got their names."""
+    for path in run.path.rglob("*"):
+        if path.name == RESERVE or TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def death(code: int) -> str:

@@ -34,6 +34,14 @@ class JobError(LabError):
     """A job's failure told to people: what happened and what to do. The worker adds where the log is."""
 
 
+class IncompleteError(JobError):
+    """Part of the work could not be done: the job failed, and ``summary`` is what it has all the same."""
+
+    def __init__(self, message: str, hint: str = "", summary: dict[str, Any] | None = None) -> None:
+        super().__init__(message, hint)
+        self.summary = summary
+
+
 def not_installed(error: ImportError, doing: str, extra: str) -> JobError:
     """What to tell when a library is not there, and which extra of ours brings it. A module of our own that cannot be
     imported is a fault of this program, which no installing mends: then the error itself is raised again."""

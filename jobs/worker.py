@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.jobs import books
-from vlmconsole.jobs.contract import Context, Stopped
+from vlmconsole.jobs.contract import Context, IncompleteError, Stopped
 from vlmconsole.jobs.heartbeat import Heartbeat
 from vlmconsole.jobs.kinds import load_kind
 from vlmconsole.jobs.presets import validate
@@ -29,8 +29,7 @@ from vlmconsole.runs.folder import FINAL, RunFolder
 from vlmconsole.runs.places import Places
 
 DONE, FAILED, NOT_STARTED, STOPPED = 0, 1, 2, 3
-# Given back when the disk is full, so that the reason can still be written.
-RESERVE = 256 * 1024
+RESERVE = 256 * 1024  # bytes, see `books`
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def _own_output(run: RunFolder) -> None:
 
 def _begin(run: RunFolder) -> Outcome | None:
     try:
-        run.file("reserve").write_bytes(b"\0" * RESERVE)
+        run.file(books.RESERVE).write_bytes(b"\0" * RESERVE)
         run.set_state(
             "running",
             pid=os.getpid(),
@@ -106,6 +105,8 @@ def _attempt(run: RunFolder, stop: threading.Event) -> Outcome:
         # Whoever asked may have said why: a limit that was passed is a failure, a server making room is none.
         asked = run.read_json("stop.json", {})
         return Outcome(asked.get("state", "cancelled"), asked.get("reason", "stopped on request"), stopped.summary)
+    except IncompleteError as error:
+        return Outcome("failed", error.told, error.summary)
     except LabError as error:
         return Outcome("failed", error.told)
     except OSError as error:
@@ -140,7 +141,7 @@ def _call(run: RunFolder, stop: threading.Event) -> Outcome:
 
 def _make_room(run: RunFolder) -> None:
     with contextlib.suppress(OSError):
-        run.file("reserve").unlink()
+        run.file(books.RESERVE).unlink()
 
 
 def _trace(run: RunFolder) -> None:

@@ -5,8 +5,9 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
+from vlmconsole.jobs import books
 
-from vlmconsole.gates.ledger import Ledger
+from vlmconsole.gates.ledger import STAGED, Ledger
 from vlmconsole.gates.plan import FrozenError, digest, freeze, read_frozen
 from vlmconsole.runs.folder import RunFolder
 
@@ -142,3 +143,52 @@ def test_a_rule_is_frozen_before_the_first_sample_and_never_edited(tmp_path: Pat
         read_frozen(run, "other.json", ledger)
     with pytest.raises(ValueError):
         freeze(run, "nan.json", {"limit": float("nan")}, ledger)
+
+
+def cut_short(ledger: Ledger, run: RunFolder, *, line: bool, staged: bool = False) -> None:
+    """As a death between the manifest and its line leaves it (an earlier version's order), or between line and name."""
+    run.set_state("done")
+    ledger.seal(run)
+    if not line:
+        ledger.path.write_text("")
+    if staged:
+        run.file("manifest.json").rename(run.file(STAGED))
+
+
+def bury(run: RunFolder) -> None:
+    assert books.bury(run, "lost", "the worker was ended by SIGKILL") == ("done", None)
+
+
+@pytest.mark.parametrize("how", ["manifest without its line", "line without its manifest", "neither"])
+def test_a_seal_cut_short_by_a_death_is_finished_by_whoever_buries(tmp_path: Path, ledger: Ledger, how: str) -> None:
+    run = make(tmp_path)
+    cut_short(ledger, run, line=how.startswith("line"), staged=how.startswith("line"))
+    if how == "neither":
+        run.file("manifest.json").unlink()
+    if how.startswith("line"):
+        assert ledger.verify(run).status == "intact"  # the line proves the staged bytes
+    with run.log.open("a") as file:
+        file.write("last words of a child\n")
+    bury(run)
+    bury(run)
+    assert ledger.verify(run).status == "intact" and not run.file(STAGED).exists()
+    assert len([entry for entry in ledger.read().entries if entry["kind"] == "sealed"]) == 1
+
+
+@pytest.mark.parametrize("how", ["edited", "added", "removed", "manifest", "line, edited", "line, no manifest"])
+def test_finishing_a_seal_never_covers_an_edit(tmp_path: Path, ledger: Ledger, how: str) -> None:
+    run = make(tmp_path)
+    cut_short(ledger, run, line=how.startswith("line"), staged=how == "line, edited")
+    if "edited" in how:
+        run.file("adapter/weights.bin").write_bytes(b"\1" * 100)
+    elif how == "added":
+        run.file("more.txt").write_text("x")
+    elif how == "removed":
+        run.file("samples.jsonl").unlink()
+    elif how == "manifest":
+        run.file("manifest.json").write_bytes(run.file("manifest.json").read_bytes() + b" ")
+    else:
+        run.file("manifest.json").unlink()
+    lines = len(ledger.read().entries)
+    bury(run)
+    assert ledger.verify(run).status in ("changed", "missing") and len(ledger.read().entries) == lines

@@ -5,6 +5,7 @@ whose ``prev`` is the hash of the line before. Editing, dropping or reordering a
 off its end does not; a run that says it is sealed but stands in no line shows that.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -21,6 +22,7 @@ from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.runs.folder import RunFolder, write_atomic
 
 MANIFEST = "manifest.json"
+STAGED = f".{MANIFEST}.seal.tmp"  # the manifest until its line stands in the ledger
 GENESIS = "0" * 64
 # Grown by the process even after its last words (at-exit messages): what stood there at sealing must stay.
 GROWING = frozenset({"log.txt"})
@@ -177,14 +179,50 @@ class Ledger:
         return Chain(tuple(entries), broken, tuple(torn))
 
     def seal(self, run: RunFolder) -> dict[str, Any]:
-        """Write the run's manifest and chain its hash; the run must not be written afterwards."""
+        """Write the run's manifest and chain its hash; the run must not be written afterwards.
+
+        The manifest is staged first and gets its name last: whoever dies in between leaves either no line in the
+        ledger, or a line and the very bytes that it names. Raises OSError.
+        """
         files = manifest(run.path)
         data = canonical_json({"run": run.name, "files": files})
-        write_atomic(run.file(MANIFEST), data)
+        write_atomic(run.file(STAGED), data)
+        entry = self._sealed(run, data, len(files))
+        run.file(STAGED).replace(run.file(MANIFEST))
+        return entry
+
+    def _sealed(self, run: RunFolder, data: bytes, files: int) -> dict[str, Any]:
         state = run.state().get("state")
-        return self.append(
-            "sealed", run=run.name, state=state, files=len(files), manifest=hashlib.sha256(data).hexdigest()
-        )
+        return self.append("sealed", run=run.name, state=state, files=files, manifest=hashlib.sha256(data).hexdigest())
+
+    def complete(self, run: RunFolder) -> None:
+        """Finish a seal that a death cut short, as far as the bytes prove it; never one over an edit. Raises OSError.
+
+        Call it with the run's lock. A manifest without its line (an earlier version wrote it first) gets the line only
+        where every file is as the manifest says.
+        """
+        entry = self.read().last("sealed", run.name)
+        path = run.file(MANIFEST)
+        if entry is not None:
+            if not path.exists() and self._manifest(run, entry) is not None:
+                run.file(STAGED).replace(path)
+            return
+        if not path.exists():
+            self.seal(run)
+            return
+        files = _files(data := path.read_bytes(), run.name)
+        if files is not None and self._compare(run, files).status == "intact":
+            self._sealed(run, data, len(files))
+
+    @staticmethod
+    def _manifest(run: RunFolder, entry: dict[str, Any]) -> bytes | None:
+        """The manifest that the ledger's line names; staged still where a death kept it from its name; None: gone."""
+        with contextlib.suppress(FileNotFoundError):
+            return run.file(MANIFEST).read_bytes()
+        with contextlib.suppress(FileNotFoundError):
+            data = run.file(STAGED).read_bytes()
+            return data if hashlib.sha256(data).hexdigest() == entry.get("manifest") else None
+        return None
 
     def verify(self, run: RunFolder, chain: Chain | None = None) -> Verdict:
         """Compare a run with its seal. A broken chain proves nothing about any run, and is said so."""
@@ -198,9 +236,8 @@ class Ledger:
             if run.file(MANIFEST).exists():
                 return Verdict(run.name, "changed", "it has a manifest but stands in no ledger entry")
             return Verdict(run.name, "not sealed", "the run has not ended, or ended without sealing")
-        try:
-            data = run.file(MANIFEST).read_bytes()
-        except FileNotFoundError:
+        data = self._manifest(run, entry)
+        if data is None:
             return Verdict(run.name, "missing", f"{MANIFEST} is gone", missing=(MANIFEST,))
         if hashlib.sha256(data).hexdigest() != entry["manifest"]:
             return Verdict(run.name, "changed", f"{MANIFEST} was changed", changed=(MANIFEST,))
@@ -229,6 +266,16 @@ class Ledger:
 
 def _only_grew(path: Path, was: dict[str, Any], name: str) -> bool:
     return name in GROWING and path.stat().st_size >= was["size"] and sha256_file(path, was["size"]) == was["sha256"]
+
+
+def _files(data: bytes, run: str) -> dict[str, dict[str, Any]] | None:
+    """The files of a manifest of that run; None where it is no such manifest."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    files = value.get("files") if isinstance(value, dict) and value.get("run") == run else None
+    return files if isinstance(files, dict) and data == canonical_json({"run": run, "files": files}) else None
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:

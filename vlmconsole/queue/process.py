@@ -115,6 +115,8 @@ def main(argv: list[str] | None = None) -> int:
         "since": time.time(),
         "python": sys.executable,
     }
+    for left in places.state.glob(".supervisor.json.*.tmp"):  # of one that was killed
+        left.unlink(missing_ok=True)
     write_atomic(places.state / "supervisor.json", to_json(info))
     say("started")
     slots = int(os.environ.get(SLOTS_VARIABLE, 0)) or None
@@ -147,7 +149,7 @@ def _loop(supervisor: Supervisor, leave: threading.Event, lock: int, idle_after:
             if (
                 quiet
                 and time.monotonic() - since >= idle_after
-                and supervisor.store.guarded(supervisor.idle, lambda: fcntl.flock(lock, fcntl.LOCK_UN))
+                and supervisor.store.guarded(supervisor.idle, lambda: _let_go(reserve, lock))
             ):
                 return
         except Exception as error:
@@ -164,6 +166,12 @@ def _loop(supervisor: Supervisor, leave: threading.Event, lock: int, idle_after:
             continue
         failures, said = 0, ""
         leave.wait(TICK if supervisor.live or not quiet else 4 * TICK)
+    _give_back(reserve)
+
+
+def _let_go(reserve: Path, lock: int) -> None:
+    _give_back(reserve)  # first: afterwards it may be the next one's
+    fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 def _keep_back(reserve: Path) -> None:
