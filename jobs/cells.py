@@ -12,8 +12,10 @@ from vlmconsole.errors import LabError
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.words import many
 
 CELLS = "cells.jsonl"
+FAILED = "failed"  # state of a cell that could not be measured
 LONGEST_WHY = 480  # characters; the whole log is in the run folder
 
 
@@ -41,10 +43,17 @@ class Cells:
         """Requests of the cells that are done."""
         return sum(self.planned.get(name, 0) for name in self.names)
 
-    def take_over(self, earlier: RunFolder) -> None:
-        """Copy the cells that the attempt before finished, failed ones too, with the raw requests of each.
+    @property
+    def missing(self) -> list[str]:
+        """The planned cells that have no figures: not measured yet, or not to be measured."""
+        have = {entry["name"] for entry in self.done if entry["state"] != FAILED}
+        return [name for name in self.planned if name not in have]
 
-        Not when the settings differ, nor when every cell failed: then it is measured anew.
+    def take_over(self, earlier: RunFolder, *, failed: bool = False) -> None:
+        """Copy the cells that the attempt before measured, with the raw requests of each.
+
+        failed: those that could not be measured too, where that is a result. Not when the settings differ, nor when
+        every cell failed: then all are measured anew.
         """
         # Whoever killed that attempt may have left its server, which holds the device and perhaps the port.
         processes.kill_family(None, earlier.path)
@@ -52,8 +61,10 @@ class Cells:
         if earlier.job().get("spec") != context.run.job().get("spec"):
             context.events.note(f"{earlier.name} had other settings: every cell is measured anew", "warning")
             return
-        found = [one for one in earlier.read_jsonl(CELLS) if one["state"] != "stopped" and one["name"] in self.planned]
-        if all(one["state"] == "failed" for one in found):
+        left_out = {"stopped"} if failed else {"stopped", FAILED}
+        found = [one for one in earlier.read_jsonl(CELLS) if one["state"] not in left_out]
+        found = [one for one in found if one["name"] in self.planned]
+        if all(one["state"] == FAILED for one in found):
             return
         names = {one["name"] for one in found}
         for row in earlier.read_jsonl("requests.jsonl"):
@@ -70,8 +81,13 @@ class Cells:
         server: Any,
         varied: dict[str, Any],
         more: Callable[[], dict[str, Any]] = dict,
+        answers: Callable[[], bool] = lambda: True,
     ) -> dict[str, Any]:
-        """Measure one cell on a server that answers and write it down; ``more``, asked after it, goes into its line."""
+        """Measure one cell on a server that answers and write it down; ``more``, asked after it, goes into its line.
+
+        answers: whether the server does, asked after requests that failed. One that died under a cell leaves no figures
+        of it, whatever came before its death: the cell counts as not measured.
+        """
         from vlmconsole.measure.bench import measure
         from vlmconsole.measure.sweep import work_done
 
@@ -98,6 +114,10 @@ class Cells:
             )
         except LabError as error:
             return self.failed(name, varied, error, more())
+        if summary.failures and not context.stopping() and not answers():
+            kinds = ", ".join(f"{count} {kind}" for kind, count in summary.failure_kinds.items())
+            why = LabError(f"the server died under it ({kinds or many(summary.failures, 'request') + ' failed'})")
+            return self.failed(name, varied, why, more())
         said = summary.to_json()
         equal, work = work_done(settings.output_tokens, settings.requests, said)
         # Asked to stop under it: what it has is kept, and an attempt that goes on measures it again.
@@ -126,7 +146,7 @@ class Cells:
         why = " ".join(error.told.split())  # one line: the end of a log may stand in it
         if len(why) > LONGEST_WHY:
             why = f"{why[: LONGEST_WHY // 3]} … {why[-2 * LONGEST_WHY // 3 :]}"
-        return self._keep({"name": name, "settings": varied, "state": "failed", "why": why, **(more or {})})
+        return self._keep({"name": name, "settings": varied, "state": FAILED, "why": why, **(more or {})})
 
     def _keep(self, entry: dict[str, Any]) -> dict[str, Any]:
         self._fresh += self.planned.get(entry["name"], 0)

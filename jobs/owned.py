@@ -13,7 +13,7 @@ from vlmconsole.jobs.contract import Context, JobError, Stopped
 
 from vlmconsole.engines import launch, servers
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.http import EngineError
+from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.measure.bench import Server
 from vlmconsole.runs import processes
@@ -94,6 +94,20 @@ def ask(server: Server) -> EffectiveSettings | None:
         return asyncio.run(servers.readback(server.profile))
     except EngineError:
         return None
+
+
+def answers(server: Server) -> bool:
+    """Whether the server's address still answers a request, whatever it says: some know nothing but chat."""
+
+    async def ask_once() -> None:
+        async with open_client(server.profile, 10.0) as client:
+            await request(client, server.profile, "/v1/models")
+
+    try:
+        asyncio.run(ask_once())
+    except EngineError:
+        return False
+    return True
 
 
 def _word(value: int | bool) -> str:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from functools import partial
 from typing import Any
 
-from vlmconsole.jobs.cells import Cells
-from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped
+from vlmconsole.jobs.cells import FAILED, Cells
+from vlmconsole.jobs.contract import Context, Estimate, IncompleteError, JobKind, Stopped
 from vlmconsole.jobs.serve import on_cpu, profile_of
 
 from vlmconsole.errors import LabError
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.measure.sweep import SweepCell, SweepSettings
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.words import many
 
 
 def run(context: Context, spec: SweepSettings) -> dict[str, Any]:
     """Measure every cell; each is written as it ends, so that a stopped sweep keeps what it has.
 
-    An attempt that continues another measures only the cells that the other did not finish.
+    An attempt that continues another measures only the cells that the other did not finish. Raises IncompleteError
+    when cells are missing at the end, because they could not be measured or because their server died.
     """
     cells = spec.expand()
     book = Cells(context, {cell.name: cell.settings.requests for cell in cells})
@@ -33,9 +36,17 @@ def run(context: Context, spec: SweepSettings) -> dict[str, Any]:
     summary = _summary(spec, cells, book.done)
     if context.stopping():
         raise Stopped(summary)
-    if all(cell["state"] == "failed" for cell in book.done):
-        raise JobError(f"no cell could be measured: {book.done[0]['why']}")
+    if missing := book.missing:
+        raise IncompleteError(_missing(missing, book), "`vlmconsole run --resume RUN` measures these alone", summary)
     return summary
+
+
+def _missing(names: list[str], book: Cells) -> str:
+    why = next((cell["why"] for cell in book.done if cell["name"] == names[0]), "it was not measured")
+    if len(names) == len(book.planned):
+        return f"no cell could be measured: {why}"
+    listed = ", ".join(names[:6]) + (" …" if len(names) > 6 else "")
+    return f"{len(names)} of {many(len(book.planned), 'cell')} missing ({listed}): {why}"
 
 
 def _with_server(context: Context, spec: SweepSettings, group: list[SweepCell], book: Cells) -> None:
@@ -54,9 +65,12 @@ def _with_server(context: Context, spec: SweepSettings, group: list[SweepCell], 
             while group:
                 context.check_stop()
                 cell = group.pop(0)
-                book.measure(cell.name, cell.settings, server, cell.varied())
+                answers = partial(owned.alive, context, server) if mine else partial(owned.answers, server)
+                entry = book.measure(cell.name, cell.settings, server, cell.varied(), answers=answers)
                 if mine and not owned.alive(context, server):
                     context.events.note(f"the server ended under {cell.name}; its log is in the run folder", "warning")
+                    break
+                if entry["state"] == FAILED and not answers():
                     break
 
 
@@ -108,6 +122,7 @@ def _summary(spec: SweepSettings, cells: list[SweepCell], done: list[dict[str, A
     return {
         "cells": done,
         "planned_cells": len(cells),
+        "missing_cells": len(cells) - sum(one["state"] != FAILED for one in done),
         "requests": sum(cell.settings.requests for cell in cells),
         "n": sum(one["summary"]["n"] for one in measured),
         "failures": sum(one["summary"]["failures"] for one in measured),

@@ -37,7 +37,7 @@ def run(context: Context, spec: TuneSettings) -> dict[str, Any]:
     book = Cells(context, {name: spec.requests for name in names})
     if context.earlier is not None:
         _same_rule(context, frozen)
-        book.take_over(context.earlier)
+        book.take_over(context.earlier, failed=True)
 
     result: dict[str, Any] = {"choice": None, "confirmation": None}
     with contextlib.suppress(Stopped):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 from replay import Reply, json_reply, replay, said, sse
 from rich.console import Console
 from vlmconsole.jobs import cache_probe, sweep
-from vlmconsole.jobs.contract import Context, JobError, Stopped
+from vlmconsole.jobs.contract import Context, IncompleteError, JobError, Stopped
 from vlmconsole.jobs.owned import check
 from vlmconsole.jobs.presets import PresetError, load_preset, overlay
 
@@ -188,12 +189,52 @@ def test_a_cell_that_cannot_be_measured_is_kept_with_its_reason(server: Referenc
     cells = [{"name": "short", "input_tokens": 2}, {"name": "fine"}]
     common = {"base_url": server.base_url, "model": "reference", "requests": 2, "warm_up": 0, "output_tokens": 6}
     spec = SweepSettings.model_validate({**common, "lag_limit_ms": PATIENT_MS, "cells": cells})
-    summary = sweep.run(context(tmp_path, "sweep", {}), spec)
-    assert [cell["state"] for cell in summary["cells"]] == ["failed", "valid"]
-    assert "shortest prompt" in summary["cells"][0]["why"]
+    with pytest.raises(IncompleteError, match=r"1 of 2 cells missing \(short\): .*shortest prompt") as error:
+        sweep.run(context(tmp_path, "sweep", {}), spec)
+    summary = error.value.summary
+    assert summary is not None and [cell["state"] for cell in summary["cells"]] == ["failed", "valid"]
+    assert summary["missing_cells"] == 1
     alone = SweepSettings.model_validate({**common, "cells": cells[:1]})
     with pytest.raises(JobError, match="no cell could be measured"):
         sweep.run(context(tmp_path / "b", "sweep", {}), alone)
+
+
+@pytest.mark.parametrize("death", ["between two cells", "in a cell", "before the first"])
+def test_cells_whose_server_died_are_missing_and_measured_by_the_next_attempt(tmp_path: Path, death: str) -> None:
+    """Once such a sweep was done, exit 0, and its retry found nothing to do."""
+    common = {"model": "reference", "requests": 12, "warm_up": 0, "lag_limit_ms": PATIENT_MS, "output_tokens": 6}
+    schedule = Schedule(role_ms=1, ttft_ms=30, itl_ms=2, tokens=6)
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(running(schedule))
+        spec = SweepSettings.model_validate({**common, "base_url": first.base_url, "grid": {"concurrency": [1, 2, 3]}})
+        job = context(tmp_path, "sweep", spec.model_dump())
+        emit, requests = job.events.emit, 0
+
+        def emitted(kind: str, **fields: Any) -> None:
+            nonlocal requests
+            requests += kind == "request"
+            if (kind == "cell" and death.startswith("between")) or (requests == 13 and death == "in a cell"):
+                stack.close()
+            emit(kind, **fields)
+
+        job.events.emit = emitted  # type: ignore[method-assign]
+        if death == "before the first":
+            stack.close()
+        with pytest.raises(IncompleteError) as error:
+            sweep.run(job, spec)
+    told, summary = error.value.told, error.value.summary
+    measured = 0 if death == "before the first" else 1
+    assert ("no cell could be measured" in told) == (not measured) and "run --resume" in told
+    assert summary is not None and (summary["missing_cells"], summary["valid"]) == (3 - measured, False)
+    assert measured == 0 or "2 of 3 cells missing (c2, c3)" in told
+    with running(schedule) as second:
+        again = context(tmp_path / "again", "sweep", spec.model_dump())
+        moved = spec.model_copy(update={"base_url": second.base_url})
+        after = sweep.run(Context(again.run, again.places, earlier=job.run), moved)
+    assert after["missing_cells"] == 0 and [cell["name"] for cell in after["cells"]] == ["c1", "c2", "c3"]
+    assert [cell.get("from") for cell in after["cells"]] == [job.run.name] * measured + [None] * (3 - measured)
+    assert [cell["state"] for cell in after["cells"]] == ["valid"] * 3
+    assert len([row for row in again.run.read_jsonl("requests.jsonl") if row["phase"] == "measured"]) == 36
 
 
 def test_a_stopped_sweep_keeps_the_cells_it_has(server: Reference, tmp_path: Path) -> None:

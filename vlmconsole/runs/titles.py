@@ -64,6 +64,7 @@ TITLES = {
     "set_aside": "set aside",
     "host": "load of the machine",
     "planned_cells": "cells planned",
+    "missing_cells": "cells missing",
     "same_cell": "same cell",
     "falls_s": "fall of TTFT, s",
     "control_falls_s": "fall of TTFT without the cache, s",
