@@ -49,6 +49,27 @@ def png16(colour: int, channels: int) -> bytes:
     return png_chunks((b"IHDR", head), (b"IDAT", zlib.compress(row)), (b"IEND", b""))
 
 
+def keyed_grey(depth: int, key: int) -> bytes:
+    """A grey PNG, 4×1: the see-through value, the one above it, black and white."""
+    top = 2**depth - 1
+    bits = "".join(f"{value:0{depth}b}" for value in (key, key + 1, 0, top))
+    row = b"\0" + int(bits, 2).to_bytes(len(bits) // 8, "big")
+    head = struct.pack(">IIBBBBB", 4, 1, depth, 0, 0, 0, 0)
+    chunks = ((b"IHDR", head), (b"tRNS", struct.pack(">H", key)), (b"IDAT", zlib.compress(row)), (b"IEND", b""))
+    return png_chunks(*chunks)
+
+
+def heic_with_informative_exif() -> bytes:
+    """EXIF says 6, irot nothing: the pixels are upright as they are (libheif#227)."""
+    exif = Image.Exif()
+    exif[0x0113] = 6
+    data = bytearray(saved(flag(), "HEIF", exif=exif.tobytes(), quality=100))
+    for order in "<>":
+        if (entry := struct.pack(f"{order}HHI", 0x0113, 3, 1)) in data:
+            data[data.index(entry) : data.index(entry) + 2] = struct.pack(f"{order}H", 0x0112)
+    return bytes(data)
+
+
 def png_claiming(width: int, height: int) -> bytes:
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return png_chunks((b"IHDR", head), (b"IDAT", zlib.compress(bytes(100))), (b"IEND", b""))

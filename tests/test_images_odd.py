@@ -29,6 +29,8 @@ from odd_pictures import (
     animated,
     flag,
     half_clear,
+    heic_with_informative_exif,
+    keyed_grey,
     lying_text,
     oriented,
     palette_with_hole,
@@ -96,6 +98,24 @@ RIGHT: dict[str, Right] = {
     "16-bit RGB PNG": (png16(2, 3), (2, 1), "16 bits a channel reduced to 8", {(0, 0): (128, 128, 128), (1, 0): WHITE}),
     "16-bit RGBA PNG": (png16(6, 4), (2, 1), "transparency drawn over white", {(1, 0): WHITE}),
     "16-bit grey+alpha PNG": (png16(4, 2), (2, 1), "transparency drawn over white", {(1, 0): WHITE}),
+    "2-bit grey PNG, 1 see-through": (
+        keyed_grey(2, 1),
+        (4, 1),
+        "transparency drawn over white",
+        {(0, 0): WHITE, (1, 0): (170, 170, 170), (2, 0): BLACK},
+    ),
+    "16-bit grey PNG, 1000 see-through": (
+        keyed_grey(16, 1000),
+        (4, 1),
+        "16 bits a channel reduced to 8; transparency drawn over white",
+        {(0, 0): WHITE, (1, 0): (4, 4, 4), (2, 0): BLACK, (3, 0): WHITE},
+    ),
+    "HEIC whose EXIF says 6 and whose irot nothing": (
+        heic_with_informative_exif,
+        (40, 24),
+        "HEIC repacked as PNG",
+        {(3, 3): BLUE, (36, 20): WHITE},
+    ),
     "16-bit grey TIFF": (
         saved(Image.frombytes("I;16", (2, 1), struct.pack("<2H", 0, 65535)), "TIFF"),
         (2, 1),

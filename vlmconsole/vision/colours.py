@@ -19,8 +19,7 @@ def to_rgb(image: Image.Image, icc: bytes | None, background: str) -> tuple[Imag
     Raises PictureError for a background that is no colour.
     """
     changes: list[str] = []
-    if image.mode.startswith("I"):  # 16-bit grey; 257 maps 65535 to 255 exactly
-        image = image.convert("I").point(lambda value: value * (1 / 257) + 0.5).convert("L")
+    image = eight_bits(image)
     if image.mode == "1":
         changes.append("1-bit black and white widened to 8 bits")
         image = image.convert("L")
@@ -30,6 +29,8 @@ def to_rgb(image: Image.Image, icc: bytes | None, background: str) -> tuple[Imag
         image = image.convert("RGBA" if see_through else "RGB")
     if see_through:
         grey = image.mode in ("L", "LA", "La")
+        if image.mode == "La":  # colours multiplied by their opacity: this one Pillow undoes only in its own mode
+            image = image.convert("LA")
         image = image.convert("RGBA")
         alpha = image.getchannel("A")
         colour = _through_profile(image.convert("L" if grey and icc else "RGB"), icc, changes)
@@ -37,6 +38,14 @@ def to_rgb(image: Image.Image, icc: bytes | None, background: str) -> tuple[Imag
     else:
         image = _through_profile(image, icc, changes)
     return image, changes
+
+
+def eight_bits(image: Image.Image) -> Image.Image:
+    """16-bit grey as 8-bit grey; any other picture as it is."""
+    if not image.mode.startswith("I"):
+        return image
+    # 257 maps 65535 to 255 exactly.
+    return image.convert("I").point(lambda value: value * (1 / 257) + 0.5).convert("L")
 
 
 def _over(colour: Image.Image, alpha: Image.Image, background: str, changes: list[str]) -> Image.Image:

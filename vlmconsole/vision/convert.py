@@ -7,11 +7,13 @@ import re
 import warnings
 from dataclasses import dataclass, field
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from vlmconsole.runs.plain import one_line
-from vlmconsole.vision.colours import to_rgb
+from vlmconsole.vision.colours import eight_bits, to_rgb
 from vlmconsole.vision.limits import SHRINK_HINT, PictureError, looks_cut_off
+from vlmconsole.vision.orientation import TURNS, container_orientation
+from vlmconsole.vision.png_key import key_opacity
 
 # Everything that matters in them is refused or named below; as warnings they would scribble over a screen.
 warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -33,15 +35,6 @@ _DECODERS = {
 _SENDABLE = {"PNG": "image/png", "JPEG": "image/jpeg", "WebP": "image/webp"}
 _ORIENTATION = 0x0112
 _GPS = 0x8825
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 @dataclass
@@ -69,6 +62,15 @@ def decode(
     if kind == "JPEG" and image.mode == "CMYK" and "adobe" not in image.info:
         # Pillow takes every CMYK JPEG for Adobe's upside-down ink values; without Adobe's mark they are upright.
         decoded.image = Image.eval(image, lambda ink: 255 - ink)
+    if kind == "TIFF" and image.mode.startswith("I;16") and opened.white_is_zero:
+        # Pillow turns such greys over for 8 bits and fewer only.
+        decoded.image = image.convert("I").point(lambda value: value * -1 + 65535)
+    if kind == "PNG" and (opacity := key_opacity(image, data, frame)) is not None:
+        grey = image.mode != "RGB"
+        parts = (eight_bits(image).convert("L"),) if grey else image.split()
+        decoded.image = Image.merge("LA" if grey else "RGBA", (*parts, opacity))
+        if image.mode == "1":
+            changes.append("1-bit black and white widened to 8 bits")
     _turn(decoded, opened.orientation, kind)
     decoded.image, recoloured = to_rgb(decoded.image, image.info.get("icc_profile"), background)
     changes += recoloured
@@ -90,6 +92,7 @@ class _Opened:
     has_gps: bool
     changes: list[str]
     notes: list[str]
+    white_is_zero: bool = False  # of a TIFF: its greys are stored upside down
 
 
 def _opened(data: bytes, kind: str, name: str, max_pixels: int, max_ratio: float, frame: int) -> _Opened:
@@ -111,6 +114,9 @@ def _opened(data: bytes, kind: str, name: str, max_pixels: int, max_ratio: float
             image.load()
         notes: list[str] = []
         orientation, has_gps = _read_exif(image, notes)
+        if kind in ("HEIC", "AVIF"):
+            orientation = _of_container(orientation, data, kind, frame, notes)
+        white_is_zero = kind == "TIFF" and image.tag_v2.get(262) == 0  # type: ignore[attr-defined]
         image.load()
     except (PictureError, MemoryError):
         raise
@@ -121,7 +127,7 @@ def _opened(data: bytes, kind: str, name: str, max_pixels: int, max_ratio: float
         if not any(decoder in Image.OPEN for decoder in _DECODERS[kind]):
             raise PictureError(f"{name}: the Pillow installed here cannot read {kind}; export it as PNG") from error
         raise PictureError(_why_unreadable(data, kind, name, error)) from error
-    return _Opened(image, size, orientation, has_gps, changes, notes)
+    return _Opened(image, size, orientation, has_gps, changes, notes, white_is_zero)
 
 
 def _check_size(size: tuple[int, int], name: str, max_pixels: int, max_ratio: float) -> None:
@@ -160,15 +166,29 @@ def _pick_frame(image: Image.Image, kind: str, name: str, frame: int) -> list[st
 
 
 def _read_exif(image: Image.Image, notes: list[str]) -> tuple[int, bool]:
-    """(orientation 1 to 8, whether a GPS position is in the file)."""
-    original = image.info.get("original_orientation")  # HEIC decoders turn the picture themselves
-    try:
+    """(orientation 1 to 8 by EXIF, or by XMP without it; whether a GPS position is in the file)."""
+    original = image.info.get("original_orientation")  # the HEIC decoder writes 1 into the EXIF that it gives
+    orientation, has_gps = 1, False
+    try:  # EXIF blocks are written by thousands of programs, some badly
         exif = image.getexif()
         value = original if original is not None else exif.get(_ORIENTATION, 1)
-        return (value if value in _TURNS else 1), bool(exif.get_ifd(_GPS))
-    except Exception as error:  # EXIF blocks are written by thousands of programs, some badly
+        orientation = value if value in TURNS else 1
+        has_gps = bool(exif.get_ifd(_GPS))
+    except Exception as error:
         notes.append(f"unreadable EXIF ignored ({one_line(error, 60)})")
-        return 1, False
+    return orientation, has_gps
+
+
+def _of_container(exif: int, data: bytes, kind: str, frame: int, notes: list[str]) -> int:
+    """The orientation by which a HEIF file's main picture is turned: its container's, whatever its EXIF says."""
+    orientation = container_orientation(data) if not frame else None
+    if orientation is None:
+        if exif != 1:
+            notes.append(f"shown as the {kind} container turns it")
+        return exif if kind == "AVIF" else 1
+    if exif not in (1, orientation):
+        notes.append(f"EXIF orientation {exif} not applied: in {kind} the container turns the image")
+    return orientation
 
 
 def _deep_bits(image: Image.Image, data: bytes, kind: str, name: str) -> list[str]:
@@ -195,15 +215,18 @@ def _turn(decoded: Decoded, orientation: int, kind: str) -> None:
         return
     # HEIC and TIFF decoders have turned the pixels already; the others leave it to the viewer.
     if kind not in ("HEIC", "TIFF"):
-        decoded.image = decoded.image.transpose(_TURNS[orientation])
+        decoded.image = decoded.image.transpose(TURNS[orientation])
     elif orientation >= 5:
-        decoded.original_size = decoded.original_size[::-1]
-    decoded.changes.append(f"turned upright (EXIF orientation {orientation})")
+        decoded.original_size = decoded.image.size[::-1]
+    source = "HEIF" if kind in ("HEIC", "AVIF") else "EXIF"
+    decoded.changes.append(f"turned upright ({source} orientation {orientation})")
 
 
 def _why_unreadable(data: bytes, kind: str, name: str, error: Exception) -> str:
     if looks_cut_off(data, kind) or "truncated" in str(error).lower():
         return f"{name} is cut off: the {kind} file ends before its picture does; copy or download it again"
+    if isinstance(error, UnidentifiedImageError):
+        return f"{name} is a damaged {kind} picture, or of a layout that is not read here: export it as PNG"
     # Pillow names a Python object where it can name nothing else: that is no cause.
     cause = "" if "<_io." in str(error) else f" ({one_line(error, 100)})"
     return f"{name} is a damaged {kind} picture{cause}: copy or export it again"
