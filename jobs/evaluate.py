@@ -263,7 +263,7 @@ def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
         if spec.backend == "server":
             found += there.server(spec.server_of(side), places)
         else:
-            found += there.base(spec.model(side) or spec.base)
+            found += there.loadable(spec.model(side) or spec.base)
             found += there.adapter(spec.adapter(side), places, alone)
     if not spec.plan:  # else told with the plan
         found += there.data([name for name in spec.data if name != TEXTVQA or not spec.textvqa], places, alone)

@@ -132,7 +132,7 @@ def run(context: Context, spec: GrpoSpec) -> dict[str, Any]:
 def problems(spec: GrpoSpec, places: Places, alone: bool) -> list[str]:
     """What it names and is not there."""
     splits = [spec.train_split, spec.validation_split]
-    return [*there.base(spec.base), *there.data([spec.data], places, alone, splits)]
+    return [*there.loadable(spec.base), *there.data([spec.data], places, alone, splits)]
 
 
 KIND = JobKind(

@@ -36,7 +36,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     from vlmconsole.training.provenance import weights_sha256
 
     torch.set_num_threads(spec.threads)
-    folder = bases.base_folder(spec.base)
+    folder = bases.loadable_base(spec.base)
     device = bases.device_for(spec.device)
     precision = bases.precision_for(spec.precision, device)
     dataset, digest = ready_data(context, spec.data, learning(spec), spec.steps)

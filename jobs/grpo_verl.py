@@ -28,11 +28,11 @@ TAIL = 15  # lines of verl's last words kept for the reason
 def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     """Check, launch, follow, export. Raises JobError with the reason (memory, NaN, a crash) and Stopped."""
     from vlmconsole.training import verl, verl_config
-    from vlmconsole.training.bases import base_folder, base_name
+    from vlmconsole.training.bases import base_name, loadable_base
     from vlmconsole.training.provenance import weights_sha256
 
     installed = verl_config.installed()
-    folder = base_folder(spec.base)
+    folder = loadable_base(spec.base)
     dataset, digest = ready_data(context, spec.data, learning(spec), spec.steps)
     rows = split(dataset, spec.train_split)
     refuse_leaks(rows, context)

@@ -138,7 +138,7 @@ def _devices(spec: SftSpec, places: Places) -> list[str]:
 
 def _problems(spec: SftSpec, places: Places, alone: bool) -> list[str]:
     return [
-        *there.base(spec.base),
+        *there.loadable(spec.base),
         *there.data([spec.data], places, alone),
         *there.role(spec.data, ("train", "dev"), places),
         *there.adapter(there.named_adapter(spec.adapter, places) if spec.adapter else "", places, alone),

@@ -38,7 +38,7 @@ class Teacher:
 
         torch.set_num_threads(spec.threads)
         self.context, self.run_folder, self.spec = context, context.run, spec
-        self.base = bases.base_folder(spec.base)
+        self.base = bases.loadable_base(spec.base)
         self.device = bases.device_for(spec.device)
         self.precision = bases.precision_for(spec.precision, self.device)
         self.base_sha = base_sha256(self.base)

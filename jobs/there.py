@@ -31,6 +31,19 @@ def base(name: str) -> list[str]:
     return []
 
 
+def loadable(name: str) -> list[str]:
+    """A base that is to be loaded in a job's own process: there, and a whole model of the family that is known here."""
+    from vlmconsole.training.bases import loadable_base
+
+    if LATER in name:
+        return []
+    try:
+        loadable_base(name)
+    except LabError as error:
+        return [error.told]
+    return []
+
+
 def named_adapter(name: str, places: Places) -> str:
     """The adapter of the newest finished run of the preset ``name``, where there is one; else the name itself."""
     for run in list_runs(places.runs):

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = [
     {"errors"},
     {"vision", "runs", "scoring", "assets", "presets"},
-    {"counting", "engines", "training", "chats"},
+    {"counting", "engines", "training", "chats", "models"},
     {"measure", "gates", "gauges", "evaluation"},
     {"queue", "jobs", "reports"},
     {"lab"},

@@ -76,12 +76,12 @@ def convert(
 ) -> None:
     """Write an adapter in MLX's form, and prove that it computes the same."""
     from vlmconsole.training.adapters import check_fits, find_adapter
-    from vlmconsole.training.bases import base_folder
+    from vlmconsole.training.bases import loadable_base
     from vlmconsole.training.convert import convert_to_mlx
 
     if to != "mlx":
         fail(f"“{to}” is not a form that an adapter can be converted to: it is mlx.", code=USAGE)
-    adapter, folder = find_adapter(state.lab.places, name), base_folder(base)
+    adapter, folder = find_adapter(state.lab.places, name), loadable_base(base)
     label = check_fits(adapter, folder, None, other_base)
     target = named(out) if out else adapter.path.with_name(f"{adapter.path.name}-mlx")
     made = convert_to_mlx(adapter, target, folder)
@@ -105,11 +105,11 @@ def merge(
 ) -> None:
     """Write a model folder whose weights hold the adapter's change; any server can load that."""
     from vlmconsole.training.adapters import check_fits, find_adapter
-    from vlmconsole.training.bases import base_folder
+    from vlmconsole.training.bases import loadable_base
     from vlmconsole.training.convert import merge as merge_into
     from vlmconsole.training.provenance import weights_sha256
 
-    adapter, folder = find_adapter(state.lab.places, name), base_folder(base)
+    adapter, folder = find_adapter(state.lab.places, name), loadable_base(base)
     label = check_fits(adapter, folder, None, other_base)
     made = merge_into(folder, adapter, named(out), label)
     facts = {"adapter": adapter.name, "out": made, "model_sha256": weights_sha256(made), "label": label or None}

@@ -33,7 +33,7 @@ class InProcess:
         self.settings, self.stopping = settings, stopping
         self._loaded: Any = None
         name = settings.model(side) or settings.base
-        self.folder: Path = bases.base_folder(name)
+        self.folder: Path = bases.loadable_base(name)
         self.device = bases.device_for("auto")
         self.precision = bases.precision_for(settings.precision, self.device)
         self.adapter = adapters.find_adapter(places, settings.adapter(side)) if settings.adapter(side) else None

@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from vlmconsole.errors import LabError
+from vlmconsole.models.base import check_loadable, read_base
 from vlmconsole.runs.named import named
 
 BUNDLED = "tiny-qwen2.5-vl"
@@ -30,6 +31,16 @@ def base_folder(name: str) -> Path:
     if not (folder / "config.json").is_file():
         raise BaseError(f"{name} is no model folder: it has no config.json.", "Give the folder that holds the weights.")
     return folder.absolute()
+
+
+def loadable_base(name: str) -> Path:
+    """`base_folder` of a base that can be trained, merged and evaluated in-process: see `models.base.check_loadable`.
+
+    Raises BaseError when it is not on this machine, BaseReadError when it is nothing that can be loaded here.
+    """
+    folder = base_folder(name)
+    check_loadable(read_base(folder))
+    return folder
 
 
 def is_bundled(name: str) -> bool:

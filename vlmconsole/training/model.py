@@ -15,6 +15,9 @@ from typing import Any
 
 from PIL import Image
 
+from vlmconsole.models.base import BaseReadError, check_loadable, read_base
+from vlmconsole.models.qwen2_5_vl import HARMLESS
+
 IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
 END, PAD = "<|im_end|>", "<|endoftext|>"
 
@@ -54,10 +57,11 @@ def image_processor(folder: Path) -> Any:
 
 
 def load(folder: Path, *, dtype: str = "float32", device: str = "cpu") -> Loaded:
-    """Read a Qwen2.5-VL folder. Raises OSError when files are missing.
+    """Read a Qwen2.5-VL folder. Raises BaseReadError for another model or weights that are not whole.
 
     From then on transformers draws no bars in this process: jobs tell their progress by events, and logs are read.
     """
+    check_loadable(read_base(folder))
     import torch
     from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
     from transformers.utils import logging
@@ -66,7 +70,14 @@ def load(folder: Path, *, dtype: str = "float32", device: str = "cpu") -> Loaded
     # What peft reads of every model, whoever uses it: nothing that a person could change.
     warnings.filterwarnings("ignore", r"`is_gradient_checkpointing` is deprecated", FutureWarning)
     kind: Any = Qwen2_5_VLForConditionalGeneration
-    model = kind.from_pretrained(folder, dtype=getattr(torch, dtype)).to(device)
+    model, loading = kind.from_pretrained(folder, dtype=getattr(torch, dtype), output_loading_info=True)
+    # What the check above foresees; said again by the library itself, whatever its version.
+    for what, names in loading.items():
+        odd = sorted(str(name) for name in names if not HARMLESS.search(str(name)))
+        if odd:
+            what = what.replace("_", " ")
+            raise BaseReadError(f"{folder} was not loaded whole: {what} {odd[0]}.", "Take another base.")
+    model = model.to(device)
     return Loaded(model.eval(), AutoTokenizer.from_pretrained(folder), image_processor(folder), folder)
 
 
