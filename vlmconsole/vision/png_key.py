@@ -41,7 +41,7 @@ def _low_bytes(data: bytes, frame: int) -> Image.Image:
     """The lower byte of every 16-bit sample: Pillow's reader told that the samples are little-endian."""
     image = Image.open(io.BytesIO(data), formats=["PNG"])
     image.seek(frame)
-    image.tile = [tile._replace(args="RGB;16L") for tile in image.tile]  # type: ignore[attr-defined]
+    image.tile = [tile._replace(args="RGB;16L") for tile in image.tile]
     image.load()
     return image
 
