@@ -301,7 +301,11 @@ def test_vllm_queue_time_of_a_limit_of_one() -> None:
 
 @pytest.mark.parametrize(
     ("manner", "said"),
-    [("hang", "does not answer within"), ("drip", "did not finish its answer"), ("flood", "more than 4 MiB")],
+    [
+        ("hang", "did not answer within"),
+        ("drip", "did not finish its answer"),
+        ("flood", "larger than 4 MiB: that is no metrics page"),
+    ],
 )
 def test_a_server_without_manners_is_left_within_three_seconds(manner: str, said: str) -> None:
     with serving() as server:

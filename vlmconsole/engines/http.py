@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-import json
 from typing import Any
 
 import httpx
@@ -12,9 +12,10 @@ from vlmconsole import __version__
 from vlmconsole.engines.profile import GIVEN, ServerProfile, redact
 from vlmconsole.engines.stream import error_text
 from vlmconsole.errors import LabError
+from vlmconsole.runs.bounded import LimitError, Limits, fetch, json_value
 
 MAX_ERROR_BODY = 64 * 1024
-MAX_BODY = 8 * 1024 * 1024
+ERROR_BODY_S = 5.0  # seconds for the body of an error; what came by then is shown
 
 
 class EngineError(LabError):
@@ -51,10 +52,18 @@ async def request(
     body: Any = None,
     timeout_s: float | None = None,
 ) -> httpx.Response:
-    """One request, whatever its status; `timeout_s` in place of the client's. Raises EngineError without an answer."""
-    waits = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s, connect=10.0)
+    """One whole answer, whatever its status. Raises EngineError without one, or when it passes a limit.
+
+    timeout_s: seconds for all of it, in place of the client's; its body has the size limit of `Limits`.
+    """
+    within = client.timeout.read if timeout_s is None else timeout_s
+    assert within is not None
+    waits = httpx.Timeout(within, connect=min(within, 10.0))
     try:
-        return await client.request(method, profile.url(path), json=body, timeout=waits)
+        outgoing = client.build_request(method, profile.url(path), json=body, timeout=waits)
+        return await fetch(client, outgoing, Limits(seconds=within))
+    except LimitError as error:
+        raise EngineError(error.message) from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise EngineError(connection_error(profile, error)) from None
 
@@ -73,8 +82,8 @@ async def get_json(client: httpx.AsyncClient, profile: ServerProfile, path: str)
 def parse_object(body: bytes) -> dict[str, Any] | None:
     """The JSON object in a body, or None."""
     try:
-        value = json.loads(body[:MAX_BODY])
-    except (ValueError, RecursionError):
+        value = json_value(body)
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
 
@@ -92,16 +101,17 @@ def first_choice(body: bytes) -> tuple[str, tuple[float, ...]]:
 
 
 async def start_of_body(response: httpx.Response) -> bytes:
-    """The start of an error's body, as much as comes."""
-    body = b""
+    """The start of an error's body, as much as comes within `ERROR_BODY_S` seconds and `MAX_ERROR_BODY` bytes."""
+    body = bytearray()
     try:
-        async for data in response.aiter_raw():
-            body += data
-            if len(body) > MAX_ERROR_BODY:
-                break
-    except (httpx.HTTPError, httpx.StreamError):
-        return body
-    return body
+        async with asyncio.timeout(ERROR_BODY_S):
+            async for data in response.aiter_raw():
+                body += data[: MAX_ERROR_BODY - len(body)]
+                if len(body) >= MAX_ERROR_BODY:
+                    break
+    except (TimeoutError, httpx.HTTPError, httpx.StreamError):
+        pass  # the status says the most of it
+    return bytes(body)
 
 
 def connection_error(profile: ServerProfile, error: Exception) -> str:

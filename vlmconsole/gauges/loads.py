@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from vlmconsole.gauges.figures import SourceError, beginning
+from vlmconsole.runs.bounded import json_value
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Load:
 def read_loads(text: str) -> Load:
     """The load in an answer of either path. Raises SourceError when it is neither."""
     try:
-        whole = json.loads(text)
+        whole = json_value(text)
         if isinstance(whole, list):
             return _get_load([dict(rank) for rank in whole])
         return _v1_loads(whole)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise SourceError(f"the load report is not what SGLang sends: {beginning(text)}") from None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from vlmconsole.gauges.figures import SourceError, beginning
 from vlmconsole.gauges.prometheus import Scrape
+from vlmconsole.runs.bounded import json_value
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class MlxReading:
 def read_mlx(text: str) -> MlxReading:
     """The figures of an answer; ``in_flight`` holds the waiting ones too. Raises SourceError when it is no such."""
     try:
-        whole = json.loads(text)
+        whole = json_value(text)
         summary, server = whole["summary"], whole["server"]
         scrape = Scrape()
         for figure, name in (
@@ -53,7 +53,7 @@ def read_mlx(text: str) -> MlxReading:
         recent = tuple(_request(item) for item in whole.get("recent") or ())
         error = summary.get("last_error") or {}
         return MlxReading(scrape, recent, bool(apc.get("enabled")), str(error.get("error", ""))[:200])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise SourceError(f"the metrics are not what mlx-vlm sends: {beginning(text)}") from None
 
 

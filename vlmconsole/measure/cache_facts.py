@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -13,6 +12,7 @@ from vlmconsole.gauges.figures import SourceError
 from vlmconsole.gauges.mlx_metrics import read_mlx
 from vlmconsole.gauges.prometheus import read_metrics
 from vlmconsole.measure.bench import Server
+from vlmconsole.runs.bounded import json_value
 
 _VLLM_BLOCK = re.compile(r'^vllm:cache_config_info\{[^}]*\bblock_size="(\d+)"', re.M)
 #: settings of vision-feature and picture caches, by engine; SGLang's are in its server info
@@ -32,7 +32,7 @@ def block_size(server: Server) -> int | None:
         return whole(told.raw.get("server_info", {}).get("page_size"))
     try:
         if engine == "mlx":
-            stats = json.loads(_get(server, "/v1/cache/stats"))
+            stats = json_value(_get(server, "/v1/cache/stats"))
             return whole(stats.get("block_size")) if isinstance(stats, dict) else None
         if engine == "vllm":
             found = _VLLM_BLOCK.search(_get(server, "/metrics"))

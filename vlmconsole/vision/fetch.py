@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from vlmconsole.runs.bounded import LimitError, Limits, fetch
 from vlmconsole.runs.plain import one_line
 from vlmconsole.vision.limits import PictureError, true_kind
 
@@ -59,7 +60,7 @@ async def fetch_picture(
             target = _checked(httpx.URL(url.strip()))
             for _ in range(MAX_REDIRECTS + 1):
                 address = await _public_address(target, allow_private, resolve or _resolve)
-                answer = await _get(client, target, address, max_bytes)
+                answer = await _get(client, target, address, Limits(max_bytes, timeout_s))
                 if isinstance(answer, bytes):
                     name = one_line(unquote(PurePosixPath(target.path).name) or target.host, 120)
                     true_kind(answer, name)
@@ -119,7 +120,7 @@ def is_public(address: str) -> bool:
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified)
 
 
-async def _get(client: httpx.AsyncClient, url: httpx.URL, address: str, max_bytes: int) -> bytes | str:
+async def _get(client: httpx.AsyncClient, url: httpx.URL, address: str, limits: Limits) -> bytes | str:
     """The body, or the address that a redirect names."""
     shown = one_line(url)
     request = client.build_request(
@@ -129,28 +130,23 @@ async def _get(client: httpx.AsyncClient, url: httpx.URL, address: str, max_byte
         headers={"Host": url.netloc.decode("ascii"), "Accept": "image/*", "Accept-Encoding": "identity"},
         extensions={"sni_hostname": url.host},
     )
-    response = await client.send(request, stream=True)
     try:
-        if response.is_redirect and "location" in response.headers:
-            return response.headers["location"]
-        if response.status_code != 200:
-            raise PictureError(f"{shown} answered with status {response.status_code} {response.reason_phrase}".rstrip())
-        if response.headers.get("content-encoding", "identity") != "identity":
-            raise PictureError(f"{shown} sends its picture compressed, which is not accepted: download it by hand")
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind.startswith("text/") or kind in ("application/json", "application/xhtml+xml", "application/pdf"):
-            raise PictureError(f"{shown} is not a picture but {one_line(kind, 40)}: give the picture's own address")
-        stated = response.headers.get("content-length", "")
-        if stated.isdigit() and int(stated) > max_bytes:
-            raise _too_large(shown, max_bytes)
-        body = bytearray()
-        async for piece in response.aiter_raw():
-            body += piece
-            if len(body) > max_bytes:
-                raise _too_large(shown, max_bytes)
-        return bytes(body)
-    finally:
-        await response.aclose()
+        response = await fetch(client, request, limits)
+    except LimitError as error:
+        if error.kind == "size":
+            raise _too_large(shown, limits.size) from None
+        if error.kind == "coding":
+            why = f"{shown} sends its picture compressed, which is not accepted: download it by hand"
+            raise PictureError(why) from None
+        raise TimeoutError from None
+    if response.is_redirect and "location" in response.headers:
+        return response.headers["location"]
+    if response.status_code != 200:
+        raise PictureError(f"{shown} answered with status {response.status_code} {response.reason_phrase}".rstrip())
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind.startswith("text/") or kind in ("application/json", "application/xhtml+xml", "application/pdf"):
+        raise PictureError(f"{shown} is not a picture but {one_line(kind, 40)}: give the picture's own address")
+    return response.content
 
 
 def _too_large(shown: str, max_bytes: int) -> PictureError:
