@@ -22,10 +22,11 @@ from vlmconsole.queue.last_time import left_as_then
 from vlmconsole.queue.locks import DeviceLocks
 from vlmconsole.queue.model import flow_state
 from vlmconsole.queue.resources import Machine
-from vlmconsole.queue.schedule import Devices, Want, decide
+from vlmconsole.queue.schedule import decide
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.supervisor import Supervisor
 from vlmconsole.queue.view import views
+from vlmconsole.queue.wants import Devices, Want
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import duration
 from vlmconsole.runs.places import Places

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vlmconsole.queue.schedule import ENDED, Decision, Devices, Held, Want, decide
+from vlmconsole.queue.schedule import decide
+from vlmconsole.queue.wants import ENDED, Decision, Devices, Held, Want
 
 TWO = Devices(cpu_slots=2, gpus=("gpu0",))
 

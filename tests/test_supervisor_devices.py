@@ -21,7 +21,7 @@ def test_device_locks_are_held_by_the_worker_and_freed_by_its_death(lab: Lab) ->
     lab.at_step(number)
     assert lab.locks.held("cpu.0") and lab.locks.held("cpu.1")
     pid = lab.store.get(number).pid or 0
-    assert f"pid {pid} " in lab.locks.holder("cpu.0")
+    assert f"pid {pid}, " in lab.locks.holder("cpu.0")
     lab.crash()  # the supervisor is gone, the lock is not
     assert lab.locks.held("cpu.0")
     os.kill(pid, signal.SIGKILL)
@@ -35,7 +35,7 @@ def test_two_labs_of_one_machine_share_its_devices(lab: Lab, tmp_path: Path) -> 
     lab.at_step(first)
     second = other.add(steps=1)
     other.supervisor.tick()
-    assert f"held by pid {lab.store.get(first).pid} " in other.supervisor.decision.why[second]
+    assert f"(pid {lab.store.get(first).pid}, another lab home)" in other.supervisor.decision.why[second]
     assert not other.supervisor.idle()  # it will start by itself when the other lab is done
     lab.store.cancel(first)
     assert lab.ends(first) == ["cancelled"] and other.ends(second) == ["done"]

@@ -3,6 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable
 
+# No devices, but locked like them among the lab homes of a machine (see `locks`).
+TIMED = "timed"
+SERVER = "server-"
+
 
 def device_words(names: Iterable[str], none: str = "none") -> str:
     """``cpu``, ``cpu×2``, ``cpu×all``, ``gpu1``, ``port 30000``: of what a job asks for (``cpu:2``) or holds

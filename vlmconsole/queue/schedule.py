@@ -7,90 +7,16 @@ The rules, which together keep any set of jobs from waiting for each other for e
   guests) *reserves* what it asks for, so that a stream of small jobs never starves a large one. One that waits for
   a person (a foreign process, a server that was asked to stay) reserves nothing, so that it stops nobody.
 - A guest uses its server's devices and waits for it; a server never waits for a guest.
+- Timed work (what asks for ``cpu:all``) has the machine to itself. Servers on the CPU are in nobody's way but of that:
+  another lab home's make room for it once they are idle.
 - A server started only for guests ends when no guest runs, none that comes earlier waits, and another job is next on
   its device. A server that was asked to stay is stopped only for a job whose hand-over was confirmed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
 
-from vlmconsole.queue.device_words import device_words
-
-OK_STATES = frozenset({"done"})
-ENDED = frozenset({"done", "failed", "cancelled", "lost"})
-
-
-@dataclass(frozen=True)
-class Want:
-    """A waiting job. ``devices`` are requests: ``cpu``, ``cpu:2``, ``cpu:all``, ``gpu``, ``gpu1``, ``port:80``.
-
-    ``server`` is the profile it is a guest of, ``serves`` the profile it would serve itself.
-    ``blocked`` is a reason from outside (an environment that is not built), ``not_before`` seconds still to wait.
-    ``damaged`` is the sentence of a record that cannot be used.
-    """
-
-    id: int
-    devices: tuple[str, ...] = ("cpu",)
-    server: str | None = None
-    serves: str | None = None
-    hand_over: bool = False
-    after: tuple[tuple[int, Literal["ok", "any"]], ...] = ()
-    blocked: str = ""
-    not_before: float = 0.0
-    damaged: str = ""
-
-
-@dataclass(frozen=True)
-class Held:
-    """A job that was started and has not ended, with the devices it was given. ``keep``: a server asked to stay."""
-
-    id: int
-    devices: tuple[str, ...] = ()
-    serves: str | None = None
-    ready: bool = False
-    keep: bool = False
-    guest_of: int | None = None
-    stopping: bool = False
-
-
-@dataclass(frozen=True)
-class Devices:
-    """The machine. ``taken`` names devices that someone outside this queue holds, each with a sentence about whom."""
-
-    cpu_slots: int
-    gpus: tuple[str, ...] = ()
-    taken: Mapping[str, str] = field(default_factory=dict)
-
-    def cpus(self) -> tuple[str, ...]:
-        return tuple(f"cpu.{number}" for number in range(self.cpu_slots))
-
-
-@dataclass(frozen=True)
-class Start:
-    """Start this job on these devices; ``guest_of`` is the job of the server it uses."""
-
-    id: int
-    devices: tuple[str, ...]
-    guest_of: int | None = None
-
-
-@dataclass
-class Decision:
-    """What to do now. ``servers`` are (profile, job that needs it) to be queued; ``stops`` are servers to let go.
-
-    ``stuck`` are jobs that nothing in this queue will set going; of these, ``outside`` wait for something that may
-    change without a command to the queue (a foreign process ends, an environment gets built). ``kept`` names, for a
-    job that waits for a person's word, the profile of the server on its device.
-    """
-
-    starts: list[Start] = field(default_factory=list)
-    stops: list[int] = field(default_factory=list)
-    servers: list[tuple[str, int]] = field(default_factory=list)
-    why: dict[int, str] = field(default_factory=dict)
-    stuck: set[int] = field(default_factory=set)
-    outside: set[int] = field(default_factory=set)
-    kept: dict[int, str] = field(default_factory=dict)
+from vlmconsole.queue.device_words import SERVER, TIMED, device_words
+from vlmconsole.queue.wants import ALL, ENDED, OK_STATES, Decision, Devices, Held, Start, Want
 
 
 def decide(
@@ -128,6 +54,7 @@ class _Round:
             # One that must first wait for other jobs may wait for this very guest: a guest never counts on it.
             if want.serves and all(self._met(pair) for pair in want.after):
                 self.coming.setdefault(want.serves, want)
+        self.timed = next((job.id for job in held if job.timed and not job.serves), None)
         self.waits_on: dict[int, int] = {}  # waiting job → the one job it waits for
 
     def _met(self, pair: tuple[int, str]) -> bool:
@@ -253,6 +180,8 @@ class _Round:
         if chosen is None:
             return
         worst = self._worst(want, chosen)
+        if worst is None and want.timed and self._not_alone(want, chosen):
+            return
         if worst is None:
             mine = tuple(sorted(chosen))
             self.given |= dict.fromkeys(mine, want.id)
@@ -266,9 +195,32 @@ class _Round:
             self.wait(want, self._because(worst, want))
             self._reserve(want, chosen, host)
 
+    def _not_alone(self, want: Want, chosen: list[str]) -> bool:
+        """Whether timed work must wait though its slots are free: for other timed work, or for what others run."""
+        if self.timed is not None:  # two guests of a server that is on every slot
+            self.wait(want, f"waiting for {ALL}, held by job {self.timed}")
+            return True
+        others = [name for name in self.devices.taken if name.startswith(("cpu.", SERVER)) and name not in chosen]
+        other = min(others, key=lambda name: name.startswith(SERVER), default=None)
+        if other is None:
+            self.timed = want.id
+            return False
+        self.wait(want, self._because(other, want), stuck=True)
+        self.decision.outside.add(want.id)
+        if other.startswith(SERVER) and self.decision.room is None:
+            self.decision.room = want.id
+        return True
+
+    def _outside(self, name: str, want: Want) -> str:
+        """Which entry of what others have taken keeps a device from ``want``; "" for none."""
+        taken = self.devices.taken
+        if name.startswith("cpu.") and TIMED in taken:
+            return TIMED
+        return name if name in taken and not (want.serves and name in self.devices.beside) else ""
+
     def _blocked_by(self, name: str, want: Want) -> None:
         self.wait(want, self._because(name, want), stuck=True)
-        if name in self.devices.taken:
+        if self._outside(name, want):
             self.decision.outside.add(want.id)
         elif name in self.holder and not name.startswith("server."):
             self.decision.kept[want.id] = self.holder[name].serves or ""
@@ -313,7 +265,7 @@ class _Round:
 
     def _rank(self, name: str, want: Want) -> int:
         """How far away a device is: 0 free, 1 promised, 2 a job has it, 3 a server we may end, 4 up not ours to end."""
-        if name in self.devices.taken:
+        if self._outside(name, want):
             return 5
         holder = self.holder.get(name)
         if name.startswith("server."):  # there is one server of a profile, and another never replaces it
@@ -331,8 +283,11 @@ class _Round:
         if name.startswith("server."):
             other = self.holder[name].id if name in self.holder else self.given[name]
             return f"server {name.partition('.')[2]} runs already, as job {other}"
-        if name in self.devices.taken:
-            return f"waiting for {shown}, {self.devices.taken[name]}"
+        if name.startswith(SERVER):
+            return f"waiting for {ALL}, {self.devices.taken[name]}: a server, which makes room once it is idle"
+        if outside := self._outside(name, want):
+            timed = " for timed work" if outside == TIMED else ""
+            return f"waiting for {shown}, {self.devices.taken[outside]}{timed}"
         holder = self.holder.get(name)
         if holder is None:
             return f"waiting for {shown}, job {self.given.get(name, self.reserved.get(name))} is before it"

@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,19 @@ from vlmconsole.jobs import books
 from vlmconsole.jobs.kinds import load_kind
 from vlmconsole.jobs.launch import create_run
 from vlmconsole.jobs.presets import Preset, validate
+from vlmconsole.queue.device_words import TIMED
 from vlmconsole.queue.environments import interpreter_of
 from vlmconsole.queue.executors import Executor, LocalExecutor
 from vlmconsole.queue.flows import resolve
 from vlmconsole.queue.live import Live
-from vlmconsole.queue.model import Job, Mode, NewJob, backoff, limit, unreadable
-from vlmconsole.queue.resources import Machine, lockable
-from vlmconsole.queue.schedule import Decision, Devices, Start
+from vlmconsole.queue.model import Job, Mode, backoff, limit, unreadable
+from vlmconsole.queue.resources import Machine
+from vlmconsole.queue.room import Room, comes_back, make_room
 from vlmconsole.queue.serving import server_job
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.trouble import GIVE_UP, Troubles, of_the_machine, say, told
 from vlmconsole.queue.view import decide_now
+from vlmconsole.queue.wants import Decision, Devices, Start, is_timed
 from vlmconsole.runs import pace, processes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
@@ -54,6 +56,8 @@ class Supervisor:
     ) -> None:
         self.places = places
         self.machine = machine
+        self.machine.home = places.home
+        self.room = Room(machine, clock)
         self.executor = executor or LocalExecutor()
         self.clock = clock
         self.store = Store(places.queue)
@@ -200,8 +204,11 @@ class Supervisor:
         self.store.mend()
         active = self.store.active()
         granted = [device for job in active for device in job.granted]
-        devices = self.machine.look(granted)
+        shared = [device for job in active if job.serves for device in job.granted if device.startswith("cpu.")]
+        timed = any(is_timed(job.devices) for job in active)
+        devices = self.machine.look(granted, shared, timed)
         self._publish(devices)
+        self._keep_locks(active)
         for _ in range(SERVERS_AT_ONCE):
             self.decision = decide_now(self.store, self.places, devices, self.ready_servers())
             for profile, guest in self.decision.servers:
@@ -211,15 +218,45 @@ class Supervisor:
         for server in self.decision.stops:
             with self.troubles.kept_to(server, "making room"):
                 self._release(server)
+        self.room.ask(self.decision.room is not None)
         for start in self.decision.starts:
             job = self.store.get(start.id)
             if job.state == "queued":
                 self._start(job, start)
+        if TIMED in devices.taken:
+            self._make_room(devices.taken[TIMED])
         self._end_unused()
+
+    def _keep_locks(self, active: Sequence[Job]) -> None:
+        """See that the lock files of what runs are there; a job whose device may have been given twice says so."""
+        held = [job for job in active if job.id in self.live and self.live[job.id].worker.ended() is None]
+        lost = self.machine.keep((job.granted, job.serves, is_timed(job.devices)) for job in held)
+        if not lost:
+            return
+        say(f"lock files were removed while in use, and are locked anew: {', '.join(lost)}")
+        for job in held:
+            if is_timed(job.devices) or set(job.granted) & set(lost):
+                note = f"its lock file was removed at {time.strftime('%H:%M:%S')}: others may have had its device too"
+                self.store.set(job.id, note=f"{job.note}; {note}" if job.note else note)
+
+    def _make_room(self, who: str) -> None:
+        """Let our idle servers on the CPU go: another home's timed work waits for them."""
+        used = {live.job.guest_of or 0 for live in self.live.values()}
+        servers = [live for live in self.live.values() if live.job.serves]
+        on_cpu = [live for live in servers if any(device.startswith("cpu.") for device in live.job.granted)]
+        for live in self.room.idle(on_cpu, used):
+            with self.troubles.kept_to(live.job.id, "making room"):
+                make_room(self.store, live, who)
 
     def _publish(self, devices: Devices) -> None:
         """What screens and commands need to say why a job waits."""
-        snapshot = {"cpu_slots": devices.cpu_slots, "gpus": list(devices.gpus), "taken": dict(devices.taken)}
+        snapshot = {
+            "cpu_slots": devices.cpu_slots,
+            "gpus": list(devices.gpus),
+            "taken": dict(devices.taken),
+            "beside": sorted(devices.beside),
+            "remark": self.machine.locks.remark,
+        }
         if self.store.meta("devices") != snapshot:
             self.store.set_meta("devices", snapshot)
 
@@ -230,7 +267,11 @@ class Supervisor:
         if job.damaged:
             self.store.finish(job.id, "failed", job.damaged)
             return
-        locks = self.machine.locks.take(lockable(start.devices))
+        try:
+            locks = self.machine.take(start.devices, job.serves, is_timed(job.devices))
+        except OSError as error:
+            say(f"job {job.id}: the locks of its devices cannot be taken: {told(error)}")
+            return  # the next look gives it as the reason
         if locks is None:
             return  # someone was faster; the next look names them
         try:
@@ -315,11 +356,7 @@ class Supervisor:
                 takers = [other.id for other in self.store.lines() if other.hand_over]
                 after: tuple[tuple[int, Mode], ...] = tuple((taker, "any") for taker in takers[:1])
                 note = f"back after job {takers[0]} had its device" if takers else None
-                copy = NewJob(
-                    job.preset, job.kind, job.title, job.spec, job.options, job.devices, serves=job.serves,
-                    keep=True, after=after, priority=job.priority, note=note,
-                )  # fmt: skip
-                self.store.add(copy)
+                self.store.add(comes_back(job, after, note))
 
     def _end_unused(self) -> None:
         """End a server that was started for guests once none has wanted it for a while."""

@@ -10,8 +10,9 @@ from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.environments import missing
 from vlmconsole.queue.last_time import left_as_then
 from vlmconsole.queue.model import ACTIVE, FINAL, Job, QueueLine, backoff, unreadable
-from vlmconsole.queue.schedule import Decision, Devices, Held, Want, decide, odd
+from vlmconsole.queue.schedule import decide, odd
 from vlmconsole.queue.store import Store
+from vlmconsole.queue.wants import Decision, Devices, Held, Want, is_timed
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.machine import usable_cores
@@ -88,7 +89,16 @@ def decide_now(store: Store, places: Places, devices: Devices, ready: set[int], 
     profiles = {job.serves for job in waiting if job.serves} | {job.serves for job in active if job.serves}
     wants = [to_want(job, places, store, profiles) for job in waiting]
     held = [
-        Held(job.id, job.granted, job.serves, job.id in ready, job.keep, job.guest_of, job.stop is not None)
+        Held(
+            job.id,
+            job.granted,
+            job.serves,
+            job.id in ready,
+            job.keep,
+            job.guest_of,
+            job.stop is not None,
+            is_timed(job.devices),
+        )
         for job in active
     ]
     return decide(wants, held, states, devices, bool(store.meta("drained", False)))
@@ -134,7 +144,7 @@ def devices_seen(store: Store) -> Devices:
     seen = store.meta("devices")
     if seen is None:
         return Devices(usable_cores())
-    return Devices(seen["cpu_slots"], tuple(seen["gpus"]), seen["taken"])
+    return Devices(seen["cpu_slots"], tuple(seen["gpus"]), seen["taken"], frozenset(seen.get("beside", ())))
 
 
 def views(store: Store, places: Places, jobs: Sequence[Job], supervised: bool = True, ahead: int = -1) -> list[JobView]:
