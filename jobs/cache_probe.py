@@ -178,7 +178,7 @@ class _Probe:
         before = cached_counter(server)
         cell = Cell(
             name=f"{context.run.name}-{arm.replace(' ', '-')}-{number}-{role}",
-            target=Target.of(server.profile.url("/v1/chat/completions"), server.profile.api_key()),
+            target=Target.to(server.profile),
             measured=[recipe.body(number)],
             lag_limit_s=self.spec.lag_limit_ms / 1000,
             total_timeout_s=self.spec.total_timeout_s,

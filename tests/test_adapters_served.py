@@ -72,7 +72,9 @@ async def test_mlx_changes_its_answers_as_torch_does(mlx_server: Ready, places: 
 @pytest.mark.timeout(300)
 async def test_the_servers_own_adapters_are_asked_for_their_effect(mlx_server: Ready, places: Places) -> None:
     """As the servers screen does it: by the names that the server itself gives."""
-    (places.servers / "there.toml").write_text(f'engine = "mlx"\nbase_url = "{mlx_server.profile.base_url}"\n')
+    at = mlx_server.profile
+    there = f'engine = "mlx"\nbase_url = "{at.base_url}"\napi_key_file = "{at.access.key_file}"\n'
+    (places.servers / "there.toml").write_text(there)
     async with ChatClient(mlx_server.profile) as client:
         taught = select("taught", client.profile, "float32", places)
         await client.glance([Message("user", "Hello")], taught, 1)  # so that it is loaded

@@ -27,6 +27,7 @@ def home(tmp_path: Path, mlx_server: Ready) -> Path:
     write_provenance(places.adapters / "other", origin(base="another", base_sha256="1" * 64))
     (places.servers / "demo.toml").write_text(
         f'engine = "mlx"\nbase_url = "{mlx_server.base_url}"\nmodel = "asset:tiny-qwen2.5-vl"\n'
+        f'api_key_file = "{mlx_server.profile.access.key_file}"\n'
     )
     return tmp_path
 

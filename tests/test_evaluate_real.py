@@ -91,7 +91,9 @@ def test_killed_in_both_sides_and_resumed_it_is_the_run_that_was_never_killed(tm
 
 def test_one_base_through_two_backends_agrees_and_is_still_not_paired(tmp_path: Path, mlx_server: Ready) -> None:
     places = Places(tmp_path).ensure()
-    save_profile(places.servers, mlx_server.profile.model_copy(update={"name": "shared", "launch": None}))
+    key_file = str(mlx_server.profile.access.key_file)
+    shared = {"name": "shared", "launch": None, "api_key_file": key_file}
+    save_profile(places.servers, mlx_server.profile.model_copy(update=shared))
     common = {"data": ["naming", "eval-groups-tiny"], "paired": False, "groups": ["naming", "regular"]}
     runs = []
     for more in ({"threads": 1}, {"backend": "server", "server": "shared", "concurrency": 4}):

@@ -18,6 +18,7 @@ from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
+KEY = "VLMCONSOLE_TEST_KEY"  # the variable that holds the key of the session's server
 SETTLED = 12.0  # seconds after which the ten-second windows hold nothing of the warm-up
 LOOKED = 40.0  # seconds of looking then
 ENOUGH = 200  # requests in them: at the edges of a window one more or less counts on either side
@@ -25,12 +26,14 @@ ENOUGH = 200  # requests in them: at the edges of a window one more or less coun
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_both_sides_count_the_same_tokens(mlx_server: Ready, tmp_path: Path) -> None:
+def test_both_sides_count_the_same_tokens(mlx_server: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exact, so it holds on a busy machine too: throughputs over one span can then differ by nothing but its ends."""
-    places, fetch = Places(tmp_path).ensure(), Fetcher(mlx_server.base_url)
+    places, fetch = Places(tmp_path).ensure(), Fetcher.of(mlx_server.profile)
+    monkeypatch.setenv(KEY, mlx_server.profile.api_key() or "")
     settings = BenchSettings(
         base_url=mlx_server.base_url,
         model=mlx_server.model,
+        api_key_env=KEY,
         concurrency=4,
         requests=16,
         image="224x224",
@@ -51,11 +54,15 @@ def test_both_sides_count_the_same_tokens(mlx_server: Ready, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_server_side_and_client_side_throughput_agree_within_two_percent(mlx_server: Ready, tmp_path: Path) -> None:
+def test_server_side_and_client_side_throughput_agree_within_two_percent(
+    mlx_server: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     places = Places(tmp_path).ensure()
+    monkeypatch.setenv(KEY, mlx_server.profile.api_key() or "")
     settings = BenchSettings(
         base_url=mlx_server.base_url,
         model=mlx_server.model,
+        api_key_env=KEY,
         concurrency=4,
         requests=4000,
         output_tokens=16,  # text alone: many short requests, so that one at a window's edge weighs little
@@ -70,7 +77,7 @@ def test_server_side_and_client_side_throughput_agree_within_two_percent(mlx_ser
     load = threading.Thread(
         target=run_bench, args=(settings, run, places), kwargs={"stopping": over.is_set, "on_progress": told}
     )
-    sources = [ServerMetrics(mlx_server.base_url, "mlx"), OwnRequests(places.runs, places.chats)]
+    sources = [ServerMetrics.of(mlx_server.profile), OwnRequests(places.runs, places.chats)]
     looks: list[tuple[float, float, float]] = []
     with Gauges(sources) as gauges:
         load.start()

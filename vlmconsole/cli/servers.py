@@ -146,7 +146,7 @@ async def _look(profile: ServerProfile) -> tuple[ServerStatus, EffectiveSettings
     if status.state != "ready":
         return status, None, f"the server is {status.state}"
     try:
-        return status, await readback(reachable(profile, places)), None
+        return status, await readback(await reachable(profile, places)), None
     except LabError as error:
         return status, None, str(error)
 

@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from vlmconsole.engines import remote
+from vlmconsole.engines import keys, remote
+from vlmconsole.engines.access import Access
 from vlmconsole.engines.launch import LaunchError, Progress, folder, phase_in, tail
 from vlmconsole.engines.profile import ProfileError, ServerProfile
 from vlmconsole.engines.ssh import SshError, SshHost
@@ -75,7 +76,15 @@ async def reached(profile: ServerProfile, places: Places, timeout_s: float = 15.
         if tunnel.state == "down" or time.monotonic() > until:
             raise SshError(tunnel.why or f"no tunnel to {tunnel.host.name} within {timeout_s:g} s", tunnel.hint)
         await asyncio.sleep(0.05)
-    return profile.at(tunnel.base_url)
+    return profile.at(tunnel.base_url, access=access(tunnel, profile, places))
+
+
+def access(tunnel: Tunnel, profile: ServerProfile, places: Places) -> Access:
+    """What is needed to be asked through its tunnel: that the port is ssh's, and the key of a start from here."""
+    name = ""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        name = Path(str(read_json(_record(places, profile.name))["key_file"])).name
+    return Access(tunnel, folder(places) / name if name else None)
 
 
 def process_name(profile: ServerProfile) -> str:
@@ -128,8 +137,13 @@ async def start(
     before = await asyncio.to_thread(remote.status, host, name)
     if before.state != "running":
         log_copy(places, profile.name).unlink(missing_ok=True)
-        await asyncio.to_thread(remote.launch, host, name, words, profile.launch.env, place)
-        write_atomic(_record(places, profile.name), to_json({"host": host.name, "launched": time.time()}))
+        secret, key_file = _key(profile, places, words)
+        if secret:
+            words = keys.keyed_line(words, far=True)
+        secrets = {keys.VARIABLES[profile.engine]: secret} if secret else {}
+        await asyncio.to_thread(remote.launch, host, name, words, profile.launch.env, place, secrets)
+        record = {"host": host.name, "launched": time.time(), "key_file": key_file.name if key_file else ""}
+        write_atomic(_record(places, profile.name), to_json(record))
     phase = ""
     while True:
         at = await reached(profile, places)
@@ -150,12 +164,20 @@ async def start(
         await asyncio.sleep(LOOK)
 
 
+def _key(profile: ServerProfile, places: Places, words: list[str]) -> tuple[str, Path | None]:
+    """As `servers` gives one to a server here; only vLLM and SGLang are started on other machines with one."""
+    if profile.engine == "mlx" or not keys.takes_key(profile, words):
+        return "", None
+    return (own, None) if (own := profile.api_key()) else keys.new_key(folder(places), f"{profile.name}.far")
+
+
 async def stop(profile: ServerProfile, places: Places) -> str:
     """End it there; returns what happened in words. Raises SshError."""
     host = SshHost.parse(profile.ssh_host)
     grace = profile.launch.stop_grace_s if profile.launch is not None else 10.0
     how = await asyncio.to_thread(remote.stop, host, process_name(profile), grace)
     _record(places, profile.name).unlink(missing_ok=True)
+    keys.forget(folder(places), f"{profile.name}.far")
     if how == "none":
         return f"was not running on {host.name}, or was not started from a console"
     billed = "; its GPU memory is released, the instance is still billed" if profile.price_per_hour else ""

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from vlmconsole import __version__
+from vlmconsole.engines import access
 from vlmconsole.engines.profile import GIVEN, ServerProfile, redact
 from vlmconsole.engines.stream import error_text
 from vlmconsole.errors import LabError
@@ -41,6 +42,7 @@ def open_client(profile: ServerProfile, timeout_s: float = 5.0) -> httpx.AsyncCl
         timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 5.0)),
         trust_env=not profile.loopback,
         follow_redirects=False,
+        event_hooks=access.event_hooks(profile.access.held, lambda error: EngineError(error.told)),
     )
 
 

@@ -22,6 +22,8 @@ from typing import Any
 
 import psutil
 
+from vlmconsole.engines import keys
+from vlmconsole.engines.access import Access, Holder
 from vlmconsole.engines.profile import ProfileError, redact
 from vlmconsole.errors import LabError
 from vlmconsole.runs import processes
@@ -35,6 +37,8 @@ Progress = Callable[[str, float], None]
 """Called with a phase ("starting python", "loading the model", "ready") and the seconds since the start."""
 # Set in a server's environment to PORT:STATE-FILE, so that it is found again when that file is lost.
 SERVER_MARK = "VLMCONSOLE_SERVER"
+# Beside it: where the key of this start lies, never the key.
+KEY_MARK = "VLMCONSOLE_SERVER_KEY_FILE"
 _TICK_S = 0.05
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Servers started by this process: they must be reaped when they end, or they stay as zombies."""
@@ -56,6 +60,17 @@ class Running:
     argv: tuple[str, ...]
     log: str
     launched: float
+    key_file: str = ""
+    """Where the key of this start lies; empty for one without (a generic server, or started by an older version)."""
+
+    def holder(self) -> Holder:
+        """Whom its port must belong to."""
+        return Holder(f"server {self.name}", self.port, self.pid, self.started)
+
+    @property
+    def access(self) -> Access:
+        """What a profile needs to be asked there."""
+        return Access(self, Path(self.key_file) if self.key_file else None)
 
     @property
     def alive(self) -> bool:
@@ -99,18 +114,20 @@ def adopted(places: Places, name: str) -> Running | None:
 def orphan(places: Places, name: str) -> Running | None:
     """The server of that name by the mark in its processes' environment, without its record; None when none lives."""
     own = _mark(places, name, 0).partition(":")[2]
-    marked: list[tuple[float, int, str]] = []
+    marked: list[tuple[float, int, str, str]] = []
     for process in psutil.process_iter():
         try:
             if process.uids().real == os.getuid():
-                port, _, whose = process.environ().get(SERVER_MARK, "").partition(":")
+                environment = process.environ()
+                port, _, whose = environment.get(SERVER_MARK, "").partition(":")
                 if whose == own and port.isdigit() and processes.started(process.pid) is not None:
-                    marked.append((process.create_time(), os.getsid(process.pid), port))
+                    key = environment.get(KEY_MARK, "")
+                    marked.append((process.create_time(), os.getsid(process.pid), port, key))
         except (psutil.Error, OSError):
             continue  # ended meanwhile, or not ours to see
     if not marked:
         return None
-    launched, leader, port = min(marked)
+    launched, leader, port, key_file = min(marked)
     try:
         argv = tuple(psutil.Process(leader).cmdline())
     except psutil.Error:
@@ -124,6 +141,7 @@ def orphan(places: Places, name: str) -> Running | None:
         argv=argv,
         log=str(folder(places) / f"{name}.log"),
         launched=launched,
+        key_file=key_file,
     )
 
 
@@ -160,6 +178,7 @@ def spawn(
     port: int,
     env: Mapping[str, str],
     cwd: Path | None = None,
+    key_file: Path | None = None,
 ) -> Running:
     """Starts a server in its own session with its output in a log, and records it. Call with the lock held.
 
@@ -171,6 +190,7 @@ def spawn(
     # A server outlives the job that may have started it, so it must not count as that job's child process.
     inherited = {key: value for key, value in os.environ.items() if key != processes.RUN_MARK}
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    marks = {SERVER_MARK: _mark(places, name, port), KEY_MARK: str(key_file or "")}
     with os.fdopen(descriptor, "ab") as output:
         try:
             child = subprocess.Popen(
@@ -179,7 +199,7 @@ def spawn(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=cwd or here,
-                env={**inherited, "PYTHONUNBUFFERED": "1", **env, SERVER_MARK: _mark(places, name, port)},
+                env={**inherited, "PYTHONUNBUFFERED": "1", **env, **marks},
                 start_new_session=True,
             )
         except OSError as error:
@@ -194,6 +214,7 @@ def spawn(
         argv=tuple(argv),
         log=str(log),
         launched=time.time(),
+        key_file=str(key_file or ""),
     )
     write_atomic(here / f"{name}.json", to_json(asdict(running)))
     return running
@@ -263,8 +284,9 @@ async def end(running: Running, grace_s: float = 10.0) -> str:
 
 
 def forget(places: Places, name: str) -> None:
-    """Removes the record of a server that has ended; its log stays."""
+    """Removes the record and the key of a server that has ended; its log stays."""
     (folder(places) / f"{name}.json").unlink(missing_ok=True)
+    keys.forget(folder(places), name)
 
 
 def members(running: Running) -> list[int]:

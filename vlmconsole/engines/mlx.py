@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from vlmconsole.engines import mlx_server
+from vlmconsole.engines import mlx_guard, mlx_server
 from vlmconsole.engines.effective import EffectiveSettings, Flushed, model_ids, text, truth, whole
 from vlmconsole.engines.http import EngineError, get_json, http_error, parse_object, request
 from vlmconsole.engines.profile import ProfileError, ServerProfile
@@ -153,12 +153,22 @@ async def make_ready(
         return
     if health["loaded_adapter"] == wanted and health.get("loaded_model") == served:
         return
+    if adapter is not None:
+        await _name_adapter(client, profile, adapter)
     body: dict[str, Any] = {"model": served, "messages": [{"role": "user", "content": "."}], "max_tokens": 1}
     select_adapter(body, served, wanted)
     response = await request(client, profile, "/v1/chat/completions", "POST", body, timeout_s=LOADING_S)
     if response.status_code != 200:
         said = http_error(profile, response.status_code, response.content)
         raise EngineError(f"adapter {adapter.name} could not be loaded: {said}" if adapter else said)
+
+
+async def _name_adapter(client: httpx.AsyncClient, profile: ServerProfile, adapter: SelectedAdapter) -> None:
+    """Tell a server of ours the adapter, since it takes none that a request alone names. Raises EngineError."""
+    response = await request(client, profile, mlx_guard.ADAPTERS, "POST", {"folder": adapter.selector})
+    if response.status_code not in (200, 404, 405):  # mlx-vlm itself has no such address, and takes the folder
+        said = http_error(profile, response.status_code, response.content)
+        raise EngineError(f"adapter {adapter.name} could not be loaded: {said}")
 
 
 def held_output(profile: ServerProfile) -> dict[str, Any]:

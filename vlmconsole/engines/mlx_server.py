@@ -6,8 +6,9 @@ without vlmconsole. What it does before the server module is imported:
 * hides packages that serving never calls (torch above all) from the import system: they cost most of the start;
 * replaces the Metal-only mask kernel of structured output where there is no Metal, because on a CPU one JSON request
   otherwise ends *every* running stream;
-* adds one address, `/vlmconsole/effective`, for what the server does not tell by itself: running limit, precision,
-  device, pid;
+* adds two addresses: `/vlmconsole/effective` for what the server does not tell by itself (running limit, precision,
+  device, pid), and `/vlmconsole/adapters`, where the lab names the adapters that requests may ask for;
+* puts `mlx_guard` before everything: a key, no web pages, one model, pictures as data, no code of a model's author;
 * refuses to listen on anything but the loopback interface.
 
 Arguments are those of `python -m mlx_vlm.server`. A line `vlmconsole: …` is printed before each phase, which
@@ -25,12 +26,26 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 # Measured with `-X importtime` on mlx-vlm 0.7.10: of 6.6 s of imports 4.3 s hang on torch (sympy, scipy and accelerate
 # come only through it), none of it used to serve. transformers looks for the others and would load them where present.
 HIDDEN = ("torch", "torchvision", "torchaudio", "tensorflow", "jax", "flax")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_STARTED = time.time()
+KEY_VARIABLE = "MLX_VLM_SERVER_API_KEY"
+
+
+def beside(name: str) -> ModuleType:
+    """A module of this folder, by its file: the server's Python may have no vlmconsole."""
+    specification = spec_from_file_location(f"vlmconsole_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert specification is not None and specification.loader is not None
+    module = module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
 
 
 class Without:
@@ -100,6 +115,7 @@ def effective(runtime: Any, running_limit: int | None, prefill_step: int | None 
         sizes[name] = sizes.get(name, 0) + int(parameter.size)
     return {
         "pid": os.getpid(),
+        "started": _STARTED,
         "max_num_seqs": running_limit,
         "prefill_step_size": prefill_step,
         "precision": max(sizes, key=lambda name: sizes[name], default=None),
@@ -118,23 +134,42 @@ def add_effective(server: Any) -> None:
     server.app.add_api_route("/vlmconsole/effective", answer)
 
 
-def host_of(arguments: Sequence[str]) -> str | None:
-    """The last value of `--host` in the arguments; None when it is not given (mlx-vlm then takes 0.0.0.0)."""
+def value_of(flag: str, arguments: Sequence[str]) -> str | None:
+    """The last value of a flag in the arguments; None when it is not given."""
     found = None
     for index, argument in enumerate(arguments):
-        if argument.startswith("--host="):
+        if argument.startswith(f"{flag}="):
             found = argument.partition("=")[2]
-        elif argument == "--host" and index + 1 < len(arguments):
+        elif argument == flag and index + 1 < len(arguments):
             found = arguments[index + 1]
     return found
+
+
+def refuse_code(trusted: bool) -> None:
+    """Keep mlx-vlm from running a program that lies in a model's folder, also when it loads that again."""
+    utils: Any = import_module("mlx_vlm.utils")
+    plain = utils.get_model_and_args
+
+    def checked(config: dict[str, Any], model_path: Any = None) -> Any:
+        if config.get("model_file") and not trusted:
+            raise ValueError(f"config.json names a program, model_file = {config['model_file']!r}: it is not run")
+        return plain(config, model_path)
+
+    utils.get_model_and_args = checked
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the server until it is ended; exits with one line when the environment cannot serve."""
     started = time.monotonic()
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if host_of(given) not in LOOPBACK:
-        raise SystemExit("vlmconsole: this server has no password, so --host must be 127.0.0.1")
+    if value_of("--host", given) not in LOOPBACK:  # mlx-vlm's own is 0.0.0.0
+        raise SystemExit("vlmconsole: this server is for this machine alone: --host must be 127.0.0.1")
+    helping = "--help" in given or "-h" in given
+    # Out of the environment: nothing that the server starts needs it.
+    key = os.environ.pop(KEY_VARIABLE, "")
+    model = value_of("--model", given)
+    if not helping and (not key or not model):
+        raise SystemExit(f"vlmconsole: this server needs a key in ${KEY_VARIABLE}, and --model; it serves nobody else")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if sys.platform.startswith("linux"):
@@ -150,6 +185,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ) from None
     without_metal()
     add_effective(server)
+    refuse_code("--trust-remote-code" in given)
+    if not helping:
+        beside("mlx_guard").put_before(server, key, model)
     version = importlib.metadata.version("mlx-vlm")
     print(f"vlmconsole: imported mlx-vlm {version} in {time.monotonic() - started:.1f} s", flush=True)
     print("vlmconsole: phase loading the model", flush=True)

@@ -16,8 +16,9 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import tomlkit
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
+from vlmconsole.engines.access import Access
 from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import write_atomic
 from vlmconsole.runs.named import named
@@ -87,6 +88,8 @@ class ServerProfile(BaseModel):
     price_per_hour: float | None = Field(None, ge=0)
     currency: str = ""
     notes: str = ""
+    _access: Access = PrivateAttr(default_factory=Access)
+    """Found with its server, never written down."""
 
     @field_validator("name")
     @classmethod
@@ -127,11 +130,19 @@ class ServerProfile(BaseModel):
             raise ValueError("must be HOST, USER@HOST or an ssh alias: letters, digits, '.', '_', '-'; no leading '-'")
         return value
 
-    def at(self, base_url: str, served_model: str = "") -> ServerProfile:
-        """The same profile, answered at `base_url` (the port that a started server got)."""
-        return self.model_copy(
+    def at(self, base_url: str, served_model: str = "", access: Access | None = None) -> ServerProfile:
+        """The same profile, answered at `base_url` (the port that a started server got) by its `access`."""
+        moved = self.model_copy(
             update={"base_url": base_url.rstrip("/"), "served_model": served_model or self.served_model}
         )
+        if access is not None:
+            moved._access = access
+        return moved
+
+    @property
+    def access(self) -> Access:
+        """Who must hold its port, and the key of this start; empty where a server is only given by its address."""
+        return self._access
 
     def url(self, path: str) -> str:
         """The address of an endpoint: `/v1/…` is added once, whether base_url ends with a version or not."""
@@ -188,6 +199,8 @@ class ServerProfile(BaseModel):
             if not value:
                 raise ProfileError(f"profile {self.name} wants its key in ${self.api_key_env}, which is not set")
             return _checked_key(value, f"${self.api_key_env}")
+        if self._access.key_file is not None:
+            return _checked_key(read_key_file(self._access.key_file), f"file {self._access.key_file}")
         return None
 
 

@@ -116,18 +116,25 @@ def word(text: str) -> str:
 
 
 def launch(
-    host: SshHost, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None, folder: str = "~/"
+    host: SshHost,
+    name: str,
+    argv: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    folder: str = "~/",
+    secrets: Mapping[str, str] | None = None,
 ) -> RemoteProcess:
     """Start ``argv`` there in ``folder``, in its own session, so that it outlives the line; its log is kept there.
 
     One that runs already under that name is found, not started again. Raises SshError, with the log's end when the
-    program ended at once. ``argv`` and ``env`` are seen by that machine's other users: no secrets.
+    program ended at once. ``argv`` and ``env`` are seen by that machine's other users; ``secrets`` (variables too)
+    are not: they come with the script, which the far shell reads from its standard input.
     """
-    if not argv or any(not _VARIABLE.fullmatch(key) for key in env or {}):
+    if not argv or any(not _VARIABLE.fullmatch(key) for key in (*(env or {}), *(secrets or {}))):
         raise SshError("a command and environment variables with proper names are needed")
     given = " ".join(f"{key}={word(value)}" for key, value in (env or {}).items())
     values = {"NAME": _checked(name), "ENV": given, "ARGV": " ".join(map(word, argv)), "FOLDER": word(folder)}
-    return _said(name, run(host, _filled(_HEAD + _LAUNCH, values)))
+    hidden = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in (secrets or {}).items())
+    return _said(name, run(host, hidden + _filled(_HEAD + _LAUNCH, values)))
 
 
 def status(host: SshHost, name: str) -> RemoteProcess:

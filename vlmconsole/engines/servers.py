@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from vlmconsole.engines import faraway, flags, launch, mlx, openai, remote, sglang, vllm
+from vlmconsole.engines import faraway, flags, keys, launch, mlx, openai, remote, sglang, vllm
 from vlmconsole.engines.effective import EffectiveSettings, Flushed, flags_of
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.launch import LaunchError, Progress, Running
@@ -49,16 +49,20 @@ def launched_here(profile: ServerProfile) -> bool:
 def located(profile: ServerProfile, places: Places) -> ServerProfile:
     """The profile with the address of its running server, where one was started here; else as it is."""
     running = launch.recorded(places, profile.name) if launched_here(profile) else None
-    return profile.at(running.base_url) if running is not None and running.alive else profile
+    return _at(profile, running) if running is not None and running.alive else profile
 
 
-def reachable(profile: ServerProfile, places: Places) -> ServerProfile:
+def _at(profile: ServerProfile, running: Running) -> ServerProfile:
+    """The profile at its running server, with the key of that start."""
+    return profile.at(running.base_url, access=running.access)
+
+
+async def reachable(profile: ServerProfile, places: Places) -> ServerProfile:
     """The profile with the address that it is asked at from here: as `located`, or through the tunnel to its host.
 
     Raises SshError.
     """
-    tunnel = faraway.tunnel_to(profile, places)
-    return profile.at(tunnel.base_url) if tunnel is not None else located(profile, places)
+    return await faraway.reached(profile, places) if faraway.is_far(profile) else located(profile, places)
 
 
 async def ensure_server(profile: ServerProfile, places: Places, on_progress: Progress | None = None) -> Ready:
@@ -79,7 +83,7 @@ async def ensure_server(profile: ServerProfile, places: Places, on_progress: Pro
 
     running = launch.recorded(places, profile.name)
     whole = not launch.damaged(places, profile.name)  # else it is mended below, with the lock held
-    if whole and running is not None and running.alive and await _answers(profile.at(running.base_url)):
+    if whole and running is not None and running.alive and await _answers(_at(profile, running)):
         return await _ready(profile, running, started_here=False)
     async with launch.locked(places, profile.name, waiting):
         running = launch.adopted(places, profile.name)
@@ -226,12 +230,15 @@ async def _start(profile: ServerProfile, places: Places, on_progress: Progress |
             )
         words = _command(profile, places, port)
         env = {**_environment(profile, places), **profile.launch.env}
+        secret, key_file = _key(profile, places, words)
         cwd = named(profile.launch.folder) if profile.launch.folder else None
         if attempt == 0:
             await _check_line(profile, places, words, env, cwd, on_progress)
         if on_progress is not None:
             on_progress("starting python", 0.0)
-        running = launch.spawn(places, profile.name, words, port=port, env=env, cwd=cwd)
+        if secret:
+            words, env = keys.keyed_line(words), {**env, keys.VARIABLES[profile.engine]: secret}
+        running = launch.spawn(places, profile.name, words, port=port, env=env, cwd=cwd, key_file=key_file)
         try:
             await _until_ready(profile, running, on_progress)
         except LaunchError:
@@ -243,6 +250,13 @@ async def _start(profile: ServerProfile, places: Places, on_progress: Progress |
             raise
         return await _ready(profile, running, started_here=True)
     raise AssertionError("the last try returns or raises")
+
+
+def _key(profile: ServerProfile, places: Places, words: list[str]) -> tuple[str, Path | None]:
+    """The key that its server is to ask for: the profile's own, or one of this start and its file; ("", None): none."""
+    if not keys.takes_key(profile, words):
+        return "", None
+    return (own, None) if (own := profile.api_key()) else keys.new_key(launch.folder(places), profile.name)
 
 
 async def _check_line(
@@ -266,7 +280,7 @@ async def _check_line(
 
 async def _until_ready(profile: ServerProfile, running: Running, on_progress: Progress | None) -> None:
     assert profile.launch is not None
-    at = profile.at(running.base_url)
+    at = _at(profile, running)
     async with open_client(at, 5.0) as client:
 
         async def answers() -> bool:
@@ -292,7 +306,7 @@ async def _answers(profile: ServerProfile, timeout_s: float = 2.0, client: httpx
 
 
 async def _ready(profile: ServerProfile, running: Running, *, started_here: bool) -> Ready:
-    at = profile.at(running.base_url)
+    at = _at(profile, running)
     model = await served_model(at)
     return Ready(running.base_url, model, running.pid, running.log, at.at(at.base_url, model), started_here)
 

@@ -58,12 +58,19 @@ async def readback(client: httpx.AsyncClient, profile: ServerProfile) -> Effecti
             raise
         info = await get_json(client, profile, "/get_server_info")
     models = model_ids(await get_json(client, profile, "/v1/models"))
-    settings = from_server_info(info)
+    settings = from_server_info(without_keys(info))
     base = [m for m in models if not m.get("parent")]
     settings.adapters = tuple(m["id"] for m in models if m.get("parent"))
     settings.model = text(base[0]["id"]) if base else settings.model
     settings.context = settings.context or (whole(base[0].get("max_model_len")) if base else None)
     return settings
+
+
+def without_keys(value: Any) -> Any:
+    """What it tells without the keys that it tells too (it repeats all its arguments, at more than one depth)."""
+    if isinstance(value, dict):
+        return {name: without_keys(inner) for name, inner in value.items() if not str(name).endswith("api_key")}
+    return [without_keys(inner) for inner in value] if isinstance(value, list) else value
 
 
 def from_server_info(info: dict[str, Any]) -> EffectiveSettings:

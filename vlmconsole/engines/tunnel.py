@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from vlmconsole.engines.access import Holder, PortTakenError, check
 from vlmconsole.engines.launch import free_port, port_answers
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.ssh import SshError, SshHost, end, explain
@@ -51,6 +52,7 @@ class Tunnel:
         self._was_up = local_port is not None  # from then on the port is known to others and stays
         self._thread: threading.Thread | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._holder: Holder | None = None
 
     @classmethod
     def to(cls, profile: ServerProfile, state: Path, config: Path | None = None) -> Tunnel | None:
@@ -65,6 +67,14 @@ class Tunnel:
     @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.local_port}"
+
+    def holder(self) -> Holder:
+        """The ssh that holds the local port now. Raises PortTakenError while there is none."""
+        holder = self._holder
+        if holder is None:
+            why = self.why or "it is not open"
+            raise PortTakenError(f"the tunnel to {self.host.name} is down ({why}); nothing was sent", self.hint)
+        return holder
 
     @property
     def pid(self) -> int | None:
@@ -139,6 +149,9 @@ class Tunnel:
             start_new_session=True,
         )
         self._process = process
+        holder = Holder(
+            f"the tunnel to {self.host.name}", self.local_port, process.pid, started(process.pid) or "ended"
+        )
         said: deque[str] = deque(maxlen=20)
         reader = threading.Thread(target=_listen, args=(process, said), daemon=True)
         reader.start()
@@ -148,11 +161,13 @@ class Tunnel:
         try:
             while process.poll() is None and not self._closing.wait(0.05 if up_since is None else 0.2):
                 if up_since is None and port_answers(self.local_port):
-                    up_since = time.monotonic()
-                    self._was_up = True
-                    self._say("up")
+                    with contextlib.suppress(PortTakenError):  # a stranger was quicker: ssh is about to say so and end
+                        check(holder, connected=True)
+                        up_since, self._was_up, self._holder = time.monotonic(), True, holder
+                        self._say("up")
                 elif up_since is None and time.monotonic() - begun > OPEN_WITHIN:
                     raise SshError(f"{self.host.name} did not open the tunnel within {OPEN_WITHIN:g} s")
+            self._holder = None
             carried = up_since is not None and time.monotonic() - up_since > STEADY
             if not self._closing.is_set():
                 reader.join(0.5)
@@ -161,6 +176,7 @@ class Tunnel:
                 self._say("down", lost + fault.message, fault.hint)
             return carried
         finally:
+            self._holder = None
             end(process)
             self._process = None
             if note is not None:

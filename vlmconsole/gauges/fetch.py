@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import httpx
 
+from vlmconsole.engines.access import Held, event_hooks
+from vlmconsole.engines.profile import ProfileError, ServerProfile
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.runs.bounded import LimitError, Limits, fetch
 
@@ -24,7 +26,14 @@ class Fetcher:
     For threads without an event loop of their own; one call at a time.
     """
 
-    def __init__(self, base_url: str, headers: Mapping[str, str] | None = None, deadline: float = DEADLINE) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        headers: Mapping[str, str] | None = None,
+        deadline: float = DEADLINE,
+        held: Held | None = None,
+    ) -> None:
+        """held: who must hold the port at each request and each new connection (see engines.access)."""
         self.base_url = base_url.rstrip("/").removesuffix("/v1")
         self._limits = Limits(LARGEST, deadline)
         # A loop that is kept keeps the connection; only a loop can end a drip in the middle of a head.
@@ -35,7 +44,18 @@ class Fetcher:
             timeout=deadline,
             trust_env=False,
             follow_redirects=False,
+            event_hooks=event_hooks(held, lambda error: SourceError(error.message, error.hint)),
         )
+
+    @classmethod
+    def of(cls, profile: ServerProfile, deadline: float = DEADLINE) -> Fetcher:
+        """For a profile's server, with its key. Raises SourceError when that cannot be had."""
+        try:
+            key = profile.api_key()
+        except ProfileError as error:
+            raise SourceError(error.told) from None
+        headers = {"Authorization": f"Bearer {key}"} if key else None
+        return cls(profile.base_url, headers, deadline, profile.access.held)
 
     def get(self, path: str) -> str:
         """The text at ``path``. Raises :class:`NotThere`, or SourceError with what happened in one line."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.gauges.deltas import LONG, SHORT, Quantile, Window, quantile
 from vlmconsole.gauges.fetch import Fetcher, NotThere
 from vlmconsole.gauges.figures import Batch, Figure, Mark, SourceError
@@ -31,11 +32,11 @@ class ServerMetrics:
         base_url: str,
         engine: str,
         *,
-        headers: Mapping[str, str] | None = None,
+        fetch: Fetcher | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._fetch = Fetcher(base_url, headers)
+        self._fetch = fetch or Fetcher(base_url)
         self._engine = engine
         self._clock, self._wall = clock, wall
         self._window = Window(LONG)
@@ -44,6 +45,11 @@ class ServerMetrics:
         self._ran_since = False
         self._seen_request = -math.inf
         self._limit: float | None = None
+
+    @classmethod
+    def of(cls, profile: ServerProfile) -> ServerMetrics:
+        """Of a profile's server, with its key and only while its port is its holder's. Raises SourceError."""
+        return cls(profile.base_url, profile.engine, fetch=Fetcher.of(profile))
 
     def close(self) -> None:
         self._fetch.close()

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from vlmconsole.engines.profile import ProfileError, ServerProfile
+from vlmconsole.engines.access import Access
+from vlmconsole.engines.faraway import access
+from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.servers import located
 from vlmconsole.engines.ssh import SshHost
 from vlmconsole.engines.tunnel import Tunnel
@@ -42,7 +44,7 @@ class ServerSource:
         self._own_tunnel = Tunnel.to(profile, places.state, ssh_config) if tunnel is None else None
         self._tunnel = tunnel or self._own_tunnel
         self._metrics: ServerMetrics | None = None
-        self._at = ""
+        self._at: tuple[str, Access] | None = None
 
     def read(self) -> Batch:
         profile = located(self._profile, self._places)
@@ -51,19 +53,14 @@ class ServerSource:
             if self._tunnel.state != "up":
                 why = self._tunnel.why or f"the tunnel to {self._tunnel.host.name} is opening"
                 raise SourceError(why, self._tunnel.hint)
-            profile = profile.at(self._tunnel.base_url)
+            profile = profile.at(self._tunnel.base_url, access=access(self._tunnel, profile, self._places))
         if not profile.base_url:
             raise SourceError(
                 f"the server {profile.name} is not started", f"Start it: vlmconsole servers start {profile.name}"
             )
-        if self._metrics is None or profile.base_url != self._at:
+        if self._metrics is None or (profile.base_url, profile.access) != self._at:
             self._let_go()
-            try:
-                key = profile.api_key()
-            except ProfileError as error:
-                raise SourceError(str(error)) from None
-            headers = {"Authorization": f"Bearer {key}"} if key else None
-            self._metrics, self._at = ServerMetrics(profile.base_url, profile.engine, headers=headers), profile.base_url
+            self._metrics, self._at = ServerMetrics.of(profile), (profile.base_url, profile.access)
         return self._metrics.read()
 
     def _let_go(self) -> None:

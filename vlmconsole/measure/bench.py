@@ -160,7 +160,7 @@ def measure(
         due = schedule(settings.requests, settings.rate, settings.arrivals, settings.seed)
     cell = Cell(
         name=cell_name,
-        target=Target.of(server.profile.url("/v1/chat/completions"), server.profile.api_key()),
+        target=Target.to(server.profile),
         measured=recipe.bodies(range(settings.requests)),
         warm_up=recipe.bodies(range(-warm, 0)),
         concurrency=settings.concurrency,
@@ -189,9 +189,7 @@ def measure(
 
 def _watch(server: Server) -> Watch | None:
     """What the server itself says is running and waiting, once a second; None where it has no such figures."""
-    key = server.profile.api_key()
-    headers = {"Authorization": f"Bearer {key}"} if key else None
-    source = ServerMetrics(server.profile.base_url, server.profile.engine, headers=headers)
+    source = ServerMetrics.of(server.profile)
     try:
         source.read()
     except SourceError:

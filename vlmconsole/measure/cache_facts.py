@@ -75,8 +75,7 @@ def other_layers(profile: ServerProfile, told: EffectiveSettings) -> list[str]:
 
 
 def _get(server: Server, path: str) -> str:
-    key = server.profile.api_key()
-    fetcher = Fetcher(server.profile.base_url, {"Authorization": f"Bearer {key}"} if key else None, deadline=10.0)
+    fetcher = Fetcher.of(server.profile, deadline=10.0)
     try:
         return fetcher.get(path)
     finally:

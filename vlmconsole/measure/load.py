@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from vlmconsole.engines.access import Held, check
+from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.measure.busy import HostLoad, host_load, load_now
 from vlmconsole.measure.definitions import Distribution, distribution
 from vlmconsole.measure.plan import MEASURED, WARM_UP, BodyFile, Phase, Plan
@@ -40,6 +43,20 @@ class Target:
     path: str
     tls: bool = False
     headers: tuple[tuple[str, str], ...] = ()
+    held: Held | None = None
+    """Who must hold the port (see engines.access); None: a server that is only given by its address."""
+
+    @classmethod
+    def to(cls, profile: ServerProfile) -> Target:
+        """The chat route of a profile's server, with its key. Raises ProfileError or LoadError."""
+        target = cls.of(profile.url("/v1/chat/completions"), profile.api_key())
+        return replace(target, held=profile.access.held)
+
+    def listener(self) -> int | None:
+        """The socket that the client's connections must reach; None: any. Raises PortTakenError."""
+        inode = check(self.held)
+        # Where the kernel tells and nobody listens, whoever comes later is a stranger.
+        return 0 if inode is None and self.held is not None and sys.platform == "linux" else inode
 
     @classmethod
     def of(cls, url: str, api_key: str | None = None) -> Target:
@@ -149,6 +166,7 @@ def _plan(cell: Cell, work: Path) -> Plan:
         port=cell.target.port,
         path=cell.target.path,
         tls=cell.target.tls,
+        listener=cell.target.listener(),
         headers=list(cell.target.headers),
         bodies=str(work / "bodies"),
         spill=str(work / "spill"),

@@ -46,6 +46,7 @@ class Plan:
     phases: list[Phase]
     headers: list[tuple[str, str]] = field(default_factory=list)
     tls: bool = False
+    listener: int | None = None  # inode of the socket that must take every connection; None: any
     request_id: str = "r"
     connect_timeout_s: float = 10.0
     stall_timeout_s: float = 120.0  # no byte for so long: the request is given up as stalled

@@ -11,6 +11,7 @@ from vlmconsole.measure.connection import Address, Connection, State, TlsConnect
 from vlmconsole.measure.plan import Plan
 from vlmconsole.measure.poller import WRITE, Poller
 from vlmconsole.measure.spill import REFUSED, RESET, UNREACHABLE
+from vlmconsole.runs.listening import listener
 
 
 class Pool:
@@ -80,10 +81,21 @@ class Pool:
 
     def _advance(self, connection: Connection) -> None:
         mask = connection.advance()
+        self._prove(connection)
         if connection.state is State.IDLE:
             self.opening -= 1
             self.idle.append(connection)
         self._poller.change(connection.descriptor, mask)
+
+    def _prove(self, connection: Connection) -> None:
+        """Nothing has been sent yet: does the socket that was proven to be the server's still hold the port?"""
+        wanted = self._plan.listener
+        if wanted is None or connection.state is State.OPENING:
+            return
+        there = listener(self._plan.port)
+        if there is None or there.inode != wanted:
+            connection.state = State.OPENING  # it never became usable
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "the port belongs to another program; nothing was sent")
 
     def give_back(self, connection: Connection) -> None:
         """A connection whose request is answered. The last one used is the next one used: fewer sockets idle into

@@ -137,7 +137,7 @@ class ServerDesk:
             asked.effective, asked.unread, asked.read_at = None, asked.status.why, 0.0
         elif not asked.read_at or now - asked.read_at > SETTLED:
             try:
-                at = servers.reachable(profiles[chosen], self.places)
+                at = await servers.reachable(profiles[chosen], self.places)
                 asked.effective, asked.unread = await servers.readback(at), ""
             except LabError as error:
                 asked.effective, asked.unread = None, str(error)
@@ -197,14 +197,18 @@ class ServerDesk:
 
     def flush(self, name: str) -> Flushed:
         """Empty its prefix cache, and say whether it really did."""
-        return asyncio.run(servers.flush(servers.reachable(self._profile(name), self.places)))
+
+        async def flushed(profile: ServerProfile) -> Flushed:
+            return await servers.flush(await servers.reachable(profile, self.places))
+
+        return asyncio.run(flushed(self._profile(name)))
 
     def effects(self, name: str) -> dict[str, Effect]:
         """Ask base and adapter the same, for each adapter that the server itself names. Raises LabError.
 
         mlx-vlm loads the base and then the adapter anew for it, and everyone else's requests wait meanwhile.
         """
-        return asyncio.run(_effects(servers.reachable(self._profile(name), self.places)))
+        return asyncio.run(_effects(self._profile(name), self.places))
 
     def _profile(self, name: str) -> ServerProfile:
         profiles = load_profiles(self.places.servers, problems=[])
@@ -220,10 +224,10 @@ async def bring(profile: ServerProfile, places: Places, told: Progress | None = 
     return await ensure_served(profile, places, told)
 
 
-async def _effects(profile: ServerProfile) -> dict[str, Effect]:
+async def _effects(profile: ServerProfile, places: Places) -> dict[str, Effect]:
     sample = open_picture(Path(vlmconsole.assets.__file__).parent / "pictures" / "scene-regular.png")
     question = [Message("user", COUNT_PROMPT, (sample,))]
-    client = ChatClient(profile)
+    client = ChatClient(await servers.reachable(profile, places))
     try:
         await client.prepare()
         names = client.settings.adapters if client.settings is not None else ()

@@ -1,0 +1,146 @@
+"""The key of each start: SGLang's and vLLM's, here and on another machine; and servers that have none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+import pytest
+from keyed_server import SERVER, sglang_python
+from loopback_sshd import LACKING, Sshd
+from small_server import profile as plain
+
+from vlmconsole.engines import faraway, keys, launch, servers
+from vlmconsole.engines.http import EngineError
+from vlmconsole.engines.profile import ServerProfile, make_profile
+from vlmconsole.engines.ssh import CONFIG_VARIABLE
+from vlmconsole.queue.server_desk import bring
+from vlmconsole.runs.places import Places
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path / "lab").ensure()
+
+
+def served(engine: str, folder: Path, **more: object) -> ServerProfile:
+    if engine == "sglang":
+        argv = ["python", "-m", "sglang.launch_server", "--port", "{port}"]
+    else:
+        argv = ["python", "-c", SERVER, "--port", "{port}"]
+    given = {"argv": argv, "interpreter": sglang_python(folder), "start_timeout_s": 30, "stop_grace_s": 5}
+    return make_profile({"name": "box", "engine": engine, "launch": given, **more})
+
+
+def nowhere(key: str, places: Places, *pids: int) -> None:
+    """The key is in its own file of the home, and in no log, record or launch line."""
+    holding = [path for path in places.home.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
+    assert [path.suffix for path in holding] == [".key"]
+    for pid in pids:
+        assert key not in " ".join(psutil.Process(pid).cmdline())
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+async def test_a_server_asks_for_a_key_of_its_own_start(engine: str, places: Places, tmp_path: Path) -> None:
+    box = served(engine, tmp_path)
+    ready = await servers.ensure_server(box, places)
+    try:
+        key, running = ready.profile.api_key(), launch.recorded(places, "box")
+        assert key is not None and running is not None and ready.model == "served"
+        nowhere(key, places, *launch.members(running))
+        with pytest.raises(EngineError, match="401"):
+            await servers.readback(box.at(ready.base_url))
+        told = await servers.readback(ready.profile)
+        assert key not in json.dumps(asdict(told)), "SGLang tells its key; it is not taken in"
+        assert (await servers.probe(box, places)).state == "ready"
+        log = Path(running.log).read_text()
+        assert engine != "sglang" or "api_key='•••'" in log
+    finally:
+        await servers.stop_server(box, places)
+    assert not list(launch.folder(places).glob("*.key"))
+    again = await servers.ensure_server(box, places)
+    try:
+        assert again.profile.api_key() not in (None, key)
+    finally:
+        await servers.stop_server(box, places)
+
+
+async def test_the_users_own_key_goes_before_a_made_one(
+    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OWN_KEY", "a-key-of-the-users-own")
+    box = served("vllm", tmp_path, api_key_env="OWN_KEY")
+    ready = await servers.ensure_server(box, places)
+    try:
+        assert ready.profile.api_key() == "a-key-of-the-users-own" and ready.profile.access.key_file is None
+        assert not list(launch.folder(places).glob("*.key"))
+    finally:
+        await servers.stop_server(box, places)
+
+
+async def test_a_server_of_an_older_version_is_still_known_and_stopped(places: Places) -> None:
+    """Its record has no key, and it asks for none."""
+    ready = await servers.ensure_server(plain(), places)  # a generic server: it is given no key either
+    try:
+        state = launch.folder(places) / "box.json"
+        record = json.loads(state.read_text())
+        assert record.pop("key_file") == ""
+        state.write_text(json.dumps(record))
+        found = await servers.ensure_server(plain(), places)
+        assert (found.pid, found.started_here, found.profile.api_key()) == (ready.pid, False, None)
+        assert (await servers.probe(plain(), places)).state == "ready"
+    finally:
+        assert await servers.stop_server(plain(), places) == "ended"
+
+
+def test_which_lines_take_a_key() -> None:
+    def given(engine: str, *words: str) -> bool:
+        return keys.takes_key(make_profile({"name": "x", "engine": engine}), words)
+
+    assert given("sglang", "python", "-m", "sglang.launch_server", "--port", "1") and given("mlx", "python", "x.py")
+    assert given("vllm", "vllm", "serve", "m") and not given("vllm", "vllm", "serve", "m", "--api-key", "of-the-user")
+    assert not given("vllm", "vllm", "--api-key=x") and not given("openai", "anything")
+    assert not given("sglang", "my-sglang", "--port", "1"), "a start line of the user's own is run as it is"
+
+
+def test_a_new_key_leaves_those_of_other_servers(tmp_path: Path) -> None:
+    _, mine = keys.new_key(tmp_path, "a")
+    _, other = keys.new_key(tmp_path, "a.b")
+    _, far = keys.new_key(tmp_path, "a.far")
+    first, again = keys.new_key(tmp_path, "a")
+    assert not mine.exists() and other.exists() and far.exists() and again.read_text().strip() == first
+    assert again.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.fixture
+def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
+    (tmp_path / "sshd").mkdir()
+    machine = Sshd(tmp_path / "sshd")
+    machine.start()
+    monkeypatch.setenv(CONFIG_VARIABLE, str(machine.config))
+    yield machine
+    faraway.close_tunnels()
+    machine.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(LACKING), reason=LACKING)
+async def test_on_another_machine_the_key_comes_by_no_launch_line(far: Sshd, places: Places, tmp_path: Path) -> None:
+    at = {"base_url": f"http://127.0.0.1:{launch.free_port()}", "ssh_host": far.alias}
+    box = served("sglang", tmp_path, **at)
+    ready = await bring(box, places)
+    try:
+        key = ready.profile.api_key()
+        assert key is not None and ready.started_here
+        assert not [p.pid for p in psutil.process_iter(["cmdline"]) if key in " ".join(p.info["cmdline"] or ())]
+        kept = [p for p in far.home.rglob("*") if p.is_file() and key in p.read_text("utf-8", "replace")]
+        assert kept == [], "in no file there"
+        faraway.fetch_log(box, places)
+        nowhere(key, places)
+        assert (await servers.probe(box, places)).state == "ready"
+    finally:
+        await servers.stop_server(box, places)
+    assert not list(launch.folder(places).glob("*.key"))
