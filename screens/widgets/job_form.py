@@ -45,6 +45,13 @@ class Switch(Static, can_focus=True):
     class Changed(Message):
         pass
 
+    class Refused(Message):
+        """A key of text that none of the values begins with."""
+
+        def __init__(self, character: str, choices: Sequence[str]) -> None:
+            super().__init__()
+            self.character, self.choices = character, choices
+
     def __init__(self, choices: Sequence[str], value: str, *, name: str) -> None:
         super().__init__(name=name, classes="switch")
         self.choices = list(dict.fromkeys([*choices, *([value] if value else [])])) or [""]
@@ -62,8 +69,24 @@ class Switch(Static, can_focus=True):
     def on_click(self) -> None:
         self.action_turn(1)
 
+    def on_key(self, event: events.Key) -> None:
+        """A letter chooses the next value that begins with it; any other key of text is refused aloud, never lost."""
+        if event.character is None or not event.is_printable or event.key == "space":
+            return
+        event.stop()
+        start = self.choices.index(self.value) + 1
+        ahead = [*self.choices[start:], *self.choices[:start]]
+        match = next((value for value in ahead if value.lower().startswith(event.character.lower())), None)
+        if match is None:
+            self.post_message(self.Refused(event.character, self.choices))
+        else:
+            self._choose(match)
+
     def action_turn(self, by: int) -> None:
-        self.value = self.choices[(self.choices.index(self.value) + by) % len(self.choices)]
+        self._choose(self.choices[(self.choices.index(self.value) + by) % len(self.choices)])
+
+    def _choose(self, value: str) -> None:
+        self.value = value
         self._draw()
         self.post_message(self.Changed())
 
@@ -110,6 +133,10 @@ class FormLine(Vertical):
         part.update(Content.assemble(("✗ ", "$error"), inert(why)))
 
 
+class FormFields(VerticalScroll, inherit_bindings=False, can_focus=False):
+    """The lines of a form. Scrolls with the focus: arrows and pages are the form's, which moves through the fields."""
+
+
 class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
     """Gives (changes as `--set` takes them, after, priority) when all is well and Enter was pressed; None for Esc."""
 
@@ -118,6 +145,8 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
         Binding("escape", "cancel", "back", key_display="Esc"),
         Binding("down,ctrl+n", "app.focus_next", "next", show=False),
         Binding("up", "app.focus_previous", "previous", show=False),
+        Binding("pagedown", "page(1)", "page down", show=False),
+        Binding("pageup", "page(-1)", "page up", show=False),
         Binding("enter", "plan", "the plan", key_display="Enter", priority=True),
     ]
 
@@ -139,7 +168,7 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
         with Vertical(classes="sheet job-form"):
             name = one_line(self._preset, 60)
             yield Static(Content.assemble((f"New: {name}", "bold"), (f"   {one_line(self._title, 120)}", "$muted")))
-            with VerticalScroll(can_focus=False):
+            with FormFields():
                 for group in self._groups:
                     if group.title:
                         yield Static(Content(one_line(group.title, 120)).stylize("$accent"), classes="heading")
@@ -166,11 +195,35 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
+        self._keep_in_sight()
         self._check()
 
     def on_switch_changed(self, event: Switch.Changed) -> None:
         event.stop()
+        self._keep_in_sight()
         self._check()
+
+    def on_switch_refused(self, event: Switch.Refused) -> None:
+        event.stop()
+        self._keep_in_sight()
+        self.app.bell()
+        values = ", ".join(one_line(value, 40) for value in event.choices)
+        text = f"No value begins with {one_line(event.character, 4)}: choose from {values}"
+        self.query_one("#form-help", Static).update(Content(f"{text}\n← → choose").stylize("$warning"))
+
+    def _keep_in_sight(self) -> None:
+        """Whatever takes the keys is seen, also after the wheel moved the view."""
+        if self.focused is not None:
+            self.focused.scroll_visible(animate=False)
+
+    def action_page(self, by: int) -> None:
+        """Move the focus by as many fields as the view holds."""
+        fields = [line.query("Input, Switch").first(Widget) for line in self.query(FormLine)]
+        if self.focused not in fields:
+            return
+        rows = max(1, self.query_one(FormFields).size.height - 1)
+        index = fields.index(self.focused) + by * rows
+        fields[max(0, min(index, len(fields) - 1))].focus()
 
     def _check(self) -> None:
         in_background(self, self._judge, "judge", exclusive=True)
