@@ -48,7 +48,8 @@ def particulars(tile: Tile, snapshot: Snapshot) -> list[tuple[str, str]]:
         parts.append(("last ten minutes", f"p50 {said(tile.p50, tile.unit)}   p95 {said(tile.p95, tile.unit)}"))
     source = snapshot.sources.get(tile.source)
     readings = f", {source.readings} readings" if source is not None else ""
-    parts.append(("source", f"{tile.source}, {age_said(tile.age_s) or 'no reading yet'} old{readings}"))
+    of = f" of {one_line(tile.subject, 200)}" if tile.subject else ""
+    parts.append(("source", f"{tile.source}{of}, {age_said(tile.age_s) or 'no reading yet'} old{readings}"))
     if source is not None and source.why:
         parts.append(("why it is silent", f"{source.why} {source.hint}".strip()))
     defined = DEFINITIONS.get(_DEFINED.get(tile.key.partition(".")[2], ""), "")

@@ -176,7 +176,7 @@ def test_a_running_job_is_followed_with_its_conditions_and_marks(tmp_path: Path)
     batch = source.read()
     assert batch.figures["own.ttft"].samples == (0.25,)
     assert batch.figures["own.in_flight"].value == 4 and batch.figures["own.lag"].value == 0.0011
-    assert [mark.text for mark in batch.marks] == ["cell 3"]
+    assert [mark.text for mark in batch.marks] == ["cell 3", f"client figures: {run.name}"]
     assert batch.job is not None and batch.job["run"] == run.name
     assert batch.job["conditions"] == {"client_concurrency": 4, "model": "tiny"}
     assert batch.job["progress"]["done"] == 3

@@ -26,6 +26,7 @@ MOST = 8  # cards in a row at most
 OWN = ("own.ttft", "own.tpot", "own.throughput", "own.in_flight")
 SERVER = ("server.ttft", "server.tpot", "server.throughput", "server.running")
 TWINS = dict(zip((*OWN, *SERVER), (*SERVER, *OWN), strict=True))
+OWN_SIDE = frozenset({*OWN, "own.lag"})
 REST = ("own.lag", "server.queue_time", "host.cpu", "server.hit_rate", "server.kv")
 WITH = {"server.running": "server.queued"}  # figures without a card of their own: shown behind another's
 SIGNS = {"ok": "", "stale": "~ ", "none": "", "missing": "✗ "}
@@ -43,7 +44,10 @@ class Card:
         tile = self.tile
         title = tile.title if self.second is None else f"{tile.title} / {self.second.title}"
         head = Content(one_line(title, width)).stylize("$muted")
-        source = " · ".join(filter(None, (one_line(tile.source, 12), age_said(tile.age_s))))
+        # Our clients' figures may be of another server or run than the one before: they carry its name.
+        origin = tile.subject if tile.key in OWN_SIDE and tile.subject else tile.source
+        age = age_said(tile.age_s)
+        source = " · ".join(filter(None, (one_line(origin, max(12, width - len(age) - 3)), age)))
         foot = Content(source).stylize("$faint")
         if tile.value is None:
             why = Content(one_line(tile.why or "nothing yet", 200)).wrap(width)

@@ -15,7 +15,7 @@ from vlmconsole.cli.common import FAILED, USAGE, Failure, console, emit, fail, s
 from vlmconsole.errors import LabError
 from vlmconsole.gauges.words import age_said, job_said, said, said_of, sparkline
 from vlmconsole.runs.named import named, new_file
-from vlmconsole.runs.plain import inert
+from vlmconsole.runs.plain import inert, one_line
 
 if TYPE_CHECKING:
     from vlmconsole.gauges.board import Snapshot, Tile
@@ -138,6 +138,11 @@ def _reason(tile: Tile) -> str:
     return tile.why or ("" if tile.value is not None else "no request has told it yet")
 
 
+def _origin(tile: Tile) -> str:
+    """Where a figure is from; of our clients' figures the server or run too, since both change."""
+    return f"{tile.source} {one_line(tile.subject, 40)}" if tile.source == "own" and tile.subject else tile.source
+
+
 def _unsaid(snapshot: Snapshot) -> list[Text]:
     """Why figures of a source that answers are dashes: a line for each reason, where the table has no room for it."""
     reasons: dict[str, list[str]] = {}
@@ -168,7 +173,7 @@ def _table(snapshot: Snapshot, width: int) -> Group:
             Text(said_of(tile.value, tile.total, tile.unit)),
             *(Text(said(value, tile.unit).removesuffix(f" {UNITS.get(tile.unit, tile.unit)}")) for value in both),
             Text(sparkline(tile.points if wide else tile.points[-15:], tile.unit)),
-            Text(" · ".join(filter(None, (tile.source, age_said(tile.age_s)))), style="dim"),
+            Text(" · ".join(filter(None, (_origin(tile), age_said(tile.age_s)))), style="dim"),
         ]
         if wide:  # why a whole source is silent stands once below, not in every row
             cells.append(Text(_reason(tile) if answers else "", style="dim"))

@@ -27,6 +27,7 @@ class Tile:
 
     ``p50`` and ``p95``: over the last ten minutes of points, or the source's own estimate (``why`` then says so).
     ``points``: means of 30 slices of the last minute, oldest first, None where nothing came.
+    ``subject``: the server or run that the figure and its points belong to; "" where its source has but one.
     """
 
     key: str
@@ -41,6 +42,7 @@ class Tile:
     age_s: float | None
     state: State
     why: str
+    subject: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ class Board:
             for key, figure in batch.figures.items():
                 if key not in self._series and len(self._series) >= SERIES:
                     continue
+                if key in self._figures and figure.subject != self._figures[key][2].subject:
+                    self._series[key] = Series()  # another server's or run's figures: a curve of their own
                 self._figures[key] = (batch.source, batch.at, figure)
                 series = self._series.setdefault(key, Series())
                 if figure.samples:
@@ -178,4 +182,4 @@ class Board:
             state = "none"
         if key not in self._figures:
             age = None
-        return Tile(key, title, value, unit, figure.total, p50, p95, points, name, age, state, why)
+        return Tile(key, title, value, unit, figure.total, p50, p95, points, name, age, state, why, figure.subject)

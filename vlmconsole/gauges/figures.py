@@ -24,6 +24,8 @@ class Figure:
     ``samples`` are single observations (one request's TTFT each) where the source has them; then now, p50 and p95
     come from them. ``p50`` and ``p95`` are the source's own estimates. ``age_s`` is how much older the figure is than
     the reading that carried it; ``stale`` says that the source knows it to be old. ``note`` is for people.
+    ``subject`` names whose figure it is where that may change (the server or run that was measured, a server's
+    address): figures of two subjects never share a curve.
     """
 
     value: float | None
@@ -34,6 +36,7 @@ class Figure:
     age_s: float = 0.0
     stale: bool = False
     note: str = ""
+    subject: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ def _figure(value: Any) -> Figure:
             read[name] = tuple(_number(sample) for sample in _list(one))
         elif name == "stale":
             read[name] = one is True
-        elif name == "note":
+        elif name in ("note", "subject"):
             read[name] = _text(one)
         else:
             read[name] = None if one is None and name != "age_s" else _number(one)

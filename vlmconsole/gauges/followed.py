@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,13 @@ BEFORE = 600.0  # seconds of chat before the first look that are told too
 
 
 class ChatAnswers:
-    """Follows the answers in the conversation store, read-only: no chat is needed to run in this process."""
+    """Follows the answers in the conversation store, read-only: no chat is needed to run in this process.
 
-    def __init__(self, database: Path) -> None:
-        self._database = database
+    ``server``: the name of the profile whose answers count; "" for those of all.
+    """
+
+    def __init__(self, database: Path, server: str = "") -> None:
+        self._database, self._server = database, server
         self._db: sqlite3.Connection | None = None
         self._high = -1
         self._streaming: set[int] = set()
@@ -37,8 +41,9 @@ class ChatAnswers:
         if db is None:
             return []
         rows = db.execute(
-            "SELECT answer, created FROM messages WHERE role = 'assistant' AND state != 'streaming' AND created > ?",
-            (now - BEFORE,),
+            "SELECT answer, created FROM messages WHERE role = 'assistant' AND state != 'streaming' AND created > ?"
+            " AND ? IN ('', server)",
+            (now - BEFORE, self._server),
         ).fetchall()
         told = [_of_answer(read_time(created), text, took=True) for text, created in rows if text]
         return sorted((one for one in told if one.at <= now), key=lambda one: one.at)
@@ -50,8 +55,9 @@ class ChatAnswers:
             return [], 0
         first = self._high < 0
         rows = db.execute(
-            "SELECT id, state, answer FROM messages WHERE role = 'assistant' AND (id > ? OR state = 'streaming')",
-            (self._high,) if not first else (1 << 62,),
+            "SELECT id, state, answer FROM messages WHERE role = 'assistant' AND (id > ? OR state = 'streaming')"
+            " AND ? IN ('', server)",
+            (self._high if not first else 1 << 62, self._server),
         ).fetchall()
         if first:
             self._high = db.execute("SELECT COALESCE(MAX(id), 0) FROM messages").fetchone()[0]
@@ -89,6 +95,19 @@ def _positive(seconds: float | None) -> float | None:
     return seconds if seconds is not None and 0 <= seconds < 1e9 else None
 
 
+@dataclass
+class Measured:
+    """What the running measurement told since the last look; ``others``: how many more measure beside it.
+
+    ``gauges``: ``in_flight`` (requests) and ``lag`` (seconds), where its events tell them.
+    """
+
+    run: str
+    finished: list[Finished]
+    gauges: Mapping[str, float]
+    others: int
+
+
 class RunningJobs:
     """Follows the events of the runs that are under way."""
 
@@ -97,30 +116,37 @@ class RunningJobs:
         self._tails: dict[Path, tuple[RunFolder, EventTail]] = {}
         self._looked = -LOOK
         self._gauges: dict[Path, dict[str, float]] = {}
+        self._measuring: set[Path] = set()  # runs that told of a request or of their client
         self._progress: dict[Path, Mapping[str, Any]] = {}
 
-    def read(self, now: float, tick: float) -> tuple[list[Finished], dict[str, float], list[Mark]]:
-        """(requests that ended, gauges told by the jobs, marks) since the last call; ``tick`` is monotonic seconds."""
+    def read(self, tick: float) -> tuple[Measured | None, list[Mark]]:
+        """(what the newest measurement told, marks of all runs) since the last call; ``tick`` is monotonic seconds.
+
+        One run alone: figures of two measurements in one curve would be of neither.
+        """
         if tick - self._looked >= LOOK:
             self._look()
             self._looked = tick
-        finished: list[Finished] = []
+        finished: dict[Path, list[Finished]] = {}
         marks: list[Mark] = []
         for path, (_, tail) in self._tails.items():
+            ended = finished.setdefault(path, [])
             for event in tail.read():
-                self._take(path, event, finished, marks)
-        gauges: dict[str, float] = {}
-        for told in self._gauges.values():
-            for name, value in told.items():
-                # Two jobs' requests in flight add up; of two clients' lags the worse one counts.
-                gauges[name] = max(gauges.get(name, 0.0), value) if name == "lag" else gauges.get(name, 0.0) + value
-        return finished, gauges, marks
+                self._take(path, event, ended, marks)
+            if ended or path in self._gauges:
+                self._measuring.add(path)
+        if not self._measuring:
+            return None, marks
+        newest = max(self._measuring)
+        gauges = self._gauges.get(newest, {})
+        return Measured(newest.name, finished[newest], gauges, len(self._measuring) - 1), marks
 
     def _look(self) -> None:
         running = {run.path: run for run in list_runs(self._runs)[:NEWEST] if run.state().get("state") in ACTIVE}
         for path in self._tails.keys() - running.keys():
             del self._tails[path]
             self._gauges.pop(path, None)
+            self._measuring.discard(path)
             self._progress.pop(path, None)
         for path, run in running.items():
             if path not in self._tails:
@@ -152,10 +178,10 @@ class RunningJobs:
                 self._gauges.setdefault(path, {})[figure] = value
 
     def job(self) -> dict[str, Any] | None:
-        """The newest running job: its run, title, progress and conditions; None when nothing runs."""
+        """The run that is measured, else the newest running one: title, progress and conditions; None for none."""
         if not self._tails:
             return None
-        path = max(self._tails)
+        path = max(self._measuring or self._tails)
         run = self._tails[path][0]
         job, conditions = run.job(), run.read_json("conditions.json", {})
         told = conditions if isinstance(conditions, dict) else {}

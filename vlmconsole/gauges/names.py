@@ -20,12 +20,13 @@ class Metric:
     """One figure's place in an engine's metrics.
 
     ``together`` says how several label sets become one figure: counts add up over data-parallel ranks, a share of
-    a pool is the fullest rank's (a mean would hide the rank that blocks).
+    a pool is the fullest rank's (a mean would hide the rank that blocks). ``labels``: only the samples that carry them.
     """
 
     names: tuple[str, ...]
     kind: Kind
     together: Literal["sum", "max"] = "sum"
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 #: engine → figure → metric. Figures: counters and histograms only grow; the rest are gauges of the moment.
@@ -36,9 +37,14 @@ PROMETHEUS: dict[str, dict[str, Metric]] = {
         "kv": Metric(("sglang:token_usage",), "gauge", "max"),
         "kv_tokens": Metric(("sglang:num_used_tokens",), "gauge"),
         "kv_capacity": Metric(("sglang:max_total_num_tokens",), "gauge"),
+        "kv_used": Metric(("sglang:kv_used_tokens",), "gauge"),
+        "kv_cached": Metric(("sglang:kv_evictable_tokens",), "gauge"),
+        "kv_free": Metric(("sglang:kv_available_tokens",), "gauge"),
         "gauge_throughput": Metric(("sglang:gen_throughput",), "gauge"),
         "prompt_tokens": Metric(("sglang:prompt_tokens_total",), "counter"),
         "output_tokens": Metric(("sglang:generation_tokens_total",), "counter"),
+        # Counted as they are made; the one above counts the tokens of requests that ended.
+        "decode_tokens": Metric(("sglang:realtime_tokens_total",), "counter", labels=(("mode", "decode"),)),
         "cached_tokens": Metric(("sglang:cached_tokens_total",), "counter"),
         "requests": Metric(("sglang:num_requests_total",), "counter"),
         "ttft": Metric(("sglang:time_to_first_token_seconds",), "histogram"),
@@ -70,6 +76,8 @@ COUNTED = {
     "vllm": "tokens are counted at every step",
     "mlx": "tokens are counted when a request ends",
 }
+#: The counter of tokens as they are made, where an engine has one beside that of ended requests.
+RUNNING = ("decode_tokens", "tokens are counted as they are decoded")
 
 
 def wanted(engine: str) -> frozenset[str]:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from vlmconsole.gauges.deltas import LONG, SHORT, Window
 from vlmconsole.gauges.feed import Finished, RequestFeed
-from vlmconsole.gauges.figures import Batch, Figure, SourceError
-from vlmconsole.gauges.followed import ChatAnswers, RunningJobs
+from vlmconsole.gauges.figures import Batch, Figure, Mark, SourceError
+from vlmconsole.gauges.followed import ChatAnswers, Measured, RunningJobs
 from vlmconsole.gauges.prometheus import Scrape
 from vlmconsole.runs.words import many
 
 
 class OwnRequests:
-    """The source ``own``: what our own clients saw, whichever process they run in."""
+    """The source ``own``: what our own clients saw, whichever process they run in.
+
+    The figures are of one subject at a time, and carry its name: the run that measures, else the chat's answers of
+    ``server`` (a profile's name; "" for answers of any server). When the subject changes, all of them begin anew.
+    """
 
     name = "own"
     keys = ("own.ttft", "own.tpot", "own.throughput", "own.in_flight", "own.lag")
@@ -28,12 +33,14 @@ class OwnRequests:
         chats: Path,
         feed: RequestFeed | None = None,
         *,
+        server: str = "",
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._feed = feed or RequestFeed()
-        self._chats = ChatAnswers(chats)
+        self._chats = ChatAnswers(chats, server)
         self._jobs = RunningJobs(runs)
+        self._server = self._subject = server
         self._clock, self._wall = clock, wall
         self._tokens = 0  # of all answers that ended since the first look
         self._window = Window(LONG)
@@ -45,33 +52,51 @@ class OwnRequests:
         except sqlite3.Error:  # the first reading says so
             self._chats.close()
             return []
-        told = [(answer.at, self._per_request([answer], "")) for answer in answers]
-        return [Batch(self.name, at, figures) for at, figures in told if figures]
+        readings = [(answer.at, self._per_request([answer], "")) for answer in answers]
+        return [Batch(self.name, at, self._labelled(figures)) for at, figures in readings if figures]
 
     def read(self) -> Batch:
         now, tick = self._wall(), self._clock()
         finished, in_flight = self._feed.drain()
-        chat_trouble = ""
+        note = ""
         try:
             answers, streaming = self._chats.read(now)
             finished, in_flight = finished + answers, in_flight + streaming
         except sqlite3.Error as error:
             self._chats.close()
-            chat_trouble = f"the chat's answers cannot be read: {error}"
+            note = f"the chat's answers cannot be read: {error}"
         try:
-            ended, gauges, marks = self._jobs.read(now, tick)
+            measured, marks = self._jobs.read(tick)
             job = self._jobs.job()
         except OSError as error:
             raise SourceError(f"the run folders cannot be read: {error.strerror or error}") from None
-        finished += ended
-        figures = self._per_request(finished, chat_trouble)
+        lag = Figure(None, note="no benchmark running")
+        if measured is not None:
+            finished, note = measured.finished, self._beside(measured, len(finished))
+            in_flight = int(measured.gauges.get("in_flight", 0.0))
+            if "lag" in measured.gauges:
+                lag = Figure(measured.gauges["lag"], note="the run's own client, p99")
+        figures: dict[str, Figure] = {}
+        if (subject := measured.run if measured is not None else self._server) != self._subject:
+            marks = [*marks, Mark(now, f"client figures: {subject or 'all servers'}")]
+            figures = {key: Figure(None, note="no request yet") for key in ("own.ttft", "own.tpot")}
+            self._subject, self._tokens = subject, 0
+            self._window.clear()
+        figures |= self._per_request(finished, note)
         figures["own.throughput"] = self._throughput(finished, tick)
-        figures["own.in_flight"] = Figure(in_flight + gauges.get("in_flight", 0.0), note=chat_trouble)
-        if "lag" in gauges:
-            figures["own.lag"] = Figure(gauges["lag"], note="the job's own client, p99")
-        else:
-            figures["own.lag"] = Figure(None, note="no job measures now")
-        return Batch(self.name, now, figures, tuple(marks), job=job)
+        figures["own.in_flight"] = Figure(in_flight, note=note)
+        figures["own.lag"] = lag
+        return Batch(self.name, now, self._labelled(figures), tuple(marks), job=job)
+
+    def _labelled(self, figures: dict[str, Figure]) -> dict[str, Figure]:
+        return {key: replace(figure, subject=self._subject) for key, figure in figures.items()}
+
+    @staticmethod
+    def _beside(measured: Measured, chat: int) -> str:
+        """What ended meanwhile and is not of the run that is measured."""
+        left_out = [many(chat, "chat answer")] if chat else []
+        left_out += [many(measured.others, "other run")] if measured.others else []
+        return f"not counted here: {' and '.join(left_out)}" if left_out else ""
 
     def _per_request(self, finished: list[Finished], trouble: str) -> dict[str, Figure]:
         figures = {}

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from vlmconsole.engines.access import Access
@@ -61,7 +62,10 @@ class ServerSource:
         if self._metrics is None or (profile.base_url, profile.access) != self._at:
             self._let_go()
             self._metrics, self._at = ServerMetrics.of(profile), (profile.base_url, profile.access)
-        return self._metrics.read()
+        batch = self._metrics.read()
+        # A server that was started anew elsewhere is another one: its figures begin a curve of their own.
+        subject = profile.base_url
+        return replace(batch, figures={key: replace(one, subject=subject) for key, one in batch.figures.items()})
 
     def _let_go(self) -> None:
         if self._metrics is not None:
@@ -204,7 +208,9 @@ def default_sources(
 
     ``tunnel``: the one that is open to the profile's server, where the caller keeps one.
     """
-    sources: list[Source] = [OwnRequests(places.runs, places.chats, feed)]
+    sources: list[Source] = [
+        OwnRequests(places.runs, places.chats, feed, server=profile.name if profile is not None else "")
+    ]
     if profile is not None:
         sources.append(ServerSource(profile, places, tunnel, ssh_config))
     sources += [NvidiaSource(), HostSource(places.home)]
