@@ -35,7 +35,8 @@ def test_a_recorded_sglang_page_is_read_by_name_and_summed_over_labels() -> None
     text = page(f"{SGLANG}.metrics_after")
     assert engine_of(text) == "sglang"
     scrape = read_metrics(text, "sglang")
-    assert scrape.counters == {"prompt_tokens": 5156, "output_tokens": 2175, "cached_tokens": 2697, "requests": 80}
+    counted = {"prompt_tokens": 5156, "output_tokens": 2175, "cached_tokens": 2697, "requests": 80}
+    assert scrape.counters == {**counted, "decode_tokens": 2097}
     assert scrape.counters["prompt_tokens"] == raw_sum(text, "sglang:prompt_tokens_total")
     assert scrape.gauges["kv_capacity"] == 8192
     assert scrape.histograms["ttft"].count == 80
@@ -163,7 +164,9 @@ def test_sglang_tiles_from_two_recorded_pages_and_health_is_never_asked() -> Non
         figures = source.read().figures
         source.close()
     assert figures["server.hit_rate"].value == pytest.approx(2697 / 5156)
-    assert figures["server.throughput"].value == pytest.approx(217.5)
+    # 2097 tokens decoded meanwhile; the 2175 of ended requests hold tokens that were made by the prefill.
+    assert figures["server.throughput"].value == pytest.approx(209.7)
+    assert "last 10 s" in figures["server.throughput"].note
     ttft = figures["server.ttft"]
     assert ttft.value == pytest.approx((11.415086938 + 0.217226137) / 80)
     assert (ttft.p50, ttft.p95) == (pytest.approx(0.1 * 40 / 76), pytest.approx(0.1))
@@ -221,13 +224,14 @@ def test_mlx_tiles_from_recordings() -> None:
         source = ServerMetrics(server.url, "mlx", clock=clock)
         seen = []
         for at, body in bodies("mlx-vlm-0.7.10/limit1_concurrent4"):
-            clock.at = 1000.0 + at
+            clock.at = 1000.0 + 10 * at
             server.pages["/v1/metrics"] = body
             seen.append(source.read().figures)
         source.close()
     assert [(f["server.running"].value, f["server.queued"].value) for f in seen][:3] == [(1, 2), (1, 1), (1, 0)]
     rate = seen[2]["server.throughput"].value
-    assert rate == pytest.approx((158 - 58) / (0.882 - 0.359))
+    assert rate == pytest.approx((158 - 58) / (10 * (0.882 - 0.359)))
+    assert "last 5 s" in seen[2]["server.throughput"].note
     assert "APC_ENABLED" in seen[0]["server.hit_rate"].note
 
 
@@ -339,3 +343,77 @@ def test_every_engine_of_the_table_has_the_figures_that_the_tiles_need() -> None
             "ttft",
             "queue_time",
         } <= set(table)
+
+
+# -- the first minute: no rate over a stretch that holds none ------------------------------------------------------
+
+
+def sglang(tokens: int, decoded: int | None, running: int = 1, extra: str = "") -> str:
+    running_counter = "" if decoded is None else f'sglang:realtime_tokens_total{{mode="decode"}} {decoded}\n'
+    prefill = 'sglang:realtime_tokens_total{mode="prefill_cache"} 99999\n'
+    return (
+        f"sglang:num_running_reqs {running}\nsglang:num_queue_reqs 0\nsglang:token_usage 0.0\n"
+        f"sglang:generation_tokens_total {tokens}\n{running_counter}{prefill}{extra}"
+    )
+
+
+def read_twice(engine: str, path: str, pages: list[str], seconds: float):  # type: ignore[no-untyped-def]
+    clock = Clock()
+    with serving() as server:
+        source = ServerMetrics(server.url, engine, clock=clock)
+        for text in pages:
+            server.pages[path] = text
+            figures = source.read().figures
+            clock.at += seconds
+        source.close()
+    return figures
+
+
+def test_throughput_of_the_first_seconds_is_that_of_tokens_as_they_are_decoded() -> None:
+    """None ended, then one with 478 tokens: the counter of ended requests would say 0, then 478 tok/s."""
+    for tokens in (0, 478):
+        figures = read_twice("sglang", "/metrics", [sglang(0, 0), sglang(tokens, 250)], 1.0)
+        assert figures["server.throughput"].value == pytest.approx(250)
+        assert "last 1 s" in figures["server.throughput"].note
+
+
+@pytest.mark.parametrize(("tokens", "running"), [(0, 1), (478, 1), (478, 0)])
+def test_a_counter_of_ended_requests_waits_for_its_stretch(tokens: int, running: int) -> None:
+    pages = [sglang(0, None, running), sglang(tokens, None, running)]
+    early = read_twice("sglang", "/metrics", pages, 1.0)["server.throughput"]
+    assert early.value is None and "ends" in early.note
+    late = read_twice("sglang", "/metrics", pages, 8.0)["server.throughput"]
+    assert late.value == pytest.approx(tokens / 8) and "last 8 s" in late.note
+
+
+def test_an_idle_server_has_its_zero_at_once() -> None:
+    figures = read_twice("sglang", "/metrics", [sglang(478, None, 0), sglang(478, None, 0)], 1.0)
+    assert figures["server.throughput"].value == 0
+
+
+def test_hit_rate_and_times_name_the_stretch_that_was_seen() -> None:
+    counted = "sglang:prompt_tokens_total {}\nsglang:cached_tokens_total {}\n"
+    pages = [sglang(0, 0, extra=counted.format(0, 0)), sglang(9, 9, extra=counted.format(100, 40))]
+    figures = read_twice("sglang", "/metrics", pages, 2.0)
+    assert figures["server.hit_rate"].value == pytest.approx(0.4) and "last 2 s" in figures["server.hit_rate"].note
+    pages = [page(f"{SGLANG}.metrics_before"), page(f"{SGLANG}.metrics_after")]
+    assert "last 3 s" in read_twice("sglang", "/metrics", pages, 3.0)["server.ttft"].note
+
+
+def test_used_cached_and_free_tokens_of_the_kv_pool_are_three_figures() -> None:
+    pool = (
+        "sglang:max_total_num_tokens 8192\nsglang:kv_used_tokens 0\n"
+        "sglang:kv_evictable_tokens 8120\nsglang:kv_available_tokens 72\n"
+    )
+    figures = read_twice("sglang", "/metrics", [sglang(0, 0, 0, pool)] * 2, 1.0)
+    assert figures["server.kv"].value == 0
+    assert figures["server.kv"].note == "used 0 · cached 8,120 · free 72 of 8,192 tokens"
+    assert figures["server.kv_cached"].value == pytest.approx(8120 / 8192)
+    figures_of_rank = (("max_total_num_tokens", 100), ("kv_evictable_tokens", 30), ("kv_used_tokens", 5))
+    ranks = [
+        f'sglang:{name}{{dp_rank="{rank}"}} {value + rank}\n' for rank in (0, 1) for name, value in figures_of_rank
+    ]
+    figures = read_twice("sglang", "/metrics", [sglang(0, 0, 0, "".join(ranks))] * 2, 1.0)
+    assert figures["server.kv_cached"].value == pytest.approx(61 / 201)
+    without = read_twice("sglang", "/metrics", [sglang(0, 0)] * 2, 1.0)
+    assert "server.kv_cached" not in without

@@ -27,7 +27,7 @@ OWN = ("own.ttft", "own.tpot", "own.throughput", "own.in_flight")
 SERVER = ("server.ttft", "server.tpot", "server.throughput", "server.running")
 TWINS = dict(zip((*OWN, *SERVER), (*SERVER, *OWN), strict=True))
 OWN_SIDE = frozenset({*OWN, "own.lag"})
-REST = ("own.lag", "server.queue_time", "host.cpu", "server.hit_rate", "server.kv")
+REST = ("own.lag", "server.queue_time", "host.cpu", "server.hit_rate", "server.kv", "server.kv_cached")
 WITH = {"server.running": "server.queued"}  # figures without a card of their own: shown behind another's
 SIGNS = {"ok": "", "stale": "~ ", "none": "", "missing": "✗ "}
 

@@ -106,9 +106,15 @@ def _settled(shown: Gauges | Replay) -> Snapshot:
         time.sleep(0.1)
         snapshot = shown.snapshot()
         states = snapshot.sources.values()
-        settled = all(source.state == "missing" or source.readings >= 2 for source in states)
+        settled = all(source.state == "missing" or source.readings >= 2 for source in states) and _has_rate(snapshot)
         if settled or time.monotonic() - begun > FIRST_WAIT:
             return snapshot
+
+
+def _has_rate(snapshot: Snapshot) -> bool:
+    """Whether the server's throughput is known, or never will be: a counter of ended requests takes seconds."""
+    tile = snapshot.tiles.get("server.throughput")
+    return tile is None or tile.value is not None or snapshot.sources[tile.source].state == "missing"
 
 
 def emit_snapshot(snapshot: Snapshot) -> None:

@@ -113,6 +113,11 @@ class Window:
         return difference(self._kept[-1][1].histograms[figure], old or Histogram({}, 0.0, 0.0))
 
     @property
+    def span(self) -> float:
+        """Seconds from the oldest kept scrape to the newest: what "last" really means in the first minute."""
+        return self._kept[-1][0] - self._kept[0][0] if self._kept else 0.0
+
+    @property
     def enough(self) -> bool:
         """Whether there are the two scrapes that every delta needs."""
         return len(self._kept) >= 2

@@ -198,6 +198,7 @@ TITLES: dict[str, tuple[str, str]] = {
     "server.running": ("running", ""),
     "server.queued": ("queued", ""),
     "server.kv": ("KV cache", "share"),
+    "server.kv_cached": ("KV cached", "share"),
     "server.hit_rate": ("prefix cache hit", "share"),
     "host.cpu": ("CPU", "share"),
     "host.memory": ("RAM", "bytes"),

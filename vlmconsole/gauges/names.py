@@ -20,7 +20,7 @@ class Metric:
     """One figure's place in an engine's metrics.
 
     ``together`` says how several label sets become one figure: counts add up over data-parallel ranks, a share of
-    a pool is the fullest rank's (a mean would hide the rank that blocks). ``labels``: only the samples that carry them.
+    a pool is the fullest rank's (a mean would hide the rank that blocks). ``labels``: only samples that carry them.
     """
 
     names: tuple[str, ...]
@@ -76,8 +76,8 @@ COUNTED = {
     "vllm": "tokens are counted at every step",
     "mlx": "tokens are counted when a request ends",
 }
-#: The counter of tokens as they are made, where an engine has one beside that of ended requests.
-RUNNING = ("decode_tokens", "tokens are counted as they are decoded")
+ENDED = frozenset({"sglang", "mlx"})  # engines whose `output_tokens` are those of requests that ended
+DECODED = "tokens are counted as they are decoded"  # by the counter `decode_tokens`, where an engine has it
 
 
 def wanted(engine: str) -> frozenset[str]:

@@ -99,7 +99,10 @@ def _put(scrape: Scrape, figure: str, metric: Metric, samples: dict[str, list[Sa
                 scrape.histograms[figure] = found
                 return
         elif name in samples:
-            values = [sample.value for sample in _one_of_each_replica(samples[name])]
+            matching = [sample for sample in samples[name] if set(metric.labels) <= sample.labels.items()]
+            if not matching:
+                continue
+            values = [sample.value for sample in _one_of_each_replica(matching)]
             total = sum(values) if metric.together == "sum" else max(values)
             (scrape.counters if metric.kind == "counter" else scrape.gauges)[figure] = total
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.gauges.deltas import LONG, SHORT, Quantile, Window, quantile
@@ -12,11 +13,12 @@ from vlmconsole.gauges.fetch import Fetcher, NotThere
 from vlmconsole.gauges.figures import Batch, Figure, Mark, SourceError
 from vlmconsole.gauges.loads import Load, read_loads
 from vlmconsole.gauges.mlx_metrics import Request, read_mlx
-from vlmconsole.gauges.names import COUNTED, STALE_WHY, WRITTEN_TOGETHER
+from vlmconsole.gauges.names import COUNTED, DECODED, ENDED, STALE_WHY, WRITTEN_TOGETHER
 from vlmconsole.gauges.prometheus import Scrape, engine_of, read_metrics
 
 KEYS = ("ttft", "queue_time", "tpot", "throughput", "running", "queued", "kv", "hit_rate")
 RETRY_PATH = 60.0  # seconds before a path that was not there is tried again
+SETTLED = 5.0  # seconds that a counter of ended requests is watched before its growth is a rate
 STALE_AFTER = 2.5  # seconds without a write, while something ran
 
 
@@ -45,6 +47,7 @@ class ServerMetrics:
         self._ran_since = False
         self._seen_request = -math.inf
         self._limit: float | None = None
+        self._running = 0.0  # requests that run, by the newest scrape
 
     @classmethod
     def of(cls, profile: ServerProfile) -> ServerMetrics:
@@ -81,10 +84,14 @@ class ServerMetrics:
         for figure in ("running", "queued", "kv"):
             if figure in scrape.gauges:
                 figures[f"server.{figure}"] = Figure(scrape.gauges[figure], age_s=age, stale=stale, note=note)
-        if "kv_capacity" in scrape.gauges and "server.kv" in figures:
-            figures["server.kv"] = _noted(figures["server.kv"], f"of {scrape.gauges['kv_capacity']:,.0f} tokens")
         if load is not None:
             figures |= self._of_load(load)
+        pool = _pool(scrape)
+        if "server.kv" in figures and pool:
+            figures["server.kv"] = replace(figures["server.kv"], note="; ".join(filter(None, (pool, note))))
+        # Kept for prompts to come and given up when needed: neither in use nor free.
+        if (capacity := scrape.gauges.get("kv_capacity")) and (cached := scrape.gauges.get("kv_cached")) is not None:
+            figures["server.kv_cached"] = Figure(min(1.0, cached / capacity), age_s=age, stale=stale, note=pool)
         return self._batch(figures, marks)
 
     def _load(self) -> Load | None:
@@ -177,6 +184,7 @@ class ServerMetrics:
             raise
 
     def _push(self, scrape: Scrape) -> tuple[Mark, ...]:
+        self._running = scrape.gauges.get("running", 0.0)
         if not self._window.push(self._clock(), scrape):
             return ()
         self._written = None
@@ -186,10 +194,7 @@ class ServerMetrics:
     def _counted(self, engine: str) -> dict[str, Figure]:
         """Everything that comes from counters and histograms: throughput, hit rate, server-side times."""
         figures = {}
-        now, mean = self._window.rate("output_tokens", SHORT), self._window.rate("output_tokens", LONG)
-        if now is not None and mean is not None:
-            note = f"last {SHORT:.0f} s; {LONG:.0f} s mean {mean:.1f} tok/s; {COUNTED[engine]}"
-            figures["server.throughput"] = Figure(now, note=note)
+        figures["server.throughput"] = self._throughput(engine)
         figures["server.hit_rate"] = self._hit_rate()
         for figure in ("ttft", "tpot", "queue_time"):
             found = self._from_buckets(figure)
@@ -197,18 +202,33 @@ class ServerMetrics:
                 figures[f"server.{figure}"] = found
         return figures
 
+    def _throughput(self, engine: str) -> Figure:
+        """Output tokens a second, from the counter that moves as they are made where the engine has one.
+
+        A counter of ended requests says nothing over a stretch in which none could end: its figure waits.
+        """
+        decoded = self._window.counted("decode_tokens", SHORT)
+        counter, how = ("decode_tokens", DECODED) if decoded is not None else ("output_tokens", COUNTED[engine])
+        now, mean = self._window.counted(counter, SHORT), self._window.counted(counter, LONG)
+        if now is None or mean is None:
+            return Figure(None, note="needs two readings")
+        if counter == "output_tokens" and engine in ENDED and now[1] < SETTLED and (now[0] or self._running):
+            return Figure(None, note=f"needs {SETTLED:.0f} s of readings: {how}")
+        note = f"last {now[1]:.0f} s; {mean[1]:.0f} s mean {mean[0] / mean[1]:.1f} tok/s; {how}"
+        return Figure(now[0] / now[1], note=note)
+
     def _hit_rate(self) -> Figure:
         """Cached tokens of all prompt tokens, from the growth of both counters: the gauge is the last batch only."""
         prompt, cached = self._window.counted("prompt_tokens"), self._window.counted("cached_tokens")
         if not self._window.enough:
             return Figure(None, note="needs two readings")
         if prompt is None or prompt[0] <= 0:
-            return Figure(None, note=f"no prompt in the last {LONG:.0f} s")
+            return Figure(None, note=f"no prompt in the last {self._window.span:.0f} s")
         if cached is None:
             return Figure(None, note="the server counts no cached tokens: no hit, or none that it tells of")
         share = min(1.0, cached[0] / prompt[0])
         return Figure(
-            share, note=f"{cached[0]:,.0f} of {prompt[0]:,.0f} prompt tokens, last {LONG:.0f} s, from counters"
+            share, note=f"{cached[0]:,.0f} of {prompt[0]:,.0f} prompt tokens, last {prompt[1]:.0f} s, from counters"
         )
 
     def _from_buckets(self, figure: str) -> Figure | None:
@@ -218,12 +238,13 @@ class ServerMetrics:
             return None
         middle, high = quantile(past, 0.5), quantile(past, 0.95)
         if middle is None or high is None:
-            return Figure(None, note=f"no request in the last {LONG:.0f} s")
+            return Figure(None, note=f"no request in the last {self._window.span:.0f} s")
         newest = self._window.observed(figure, 0.5)
         if newest is None or newest.count <= 0:
             return None  # the board keeps the last figure, which grows older
         value = newest.sum / newest.count
-        note = f"p50 and p95 of {past.count:.0f}, last {LONG:.0f} s, interpolated in buckets: p95 in {_bucket(high)}"
+        stretch = f"last {self._window.span:.0f} s"
+        note = f"p50 and p95 of {past.count:.0f}, {stretch}, interpolated in buckets: p95 in {_bucket(high)}"
         return Figure(value, p50=middle.value, p95=high.value, samples=(value,), note=note)
 
     def _batch(self, figures: dict[str, Figure], marks: tuple[Mark, ...] = ()) -> Batch:
@@ -234,6 +255,10 @@ def _bucket(found: Quantile) -> str:
     return f"{found.low:g}–{found.high:g} s" if math.isfinite(found.high) else f"more than {found.low:g} s"
 
 
-def _noted(figure: Figure, more: str) -> Figure:
-    note = f"{more}; {figure.note}" if figure.note else more
-    return Figure(figure.value, age_s=figure.age_s, stale=figure.stale, note=note)
+def _pool(scrape: Scrape) -> str:
+    """What the KV pool's tokens are: in use, kept for prompts to come, free; "" where the server does not tell."""
+    tokens = {name: scrape.gauges.get(f"kv_{name}") for name in ("used", "cached", "free")}
+    parts = [f"{name} {value:,.0f}" for name, value in tokens.items() if value is not None]
+    capacity = scrape.gauges.get("kv_capacity")
+    of = f"of {capacity:,.0f} tokens" if capacity is not None else "tokens" if parts else ""
+    return " ".join(filter(None, (" · ".join(parts), of)))
