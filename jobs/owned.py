@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,9 @@ from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.measure.bench import Server
 from vlmconsole.runs import processes
+from vlmconsole.runs.redaction import redacted_bytes
+
+LONGEST_LINE = 1024 * 1024  # bytes of a log that are taken at once
 
 
 @contextlib.contextmanager
@@ -118,12 +120,9 @@ def _keep_log(context: Context, name: str, label: str, *, moved: bool) -> None:
     """The server's log beside the job's own. After a failed start it also stays where the error says it is."""
     folder: Path = launch.folder(context.places)
     log, kept = folder / f"{name}.log", context.run.file(f"server-{label}.log")
-    with contextlib.suppress(FileNotFoundError):
-        if kept.exists():
-            with log.open("rb") as more, kept.open("ab") as whole:
-                shutil.copyfileobj(more, whole)
-        else:
-            shutil.copyfile(log, kept)
+    with contextlib.suppress(FileNotFoundError), log.open("rb") as more, kept.open("ab") as whole:
+        while line := more.readline(LONGEST_LINE):
+            whole.write(redacted_bytes(line))
     if moved:
         log.unlink(missing_ok=True)
     (folder / f"{name}.lock").unlink(missing_ok=True)

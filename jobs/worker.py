@@ -27,6 +27,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import FINAL, RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.redaction import hide_in_output
 
 DONE, FAILED, NOT_STARTED, STOPPED = 0, 1, 2, 3
 RESERVE = 256 * 1024  # bytes, see `books`
@@ -79,6 +80,7 @@ def _own_output(run: RunFolder) -> None:
         stream.flush()
         os.dup2(log, target)
     os.close(log)
+    hide_in_output()
 
 
 def _begin(run: RunFolder) -> Outcome | None:

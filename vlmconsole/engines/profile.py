@@ -23,6 +23,8 @@ from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import write_atomic
 from vlmconsole.runs.named import named
 from vlmconsole.runs.reading import UnreadableError, read_text, toml_table
+from vlmconsole.runs.redaction import redact as redact
+from vlmconsole.runs.redaction import remember
 from vlmconsole.vision.tokens import ProcessorError, ProcessorSettings
 
 Engine = Literal["mlx", "sglang", "vllm", "openai"]
@@ -230,15 +232,7 @@ def _checked_key(value: str, where: str) -> str:
     key = value.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise ProfileError(f"the key in {where} is empty or holds spaces, line breaks or other odd characters")
-    return key
-
-
-def redact(text: str, *secrets: str | None) -> str:
-    """The text with secrets replaced by •••: the given ones, and what stands behind `Bearer` or looks like `sk-…`."""
-    for secret in secrets:
-        if secret and len(secret) >= 4:
-            text = text.replace(secret, "•••")
-    return re.sub(r"(?i)(bearer\s+)[^\s\"']+|\bsk-[A-Za-z0-9_*-]{6,}", lambda m: f"{m[1] or ''}•••", text)
+    return remember(key)
 
 
 def no_such_profile(name: str, known: Iterable[str]) -> ProfileError:

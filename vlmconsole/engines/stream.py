@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vlmconsole.engines.sse import Event, EventSplitter
+from vlmconsole.runs.redaction import redact
 
 MAX_TEXT = 16 * 1024 * 1024
 """Characters kept of an answer; the rest is dropped and the result says so."""
@@ -253,7 +254,7 @@ def is_error(value: dict[str, Any]) -> bool:
 def error_text(value: Any, limit: int = 300) -> str:
     """One line that says what the server reported, from any of the shapes in which servers do.
 
-    Python traces and long data are cut off; at most `limit` characters.
+    Python traces and long data are cut off; at most `limit` characters, without keys that the server repeats.
     """
     if isinstance(value, dict):
         inner = _first_said(value) or value
@@ -270,6 +271,7 @@ def error_text(value: Any, limit: int = 300) -> str:
                 parts.append(str(item))
         value = "; ".join(parts)
     line = " ".join("".join(c if c.isprintable() else " " for c in str(value)).split()).split(' File "')[0]
+    line = redact(line)  # before it is cut: half a key is a leak, too
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -25,6 +24,7 @@ from vlmconsole.measure.settings import LAG_LIMIT_S
 from vlmconsole.measure.spill import Raw, SpillReader
 from vlmconsole.measure.stamps import clock
 from vlmconsole.measure.summary import CellSummary, ClientCost, Gatherer, Lag
+from vlmconsole.runs.events import json_line
 from vlmconsole.runs.folder import RunFolder
 
 REQUESTS = "requests.jsonl"
@@ -230,7 +230,7 @@ class _Intake:
             self.on_request(one)
 
     def _write(self, row: dict[str, Any]) -> None:
-        self._rows.write(json.dumps({**self.cell.extra, **row}, ensure_ascii=False) + "\n")
+        self._rows.write(json_line({**self.cell.extra, **row}).decode())
 
 
 def _summary(

@@ -11,6 +11,7 @@ from vlmconsole.engines.stream import StreamParser, StreamResult, error_text
 from vlmconsole.engines.timing import Timing, gaps, timing
 from vlmconsole.measure.spill import CANCELLED, CLOSED, GARBAGE, WHOLE, Raw
 from vlmconsole.measure.stamps import kernel_wall_ns
+from vlmconsole.runs.redaction import redact, without_keys
 
 HTTP_ERROR, ERROR_EVENT, NOT_SENT, NO_STREAM = "http error", "error event", "not sent", "no stream"
 FAR_NS = 3_600_000_000_000  # a kernel stamp further away than this came from a stepped wall clock
@@ -61,8 +62,8 @@ class _Body:
         self.kept = bytearray()
 
     def on_body(self, data: bytes) -> None:
-        if len(self.kept) < HEAD_KEPT:
-            self.kept += data[: HEAD_KEPT - len(self.kept)]
+        if len(self.kept) < 2 * HEAD_KEPT:
+            self.kept += data[: 2 * HEAD_KEPT - len(self.kept)]
         self.stream.feed(data, self.now)
 
     def on_message_complete(self) -> None:
@@ -141,7 +142,8 @@ def _failure(raw: Raw, result: StreamResult, body: _Body, status: int | None, br
 
 def _shown(raw: Raw, body: _Body) -> str:
     data = bytes(body.kept) or b"".join(data for _, _, data in raw.reads[:4])
-    return data[:HEAD_KEPT].decode("utf-8", "replace")
+    # Hidden before it is cut: half a key is a leak, too.
+    return redact(data[: 2 * HEAD_KEPT].decode("utf-8", "replace"))[:HEAD_KEPT]
 
 
 def to_row(one: Measured, *, counted: bool, aside: str | None = None) -> dict[str, Any]:
@@ -191,7 +193,7 @@ def to_row(one: Measured, *, counted: bool, aside: str | None = None) -> dict[st
         "lag_max_s": _round(max(one.kernel_lag_s, default=None)),
         "connection": raw.connection,
         "served_before": raw.served,
-        "text": result.text[:TEXT_KEPT],
+        "text": without_keys(result.text)[:TEXT_KEPT],
     }
     if one.failure is not None:
         row["failure"] = {key: value for key, value in vars(one.failure).items() if value is not None}

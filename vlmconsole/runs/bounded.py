@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from vlmconsole.errors import LabError
+from vlmconsole.runs.redaction import redacted_bytes
 
 if TYPE_CHECKING:
     import httpx
@@ -68,10 +69,13 @@ class Unpacker:
             raise LimitError(f"is larger than {shown_size(self.size)}", "size")
 
 
-async def fetch(client: httpx.AsyncClient, request: httpx.Request, limits: Limits) -> httpx.Response:
+async def fetch(
+    client: httpx.AsyncClient, request: httpx.Request, limits: Limits, *, as_sent: bool = False
+) -> httpx.Response:
     """The whole answer to one request, whatever its status, or LimitError; httpx's own errors go through.
 
-    Redirects are as the client has them. A body that comes compressed is unpacked up to the limit and no further.
+    A key that the server repeats is not in it, unless the body is wanted byte for byte (``as_sent``). Redirects are as
+    the client has them. A body that comes compressed is unpacked up to the limit and no further.
     """
     import httpx
 
@@ -102,7 +106,9 @@ async def fetch(client: httpx.AsyncClient, request: httpx.Request, limits: Limit
     # What it says of its form on the wire is no longer true of the body that we hand on.
     form = {b"content-encoding", b"content-length", b"transfer-encoding"}
     headers = [(name, value) for name, value in response.headers.raw if name.lower() not in form]
-    return httpx.Response(response.status_code, headers=headers, content=bytes(unpacked.body), request=request)
+    body = bytes(unpacked.body)
+    content = body if as_sent else redacted_bytes(body)
+    return httpx.Response(response.status_code, headers=headers, content=content, request=request)
 
 
 def json_value(data: str | bytes | bytearray, depth: int = MAX_DEPTH) -> Any:

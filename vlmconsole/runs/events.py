@@ -9,11 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.runs.redaction import redacted
+
 READ_LIMIT = 4 * 1024 * 1024  # bytes one read may take in, so that a huge file is never taken whole
 
 
 def json_line(value: Any) -> bytes:
-    """One line of strict JSON. Non-finite numbers become the strings "NaN", "Infinity", "-Infinity"."""
+    """One line of strict JSON. Non-finite numbers become the strings "NaN", "Infinity", "-Infinity".
+
+    No key in use is in it, whoever repeated it.
+    """
+    value = redacted(value)
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
     except ValueError:

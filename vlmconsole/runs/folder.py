@@ -14,6 +14,7 @@ from typing import Any
 from vlmconsole.errors import LabError
 from vlmconsole.runs.events import EventWriter, append_line, finite, parse_line
 from vlmconsole.runs.plain import one_line
+from vlmconsole.runs.redaction import redacted
 
 SECOND = len("20261231-235959")  # of a name: the time to the second
 FINAL = frozenset({"done", "failed", "cancelled", "lost"})
@@ -41,8 +42,8 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
 
 
 def to_json(value: Any) -> str:
-    """Indented JSON for files that people open; non-finite numbers become strings."""
-    return json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+    """Indented JSON for files that people open; non-finite numbers become strings, and no key in use is in it."""
+    return json.dumps(finite(redacted(value)), indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 
 
 def _bytes(value: Any) -> bytes:

@@ -131,7 +131,7 @@ async def _get(client: httpx.AsyncClient, url: httpx.URL, address: str, limits: 
         extensions={"sni_hostname": url.host},
     )
     try:
-        response = await fetch(client, request, limits)
+        response = await fetch(client, request, limits, as_sent=True)
     except LimitError as error:
         if error.kind == "size":
             raise _too_large(shown, limits.size) from None
