@@ -261,7 +261,7 @@ def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
         found.append(error.told)
     for side in spec.sides:
         if spec.backend == "server":
-            found += there.server(spec.server_of(side), places)
+            found += there.server(spec.server_of(side), places, spec.model(side) if spec.own_servers else "")
         else:
             found += there.loadable(spec.model(side) or spec.base)
             found += there.adapter(spec.adapter(side), places, alone)

@@ -97,11 +97,20 @@ def role(name: str, wanted: Sequence[str], places: Places) -> list[str]:
     return [f"{name} has {n} splits for {one}, and exactly one is needed" for one, n in counts.items() if n != 1]
 
 
-def server(name: str, places: Places) -> list[str]:
-    """A server profile; "" is none."""
+def server(name: str, places: Places, model: str = "") -> list[str]:
+    """A server profile ("" is none), which may start with ``model`` in the place of its own."""
+    from vlmconsole.engines.launch_lines import refuse_untrusted
+    from vlmconsole.engines.profile import model_folder
+    from vlmconsole.evaluation.planned import served_folder
+    from vlmconsole.evaluation.served import with_model
+
     try:
         if name and LATER not in name:
-            profile_of(name, places)
+            profile = profile_of(name, places)
+            if model and LATER not in model:
+                profile = with_model(profile, served_folder(model, profile) or model_folder(model))
+            if profile.launch is not None:
+                refuse_untrusted(profile)
     except LabError as error:
         return [error.told]
     return []

@@ -280,7 +280,7 @@ def _toml(table: dict[str, Any]) -> str:
 
 
 def test_the_paired_server_changes_its_model_and_nothing_else(tmp_path: Path) -> None:
-    from vlmconsole.engines import servers
+    from vlmconsole.engines import launch_lines
     from vlmconsole.engines.profile import load_profiles
     from vlmconsole.errors import LabError
     from vlmconsole.evaluation.served import with_model
@@ -290,7 +290,7 @@ def test_the_paired_server_changes_its_model_and_nothing_else(tmp_path: Path) ->
     python.parent.mkdir(parents=True)
     python.touch()
     before, after = (
-        servers._command(with_model(profiles["sglang-paired"], tmp_path / name), places, 30000)
+        launch_lines.command(with_model(profiles["sglang-paired"], tmp_path / name), places, 30000)
         for name in ("one", "two")
     )
     assert [(a, b) for a, b in zip(before, after, strict=True) if a != b] == [

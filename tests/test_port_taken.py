@@ -72,7 +72,7 @@ async def test_chat_control_requests_and_gauges_send_nothing_to_a_stranger(
         with pytest.raises(EngineError, match=TAKEN):
             await readback(killed)
         with pytest.raises(SourceError, match=TAKEN):
-            Fetcher.of(killed).get("/v1/metrics")
+            await asyncio.to_thread(Fetcher.of(killed).get, "/v1/metrics")
         with pytest.raises(PortTakenError, match=TAKEN):
             Target.to(killed).listener()
         # By its record the server has ended: its profile is at no address any more.
@@ -162,7 +162,7 @@ async def test_the_port_of_a_dead_tunnel_gets_nothing(tmp_path: Path) -> None:
                 assert answer.result.ended == "error" and "nothing was sent" in (answer.result.error or "")
                 await until(lambda: tunnel.state == "down")
                 with pytest.raises(SourceError, match="tunnel"):
-                    Fetcher.of(at).get("/metrics")
+                    await asyncio.to_thread(Fetcher.of(at).get, "/metrics")
                 await until(lambda: "another program" in tunnel.why)
                 assert loot.bytes == b""
     finally:

@@ -27,9 +27,9 @@ from vlmconsole.engines.compared import capacity, compare_settings
 from vlmconsole.engines.costs import cost_said
 from vlmconsole.engines.effect import Effect
 from vlmconsole.engines.effective import EffectiveSettings
+from vlmconsole.engines.launch_lines import wanted_settings
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile, save_profile
 from vlmconsole.engines.server_status import ServerStatus
-from vlmconsole.engines.servers import wanted_settings
 from vlmconsole.engines.sglang import from_server_info
 from vlmconsole.lab import Lab
 from vlmconsole.queue.server_desk import Line, Look, ServerDesk, Sheet

@@ -22,9 +22,10 @@ from vlmconsole.jobs.launch import create_run
 from vlmconsole.jobs.presets import Preset, overlay
 
 from vlmconsole.engines.chat import ChatClient
+from vlmconsole.engines.launch_lines import wanted_settings
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile, save_profile
-from vlmconsole.engines.servers import Ready, ensure_server, flush, readback, stop_server, wanted_settings
+from vlmconsole.engines.servers import Ready, ensure_server, flush, readback, stop_server
 from vlmconsole.gauges.scrape import ServerMetrics
 from vlmconsole.measure.bench import Server, measure
 from vlmconsole.measure.settings import BenchSettings

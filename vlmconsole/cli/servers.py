@@ -152,8 +152,8 @@ async def _look(profile: ServerProfile) -> tuple[ServerStatus, EffectiveSettings
 
 
 def _launch_line(profile: ServerProfile) -> str | None:
+    from vlmconsole.engines.launch_lines import launch_line
     from vlmconsole.engines.profile import ProfileError
-    from vlmconsole.engines.servers import launch_line
 
     try:
         return launch_line(profile, state.lab.places) or None
@@ -162,7 +162,7 @@ def _launch_line(profile: ServerProfile) -> str | None:
 
 
 def _wanted(profile: ServerProfile) -> dict[str, str]:
-    from vlmconsole.engines.servers import wanted_settings
+    from vlmconsole.engines.launch_lines import wanted_settings
 
     return wanted_settings(profile)
 

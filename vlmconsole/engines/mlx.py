@@ -60,6 +60,7 @@ def command(profile: ServerProfile, places: Places, port: int) -> list[str]:
     words = [interpreter(profile, places), "-u", mlx_server.__file__]
     words += ["--host", "127.0.0.1", "--port", str(port), "--model", str(folder)]
     words += ["--max-num-seqs", str(profile.running_limit or 4), "--log-level", "INFO"]
+    words += ["--trust-remote-code"] if profile.trust_remote_code else []
     return words + list(profile.launch.extra if profile.launch else ())
 
 

@@ -87,6 +87,8 @@ class ServerProfile(BaseModel):
     """Tokens that the chat template puts around each picture (Qwen: vision start and end)."""
     context: int | None = Field(None, ge=1)
     ssh_host: str = ""
+    trust_remote_code: bool = False
+    """Whether a program in the model's folder may run when it is loaded (see models.programs)."""
     price_per_hour: float | None = Field(None, ge=0)
     currency: str = ""
     notes: str = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +11,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from vlmconsole.engines import faraway, flags, keys, launch, mlx, openai, remote, sglang, vllm
-from vlmconsole.engines.effective import EffectiveSettings, Flushed, flags_of
+from vlmconsole.engines import faraway, flags, keys, launch, launch_lines, mlx, openai, remote, sglang, vllm
+from vlmconsole.engines.effective import EffectiveSettings, Flushed
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.launch import LaunchError, Progress, Running
 from vlmconsole.engines.profile import GIVEN, ProfileError, ServerProfile
@@ -221,15 +220,15 @@ async def _readback(client: httpx.AsyncClient, profile: ServerProfile) -> Effect
 
 async def _start(profile: ServerProfile, places: Places, on_progress: Progress | None) -> Ready:
     assert profile.launch is not None
-    fixed = _fixed_port(profile)
+    fixed = launch_lines.fixed_port(profile)
     for attempt in range(_PORT_TRIES):
         port = fixed or launch.free_port()
         if fixed and launch.port_answers(fixed):
             raise LaunchError(
                 f"port {fixed} is taken by another program; stop it, or change the profile {profile.name}"
             )
-        words = _command(profile, places, port)
-        env = {**_environment(profile, places), **profile.launch.env}
+        words = launch_lines.command(profile, places, port)
+        env = {**launch_lines.environment(profile, places), **profile.launch.env}
         secret, key_file = _key(profile, places, words)
         cwd = named(profile.launch.folder) if profile.launch.folder else None
         if attempt == 0:
@@ -333,60 +332,3 @@ async def served_model(profile: ServerProfile, client: httpx.AsyncClient | None 
 def _command_model(profile: ServerProfile) -> str:
     """What mlx-vlm was started with: the name to send when the server has unloaded its model."""
     return str(profile.model_dir() or profile.model) if profile.engine == "mlx" else ""
-
-
-def _command(profile: ServerProfile, places: Places, port: int) -> list[str]:
-    assert profile.launch is not None
-    words = list(profile.launch.argv)
-    if not words:
-        if profile.engine == "mlx":
-            return mlx.command(profile, places, port)
-        raise ProfileError(f"profile {profile.name}: launch.argv is empty; it must be the words that start the server")
-    values = {"port": str(port), "model": str(profile.model_dir() or profile.model)}
-    words = [_fill(word, values) for word in words] + list(profile.launch.extra)
-    if words[0] in ("python", "python3"):
-        words[0] = launch.interpreter_path(profile.launch.interpreter, places)
-    return words
-
-
-def _fill(word: str, values: dict[str, str]) -> str:
-    for name, value in values.items():
-        word = word.replace("{" + name + "}", value)
-    return word
-
-
-def _environment(profile: ServerProfile, places: Places) -> dict[str, str]:
-    return mlx.environment(profile, places) if profile.engine == "mlx" else {}
-
-
-def _fixed_port(profile: ServerProfile) -> int | None:
-    """The port that the launch line names itself, None when it takes any free one."""
-    assert profile.launch is not None
-    named = flags_of(profile.launch.argv).get("port", "")
-    return int(named) if named.isdigit() else None
-
-
-def launch_line(profile: ServerProfile, places: Places) -> str:
-    """The command that starts it, as one would type it; "" when this lab does not start it. Raises ProfileError."""
-    if profile.launch is None:
-        return ""
-    if faraway.is_far(profile):
-        words, place = faraway.command(profile)
-        return f"on {profile.ssh_host}, in {place}: {shlex.join(words)}"
-    port = _fixed_port(profile)
-    return shlex.join(_command(profile, places, port or 0)).replace("--port 0", "--port PORT")
-
-
-def wanted_settings(profile: ServerProfile) -> dict[str, str]:
-    """What the profile asks for, by launch-flag name, to stand beside what is read back."""
-    if profile.launch is None:
-        return {}
-    model = str(profile.model_dir() or profile.model)
-    asked = flags_of([_fill(word, {"model": model}) for word in (*profile.launch.argv, *profile.launch.extra)])
-    if profile.engine == "mlx":
-        asked |= {
-            "max-num-seqs": str(profile.running_limit or 4),
-            "apc-enabled": str(bool(profile.prefix_cache)).lower(),
-        }
-    # Any free port is what such a launch line asks for.
-    return {flag: value for flag, value in asked.items() if value != "{port}"}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from vlmconsole.engines import launch, servers
+from vlmconsole.engines import launch, launch_lines, servers
 from vlmconsole.engines.launch import LaunchError, Progress
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.servers import Ready
@@ -48,7 +48,7 @@ async def ensure_served(profile: ServerProfile, places: Places, on_progress: Pro
     if await _answers(profile, places):
         return await servers.ensure_server(profile, places, on_progress)
     # What can never start is said now, and not when its job's turn comes.
-    await asyncio.to_thread(servers.launch_line, profile, places)
+    await asyncio.to_thread(launch_lines.launch_line, profile, places)
     begun = time.monotonic()
 
     def told(phase: str) -> None:

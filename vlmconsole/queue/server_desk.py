@@ -20,6 +20,7 @@ from vlmconsole.engines.effect import Effect, effect
 from vlmconsole.engines.effective import EffectiveSettings, Flushed
 from vlmconsole.engines.faraway import fetch_log, is_far
 from vlmconsole.engines.launch import LaunchError, Progress
+from vlmconsole.engines.launch_lines import wanted_settings
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ProfileError, ServerProfile, load_profiles
 from vlmconsole.engines.selected import SelectedAdapter
@@ -159,7 +160,7 @@ class ServerDesk:
     def _sheet(self, line: Line, page: LogPage | None) -> Sheet:
         asked = self._asked.get(line.profile.name)
         effective = asked.effective if asked is not None else None
-        wanted = servers.wanted_settings(line.profile)
+        wanted = wanted_settings(line.profile)
         log = Path(line.status.log) if line.status.log else self.places.state / "servers" / f"{line.profile.name}.log"
         if not log.exists() and line.job is not None and line.job.run:
             log = RunFolder(Path(line.job.run)).log

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from vlmconsole.errors import LabError
 from vlmconsole.models.base import check_loadable, read_base
+from vlmconsole.models.programs import refuse_programs
 from vlmconsole.runs.named import named
 
 BUNDLED = "tiny-qwen2.5-vl"
+NEVER = "Training and in-process evaluation never run such programs: take the entry out of a copy of the folder."
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -39,7 +41,9 @@ def loadable_base(name: str) -> Path:
     Raises BaseError when it is not on this machine, BaseReadError when it is nothing that can be loaded here.
     """
     folder = base_folder(name)
-    check_loadable(read_base(folder))
+    base = read_base(folder)
+    refuse_programs(folder, NEVER)
+    check_loadable(base)
     return folder
 
 

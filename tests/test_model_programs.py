@@ -1,0 +1,110 @@
+"""A model's folder that wants to run its author's programs: refused before anything is started, or allowed by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_folders import bundled_copy, change_json
+from small_server import SERVER
+from vlmconsole.jobs import there
+
+from vlmconsole.engines import launch
+from vlmconsole.engines.launch_lines import command, launch_line
+from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile
+from vlmconsole.engines.servers import ensure_server, stop_server
+from vlmconsole.models.programs import ProgramsError, programs_in, refuse_programs
+from vlmconsole.queue.served import ensure_served
+from vlmconsole.runs.places import Places
+from vlmconsole.training.bases import base_folder, loadable_base
+
+MAP = {"AutoModel": "modeling_x.X"}
+#: file → what is in it → how it is named
+WANTS: list[tuple[str, dict[str, Any], str]] = [
+    ("config.json", {"model_file": "own.py"}, "config.json: model_file"),
+    ("config.json", {"auto_map": MAP}, "config.json: auto_map"),
+    ("config.json", {"text_config": {"auto_map": MAP}}, "config.json: text_config.auto_map"),
+    ("config.json", {"vision_config": {"encoder": [{"auto_map": MAP}]}}, "vision_config.encoder.0.auto_map"),
+    ("preprocessor_config.json", {"auto_map": {"AutoProcessor": "p.P"}}, "preprocessor_config.json: auto_map"),
+    ("processor_config.json", {"image_processor": {"auto_map": MAP}}, "image_processor.auto_map"),
+    ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["t.T", None]}}, "tokenizer_config.json: auto_map"),
+    ("video_preprocessor_config.json", {"auto_map": MAP}, "video_preprocessor_config.json"),
+    ("generation_config.json", {"custom_generate": "g"}, "generation_config.json: custom_generate"),
+    ("another.json", {"custom_pipelines": {"x": {"impl": "p.P"}}}, "another.json: custom_pipelines"),
+]
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path / "lab").ensure()
+
+
+def served(folder: Path, **more: object) -> ServerProfile:
+    argv = ["python", "-c", SERVER, "{port}", "0", "kind", "--model", "{model}"]
+    return make_profile(
+        {"name": "box", "engine": "openai", "model": str(folder), "launch": {"argv": argv, "start_timeout_s": 20}}
+        | more
+    )
+
+
+@pytest.mark.parametrize(("file", "values", "named"), WANTS)
+def test_every_place_that_names_a_program_is_seen(
+    file: str, values: dict[str, Any], named: str, places: Places, tmp_path: Path
+) -> None:
+    folder = bundled_copy(tmp_path / "model")
+    change_json(folder / file, lambda settings: settings.update(values))
+    assert len(programs_in(folder)) == 1
+    with pytest.raises(ProgramsError, match="programs of its own") as caught:
+        loadable_base(str(folder))
+    assert named in caught.value.message
+    assert named in there.loadable(str(folder))[0]
+    for profile in (served(folder), make_profile({"name": "own", "engine": "mlx", "model": str(folder)})):
+        with pytest.raises(ProfileError) as refused:
+            launch_line(profile, places)
+        assert named in refused.value.message and "trust_remote_code = true" in refused.value.hint
+    assert not list(places.state.rglob("*.json"))
+
+
+def test_what_cannot_be_read_is_not_trusted_and_words_are_no_settings(tmp_path: Path) -> None:
+    assert programs_in(base_folder("")) == [] == programs_in(tmp_path / "none")
+    folder = bundled_copy(tmp_path / "model")
+    change_json(folder / "tokenizer.json", lambda values: values["model"].update({"auto_map": {"a": "b"}}))
+    change_json(folder / "config.json", lambda values: values.update(auto_map={}, model_file=""))
+    assert programs_in(folder) == []
+    (folder / "processor_config.json").write_text('{"auto_map": ')
+    (folder / "large.json").write_text(json.dumps({"pad": "x" * 5_000_000, "auto_map": MAP}))
+    assert [told.partition(" ")[0] for told in programs_in(folder)] == ["large.json", "processor_config.json"]
+    with pytest.raises(ProgramsError, match="cannot be read"):
+        refuse_programs(folder)
+
+
+async def test_refused_when_it_is_started_and_allowed_by_the_profile(places: Places, tmp_path: Path) -> None:
+    folder = bundled_copy(tmp_path / "model", model_file="own.py")
+    refused = served(folder)
+    for start in (ensure_served, ensure_server):
+        with pytest.raises(ProfileError, match="model_file"):
+            await start(refused, places)
+    assert launch.recorded(places, "box") is None and not places.queue.exists()
+    (places.servers / "box.toml").write_text(
+        f'engine = "vllm"\nmodel = "{folder}"\n[launch]\nargv = ["x", "{{model}}"]\n'
+    )
+    assert (
+        "model_file" in there.server("box", places)[0] and "model_file" in there.server("demo", places, str(folder))[0]
+    )
+    assert there.server("demo", places) == []
+    allowed = served(folder, trust_remote_code=True)
+    try:
+        assert (await ensure_server(allowed, places)).started_here
+    finally:
+        await stop_server(allowed, places)
+
+
+def test_the_users_own_flag_is_a_word_of_theirs_too(places: Places, tmp_path: Path) -> None:
+    folder = bundled_copy(tmp_path / "model", auto_map=MAP)
+    argv = ["/bin/true", "{model}", "--trust-remote-code"]
+    own = make_profile({"name": "box", "engine": "vllm", "model": str(folder), "launch": {"argv": argv}})
+    assert command(own, places, 1)[-1] == "--trust-remote-code"
+    mlx = make_profile({"name": "own", "engine": "mlx", "model": str(folder), "trust_remote_code": True})
+    assert "--trust-remote-code" in command(mlx, places, 1)
