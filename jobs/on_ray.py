@@ -182,6 +182,9 @@ def there() -> int:
 
     from vlmconsole.jobs.ray_frames import Giver
 
+    from vlmconsole.runs.privacy import keep_private
+
+    keep_private()
     with tempfile.TemporaryDirectory(prefix="vlmconsole-far-") as folder:
         home = Path(folder)
         run = home / "runs" / "run"

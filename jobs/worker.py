@@ -27,6 +27,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import FINAL, RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.privacy import keep_private
 from vlmconsole.runs.redaction import hide_in_output
 
 DONE, FAILED, NOT_STARTED, STOPPED = 0, 1, 2, 3
@@ -43,6 +44,7 @@ class Outcome:
 
 
 def main(argv: list[str] | None = None) -> int:
+    keep_private()
     words = sys.argv[1:] if argv is None else argv
     if len(words) != 1 or not (Path(words[0]) / "job.json").is_file():
         print("usage: python -m vlmconsole.jobs.worker RUN_FOLDER (one that holds a job.json)", file=sys.stderr)

@@ -132,6 +132,8 @@ class ConsoleApp(FaultsTold, KeysInOrder):
         gc.set_threshold(700, 10, FULL_COLLECTION)
         self.choose_server(self.lab.settings.server)
         JobWatch(self).start()
+        if self.lab.note:
+            self.notify(self.lab.note, severity="warning", markup=False, timeout=15)
         self.set_interval(LOOK, lambda: self.link.look() if self.link is not None else None)
 
     def choose_server(self, name: str) -> None:

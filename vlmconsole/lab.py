@@ -12,6 +12,7 @@ import platformdirs
 from vlmconsole.errors import LabError
 from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.privacy import close_home
 from vlmconsole.runs.reading import UnreadableError, read_toml
 
 ENV_PREFIX = "VLMCONSOLE_"
@@ -55,13 +56,14 @@ class Lab:
     places: Places
     settings: Settings
     fault: str = ""  # why the usual settings hold in the place of its own
+    note: str = ""  # what was put right when it was opened, for people
 
     @classmethod
     def open(cls, home: Path | None = None, *, lenient: bool = False) -> Lab:
         """Open the lab of ``home``, else of ``VLMCONSOLE_HOME``, else of the platform's data and config folders.
 
-        Raises :class:`SettingsError` when the settings or the home cannot be used; ``lenient``: settings that cannot
-        be used are its ``fault``, for the one command that tells what is wrong with everything.
+        Raises LabError when the settings or the home cannot be used, or the home is another's; ``lenient``: settings
+        that cannot be used are its ``fault``, for the one command that tells what is wrong with everything.
         """
         given = home or (Path(os.environ["VLMCONSOLE_HOME"]) if os.environ.get("VLMCONSOLE_HOME") else None)
         if given is not None:
@@ -72,6 +74,8 @@ class Lab:
             config = Path(platformdirs.user_config_dir("vlmconsole", appauthor=False)) / "config.toml"
         places = Places(home=data, config=config)
         try:
+            # Before anything is made in it: it may be another's.
+            note = close_home(data, places.chats, places.queue) if data.exists() else ""
             places.ensure()
         except OSError as error:
             raise SettingsError(
@@ -79,11 +83,11 @@ class Lab:
                 "Choose another with --home DIR or VLMCONSOLE_HOME.",
             ) from None
         try:
-            return cls(places, read_settings(config))
+            return cls(places, read_settings(config), note=note)
         except SettingsError as error:
             if not lenient:
                 raise
-            return cls(places, Settings(), error.message)
+            return cls(places, Settings(), error.message, note)
 
 
 def read_settings(config: Path) -> Settings:

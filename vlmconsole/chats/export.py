@@ -13,8 +13,9 @@ from typing import Any
 from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import Chat, ChatStoreError, StoredMessage
 from vlmconsole.chats.store import ChatStore
-from vlmconsole.runs.folder import write_atomic
+from vlmconsole.runs.folder import folder_for_user, write_for_user
 from vlmconsole.runs.plain import inert, one_line
+from vlmconsole.runs.privacy import users_mode
 from vlmconsole.runs.words import many
 
 _ENDINGS = {
@@ -109,11 +110,12 @@ def export_chat(store: ChatStore, chat_id: int, parent: Path) -> Exported:
         pictures: list[Path] = []
         for picture in {picture.sha256: picture for message in messages for picture in message.pictures}.values():
             if picture.path.exists():
-                (folder / "pictures").mkdir(exist_ok=True)
+                folder_for_user(folder / "pictures")
                 pictures.append(Path(shutil.copyfile(picture.path, folder / "pictures" / picture.path.name)))
+                pictures[-1].chmod(users_mode())
         markdown, data = folder / "chat.md", folder / "chat.json"
-        write_atomic(markdown, chat_markdown(chat, messages))
-        write_atomic(data, json.dumps(chat_json(chat, messages), ensure_ascii=False, indent=1) + "\n")
+        write_for_user(markdown, chat_markdown(chat, messages))
+        write_for_user(data, json.dumps(chat_json(chat, messages), ensure_ascii=False, indent=1) + "\n")
     except OSError as error:
         raise ChatStoreError(f"the conversation could not be exported to {parent}: {error.strerror}") from error
     return Exported(folder, markdown, data, tuple(pictures))
@@ -124,7 +126,9 @@ def _fresh(parent: Path, name: str) -> Path:
     for number in range(1, 10_000):
         folder = parent / (name if number == 1 else f"{name}-{number}")
         try:
-            folder.mkdir(parents=True, mode=0o700)
+            folder_for_user(parent)
+            folder.mkdir()
+            folder.chmod(users_mode(0o777))
         except FileExistsError:
             continue
         return folder

@@ -13,6 +13,7 @@ from vlmconsole.cli.common import FAILED, Failure, print_failure, state
 from vlmconsole.errors import LabError, refusal
 from vlmconsole.runs.named import named
 from vlmconsole.runs.plain import one_line
+from vlmconsole.runs.privacy import keep_private
 
 USAGE = "usage: vlmconsole [--home DIR] [--json] [--quiet] COMMAND …   (vlmconsole --help lists the commands)"
 
@@ -22,6 +23,7 @@ def main(argv: list[str] | None = None) -> None:
 
     Without a command it opens the console and imports nothing of the command line, to paint its first frame fast.
     """
+    keep_private()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot spell a sign (LC_ALL=POSIX) gets a `?` for it, never an error instead of the answer.
         if isinstance(stream, io.TextIOWrapper):

@@ -54,6 +54,8 @@ class _State:
             from vlmconsole.lab import Lab
 
             self._lab, self._lab_home = Lab.open(self.home), self.home
+            if self._lab.note:
+                say(self._lab.note)
         return self._lab
 
 

@@ -100,10 +100,10 @@ def register(app: typer.Typer) -> None:
             fail(error.message, error.hint, code=USAGE)
         if path is not None:
             from vlmconsole.gates.junit import junit as as_xml
-            from vlmconsole.runs.folder import write_atomic
+            from vlmconsole.runs.folder import write_for_user
 
             try:
-                write_atomic(path, as_xml(verdict))
+                write_for_user(path, as_xml(verdict))
             except OSError as error:
                 fail(f"{junit} cannot be written: {error.strerror}", "The run was not judged.", code=USAGE)
         _remember(verdict, folder)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.queue.schema import QueueError, prepare
+from vlmconsole.runs.privacy import close_database
 
 BUSY = 30.0  # seconds to wait for another writer before giving up
 
@@ -52,9 +53,9 @@ def opened(path: Path) -> Connection:
     """The queue's file, made or brought up to date where need be. Raises QueueError."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        close_database(path)
         database = sqlite3.connect(path, timeout=BUSY, isolation_level=None, factory=Connection)
         database.path = path
-        path.chmod(0o600)
         database.row_factory = sqlite3.Row
         database.text_factory = partial(str, encoding="utf-8", errors="replace")  # an odd byte hides no other job
         # A queued job must survive a power cut: each commit reaches the disk.

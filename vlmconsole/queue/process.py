@@ -24,6 +24,7 @@ from vlmconsole.runs import processes
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.locking import take
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.privacy import keep_private
 from vlmconsole.runs.reading import read_json
 
 TICK = 0.25  # seconds
@@ -100,6 +101,7 @@ def main(argv: list[str] | None = None) -> int:
     if len(words) != 1:
         print("usage: python -m vlmconsole.queue.process HOME", file=sys.stderr)
         return 2
+    keep_private()
     places = Places(Path(words[0])).ensure()
     lock = _take(places)
     if lock is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vlmconsole.errors import LabError
 from vlmconsole.reports import book, flat
-from vlmconsole.runs.folder import RunFolder, to_json, write_atomic
+from vlmconsole.runs.folder import RunFolder, folder_for_user, to_json, write_for_user
 from vlmconsole.runs.named import new_file
 from vlmconsole.runs.places import Places
 
@@ -26,8 +26,8 @@ def save(runs: Sequence[RunFolder], places: Places, form: str, path: Path | None
     else:
         text = flat.as_csv(runs) if form == "csv" else to_json(flat.as_json(runs, places))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text.encode("utf-8", "replace"))
+        folder_for_user(path.parent)
+        write_for_user(path, text.encode("utf-8", "replace"))
     except OSError as error:
         raise LabError(f"{path} cannot be written: {error.strerror}.", "Name another file or make room.") from None
     return path

@@ -14,6 +14,7 @@ from typing import Any
 from vlmconsole.errors import LabError
 from vlmconsole.runs.events import EventWriter, append_line, finite, parse_line
 from vlmconsole.runs.plain import one_line
+from vlmconsole.runs.privacy import users_mode
 from vlmconsole.runs.redaction import redacted
 
 SECOND = len("20261231-235959")  # of a name: the time to the second
@@ -30,6 +31,8 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
     payload = data.encode() if isinstance(data, str) else data
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
+        if mode != 0o600:
+            os.fchmod(descriptor, mode)  # our own umask would cut it
         with os.fdopen(descriptor, "wb") as file:
             file.write(payload)
             file.flush()
@@ -39,6 +42,19 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def write_for_user(path: Path, data: bytes | str) -> None:
+    """Write a file that the user asked for elsewhere, with the mode that their own umask gives. Raises OSError."""
+    write_atomic(path, data, mode=users_mode())
+
+
+def folder_for_user(path: Path) -> None:
+    """Make a folder that the user asked for elsewhere, and what is missing above it, as `write_for_user` does."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(users_mode(0o777))
 
 
 def to_json(value: Any) -> str:
