@@ -69,7 +69,8 @@ def work(run: RunFolder) -> int:
     outcome = _begin(run)
     pulse = Heartbeat(run)
     if outcome is None:
-        pulse.start()
+        with contextlib.suppress(RuntimeError):  # no thread to be had now: the job is more than its pulse
+            pulse.start()
         outcome = _attempt(run, stop)
         pulse.stop()
     return _end(run, outcome)

@@ -1,8 +1,14 @@
 """One faulty job, record or moment must not stop the queue: it is said, kept to that job, and the rest goes on."""
 
+import contextlib
+import errno
 import os
+import resource
+import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,9 +19,11 @@ from vlmconsole.jobs.presets import Preset, PresetError
 
 from vlmconsole.queue import adding, process
 from vlmconsole.queue.model import FINAL, NewJob
+from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.supervisor import Supervisor
-from vlmconsole.queue.view import views
+from vlmconsole.queue.view import PAUSE, views
+from vlmconsole.runs.folder import list_runs
 from vlmconsole.runs.places import Places
 
 
@@ -111,6 +119,106 @@ def test_a_start_that_breaks_unforeseen_is_that_jobs_failure(
     out, err = capfd.readouterr()
     assert "job 1 could not be started" in out and "Traceback" in err
     assert lab.ends(lab.add(devices=("cpu:all",), steps=1)) == ["done"]  # nothing is left locked
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
+def test_a_start_without_descriptors_waits_and_is_no_failure(lab: Lab, capfd: pytest.CaptureFixture[str]) -> None:
+    """Once each start that met EMFILE or EAGAIN failed its job for good, one job every two seconds."""
+    numbers = [lab.add(steps=1) for _ in range(3)]
+    before, (_, hard), words = descriptors(), resource.getrlimit(resource.RLIMIT_NOFILE), set()
+    for spare in range(12):  # it runs out at another step of the start each time
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors() + spare, hard))
+        try:
+            with contextlib.suppress(OSError, QueueError):  # the process around it waits and goes on
+                lab.supervisor.tick()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        states = {lab.store.get(number).state for number in numbers}
+        assert not states & {"failed", "lost"}, [lab.store.get(number).reason for number in numbers]
+        if lab.supervisor.live:
+            break
+        lab.supervisor.tick()  # takes back what never began
+        words |= {one.why for one in views(lab.store, lab.places, lab.store.waiting())}
+        lab.store.set_meta(PAUSE, None)
+    assert any("EMFILE" in why and "tries again in" in why for why in words), words
+    assert lab.ends(*numbers) == ["done"] * 3
+    assert len(list_runs(lab.places.runs)) == 3 and descriptors() <= before + 1
+    assert "no process can be started: " in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("error", [BlockingIOError(errno.EAGAIN, "no"), OSError(errno.ENOMEM, "no"), MemoryError()])
+def test_a_refused_fork_pauses_ever_longer_and_says_why(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    real, refused = subprocess.Popen.__init__, [error] * 3
+
+    def popen(self: object, *words: object, **more: object) -> None:
+        if refused:
+            raise refused.pop()
+        real(self, *words, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", popen)
+    first, second = lab.add(steps=1), lab.add(steps=1)
+    waits = []
+    for _ in range(3):
+        lab.until(lambda: lab.store.meta(PAUSE))
+        waits.append(lab.store.meta(PAUSE)["until"] - time.time())
+        lab.supervisor.tick()
+        assert [lab.store.get(number).state for number in (first, second)] == ["queued"] * 2
+        assert "tries again in" in views(lab.store, lab.places, [lab.store.get(first)])[0].why
+        assert not lab.supervisor.idle()
+        lab.store.set_meta(PAUSE, None)  # as when it is over
+    assert waits[0] < waits[1] < waits[2]
+    assert lab.ends(first, second) == ["done"] * 2 and lab.store.get(first).attempt == 1
+
+
+# Another user, who may read what is ours (this Python lies in our home, perhaps) but has no other privilege.
+NOBODY = [
+    "setpriv",
+    "--reuid=65534",
+    "--clear-groups",
+    "--inh-caps=+dac_read_search",
+    "--ambient-caps=+dac_read_search",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="becomes another user: root, setpriv")
+def test_a_real_limit_of_processes_is_waited_out(tmp_path: Path) -> None:
+    """The supervisor of a user who may have no process besides it; then the limit is raised."""
+    home, locks = tmp_path / "home", tmp_path / "devices"
+    for folder in (home, locks):
+        folder.mkdir()
+        os.chown(folder, 65534, -1)
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(__file__).parent), "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1",
+        process.LOCKS_VARIABLE: str(locks), process.IDLE_VARIABLE: "1",
+    }  # fmt: skip
+    script = (
+        "import sys; from pathlib import Path; from vlmconsole.queue.model import NewJob\n"
+        "from vlmconsole.queue.store import Store\nfrom vlmconsole.runs.places import Places\n"
+        "places = Places(Path(sys.argv[1])).ensure()\n"
+        "Store(places.queue).add(NewJob('count', 'job_kinds:COUNT', 'C', {'steps': 1}))"
+    )
+    subprocess.run([*NOBODY, sys.executable, "-c", script, home], env=environment, check=True)
+    supervisor = subprocess.Popen(
+        [*NOBODY, "prlimit", "--nproc=1:", sys.executable, "-P", "-m", "vlmconsole.queue.process", home],
+        env=environment, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    store, deadline = Store(home / "queue.sqlite"), time.monotonic() + 60
+    while "EAGAIN" not in str(store.meta(PAUSE)):
+        assert time.monotonic() < deadline and store.get(1).state in ("queued", "starting"), store.get(1)
+        time.sleep(0.05)
+    subprocess.run([*NOBODY, "prlimit", f"--pid={supervisor.pid}", "--nproc=1000:"], check=True)
+    while store.get(1).state not in FINAL:
+        assert time.monotonic() < deadline, store.get(1)
+        time.sleep(0.05)
+    assert store.get(1).state == "done" and supervisor.wait(30) == 0
 
 
 @pytest.mark.slow

@@ -57,6 +57,7 @@ class Foreground:
         self._looked = -LOOK
         self._shown: Follower | None = None
         self._of: int | None = None
+        self._unattended = ""
 
     def members(self) -> list[Job]:
         job = self.store.get(self.number)
@@ -70,7 +71,7 @@ class Foreground:
             self._looked = time.monotonic()
             # One that runs needs a supervisor as well: without, nobody books its end.
             if any(job.state not in FINAL for job in members) and process.running(self.places) is None:
-                process.ensure(self.places)
+                self._attend()
         for job in members:
             if job.id == self._of and job.state in FINAL:
                 self._hide()
@@ -89,6 +90,14 @@ class Foreground:
         if self._shown is not None:
             self._shown.poll()
         return self.store.get(self.number).state in FINAL and all(job.state not in ACTIVE for job in members)
+
+    def _attend(self) -> None:
+        try:
+            process.ensure(self.places)
+        except QueueError as error:  # no room for a process now: tried again, the job waits
+            if self._unattended != error.told:
+                self._unattended = error.told
+                self.say(error.told)
 
     def say(self, text: str) -> None:
         (self._shown.say if self._shown is not None else say)(text)

@@ -18,6 +18,7 @@ from typing import Any
 
 from vlmconsole.queue.locks import SHARED, DeviceLocks
 from vlmconsole.queue.resources import Machine
+from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.supervisor import Supervisor
 from vlmconsole.queue.trouble import pause, say, told
 from vlmconsole.runs import processes
@@ -73,7 +74,10 @@ def _on_its_way(places: Places) -> bool:
 
 
 def ensure(places: Places) -> None:
-    """Start the supervisor unless one runs; returns at once. Call it *after* the change it shall see."""
+    """Start the supervisor unless one runs; returns at once. Call it *after* the change it shall see.
+
+    Raises QueueError where no process can be started.
+    """
     places.ensure()
     if running(places) is not None or _on_its_way(places):
         return
@@ -92,6 +96,11 @@ def ensure(places: Places) -> None:
             cwd=places.home,  # a folder that may be unmounted must not be kept busy
             env={**environment, "PYTHONUNBUFFERED": "1"},
         )
+    except OSError as error:
+        raise QueueError(
+            f"The queue's process cannot be started now ({error.strerror}).",
+            "What is queued stays queued: `vlmconsole jobs resume` starts it once there is room.",
+        ) from None
     finally:
         os.close(descriptor)
 

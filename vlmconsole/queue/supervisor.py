@@ -6,6 +6,7 @@ and closes the books of what does not.
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import time
@@ -15,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.errors import LabError
+from vlmconsole.errors import LabError, refusal
 from vlmconsole.jobs import books
 from vlmconsole.jobs.kinds import load_kind
 from vlmconsole.jobs.launch import create_run
@@ -30,8 +31,8 @@ from vlmconsole.queue.resources import Machine
 from vlmconsole.queue.room import Room, comes_back, make_room
 from vlmconsole.queue.serving import server_job
 from vlmconsole.queue.store import Store
-from vlmconsole.queue.trouble import GIVE_UP, Troubles, of_the_machine, say, told
-from vlmconsole.queue.view import decide_now
+from vlmconsole.queue.trouble import GIVE_UP, Troubles, of_the_machine, passes, pause, say, told
+from vlmconsole.queue.view import PAUSE, decide_now, paused
 from vlmconsole.queue.wants import Decision, Devices, Start, is_timed
 from vlmconsole.runs import pace, processes
 from vlmconsole.runs.folder import RunFolder
@@ -41,6 +42,13 @@ LOOK = 2.0  # seconds between two looks at the devices
 NEVER = "never began"  # the reason in a run that is about to be cleared away
 LATEST = 1e11  # wall seconds: a later moment in a damaged file is none
 SERVERS_AT_ONCE = 8  # rounds in which servers are queued before anything is started
+# Why a process cannot be started now, and what to do where it does not pass.
+LACKS = {
+    "EAGAIN": "this user may have no more processes now: end some, or raise `ulimit -u`",
+    "ENOMEM": "the machine has no memory for one more process: end some",
+    "EMFILE": "the queue's process may open no more files now: raise `ulimit -n`",
+    "ENFILE": "the machine may open no more files now: end some processes",
+}
 SERVER_IDLE = 600.0  # seconds after which a server that was started for guests ends without any
 
 
@@ -66,6 +74,7 @@ class Supervisor:
         self.troubles = Troubles(self.store, clock)
         self._seen = (-1, -1)
         self._looked = -1e9
+        self._refused = 0  # starts in a row for which the machine had no room
         self._unused: dict[int, float] = {}  # server → since when no guest wants it
 
     # --- one round ---
@@ -220,6 +229,8 @@ class Supervisor:
                 self._release(server)
         self.room.ask(self.decision.room is not None)
         for start in self.decision.starts:
+            if paused(self.store):
+                break  # the one before met what the next would meet
             job = self.store.get(start.id)
             if job.state == "queued":
                 self._start(job, start)
@@ -278,15 +289,26 @@ class Supervisor:
             self._start_locked(job, start, locks)
         except LabError as error:
             self.store.finish(job.id, "failed", error.told)
-        except OSError as error:
-            where = f" ({error.filename})" if error.filename else ""
-            self.store.finish(job.id, "failed", f"it could not be started: {error.strerror or error}{where}")
+        except (OSError, MemoryError) as error:
+            if passes(error):
+                self._pause(error)  # the next round takes the job back as one that never began
+                return
+            self.store.finish(job.id, "failed", f"it could not be started: {refusal(error)}")
         except Exception as error:
             if of_the_machine(error):
                 raise
             self._not_started(job.id, error)
         finally:
             self.machine.locks.release(locks)
+
+    def _pause(self, error: OSError | MemoryError) -> None:
+        """Start nothing for a while that grows each time: the machine refuses every job's process alike."""
+        self._refused += 1
+        wait = pause(self._refused)
+        why = errno.errorcode.get(error.errno or 0, "") if isinstance(error, OSError) else "ENOMEM"
+        why = f"{LACKS.get(why, 'no room for another process')} ({why})"
+        say(f"no process can be started: {why}; next try in {wait:g} s")
+        self.store.set_meta(PAUSE, {"until": time.time() + wait, "why": why})
 
     def _not_started(self, number: int, error: Exception) -> None:
         """A start that failed in a way nobody foresaw: this job's failure, unless its worker is on its way."""
@@ -321,8 +343,10 @@ class Supervisor:
         try:
             worker = self.executor.start(run, interpreter, locks, self.machine.variables(start.devices))
         except OSError as error:
-            books.bury(run, "failed", f"{interpreter} could not be started: {error.strerror}")
+            if not passes(error):
+                books.bury(run, "failed", f"{interpreter} could not be started: {error.strerror}")
             raise
+        self._refused = 0
         self.live[job.id] = Live(self.store.get(job.id), run, worker, self.clock)
         self.store.running(job.id, worker.pid, worker.token)
 

@@ -12,6 +12,7 @@ from vlmconsole.queue.last_time import left_as_then
 from vlmconsole.queue.model import ACTIVE, FINAL, Job, QueueLine, backoff, unreadable
 from vlmconsole.queue.schedule import decide, odd
 from vlmconsole.queue.store import Store
+from vlmconsole.queue.trouble import LONGEST
 from vlmconsole.queue.wants import Decision, Devices, Held, Want, is_timed
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
@@ -20,6 +21,7 @@ from vlmconsole.runs.pace import Pace, Progress
 from vlmconsole.runs.places import Places
 
 WAITING = "waiting "  # how the reasons of those begin that wait for a device
+PAUSE = "pause"  # of the queue's shared values: until when nothing starts, and why
 UNATTENDED = "nobody works on the queue"  # jobs run or wait, and no supervisor does
 
 
@@ -101,7 +103,18 @@ def decide_now(store: Store, places: Places, devices: Devices, ready: set[int], 
         )
         for job in active
     ]
-    return decide(wants, held, states, devices, bool(store.meta("drained", False)))
+    decision = decide(wants, held, states, devices, bool(store.meta("drained", False)))
+    if why := paused(store):
+        decision.hold(why)
+    return decision
+
+
+def paused(store: Store) -> str:
+    """Why nothing starts for a while; "" when starting is not paused. A clock that was set back ends a pause."""
+    found = store.meta(PAUSE)
+    until = found.get("until") if isinstance(found, dict) else None
+    left = until - time.time() if isinstance(until, int | float) else 0.0
+    return f"{found['why']}; tries again in {left:.0f} s" if 0 < left <= LONGEST else ""
 
 
 def to_want(job: QueueLine, places: Places, store: Store, profiles: set[str]) -> Want:

@@ -93,6 +93,11 @@ class Decision:
     kept: dict[int, str] = field(default_factory=dict)
     room: int | None = None
 
+    def hold(self, why: str) -> None:
+        """Start nothing after all, and let no server go for it: what was to start waits, and says why."""
+        self.why |= {start.id: why for start in self.starts}
+        self.starts, self.stops, self.servers, self.room = [], [], [], None
+
 
 def is_timed(requests: Iterable[str]) -> bool:
     """Whether a job of these devices has the machine to itself."""
