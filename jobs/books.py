@@ -6,12 +6,17 @@ import signal
 import time
 from pathlib import Path
 
+from vlmconsole.jobs.launch import log_tail
+
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.runs.folder import FINAL, RunFolder
 from vlmconsole.runs.locking import take
 from vlmconsole.runs.places import Places
 
 RESERVE = "reserve"  # the worker's: given back when the disk is full, so that the reason can still be written
+DISK_FULL = 4  # a worker's exit code: it could not write how it ended
+FULL = "the disk was full, so that it could not even write how it ended: free some space and retry"
+UNFINISHED = "could not finish the books of this run"  # begins a worker's last words then
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")  # of `write_atomic`
 
 
@@ -58,10 +63,23 @@ def _clear(run: RunFolder) -> None:
             path.unlink(missing_ok=True)
 
 
+def cause(run: RunFolder, death: str) -> tuple[str, str]:
+    """State and reason of a worker that died without saying why: a full disk is named, by its exit code or last words.
+
+    An adopted worker is no child of ours and leaves no exit code.
+    """
+    words = log_tail(run, 3, 4096)
+    if death == FULL or any(line.startswith(UNFINISHED) and "disk is full" in line for line in words):
+        return "failed", FULL
+    return "lost", death
+
+
 def death(code: int) -> str:
     """What a worker's exit status means that ended without saying why; negative is a signal's number."""
     if code < 0:
         name = signal.Signals(-code).name
         more = ", perhaps for lack of memory" if name == "SIGKILL" else ""
         return f"the worker was ended by {name}{more}"
+    if code == DISK_FULL:
+        return FULL
     return f"the worker ended with exit code {code} before it could say why"

@@ -1,18 +1,27 @@
 """The worker's pulse: a beat in state.json, its CPU and memory into the events, the log kept small."""
 
+import contextlib
 import os
-import shutil
 import threading
 import time
+from typing import NamedTuple
 
 import psutil
 
 from vlmconsole.gauges import nvidia
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.titles import MIB
 
 BEAT = 5.0  # seconds between two beats
-LOG_LIMIT = 16 * 1024 * 1024  # bytes, then log.txt becomes log.1.txt
+LOOK = 0.5  # seconds between two looks at the log, which may grow by hundreds of MB a second
+LOG_LIMIT = 16 * 1024 * 1024  # bytes, then log.txt becomes log.1.txt, of which twice as many are kept
 KEPT_LOGS = 2
+
+
+class Rotated(NamedTuple):
+    """A log that was moved away: the bytes that are not kept of it or of those before it."""
+
+    dropped: int
 
 
 class Heartbeat(threading.Thread):
@@ -24,24 +33,37 @@ class Heartbeat(threading.Thread):
         self.beat = beat
         self.log_limit = log_limit
         self.missed = 0
+        self.dropped = 0  # bytes of the log that are not kept
         self._stop_event = threading.Event()
         self._family: dict[int, psutil.Process] = {}
         self._held = {name for name in run.job().get("devices", ()) if name.startswith("gpu")}
 
     def run(self) -> None:
-        while not self._stop_event.wait(self.beat):
+        due = time.monotonic() + self.beat
+        while not self._stop_event.wait(min(self.beat, LOOK)):
             try:
-                self.run_folder.set_state(None, heartbeat=round(time.time(), 3))
-                rotate(self.run_folder, self.log_limit)
-                self.run_folder.events.emit("sample", **self.sample())
+                self._keep_small()
+                if time.monotonic() >= due:
+                    due = time.monotonic() + self.beat
+                    self.run_folder.set_state(None, heartbeat=round(time.time(), 3))
+                    self.run_folder.events.emit("sample", **self.sample())
             except OSError:
                 self.missed += 1  # the job itself meets the same full disk and says so
 
     def stop(self) -> None:
-        """End the thread; afterwards nothing of it touches the run folder."""
+        """End the thread and say what is not kept of the log; afterwards nothing of it touches the run folder."""
         self._stop_event.set()
         if self.is_alive():
             self.join()
+        with contextlib.suppress(OSError):
+            self._keep_small()
+            if self.dropped:
+                size = f"{self.dropped / MIB:.1f} MiB"
+                self.run_folder.events.note(f"the log was too long: {size} of it are not kept", "warning")
+
+    def _keep_small(self) -> None:
+        if moved := rotate(self.run_folder, self.log_limit):
+            self.dropped += moved.dropped
 
     def sample(self) -> dict[str, float | int]:
         """CPU (percent of one core) and resident memory (bytes) of the worker and its descendants."""
@@ -78,18 +100,30 @@ class Heartbeat(threading.Thread):
         return found
 
 
-def rotate(run: RunFolder, limit: int = LOG_LIMIT) -> bool:
-    """Move a log past ``limit`` bytes to log.1.txt (older ones on to log.2.txt). True when it did.
+def rotate(run: RunFolder, limit: int = LOG_LIMIT) -> Rotated | None:
+    """Move a log past ``limit`` bytes to log.1.txt (older ones on to log.2.txt); None when it did not.
 
-    Copied and then truncated rather than renamed: children of the job write to the same open file, and go on
-    in the new log this way. A line written between the copy and the cut is lost.
+    Of one that grew past twice the limit before anyone looked only its end is kept, and its first line says so. Copied
+    and then truncated rather than renamed: children of the job write to the same open file, and go on in the new log
+    this way. What is written between the copy and the cut is lost, and counted.
     """
-    if not run.log.exists() or run.log.stat().st_size <= limit:
-        return False
+    size = run.log.stat().st_size if run.log.exists() else 0
+    if size <= limit:
+        return None
+    oldest, dropped = run.file(f"log.{KEPT_LOGS}.txt"), max(0, size - 2 * limit)
+    lost = dropped + (oldest.stat().st_size if oldest.exists() and run.file("log.1.txt").exists() else 0)
     for number in range(KEPT_LOGS, 1, -1):
         older = run.file(f"log.{number - 1}.txt")
         if older.exists():
             older.replace(run.file(f"log.{number}.txt"))
-    shutil.copyfile(run.log, run.file("log.1.txt"))
+    with run.log.open("rb") as log, run.file("log.1.txt").open("wb") as kept:
+        if dropped:
+            kept.write(f"[{dropped / MIB:.1f} MiB of this log before this line are not kept]\n".encode())
+            log.seek(dropped)
+        left = size - dropped  # not to its end: it may grow as fast as it is copied
+        while left and (block := log.read(min(left, 1 << 20))):
+            kept.write(block)
+            left -= len(block)
+    lost += max(0, run.log.stat().st_size - size)
     os.truncate(run.log, 0)
-    return True
+    return Rotated(lost)

@@ -2,7 +2,8 @@
 
 It runs under the interpreter of the job's environment, so it needs only the base install. It owns the run
 folder: state.json by rename, events and samples by appending, log.txt for everything printed. Exit codes:
-0 done, 1 failed, 3 stopped on request, 2 not started (no such folder, already ended, or running elsewhere).
+0 done, 1 failed, 3 stopped on request, 2 not started (no such folder, already ended, or running elsewhere), 4 the disk
+is full, so that not even the end could be written.
 """
 
 import contextlib
@@ -65,7 +66,10 @@ def work(run: RunFolder) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    _own_output(run)
+    try:
+        _own_output(run)
+    except OSError as error:  # whoever started it reads the exit code alone
+        return books.DISK_FULL if _disk_is_full(error) else FAILED
     outcome = _begin(run)
     pulse = Heartbeat(run)
     if outcome is None:
@@ -198,8 +202,8 @@ def _end(run: RunFolder, outcome: Outcome) -> int:
         books.close(run, state, reason)
     except OSError as error:
         # Unsealed, and perhaps without its last state: whoever watches sees the dead pid and says lost.
-        _say(run, f"could not finish the books of this run: {_os_reason(error, run)}")
-        return FAILED
+        _say(run, f"{books.UNFINISHED}: {_os_reason(error, run)}")
+        return books.DISK_FULL if _disk_is_full(error) else FAILED
     return {"done": DONE, "cancelled": STOPPED}.get(state, FAILED)
 
 

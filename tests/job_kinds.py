@@ -15,6 +15,7 @@ class CountSpec(Spec):
     seconds: float = Field(0.01, ge=0, description="seconds a step")
     mode: Literal["fine", "raise", "exit", "job-error", "child", "deaf", "full"] = "fine"
     size: int = Field(0, description="bytes written a step")
+    prints: int = Field(0, description="bytes printed a step")
 
 
 def count(context: Context, spec: CountSpec) -> dict[str, Any]:
@@ -38,6 +39,8 @@ def count(context: Context, spec: CountSpec) -> dict[str, Any]:
         if spec.size:
             with context.run.file("big.bin").open("ab") as file:
                 file.write(os.urandom(spec.size))
+        if spec.prints:
+            context.log("x" * spec.prints)
         if step == 2 and spec.mode == "raise":
             raise RuntimeError("shapes do not match:\n  2 and 3")
         if step == 2 and spec.mode == "job-error":

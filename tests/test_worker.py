@@ -1,5 +1,6 @@
 """The worker contract, on real processes: ends, stops, failures, full disks, resuming, leftovers."""
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vlmconsole.jobs import books
 from vlmconsole.jobs.heartbeat import Heartbeat, rotate
 from vlmconsole.jobs.launch import create_run, log_tail, start_worker
 from vlmconsole.jobs.presets import Preset, overlay
@@ -164,6 +166,58 @@ def test_the_log_rotates_and_children_go_on_in_the_new_one(tmp_path: Path) -> No
     assert run.log.read_bytes() == b"new"
     assert run.file("log.1.txt").read_bytes()[:1] == b"2" and run.file("log.2.txt").read_bytes()[:1] == b"1"
     assert not rotate(run, limit=1000)
+
+
+def test_a_log_without_end_is_kept_small_and_says_what_is_not_kept(tmp_path: Path) -> None:
+    """One of 1 GB was copied whole, and hashed; one of a job of a few seconds was never looked at."""
+    run = make(tmp_path)
+    run.log.write_bytes(b"old\n" * 1_000_000 + b"the last words\n")  # all of it between two looks
+    heart = Heartbeat(run, log_limit=10_000)
+    heart.stop()
+    kept = run.file("log.1.txt").read_bytes()
+    assert kept.startswith(b"[3.8 MiB of this log") and kept.endswith(b"the last words\n") and len(kept) < 20_100
+    assert heart.dropped == 4_000_015 - 20_000 and run.log.read_bytes() == b""
+    (note,) = [event for event in run.read_jsonl("events.jsonl") if event["kind"] == "note"]
+    assert "3.8 MiB of it are not kept" in note["text"] and note["level"] == "warning"
+    for _ in range(3):  # what was moved on twice is dropped, and counted
+        run.log.write_bytes(b"x" * 15_000)
+        assert (moved := rotate(run, 10_000)) is not None
+    assert moved.dropped == 15_000 and sum(path.stat().st_size for path in run.path.glob("log*")) == 30_000
+
+
+def test_a_job_that_prints_without_end_fills_no_disk(tmp_path: Path) -> None:
+    run = make(tmp_path, steps=3, seconds=0.0, prints=3 * 16 * 1024**2)
+    assert start_worker(run).wait(60) == 0
+    sizes = {path.name: path.stat().st_size for path in run.path.glob("log*")}
+    assert sum(sizes.values()) < 4 * 16 * 1024**2 and len(sizes) > 1, sizes
+    assert any("are not kept" in event.get("text", "") for event in run.read_jsonl("events.jsonl"))
+    assert Ledger(Places(tmp_path).ledger).verify(run).status == "intact"
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_disk_full_to_the_end_is_named_and_no_job_is_lost_to_it(tmp_path: Path, adopted: bool) -> None:
+    """Its own reserve is taken by another program, so that the worker cannot even write how it ended."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", disk], capture_output=True).returncode:
+        pytest.skip("mounting a tmpfs is not permitted here")
+    try:
+        run = make(disk, steps=4000, seconds=0.01)
+        worker = start_worker(run)
+        wait_for_step(run, 1)
+        run.file("reserve").unlink()
+        with (disk / "other").open("ab", buffering=0) as other:
+            while worker.poll() is None:
+                with contextlib.suppress(OSError):
+                    other.write(b"x" * 4096)
+        (disk / "other").unlink()
+        assert worker.poll() == books.DISK_FULL and run.state()["state"] == "running"
+        state, reason = books.cause(run, "the worker is gone" if adopted else books.death(worker.poll()))
+        assert state == "failed" and "disk was full" in reason
+        assert books.bury(run, state, reason) == (state, reason)
+        assert Ledger(Places(disk).ledger).verify(run).status == "intact"
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 def test_the_heart_beats_and_samples(tmp_path: Path) -> None:

@@ -84,4 +84,4 @@ class Live:
             # A server that was told to make room and had to be killed has made room all the same.
             how = f"{asked.get('reason', 'stopped on request')} (killed: it did not stop by itself)"
             return books.bury(self.run, state, how)
-        return books.bury(self.run, "lost", death)
+        return books.bury(self.run, *books.cause(self.run, death))

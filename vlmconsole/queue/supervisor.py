@@ -197,7 +197,7 @@ class Supervisor:
         if pid:
             processes.kill_family(int(pid) if processes.started(int(pid)) is None else None, run.path)
         asked = run.read_json("stop.json", None)
-        lost = ("lost", "the worker died while no supervisor was watching")
+        lost = books.cause(run, "the worker died while no supervisor was watching")
         end = self._closed(
             job, run, lambda: books.bury(run, *((asked["state"], asked["reason"]) if isinstance(asked, dict) else lost))
         )
