@@ -185,11 +185,12 @@ def test_a_log_without_end_is_kept_small_and_says_what_is_not_kept(tmp_path: Pat
     assert moved.dropped == 15_000 and sum(path.stat().st_size for path in run.path.glob("log*")) == 30_000
 
 
+@pytest.mark.slow
 def test_a_job_that_prints_without_end_fills_no_disk(tmp_path: Path) -> None:
-    run = make(tmp_path, steps=3, seconds=0.0, prints=3 * 16 * 1024**2)
+    run = make(tmp_path, steps=3, seconds=0.0, prints=4 * 16 * 1024**2)
     assert start_worker(run).wait(60) == 0
     sizes = {path.name: path.stat().st_size for path in run.path.glob("log*")}
-    assert sum(sizes.values()) < 4 * 16 * 1024**2 and len(sizes) > 1, sizes
+    assert sum(sizes.values()) < 6 * 16 * 1024**2 and len(sizes) > 1, sizes
     assert any("are not kept" in event.get("text", "") for event in run.read_jsonl("events.jsonl"))
     assert Ledger(Places(tmp_path).ledger).verify(run).status == "intact"
 
