@@ -19,10 +19,11 @@ from vlmconsole.jobs.presets import Preset, PresetError
 
 from vlmconsole.queue import adding, process
 from vlmconsole.queue.model import FINAL, NewJob
+from vlmconsole.queue.refusals import PAUSE
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.supervisor import Supervisor
-from vlmconsole.queue.view import PAUSE, views
+from vlmconsole.queue.view import views
 from vlmconsole.runs.folder import list_runs
 from vlmconsole.runs.places import Places
 

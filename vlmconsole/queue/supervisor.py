@@ -6,7 +6,6 @@ and closes the books of what does not.
 """
 
 import contextlib
-import errno
 import os
 import shutil
 import time
@@ -28,11 +27,12 @@ from vlmconsole.queue.flows import resolve
 from vlmconsole.queue.live import Live
 from vlmconsole.queue.model import Job, Mode, backoff, limit, unreadable
 from vlmconsole.queue.resources import Machine
+from vlmconsole.queue.refusals import Refusals, passes, paused
 from vlmconsole.queue.room import Room, comes_back, make_room
 from vlmconsole.queue.serving import server_job
 from vlmconsole.queue.store import Store
-from vlmconsole.queue.trouble import GIVE_UP, Troubles, of_the_machine, passes, pause, say, told
-from vlmconsole.queue.view import PAUSE, decide_now, paused
+from vlmconsole.queue.trouble import GIVE_UP, Troubles, of_the_machine, say, told
+from vlmconsole.queue.view import decide_now
 from vlmconsole.queue.wants import Decision, Devices, Start, is_timed
 from vlmconsole.runs import pace, processes
 from vlmconsole.runs.folder import RunFolder
@@ -42,13 +42,6 @@ LOOK = 2.0  # seconds between two looks at the devices
 NEVER = "never began"  # the reason in a run that is about to be cleared away
 LATEST = 1e11  # wall seconds: a later moment in a damaged file is none
 SERVERS_AT_ONCE = 8  # rounds in which servers are queued before anything is started
-# Why a process cannot be started now, and what to do where it does not pass.
-LACKS = {
-    "EAGAIN": "this user may have no more processes now: end some, or raise `ulimit -u`",
-    "ENOMEM": "the machine has no memory for one more process: end some",
-    "EMFILE": "the queue's process may open no more files now: raise `ulimit -n`",
-    "ENFILE": "the machine may open no more files now: end some processes",
-}
 SERVER_IDLE = 600.0  # seconds after which a server that was started for guests ends without any
 
 
@@ -72,9 +65,9 @@ class Supervisor:
         self.live: dict[int, Live] = {}
         self.decision = Decision()
         self.troubles = Troubles(self.store, clock)
+        self.refusals = Refusals(self.store)
         self._seen = (-1, -1)
         self._looked = -1e9
-        self._refused = 0  # starts in a row for which the machine had no room
         self._unused: dict[int, float] = {}  # server → since when no guest wants it
 
     # --- one round ---
@@ -291,7 +284,7 @@ class Supervisor:
             self.store.finish(job.id, "failed", error.told)
         except (OSError, MemoryError) as error:
             if passes(error):
-                self._pause(error)  # the next round takes the job back as one that never began
+                self.refusals.refused(error)  # the next round takes the job back as one that never began
                 return
             self.store.finish(job.id, "failed", f"it could not be started: {refusal(error)}")
         except Exception as error:
@@ -300,15 +293,6 @@ class Supervisor:
             self._not_started(job.id, error)
         finally:
             self.machine.locks.release(locks)
-
-    def _pause(self, error: OSError | MemoryError) -> None:
-        """Start nothing for a while that grows each time: the machine refuses every job's process alike."""
-        self._refused += 1
-        wait = pause(self._refused)
-        why = errno.errorcode.get(error.errno or 0, "") if isinstance(error, OSError) else "ENOMEM"
-        why = f"{LACKS.get(why, 'no room for another process')} ({why})"
-        say(f"no process can be started: {why}; next try in {wait:g} s")
-        self.store.set_meta(PAUSE, {"until": time.time() + wait, "why": why})
 
     def _not_started(self, number: int, error: Exception) -> None:
         """A start that failed in a way nobody foresaw: this job's failure, unless its worker is on its way."""
@@ -346,7 +330,7 @@ class Supervisor:
             if not passes(error):
                 books.bury(run, "failed", f"{interpreter} could not be started: {error.strerror}")
             raise
-        self._refused = 0
+        self.refusals.started()
         self.live[job.id] = Live(self.store.get(job.id), run, worker, self.clock)
         self.store.running(job.id, worker.pid, worker.token)
 

@@ -17,9 +17,6 @@ GIVE_UP = 4  # tries to close a dead worker's books
 # Faults of the machine and not of one job: they are the loop's to handle, which gives back its reserve of disk.
 WHOLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
-# Of these, what may pass by itself in a moment: no process or descriptor to be had, no memory.
-PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
-
 
 def say(text: str) -> None:
     """A line into the supervisor's log, which is its standard output."""
@@ -36,11 +33,6 @@ def of_the_machine(error: BaseException) -> bool:
     """Whether every job would meet this fault: the queue's file, the disk, descriptors, memory."""
     whole = isinstance(error, OSError) and error.errno in WHOLE
     return whole or isinstance(error, sqlite3.Error | QueueError | MemoryError)
-
-
-def passes(error: BaseException) -> bool:
-    """Whether the machine only lacks room for one more process now, which no job is to fail for."""
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in PASSING)
 
 
 def pause(times: int) -> float:

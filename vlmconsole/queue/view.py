@@ -10,9 +10,9 @@ from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.environments import missing
 from vlmconsole.queue.last_time import left_as_then
 from vlmconsole.queue.model import ACTIVE, FINAL, Job, QueueLine, backoff, unreadable
+from vlmconsole.queue.refusals import paused
 from vlmconsole.queue.schedule import decide, odd
 from vlmconsole.queue.store import Store
-from vlmconsole.queue.trouble import LONGEST
 from vlmconsole.queue.wants import Decision, Devices, Held, Want, is_timed
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
@@ -21,7 +21,6 @@ from vlmconsole.runs.pace import Pace, Progress
 from vlmconsole.runs.places import Places
 
 WAITING = "waiting "  # how the reasons of those begin that wait for a device
-PAUSE = "pause"  # of the queue's shared values: until when nothing starts, and why
 UNATTENDED = "nobody works on the queue"  # jobs run or wait, and no supervisor does
 
 
@@ -107,14 +106,6 @@ def decide_now(store: Store, places: Places, devices: Devices, ready: set[int], 
     if why := paused(store):
         decision.hold(why)
     return decision
-
-
-def paused(store: Store) -> str:
-    """Why nothing starts for a while; "" when starting is not paused. A clock that was set back ends a pause."""
-    found = store.meta(PAUSE)
-    until = found.get("until") if isinstance(found, dict) else None
-    left = until - time.time() if isinstance(until, int | float) else 0.0
-    return f"{found['why']}; tries again in {left:.0f} s" if 0 < left <= LONGEST else ""
 
 
 def to_want(job: QueueLine, places: Places, store: Store, profiles: set[str]) -> Want:
