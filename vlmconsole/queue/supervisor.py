@@ -26,8 +26,8 @@ from vlmconsole.queue.executors import Executor, LocalExecutor
 from vlmconsole.queue.flows import resolve
 from vlmconsole.queue.live import Live
 from vlmconsole.queue.model import Job, Mode, backoff, limit, unreadable
-from vlmconsole.queue.resources import Machine
 from vlmconsole.queue.refusals import Refusals, passes, paused
+from vlmconsole.queue.resources import Machine
 from vlmconsole.queue.room import Room, comes_back, make_room
 from vlmconsole.queue.serving import server_job
 from vlmconsole.queue.store import Store
