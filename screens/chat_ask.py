@@ -93,8 +93,8 @@ class ChatAsk(ChatDraft):
             return
         about = "" if cost.text_exact else "about "
         taken = f"{about}{(cost.visual or 0) + cost.text} + {cost.answer}"
-        of = f" of {cost.context}" if cost.context else ""
-        self.composer.budget(f"context {taken}{of}{self._turns_said()}", "$muted" if cost.fits else "$warning")
+        of = f" of {cost.context}{self._turns_said()}" if cost.context else self._turns_said()
+        self.composer.budget(f"context {taken}{of}", "$muted" if cost.fits else "$warning")
         if not cost.fits:
             offer = ". Ctrl+T shrinks it" if cost.shrink_to is not None and self.pending else ""
             if cost.advice.endswith(AFRESH) and len(self._kept_before()) > 2:
@@ -106,10 +106,8 @@ class ChatAsk(ChatDraft):
 
     def _turns_said(self) -> str:
         """Which part of the conversation goes along, where it is not all of it."""
-        if not self.since:
-            return ""
         asked = [message.id for message in self._kept_before() if message.role == "user"]
-        return f" · last {sum(one >= self.since for one in asked)} of {len(asked)} questions"
+        return f" · last {sum(one >= self.since for one in asked)} of {len(asked)} questions" if self.since else ""
 
     async def _count(self, text: str, pictures: list[Picture], since: int | None = None) -> Budget | None:
         """The budget of a question with what stands before it, from message `since` on (None: as it is set)."""
@@ -125,7 +123,7 @@ class ChatAsk(ChatDraft):
         messages.append(Message("user", text, tuple(pictures)))
         try:
             async with asyncio.timeout(BUDGET_WAIT):
-                return await link.budget(messages, self.max_tokens)
+                return await link.budget(messages, self.max_tokens, chosen="max_tokens" in self.sampling)
         except (LabError, RuntimeError, ValueError, OSError) as error:  # a timeout is an OSError
             self.log.warning(f"the budget could not be counted: {error}")
             return None
@@ -259,6 +257,7 @@ class ChatAsk(ChatDraft):
             self.chat,
             message,
             max_tokens=self.max_tokens,
+            chosen="max_tokens" in self.sampling,
             temperature=self.temperature,
             extra={name: self.sampling[name] for name in ("seed", "top_p") if name in self.sampling},
             adapter=self.adapter,

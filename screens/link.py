@@ -233,6 +233,7 @@ class ServerLink:
         messages: Sequence[Message],
         *,
         max_tokens: int,
+        chosen: bool = True,
         temperature: float,
         on_delta: Callable[[Delta], None],
         on_sent: Callable[[float], None] | None = None,
@@ -243,27 +244,30 @@ class ServerLink:
         """One question; waits for a server that is starting. Cancelling the task closes the socket. Raises LabError for
         one that is certainly longer than the context.
 
+        chosen: False where `max_tokens` is only the usual ceiling, which a full context lowers.
         An adapter is looked at anew for each question, and its effect once, where a server may do without it unasked.
         """
         from vlmconsole.engines.prompt import is_long
 
         client = await self.ensure()
-        if is_long(messages):  # it may have been sent before the server, and so its context, was there
-            cost = await client.budget(messages, max_tokens)
-            if cost.certain:
+        long = is_long(messages)  # it may have been sent before the server, and so its context, was there
+        if long or not chosen:
+            cost = await client.budget(messages, max_tokens, chosen=chosen)
+            if long and cost.certain:
                 raise LabError(f"not sent: {cost.advice}")
-        chosen = await asyncio.to_thread(self.adapter, adapter, other_base) if adapter else None
-        if chosen is not None:
+            max_tokens = cost.answer
+        selected = await asyncio.to_thread(self.adapter, adapter, other_base) if adapter else None
+        if selected is not None:
             from vlmconsole.engines.effect import with_effect
 
-            if chosen not in self._effects:
-                self._effects[chosen] = await with_effect(client, chosen, messages)
-            chosen = self._effects[chosen]
+            if selected not in self._effects:
+                self._effects[selected] = await with_effect(client, selected, messages)
+            selected = self._effects[selected]
         return await client.ask(
             messages,
             max_tokens=max_tokens,
             temperature=temperature,
-            adapter=chosen,
+            adapter=selected,
             extra=extra,
             on_delta=on_delta,
             on_sent=on_sent,
@@ -278,9 +282,9 @@ class ServerLink:
         precision = settings.precision if settings is not None else None
         return select(name, self.profile, precision, self.places, other_base=other_base)
 
-    async def budget(self, messages: Sequence[Message], max_tokens: int) -> Budget | None:
+    async def budget(self, messages: Sequence[Message], max_tokens: int, *, chosen: bool = True) -> Budget | None:
         """Tokens of a question before it is sent; None while there is no server to ask for its context."""
-        return None if self._client is None else await self._client.budget(messages, max_tokens)
+        return None if self._client is None else await self._client.budget(messages, max_tokens, chosen=chosen)
 
     def visual_tokens(self, picture: Picture) -> int | None:
         """Expected visual tokens of a picture by the model's processor settings; None when they are unknown."""

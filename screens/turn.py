@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vlmconsole.screens.lag import LagMeter
 from vlmconsole.screens.link import ServerLink
 
 from vlmconsole.chats.history import turns
 from vlmconsole.chats.records import Chat, MessageState, StoredMessage
 from vlmconsole.chats.store import ChatStore
+from vlmconsole.engines.lag import LagMeter
 from vlmconsole.errors import LabError
 from vlmconsole.runs.plain import one_line
 
@@ -46,6 +46,7 @@ class Turn:
         message: StoredMessage,
         *,
         max_tokens: int,
+        chosen: bool = True,
         temperature: float,
         show: Callable[[str, str], None],
         since_key: Callable[[], float] = lambda: math.inf,
@@ -55,7 +56,7 @@ class Turn:
     ) -> None:
         self.message = message
         self._link, self._store, self._chat = link, store, chat
-        self._max_tokens, self._temperature = max_tokens, temperature
+        self._max_tokens, self._chosen, self._temperature = max_tokens, chosen, temperature
         self._show, self._since_key = show, since_key
         self._extra = dict(extra or {})
         self._adapter, self._other_base = adapter, other_base
@@ -96,6 +97,7 @@ class Turn:
                     self._link.ask(
                         messages,
                         max_tokens=self._max_tokens,
+                        chosen=self._chosen,
                         temperature=self._temperature,
                         on_delta=self._take,
                         on_sent=self._note_sent,

@@ -20,6 +20,7 @@ class Reply:
     server: str = "uvicorn"
     pause: float = 0.0
     end: str = "chunked"
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 def recorded_reply(exchange: dict[str, Any], pause: float = 0.0) -> Reply:
@@ -75,6 +76,7 @@ class Replay:
         self.seen.append((f"{method} {path}", headers, request))
         reply = self._pick(f"{method} {path}", request)
         head = f"HTTP/1.1 {reply.status} X\r\ncontent-type: {reply.kind}\r\nserver: {reply.server}\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in reply.headers.items())
         writer.write(f"{head}transfer-encoding: chunked\r\n\r\n".encode())
         gone = asyncio.ensure_future(reader.read(1))
         for piece in reply.pieces:

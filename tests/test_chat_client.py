@@ -1,4 +1,5 @@
 import asyncio
+import gzip
 import hashlib
 import io
 import json
@@ -12,15 +13,16 @@ from recorded import ENGINES, exchanges
 from replay import Replay, Reply, json_reply, recorded_reply, replay, said, sse
 
 from vlmconsole.chats.checked import read_answer
-from vlmconsole.engines import servers, sglang
+from vlmconsole.engines import chat, servers, sglang
 from vlmconsole.engines.chat import ChatClient
 from vlmconsole.engines.effective import EffectiveSettings
+from vlmconsole.engines.ending import read_remarks
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile, make_profile
 from vlmconsole.engines.prompt import count_part
 from vlmconsole.engines.sight import LOCAL, PROBE, REPORTED, TextTokens, budget, look
-from vlmconsole.engines.stream import Usage
+from vlmconsole.engines.usage import Usage
 from vlmconsole.measure.compare import compare
 from vlmconsole.vision.images import Picture, open_picture
 from vlmconsole.vision.tokens import ProcessorSettings
@@ -48,8 +50,11 @@ async def test_an_answer_has_the_shape_of_the_command_line() -> None:
         answer = await client.ask(HI, max_tokens=5, on_delta=lambda d: pieces.append(d.text))
     value = json.loads(json.dumps(answer.to_json(), allow_nan=False))
     assert (value["text"], value["finish_reason"], value["vision"]) == ("red", "stop", [])
-    assert value["usage"] == {"prompt_tokens": 27, "completion_tokens": 3, "cached_tokens": None}
-    assert set(value["timing"]) == {"ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s"}
+    assert value["usage"] == {
+        "prompt_tokens": 27, "completion_tokens": 3, "cached_tokens": None, "reasoning_tokens": None
+    }  # fmt: skip
+    assert {"ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s"} <= set(value["timing"])
+    assert (value["streamed"], value["unreadable"], value["models"], value["remarks"]) == (True, 0, [], [])
     assert 0 < value["timing"]["ttft_s"] < value["timing"]["e2e_s"]
     assert value["conditions"]["max_tokens"] == 5 and value["conditions"]["route"] == "loopback"
     assert pieces == ["re", "d"]
@@ -183,11 +188,118 @@ async def test_no_key_and_no_picture_bytes_in_what_is_kept(tmp_path: Path) -> No
     assert f"sha256:{picture().sha256}" in kept
 
 
-async def test_redirects_are_not_followed_with_the_key() -> None:
-    async with replay({CHAT: Reply([b""], 307)}) as player, ChatClient(profile(player)) as client:
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_redirects_are_not_followed_with_the_key_and_say_where_they_point(status: int) -> None:
+    moved = Reply([b""], status, headers={"Location": "http://other:8000/v2/chat/completions"})
+    async with replay({CHAT: moved}) as player, ChatClient(profile(player)) as client:
         answer = await client.ask(HI)
         assert [r for r, _, _ in player.seen].count(CHAT) == 1
-    assert answer.result.error_code == 307
+    assert answer.result.error_code == status
+    assert "points to http://other:8000/v2/chat/completions" in (answer.result.error or "")
+
+
+@pytest.mark.parametrize("packed", ["gzip", "br", "deflate, gzip"])
+async def test_a_packed_stream_is_said_to_be_one(packed: str) -> None:
+    body = Reply([gzip.compress(b"".join(sse(said("red"))))], headers={"Content-Encoding": packed})
+    async with replay({CHAT: body}) as player, ChatClient(profile(player)) as client:
+        answer = await client.ask(HI)
+    assert answer.result.ended == "error" and f"packed as {packed}" in (answer.result.error or "")
+
+
+def named(text: str, model: str | None) -> dict[str, Any]:
+    return {**said(text), "model": model}
+
+
+@pytest.mark.parametrize(
+    ("names", "listed", "model", "asked", "code"),
+    [
+        (["m", "m"], "m", "m", None, None),
+        ([None, None], "m", "m", None, None),
+        (["other", "other"], "m", "other", "m", "model"),
+        (["m", "other"], "m", "m, other", "m", "models"),
+        (["m", "m"], "x", "m", None, "unlisted"),
+        ([None, "m-2026-01-01"], "m", "m-2026-01-01", "m", "model"),
+    ],
+)
+async def test_the_model_that_answered_is_in_the_conditions(
+    names: list[str | None], listed: str, model: str, asked: str | None, code: str | None
+) -> None:
+    routes = {
+        CHAT: Reply(sse(*(named(str(n), name) for n, name in enumerate(names)))),
+        "GET /v1/models": json_reply({"data": [{"id": listed}]}),
+    }
+    async with replay(routes) as player, ChatClient(profile(player, served_model="m")) as client:
+        answer = await client.ask(HI)
+    assert (answer.conditions.model, answer.conditions.asked_model) == (model, asked)
+    assert [remark.code for remark in answer.remarks] == ([code] if code else [])
+    assert bool(answer.conditions.notes[1:]) == bool(code)
+    if asked:
+        usual = answer.conditions.model_copy(update={"model": "m", "asked_model": None})
+        assert {one.key for one in compare(answer.conditions, usual).differs} == {"model", "asked_model"}
+
+
+async def test_the_servers_own_words_stand_before_the_connection_that_it_closed() -> None:
+    broken = Reply([*sse(said("half"), done=False), b"event: error\ndata: out of memory\n\n"], pause=0.01, end="cut")
+    async with replay({CHAT: broken}) as player, ChatClient(profile(player)) as client:
+        answer = await client.ask(HI)
+    assert (answer.text, answer.result.ended, answer.result.error) == ("half", "error", "out of memory")
+
+
+async def test_a_body_that_never_ends_its_line_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "SILENCE_S", 0.2)
+    drips = Reply([b"x"] * 100, pause=0.02, end="hang")
+    async with replay({CHAT: drips}) as player, ChatClient(profile(player)) as client:
+        answer = await asyncio.wait_for(client.ask(HI), 10)
+    assert answer.result.ended == "error" and "no whole line" in (answer.result.error or "")
+
+
+@pytest.mark.parametrize(
+    ("events", "codes"),
+    [
+        ([said("red", "length"), {"usage": {"completion_tokens": 5}}], ["limit"]),
+        ([said("red", "length"), {"usage": {"completion_tokens": 3}}], ["context"]),
+        ([said("", "stop")], ["empty"]),
+        ([said(" \n", "stop")], ["empty"]),
+        ([{"choices": [{"delta": {"reasoning": "hm"}}]}, said("", "length")], ["reasoning", "limit"]),
+        ([{"choices": [{"delta": {"reasoning_content": "hm"}}]}, said("red", "stop")], []),
+        ([said("red", "content_filter")], ["ended"]),
+        ([said("red", "abort")], ["ended"]),
+        ([said("", "tool_calls")], ["empty"]),
+        ([said("red")], []),
+    ],
+)
+async def test_how_an_answer_ended_is_remarked(events: list[dict[str, Any]], codes: list[str]) -> None:
+    async with replay({CHAT: Reply(sse(*events))}) as player, ChatClient(profile(player)) as client:
+        answer = await client.ask(HI, max_tokens=5)
+    assert [remark.code for remark in answer.remarks] == codes
+    stored, damaged = read_answer(json.dumps(answer.to_json()))
+    assert [remark.code for remark in read_remarks(stored)] == codes and not damaged
+    del stored["remarks"]  # as an earlier version stored it
+    assert [remark.code for remark in read_remarks(stored)] == codes
+
+
+async def test_reasoning_has_its_own_time_and_no_time_per_token_without_its_tokens() -> None:
+    thought = {"choices": [{"delta": {"reasoning": "hm"}}]}
+    usage = {"usage": {"completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}}}
+    replies = [
+        Reply(sse(thought, said("re"), said("d"), usage), pause=0.01),
+        Reply(sse(thought, said("re"), said("d"), {"usage": {"completion_tokens": 9}}), pause=0.01),
+        Reply(sse(said("re"), thought, said("d"), usage), pause=0.01),
+    ]
+    async with replay({CHAT: replies}) as player, ChatClient(profile(player)) as client:
+        known, unknown, between = [(await client.ask(HI)).to_json()["timing"] for _ in replies]
+    assert known["ttfr_s"] < known["ttft_s"] and known["tpot_s"] is not None and known["tpot_why"] is None
+    assert unknown["tpot_s"] is None and "reasoning tokens" in unknown["tpot_why"]
+    assert between["tpot_s"] is None and "between" in between["tpot_why"]
+
+
+async def test_a_whole_body_keeps_its_figures_and_its_alarm() -> None:
+    body = {"model": "m", "choices": [{"message": {"content": "red"}, "finish_reason": "stop"}]}
+    body["usage"] = {"prompt_tokens": 20, "completion_tokens": 1}
+    async with replay({CHAT: json_reply(body)}) as player, ChatClient(profile(player)) as client:
+        answer = await client.ask([Message("user", "what?", (picture(),))])
+    assert (answer.text, answer.ok, answer.vision[0].state) == ("red", True, "different")
+    assert [remark.code for remark in answer.remarks] == ["whole"] and answer.timing.e2e_s is not None
 
 
 async def test_fields_that_an_engine_ignores_are_refused_not_sent() -> None:
@@ -254,7 +366,7 @@ async def test_without_tokenizer_a_one_token_probe_counts_the_text_once() -> Non
     assert [(a.vision[0].state, a.vision[0].observed, a.vision[0].method) for a in answers] == [
         ("equal", 16, PROBE)
     ] * 2
-    assert [r["max_tokens"] for r in chats] == [256, 1, 256]
+    assert [r["max_tokens"] for r in chats] == [1024, 1, 1024]
 
 
 def test_a_long_text_is_counted_only_as_far_as_the_context_reaches() -> None:
@@ -286,6 +398,18 @@ def test_budget_says_before_sending_what_does_not_fit() -> None:
     assert budget([Message("user", "word " * 200_000)], 256, 4096, QWEN, None).certain
     assert budget(big, 256, 4096, QWEN, 20).certain and not budget(big, 256, 4120, QWEN, 20).certain
     assert budget(big, 256, None, None, None).fits and budget(big, 256, None, None, None).visual is None
+
+
+def test_the_usual_ceiling_is_lowered_to_what_the_context_leaves() -> None:
+    hi = [Message("user", "hi")]
+    assert budget(hi, 1024, 4096, QWEN, 20, lowest=256).answer == 1024
+    assert (
+        budget(hi, 1024, 1000, QWEN, 20, lowest=256).answer == 980 and budget(hi, 1024, 1000, QWEN, 20).answer == 1024
+    )
+    tight = budget(hi, 1024, 200, QWEN, 20, lowest=256)
+    assert (tight.answer, tight.fits) == (256, False)
+    assert budget(hi, 100, 1000, QWEN, 20, lowest=256).answer == 100
+    assert budget(hi, 1024, None, QWEN, 20, lowest=256).answer == 1024
 
 
 # --- settings read back ---

@@ -263,7 +263,7 @@ def test_content_in_parts_and_other_choices() -> None:
 
 
 def test_a_line_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "MAX_LINE", 1000)
+    monkeypatch.setattr(sse, "MAX_EVENT", 1000)
     parser = StreamParser(sent=0.0)
     for _ in range(100):
         parser.feed(b"data: " + b"x" * 100, 1.0)

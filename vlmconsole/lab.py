@@ -44,7 +44,7 @@ class Settings:
     theme: Literal["dark", "light"] = _setting("dark", "colours of the console", "dark", "light")
     slow_link: bool = _setting(False, "fewer repaints, no animation: for thin SSH lines")
     bell: bool = _setting(False, "ring the terminal's bell when a job ends")
-    max_tokens: int = _setting(256, "ceiling of an answer, tokens", least=1)
+    max_tokens: int = _setting(1024, "ceiling of an answer, tokens", least=1)
     temperature: float = _setting(0.0, "0 is greedy", least=0.0, most=2.0)
     background: str = _setting("white", "what a transparent picture is laid over")
 

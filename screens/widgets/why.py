@@ -7,10 +7,8 @@ from typing import Any
 
 from vlmconsole.screens.widgets.columns import Row, Rule
 
+from vlmconsole.engines.lag import LAG_LIMIT
 from vlmconsole.runs.words import many
-
-#: An event-loop lag above this (milliseconds) means that our own stamps are late by about as much: said in colour.
-LAG_LIMIT = 20.0
 
 Answer = Mapping[str, Any]
 

@@ -63,8 +63,13 @@ def _route(value: Any) -> bool:
     return value in ("loopback", "tunnel", "network")
 
 
-_USAGE: dict[str, Check] = dict.fromkeys(("prompt_tokens", "completion_tokens", "cached_tokens"), _whole)
-_TIMING: dict[str, Check] = dict.fromkeys(("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s"), _number)
+_USAGE: dict[str, Check] = dict.fromkeys(
+    ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens"), _whole
+)
+_TIMING: dict[str, Check] = {
+    **dict.fromkeys(("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "ttfr_s"), _number),
+    "tpot_why": _text,
+}
 _SIGHT: dict[str, Check] = {
     **dict.fromkeys(("name", "sha256", "changes", "method", "state", "why"), _text),
     "sent_size": _pair,
@@ -73,7 +78,8 @@ _SIGHT: dict[str, Check] = {
 }
 _ASKED: dict[str, Check] = {"temperature": _number, "max_tokens": _whole, "seed": _whole, "top_p": _number}
 _CONDITIONS: dict[str, Check] = {
-    **dict.fromkeys(("hardware", "engine", "engine_version", "model", "model_sha256", "precision", "adapter"), _text),
+    **dict.fromkeys(("hardware", "engine", "engine_version", "precision", "adapter"), _text),
+    **dict.fromkeys(("model", "asked_model", "model_sha256"), _text),
     **dict.fromkeys(("system_sha256", "image", "cache", "warm_up", "clock", "client", "client_error"), _text),
     **dict.fromkeys(("client_concurrency", "running_limit", "n"), _whole),
     "input_tokens": _whole_or_text,
@@ -144,6 +150,9 @@ def read_answer(text: Any) -> tuple[dict[str, Any], bool]:
         **dict.fromkeys(("text", "reasoning", "finish_reason", "ended", "error"), _text),
         "questions_left_out": _whole,
         "settings": _table,
+        "streamed": _flag,
+        "unreadable": _whole,
+        "models": _texts,
     }
     answer = reading.table(whole, plain)
     tables: dict[str, Mapping[str, Check]] = {
@@ -157,6 +166,9 @@ def read_answer(text: Any) -> tuple[dict[str, Any], bool]:
             answer[name] = reading.table(answer[name], checks)
     if answer.get("conditions") is not None:
         answer["conditions"] = reading.table(answer["conditions"], _CONDITIONS, loose=False)
+    if answer.get("remarks") is not None:
+        noted = answer["remarks"] if isinstance(answer["remarks"], list) else [answer["remarks"]]
+        answer["remarks"] = [reading.table(one, {"code": _text, "text": _text}) for one in noted]
     if answer.get("vision") is not None:
         sights = answer["vision"] if isinstance(answer["vision"], list) else [answer["vision"]]
         answer["vision"] = [reading.table(sight, _SIGHT) for sight in sights]

@@ -126,8 +126,9 @@ def check(
     """Ask a server the same with and without the adapter: does it change anything there?"""
     from vlmconsole.engines.messages import Message
     from vlmconsole.vision.images import open_picture
+    from vlmconsole.vision.paths import picture_path
 
-    pictures = (open_picture(named(image)),) if image else ()
+    pictures = (open_picture(picture_path(image)),) if image else ()
     found = asyncio.run(_effect(server or state.lab.settings.server, name, Message("user", text, pictures), other_base))
     if found.state != "effect verified" and state.json:
         fail(str(found), "ask about a picture of its task, with --image", effect=found.to_json())

@@ -11,11 +11,11 @@ import typer
 
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
 from vlmconsole.cli.servers import find_profile, progress
-from vlmconsole.runs.named import named
 from vlmconsole.runs.plain import inert, one_line
 
 if TYPE_CHECKING:
     from vlmconsole.engines.chat import Answer, ChatClient
+    from vlmconsole.engines.lag import LagMeter
     from vlmconsole.engines.messages import Message
     from vlmconsole.engines.profile import ServerProfile
     from vlmconsole.engines.selected import SelectedAdapter
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vlmconsole.vision.images import Picture
 
 INTERRUPTED = 130
+RAISE = "raise --max-tokens"
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +51,12 @@ def chat(
     seed: Annotated[int | None, typer.Option(min=0, max=2**31 - 1, metavar="N", help="Of the sampling.")] = None,
     system: Annotated[str, typer.Option(metavar="TEXT", help="A system prompt.")] = "",
 ) -> None:
-    """Ask one question and show the answer as it comes. The bundled model is started when it is needed."""
+    """Ask one question and show the answer as it comes. The bundled model is started when it is needed.
+
+    Exits 0 with an answer, also one that the ceiling cut (stderr says so); 1 without one: a failure, an empty answer,
+    reasoning alone, or a stream of which pieces were lost; 130 when interrupted.
+    """
+    from vlmconsole.engines.lag import LagMeter
     from vlmconsole.engines.messages import Message
 
     if server and base_url:
@@ -69,11 +75,13 @@ def chat(
         say(f"warning: {warning}")
     asked: dict[str, Any] = {
         "max_tokens": settings.max_tokens if max_tokens is None else max_tokens,
+        "chosen": max_tokens is not None,
         "temperature": settings.temperature if temperature is None else temperature,
         "extra": {name: value for name, value in (("seed", seed), ("top_p", top_p)) if value is not None},
     }
-    answer = asyncio.run(_asked(profile, messages, asked, adapter, other_base))
-    _finish(answer)
+    lag = LagMeter()
+    answer = asyncio.run(_asked(profile, messages, asked, adapter, other_base, lag))
+    _finish(answer, lag)
 
 
 def _utf8(words: dict[str, str]) -> None:
@@ -104,6 +112,7 @@ def _question(text: str, taken: int) -> str:
 def _picture(source: str, private: bool) -> Picture:
     from vlmconsole.vision.images import open_picture
     from vlmconsole.vision.limits import MAX_BYTES
+    from vlmconsole.vision.paths import picture_path
 
     background = state.lab.settings.background
     if source == "-":
@@ -116,7 +125,7 @@ def _picture(source: str, private: bool) -> Picture:
         say(f"fetching {one_line(source, 120)}")
         got = asyncio.run(fetch_picture(source, allow_private=private))
         return open_picture(got.data, name=got.name, background=background)
-    return open_picture(named(source), background=background)
+    return open_picture(picture_path(source), background=background)
 
 
 def _profile(server: str, base_url: str, model: str) -> ServerProfile:
@@ -134,7 +143,12 @@ def _profile(server: str, base_url: str, model: str) -> ServerProfile:
 
 
 async def _asked(
-    profile: ServerProfile, messages: list[Message], asked: dict[str, Any], adapter: str, other_base: bool
+    profile: ServerProfile,
+    messages: list[Message],
+    asked: dict[str, Any],
+    adapter: str,
+    other_base: bool,
+    lag: LagMeter,
 ) -> Answer:
     from vlmconsole.engines.chat import ChatClient
     from vlmconsole.engines.servers import launched_here
@@ -145,14 +159,16 @@ async def _asked(
         at = (await ensure_served(profile, state.lab.places, progress(profile.name))).profile
     async with ChatClient(at) as client:
         await client.prepare()
-        budget = await client.budget(messages, asked["max_tokens"])
+        budget = await client.budget(messages, asked["max_tokens"], chosen=asked.pop("chosen"))
+        asked["max_tokens"] = budget.answer
         if not budget.fits and (budget.text_exact or budget.certain):
             fail(f"The question does not fit: {budget.advice}.", f"The context is {budget.context} tokens.")
         if not budget.fits:
             say(f"may not fit (the text's tokens are estimated): {budget.advice}")
         chosen = await _selected(client, adapter, other_base, messages) if adapter else None
         told = None if state.json else _tell
-        return await client.ask(messages, **asked, adapter=chosen, on_delta=told)
+        with lag:
+            return await client.ask(messages, **asked, adapter=chosen, on_delta=told)
 
 
 async def _selected(client: ChatClient, name: str, other_base: bool, messages: list[Message]) -> SelectedAdapter | None:
@@ -177,34 +193,56 @@ def _tell(delta: Delta) -> None:
         sys.stdout.flush()
 
 
-def _finish(answer: Answer) -> None:
+def _finish(answer: Answer, lag: LagMeter) -> None:
+    from vlmconsole.engines.ending import NO_ANSWER
+
     if not state.json and answer.text:
         sys.stdout.write("\n")
         sys.stdout.flush()
-    for line in _why(answer):
+    for line in _why(answer, lag):
         say(line)
-    if answer.result.ended == "cancelled":
-        fail("Cancelled; the answer up to there stands above.", code=INTERRUPTED, answer=answer.to_json())
-    if not answer.ok:
-        said = answer.result.error or "the answer did not come to its end"
-        fail(said, code=FAILED, answer=answer.to_json() if answer.text or answer.result.reasoning else None)
+    facts, result = {**answer.to_json(), "client": lag.facts()}, answer.result
+    if result.ended == "cancelled":
+        fail("Cancelled; the answer up to there stands above.", code=INTERRUPTED, answer=facts)
+    if result.ended != "done":
+        said = result.error or "the answer did not come to its end"
+        fail(said, code=FAILED, answer=facts if answer.text or result.reasoning else None)
+    codes = {remark.code for remark in answer.remarks}
+    none = [remark.text for remark in answer.remarks if remark.code in NO_ANSWER]
+    for remark in answer.remarks:
+        if remark.code not in NO_ANSWER:
+            raised = f": {RAISE}" if remark.code == "limit" else ""
+            say(f"{'note' if remark.code == 'whole' else 'warning'}: {remark.text}{raised}")
+    if none:
+        hint = f"{RAISE} (it was {answer.conditions.max_tokens})." if "limit" in codes else ""
+        fail("; ".join(none), hint, code=FAILED, answer=facts)
     if state.json:
-        emit(answer.to_json())
+        emit(facts)
 
 
-def _why(answer: Answer) -> list[str]:
+def _why(answer: Answer, lag: LagMeter) -> list[str]:
     """The measured figures and the proof of sight, for people."""
-    if answer.result.stamps.first_any is None:
+    from vlmconsole.engines.lag import LAG_LIMIT
+
+    result, times = answer.result, answer.timing
+    if result.stamps.first_any is None and result.streamed:
         return []  # nothing came, so nothing was measured: the error says it all
-    times, usage = answer.timing, answer.result.usage
+    usage = result.usage
+    reasoning = [] if times.ttfr_s is None else [f"first reasoning {times.ttfr_s:.2f} s"]
+    tpot = f"unknown ({times.tpot_why})" if times.tpot_s is None else f"{times.tpot_s * 1000:.1f} ms"
+    spent = "" if usage.reasoning_tokens is None else f" ({usage.reasoning_tokens} of them reasoning)"
     parts = [
+        *reasoning,
         f"TTFT {_number(times.ttft_s, '.2f', ' s')}",
-        f"{_number(times.tpot_s and times.tpot_s * 1000, '.1f', ' ms')} per token",
+        f"{tpot} per token",
         f"whole answer {_number(times.e2e_s, '.2f', ' s')}",
-        f"{_number(usage.prompt_tokens)} in, {_number(usage.completion_tokens)} out",
-        f"finish {answer.result.finish_reason or 'none'}",
+        f"{_number(usage.prompt_tokens)} in, {_number(usage.completion_tokens)} out{spent}",
+        f"finish {result.finish_reason or 'none'}",
         f"cached {'not reported' if answer.cached_tokens is None else answer.cached_tokens}",
     ]
+    late = lag.facts()["lag_p99_ms"]
+    if late is not None:
+        parts.append(f"client lag p99 {late:.1f} ms{': too high, timings unreliable' if late > LAG_LIMIT else ''}")
     lines = [" · ".join(parts)]
     if answer.conditions.adapter:
         lines.append(f"adapter {answer.conditions.adapter}")

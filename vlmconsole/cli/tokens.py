@@ -8,7 +8,6 @@ from typing import Any
 import typer
 
 from vlmconsole.cli.common import USAGE, emit, fail
-from vlmconsole.runs.named import named
 
 _SIZE = re.compile(r"\s*(\d{1,7})\s*[x×X*]\s*(\d{1,7})\s*")
 
@@ -60,8 +59,9 @@ def register(app: typer.Typer) -> None:
 def _sent(picture: str) -> tuple[dict[str, Any], tuple[int, int]]:
     """What would be sent for a picture file: (facts, (width, height))."""
     from vlmconsole.vision.images import open_picture
+    from vlmconsole.vision.paths import picture_path
 
-    sent = open_picture(named(picture))
+    sent = open_picture(picture_path(picture))
     facts = {
         "name": sent.name,
         "said": sent.said,

@@ -10,14 +10,16 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Self
 
 import httpx
 
 from vlmconsole.engines import servers
+from vlmconsole.engines.answer import Answer, conditions_of
 from vlmconsole.engines.effective import EffectiveSettings
+from vlmconsole.engines.ending import remarks
+from vlmconsole.engines.head import head_fault
 from vlmconsole.engines.http import (
     EngineError,
     connection_error,
@@ -27,66 +29,25 @@ from vlmconsole.engines.http import (
     request,
     start_of_body,
 )
-from vlmconsole.engines.messages import Message, system_sha256, to_record, to_request
+from vlmconsole.engines.messages import Message, to_record, to_request
 from vlmconsole.engines.profile import ServerProfile, redact
 from vlmconsole.engines.prompt import LONG, Counter, counted, text_counter
 from vlmconsole.engines.selected import SelectedAdapter, selected
-from vlmconsole.engines.sight import LOCAL, PROBE, Budget, Sight, TextTokens, budget, look
+from vlmconsole.engines.sight import LOCAL, PROBE, Budget, TextTokens, budget, look
 from vlmconsole.engines.stream import Delta, StreamParser, StreamResult
-from vlmconsole.engines.timing import Timing, timing
-from vlmconsole.runs.conditions import Conditions
+from vlmconsole.engines.timing import timing
 
+MAX_TOKENS = 1024
+"""Ceiling of an answer where nothing else is said: enough to describe a photo."""
+LEAST_TOKENS = 256
+"""To which that ceiling is lowered at most, by a context that is nearly full."""
 NOT_COUNTED = TextTokens(None, "none")
 OnDelta = Callable[[Delta], None]
-CLOCK = "request sent → first text piece / [DONE]; connection open and picture bytes ready before"
 SILENCE_S = 600.0
-"""Longest wait for the next bytes. A queued request may be silent for long; cancelling is the user's."""
-
-
-@dataclass(slots=True)
-class Answer:
-    """What came of one question. `result.ended` tells whether it is whole; `result.error` says why not."""
-
-    result: StreamResult
-    timing: Timing
-    vision: list[Sight] = field(default_factory=list)
-    conditions: Conditions = field(default_factory=Conditions)
-    request: dict[str, Any] = field(default_factory=dict)
-    cached_tokens: int | None = None
-    """As the server reported them; an omission counts as zero only under a verified rule (`conditions.notes`)."""
-
-    @property
-    def text(self) -> str:
-        return self.result.text
-
-    @property
-    def ok(self) -> bool:
-        """True for an answer that came to its end."""
-        return self.result.ended == "done"
-
-    def to_json(self) -> dict[str, Any]:
-        """The shape of `vlmconsole chat --json`; times in seconds, null for what is unknown."""
-        usage = self.result.usage
-        return {
-            "text": self.result.text,
-            "reasoning": self.result.reasoning or None,
-            "finish_reason": self.result.finish_reason,
-            "ended": self.result.ended,
-            "error": self.result.error,
-            "usage": {
-                "prompt_tokens": usage.prompt_tokens,
-                "completion_tokens": usage.completion_tokens,
-                "cached_tokens": self.cached_tokens,
-            },
-            "timing": {
-                "ttft_s": self.timing.ttft_s,
-                "tpot_s": self.timing.tpot_s,
-                "e2e_s": self.timing.e2e_s,
-                "output_tokens_per_s": self.timing.output_tokens_per_s,
-            },
-            "vision": [sight.to_json() for sight in self.vision],
-            "conditions": self.conditions.known(),
-        }
+"""Longest wait for the next line of an answer. A queued request may be silent for long; cancelling is the user's. Bytes
+that never end their line do not count: a body may drip for ever."""
+LONGEST_S = 4 * 3600.0
+"""Longest answer, seconds."""
 
 
 class ChatClient:
@@ -129,17 +90,20 @@ class ChatClient:
         if not self.model:
             self.model = await servers.served_model(self.profile, http)
 
-    async def budget(self, messages: Sequence[Message], max_tokens: int) -> Budget:
-        """Tokens of the question against the context, before it is sent."""
+    async def budget(self, messages: Sequence[Message], max_tokens: int, *, chosen: bool = True) -> Budget:
+        """Tokens of the question against the context, before it is sent. chosen: False where `max_tokens` is only the
+        usual ceiling: then `answer` of the budget is what the context leaves of it.
+        """
         context = self.profile.context or (self.settings.context if self.settings else None)
         exact, part = await counted(await self._counter(), messages, context or LONG)
-        return budget(messages, max_tokens, context, self.profile.processor_settings(), exact, part)
+        lowest = 0 if chosen else LEAST_TOKENS
+        return budget(messages, max_tokens, context, self.profile.processor_settings(), exact, part, lowest)
 
     async def ask(
         self,
         messages: Sequence[Message],
         *,
-        max_tokens: int = 256,
+        max_tokens: int = MAX_TOKENS,
         temperature: float = 0.0,
         adapter: str | SelectedAdapter | None = None,
         extra: dict[str, Any] | None = None,
@@ -250,11 +214,25 @@ class ChatClient:
             if on_sent is not None:
                 on_sent(sent)
             response = await http.send(outgoing, stream=True)
-            if response.status_code != 200:
-                status, page = response.status_code, await start_of_body(response)
+            status = response.status_code
+            if wrong := head_fault(status, dict(response.headers)):
+                said = f"{self.profile.called} answered {wrong}"
+                return _failed(parser.result, EngineError(said, status if status >= 300 else None))
+            if status != 200:
+                page = await start_of_body(response)
                 return _failed(parser.result, EngineError(http_error(self.profile, status, page), status))
+            lines, heard = 0, sent
             async for data in response.aiter_raw():
-                _tell(parser.feed(data, time.monotonic()), on_delta)
+                now = time.monotonic()
+                _tell(parser.feed(data, now), on_delta)
+                if parser.lines > lines:
+                    lines, heard = parser.lines, now
+                if now - heard > SILENCE_S:
+                    parser.stop(f"{self.profile.called} sent bytes for {SILENCE_S:g} s, but no whole line")
+                elif now - sent > LONGEST_S:
+                    parser.stop(f"{self.profile.called} had not ended its answer after {LONGEST_S / 3600:g} h")
+                if parser.full:
+                    break
             _tell(parser.finish(time.monotonic()), on_delta)
         except asyncio.CancelledError:
             parser.finish(time.monotonic(), cancelled=True)
@@ -265,7 +243,8 @@ class ChatClient:
             parser.finish(time.monotonic())
             result = parser.result
             begun = bool(result.text or result.reasoning)
-            if result.ended != "done":
+            # The server's own words on what went wrong say more than that it closed the connection after them.
+            if result.ended != "done" and not (result.error and result.events):
                 result.error = connection_error(self.profile, error)
                 result.ended = "cut" if begun else "error"
                 if begun:
@@ -276,7 +255,8 @@ class ChatClient:
         result = parser.result
         if result.ended == "cut" and result.error is None:
             how = "before [DONE]" if result.text or result.reasoning else "without a word"
-            result.error = f"{self.profile.called} closed the answer {how}"
+            lost = f" ({result.loss})" if result.loss else ""
+            result.error = f"{self.profile.called} closed the answer {how}{lost}"
         if result.error:
             result.error = redact(result.error)
         return result
@@ -325,51 +305,23 @@ class ChatClient:
             cached = 0
             notes.append(settings.cached_rule)
         sights = look(messages, result.usage, text, self.profile.processor_settings())
+        asked = str(record.get("model") or "")
+        noted = remarks(
+            result,
+            max_tokens=record.get("max_tokens"),
+            asked=asked,
+            # An adapter's name is none that every server lists.
+            listed=settings.listed if asked == self.model else None,
+        )
+        notes += [remark.text for remark in noted if remark.code in ("model", "models", "unlisted")]
         return Answer(
             result=result,
             timing=timing(result),
             vision=sights,
-            conditions=self._conditions(settings, result, sights, record, adapter, tuple(notes)),
+            conditions=conditions_of(self.profile, settings, self.model, result, sights, record, adapter, tuple(notes)),
             request=record,
             cached_tokens=cached,
-        )
-
-    def _conditions(
-        self,
-        settings: EffectiveSettings,
-        result: StreamResult,
-        sights: list[Sight],
-        record: dict[str, Any],
-        adapter: SelectedAdapter | None,
-        notes: tuple[str, ...],
-    ) -> Conditions:
-        profile = self.profile
-        cache = None if settings.prefix_cache is None else ("on" if settings.prefix_cache else "off")
-        return Conditions(
-            hardware=profile.hardware or (settings.this_machine if profile.loopback else None),
-            engine=servers.NAMES[profile.engine],
-            engine_version=settings.version,
-            model=self.model or None,
-            precision=settings.precision or profile.precision or None,
-            adapter=adapter.said if adapter else None,
-            image=", ".join(f"{s.sent_size[0]}x{s.sent_size[1]}" for s in sights) or None,
-            input_tokens=result.usage.prompt_tokens,
-            output_tokens=result.usage.completion_tokens,
-            client_concurrency=1,
-            running_limit=settings.running_limit,
-            cache=cache,
-            warm_up="none: a single question",
-            clock=CLOCK,
-            n=1,
-            temperature=record.get("temperature"),
-            top_p=record.get("top_p"),
-            seed=record.get("seed"),
-            max_tokens=record.get("max_tokens"),
-            system_sha256=system_sha256(record.get("messages", ())),
-            route="tunnel" if profile.ssh_host else ("loopback" if profile.loopback else "network"),
-            client="vlmconsole chat (httpx)",
-            settings=settings.values or None,
-            notes=notes,
+            remarks=noted,
         )
 
 

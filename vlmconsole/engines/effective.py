@@ -28,6 +28,8 @@ class EffectiveSettings:
     version: str | None = None
     model: str | None = None
     """The name to send."""
+    listed: tuple[str, ...] | None = None
+    """Every name that /v1/models holds; None where it does not say what may be asked for."""
     model_path: str | None = None
     adapters: tuple[str, ...] = ()
     running_limit: int | None = None
@@ -86,6 +88,11 @@ def model_ids(models: dict[str, Any]) -> list[dict[str, Any]]:
     """The entries of a /v1/models answer that have an id."""
     data = models.get("data")
     return [m for m in data if isinstance(m, dict) and text(m.get("id"))] if isinstance(data, list) else []
+
+
+def names_of(models: Sequence[dict[str, Any]]) -> tuple[str, ...] | None:
+    """The names in entries of /v1/models; None without one: then the list says nothing."""
+    return tuple(str(m["id"]) for m in models) or None
 
 
 def flags_of(argv: Sequence[str]) -> dict[str, str]:

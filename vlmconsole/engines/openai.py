@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from vlmconsole.engines.effective import SAMPLING, EffectiveSettings, Flushed, model_ids, text, whole
+from vlmconsole.engines.effective import SAMPLING, EffectiveSettings, Flushed, model_ids, names_of, text, whole
 from vlmconsole.engines.http import EngineError, get_json, request
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.selected import SelectedAdapter
@@ -21,6 +21,7 @@ async def readback(client: httpx.AsyncClient, profile: ServerProfile) -> Effecti
     models = model_ids(await get_json(client, profile, "/v1/models"))
     return EffectiveSettings(
         engine="openai",
+        listed=names_of(models),
         model=text(models[0]["id"]) if models else None,
         context=whole(models[0].get("max_model_len")) if models else None,
         raw={"models": models},

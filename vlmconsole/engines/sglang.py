@@ -10,7 +10,16 @@ from typing import Any
 
 import httpx
 
-from vlmconsole.engines.effective import TOKEN_SAMPLING, EffectiveSettings, Flushed, model_ids, text, truth, whole
+from vlmconsole.engines.effective import (
+    TOKEN_SAMPLING,
+    EffectiveSettings,
+    Flushed,
+    model_ids,
+    names_of,
+    text,
+    truth,
+    whole,
+)
 from vlmconsole.engines.http import EngineError, get_json, http_error, parse_object, request
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.selected import SelectedAdapter
@@ -60,6 +69,7 @@ async def readback(client: httpx.AsyncClient, profile: ServerProfile) -> Effecti
     models = model_ids(await get_json(client, profile, "/v1/models"))
     settings = from_server_info(without_keys(info))
     base = [m for m in models if not m.get("parent")]
+    settings.listed = names_of(models)
     settings.adapters = tuple(m["id"] for m in models if m.get("parent"))
     settings.model = text(base[0]["id"]) if base else settings.model
     settings.context = settings.context or (whole(base[0].get("max_model_len")) if base else None)

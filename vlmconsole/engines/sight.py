@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from vlmconsole.engines.messages import Message, pictures_of
-from vlmconsole.engines.stream import Usage
+from vlmconsole.engines.usage import Usage
 from vlmconsole.vision.images import Picture
 from vlmconsole.vision.tokens import ProcessorError, ProcessorSettings, fit_tokens, visual_tokens
 
@@ -136,9 +136,12 @@ def budget(
     settings: ProcessorSettings | None,
     text_tokens: int | None,
     counted: tuple[int, int] | None = None,
+    lowest: int = 0,
 ) -> Budget:
     """Visual + text + answer tokens against the context. text_tokens: counted, or None to estimate; then ``counted``
     may hold what a part of a long text says: (tokens it has at least, tokens it will have).
+
+    lowest: where nobody chose how long the answer may be, it is lowered to what the context leaves, down to so many.
     """
     pictures = pictures_of(messages)
     each = [expected_tokens(picture, settings) for picture in pictures]
@@ -147,6 +150,8 @@ def budget(
     least, text = counted or (_least(messages), _estimated(messages))
     if text_tokens is not None:
         least = text = text_tokens
+    if lowest and context is not None:
+        answer = min(answer, max(lowest, context - (visual or 0) - text))
     needed = (visual or 0) + text + answer
     if context is None or needed <= context:
         return Budget(visual, text, answer, context, True, exact, "")

@@ -6,17 +6,40 @@ words; absent cached tokens are not zero. Definitions of times are in `engines.t
 
 from __future__ import annotations
 
+import io
 import json
+from array import array
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vlmconsole.engines.sse import Event, EventSplitter
+from vlmconsole.engines.sse import BLANK, Event, EventSplitter, pieces
+from vlmconsole.engines.usage import Usage, read_usage
 from vlmconsole.runs.redaction import redact
+from vlmconsole.runs.words import many
 
-MAX_TEXT = 16 * 1024 * 1024
-"""Characters kept of an answer; the rest is dropped and the result says so."""
-MOST_TOKENS = 10**9  # a count beyond is a slip of the server's, so it is unknown
+MAX_TEXT = 4 * 1024 * 1024
+"""Characters kept of an answer, reasoning among them; the rest is dropped and the result says so."""
+MAX_STREAM = 512 * 1024 * 1024
+"""Bytes read of one answer. A million tokens, an event each, are 300 MB."""
+SMALL = 16 * 1024
+"""Characters of an event whose usage object is kept as it came, and of a page that is quoted."""
+NAME, MAX_NAMES = 200, 8
+"""Characters kept of a model's name, and how many names."""
+KEEP_ALIVE = frozenset({"ping", "keepalive", "keep-alive", "heartbeat"})
+"""Events by which servers and proxies keep a line open; whatever their data is, it is no part of an answer."""
+NESTED = 8
+"""How deep an error object is looked into for its words."""
+_WORDS = ("error", "message", "error_message", "msg", "detail", "errors")
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x78\x01": "deflate",
+    b"\x78\x9c": "deflate",
+    b"\x78\xda": "deflate",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
 MAX_RAW_USAGE = 16
 """How many raw usage objects are kept (the last ones); some servers send one with every token."""
 
@@ -33,20 +56,6 @@ class Delta:
 
 
 @dataclass(slots=True)
-class Usage:
-    """Token counts as the server reported them: the last non-null value of each field, None where there was none."""
-
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
-    image_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    events: int = 0
-    """How many events carried a usage object."""
-    raw: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class Stamps:
     """When things happened, seconds on one clock; None for what did not happen."""
 
@@ -54,11 +63,12 @@ class Stamps:
     first_byte: float | None = None
     first_any: float | None = None
     first_reasoning: float | None = None
+    last_reasoning: float | None = None
     first_text: float | None = None
     last_text: float | None = None
     done: float | None = None
     ended: float | None = None
-    text_pieces: list[float] = field(default_factory=list)
+    text_pieces: array[float] = field(default_factory=lambda: array("d"))
 
 
 @dataclass(slots=True)
@@ -74,12 +84,27 @@ class StreamResult:
     error_code: int | None = None
     ended: Ended = "cut"
     model: str | None = None
+    """The last name of a model that an event held."""
+    models: list[str] = field(default_factory=list)
+    """Every name that events held, in the order of their coming; more than one: several models answered."""
     events: int = 0
     """JSON events seen; [DONE] and comments do not count."""
     unreadable: int = 0
-    """Events that were no JSON object, and lines too long to keep."""
+    """Events, or pieces of them, that were no JSON object; lines that belong to no event; what was too long to keep."""
+    garbled: int = 0
+    """Lines with bytes that are not UTF-8: a character of the answer may be another one."""
     streamed: bool = True
     """False when the server answered with one whole JSON body: then no time inside the answer is known."""
+
+    @property
+    def loss(self) -> str:
+        """Why the answer may not be what the model said, in words; "" when every event was read."""
+        parts = []
+        if self.unreadable:
+            parts.append(f"{many(self.unreadable, 'event')} of the stream unreadable")
+        if self.garbled:
+            parts.append(f"{many(self.garbled, 'event')} with bytes that are not UTF-8")
+        return " and ".join(parts) + ("; a part of the answer may be missing" if parts else "")
 
 
 class StreamParser:
@@ -90,21 +115,31 @@ class StreamParser:
 
     def __init__(self, sent: float | None = None) -> None:
         self.result = StreamResult(stamps=Stamps(sent=sent))
+        self.full = False
+        """True once a limit was passed: nothing more is kept, and the connection may as well be closed."""
         self._events = EventSplitter()
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self._kept = 0
+        self._text, self._reasoning = io.StringIO(), io.StringIO()  # a list of a million pieces takes 60 times as much
+        self._kept = self._fed = 0
         self._half = {"text": "", "reasoning": ""}
         self._raw: deque[dict[str, Any]] = deque(maxlen=MAX_RAW_USAGE)
         self._last = 0.0
         self._finished = False
         self._answers = 0  # choices seen, with text or without
 
+    @property
+    def lines(self) -> int:
+        """Lines that came so far, comments among them: a body whose lines never end does not count as going on."""
+        return self._events.lines
+
     def feed(self, data: bytes, at: float) -> list[Delta]:
         """The pieces that these bytes completed. at: seconds when they were read."""
         if data and self.result.stamps.first_byte is None:
             self.result.stamps.first_byte = at
         self._last = at
+        self._fed += len(data)
+        if self._fed > MAX_STREAM:
+            self.stop(f"more than {MAX_STREAM >> 20} MiB came for one answer; the rest was not read")
+            return []
         return self._take(self._events.feed(data, at))
 
     def finish(self, at: float, *, cancelled: bool = False) -> list[Delta]:
@@ -115,20 +150,29 @@ class StreamParser:
         if self._finished:
             return []
         self._finished = True
-        deltas = self._take(self._events.finish(self._last))
-        result = self.result
-        result.unreadable += self._events.dropped
-        if result.events == 0 and result.stamps.done is None:
-            self._whole_body(bytes(self._events.stray), deltas)
+        result, events = self.result, self._events
+        lost = result.unreadable
+        deltas = self._take(events.finish(self._last))
+        if result.stamps.done is None:  # an event in whose middle the line was cut: "cut" says it already
+            result.unreadable = lost
+        result.unreadable += events.dropped
+        result.garbled = events.garbled
+        if result.events:
+            result.unreadable += events.strays
+        elif result.stamps.done is None:
+            self._whole_body(bytes(events.stray), deltas)
         for kind, half in self._half.items():
             if half:  # the second half of a surrogate pair never came
-                (self._text if kind == "text" else self._reasoning).append("�")
-        result.text, result.reasoning = "".join(self._text), "".join(self._reasoning)
+                (self._text if kind == "text" else self._reasoning).write("�")
+        result.text, result.reasoning = self._text.getvalue(), self._reasoning.getvalue()
         result.usage.raw = list(self._raw)
         result.stamps.ended = at
         if result.stamps.done is not None and not self._answers:
             # An empty answer is an answer; a stream that never held one is a fault of the server (or of a proxy).
-            self._fail(f"the stream ended without an answer in it ({result.events} events, none with choices)")
+            lost_too = f"; {result.loss}" if result.loss else ""
+            self._fail(
+                f"the stream ended without an answer in it ({result.events} events, none with choices{lost_too})"
+            )
         if result.error is not None:
             result.ended = "error"
         elif result.stamps.done is not None:
@@ -140,39 +184,43 @@ class StreamParser:
     def _take(self, events: list[Event]) -> list[Delta]:
         deltas: list[Delta] = []
         for event in events:
-            if self.result.stamps.done is not None:
+            if self.result.stamps.done is not None or self.full:
                 break  # nothing after [DONE] belongs to this answer
-            if event.data.strip() == "[DONE]":
-                self.result.stamps.done = event.at
-                continue
             self._event(event, deltas)
         return deltas
 
     def _event(self, event: Event, deltas: list[Delta]) -> None:
         result = self.result
-        try:
-            value = json.loads(event.data)
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            if event.name == "error":
-                self._fail(event.data)
-            else:
-                result.unreadable += 1
+        if event.name in KEEP_ALIVE or not event.data.strip(BLANK):
             return
-        result.events += 1
-        if result.stamps.first_any is None:
-            result.stamps.first_any = event.at
-        if event.name == "error" or is_error(value):
-            self._fail(value)
-        self._body(value, event.at, deltas)
+        read = pieces(event.data)
+        lost = read.lost
+        for value in read.values:
+            if not isinstance(value, dict):
+                lost += 1
+                continue
+            result.events += 1
+            if result.stamps.first_any is None:
+                result.stamps.first_any = event.at
+            if event.name == "error" or is_error(value):
+                self._fail(value)
+            self._body(value, event.at, deltas, small=len(event.data) < SMALL)
+        if lost and event.name == "error":
+            self._fail(event.data)
+        else:
+            result.unreadable += lost
+        if read.done:
+            result.stamps.done = event.at
 
-    def _body(self, value: dict[str, Any], at: float, deltas: list[Delta]) -> None:
+    def _body(self, value: dict[str, Any], at: float, deltas: list[Delta], *, small: bool = True) -> None:
         result = self.result
-        if isinstance(value.get("model"), str):
-            result.model = value["model"]
+        if isinstance(value.get("model"), str) and value["model"]:
+            result.model = value["model"][:NAME]
+            if result.model not in result.models and len(result.models) < MAX_NAMES:
+                result.models.append(result.model)
         if isinstance(value.get("usage"), dict):
-            self._raw.append(value["usage"])
+            if small:
+                self._raw.append(value["usage"])
             read_usage(value["usage"], result.usage)
         choices = value.get("choices")
         for choice in choices if isinstance(choices, list) else ():
@@ -180,7 +228,7 @@ class StreamParser:
                 continue
             self._answers += 1
             if isinstance(choice.get("finish_reason"), str):
-                result.finish_reason = choice["finish_reason"]
+                result.finish_reason = choice["finish_reason"][:NAME]
             said = choice.get("delta") or choice.get("message")
             if isinstance(said, dict):
                 reasoning = plain_text(said.get("reasoning_content")) or plain_text(said.get("reasoning"))
@@ -188,7 +236,7 @@ class StreamParser:
                 self._piece("text", plain_text(said.get("content")), at, deltas)
 
     def _piece(self, kind: Literal["text", "reasoning"], text: str, at: float, deltas: list[Delta]) -> None:
-        if not text:
+        if not text or self.full:
             return
         text = self._half[kind] + text
         self._half[kind] = ""
@@ -199,42 +247,61 @@ class StreamParser:
         stamps = self.result.stamps
         if kind == "reasoning":
             stamps.first_reasoning = at if stamps.first_reasoning is None else stamps.first_reasoning
+            stamps.last_reasoning = at
         else:
             stamps.first_text = at if stamps.first_text is None else stamps.first_text
             stamps.last_text = at
             stamps.text_pieces.append(at)
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if text else ""
         if self._kept + len(text) > MAX_TEXT:
-            self._fail(f"the answer passed {MAX_TEXT} characters; the rest was dropped")
+            self.stop(f"the answer passed {MAX_TEXT} characters; the rest was dropped")
             return
         self._kept += len(text)
         if text:
-            (self._text if kind == "text" else self._reasoning).append(text)
+            (self._text if kind == "text" else self._reasoning).write(text)
             deltas.append(Delta(kind, text, at))
 
     def _whole_body(self, body: bytes, deltas: list[Delta]) -> None:
         """A body without events: an error in JSON, a whole answer in JSON, or a page that is neither."""
-        text = body.decode("utf-8", "replace").strip()
+        if packed := encoding_of(body):
+            self._fail(f"the answer came as {packed}, which was not asked for: a proxy or the server packs it")
+            return
+        text = body.decode("utf-8", "replace").strip(BLANK)
         if not text:
             return
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            self._fail(f"no chat stream came back, but: {text}")
-        elif is_error(value):
-            self._fail(value)
-        elif isinstance(value.get("choices"), list):
+        read = pieces(text)
+        objects = [value for value in read.values if isinstance(value, dict)]
+        if read.lost or len(objects) < len(read.values) or not objects:
+            self._fail(f"no chat stream came back, but: {text[:SMALL]}")
+        elif is_error(objects[0]):
+            self._fail(objects[0])
+        elif isinstance(objects[0].get("choices"), list):
+            # One object is a whole answer; several, one a line, are a stream in which `data:` was left out.
             self.result.streamed = False
-            self._body(value, self._last, deltas)
-            self.result.stamps.done = self._last
+            for value in objects:
+                self._body(value, self._last, deltas)
+            if len(objects) == 1 or read.done or self.result.finish_reason is not None:
+                self.result.stamps.done = self._last
         else:
-            self._fail(f"no chat stream came back, but: {text}")
+            self._fail(f"no chat stream came back, but: {text[:SMALL]}")
+
+    def stop(self, why: str) -> None:
+        """Take nothing more in, because of `why`; what came is kept."""
+        self.full = True
+        self._fail(why)
 
     def _fail(self, what: Any) -> None:
         if self.result.error is None:
             self.result.error, self.result.error_code = error_text(what), error_code(what)
+
+
+def encoding_of(body: bytes) -> str:
+    """How a body is packed that can be read as neither text nor JSON: gzip, zstd, UTF-16…; "" for none of these."""
+    known = next((name for magic, name in _MAGIC.items() if body.startswith(magic)), "")
+    if known:
+        return known
+    start = body[:64]
+    return "UTF-16" if len(start) >= 4 and start.count(0) * 3 > len(start) else ""
 
 
 def plain_text(content: Any) -> str:
@@ -247,8 +314,16 @@ def plain_text(content: Any) -> str:
 
 
 def is_error(value: dict[str, Any]) -> bool:
-    """True for an error object: nested (`error`), flat (`object: error`), FastAPI's (`detail`)."""
-    return bool(value.get("error")) or value.get("object") == "error" or ("detail" in value and "choices" not in value)
+    """True for an error object: nested (`error`), flat (`object: error`, or `message` beside a code), FastAPI's
+    (`detail`), a list (`errors`)."""
+    if value.get("error") or value.get("object") == "error" or value.get("type") == "error":
+        return True
+    if "choices" in value or "usage" in value:
+        return False
+    flat = isinstance(value.get("message"), str) and not value.keys().isdisjoint(
+        ("code", "type", "status", "status_code")
+    )
+    return flat or "detail" in value or bool(value.get("errors"))
 
 
 def error_text(value: Any, limit: int = 300) -> str:
@@ -256,27 +331,30 @@ def error_text(value: Any, limit: int = 300) -> str:
 
     Python traces and long data are cut off; at most `limit` characters, without keys that the server repeats.
     """
+    for _ in range(NESTED):
+        inner = _first_said(value) if isinstance(value, dict) else None
+        if inner is None:
+            break
+        value = inner
     if isinstance(value, dict):
-        inner = _first_said(value) or value
-        value = inner if inner is value else error_text(inner, limit)
-        if isinstance(value, dict):
-            value = json.dumps(value, ensure_ascii=False, default=str)
+        value = json.dumps(value, ensure_ascii=False, default=str)
     elif isinstance(value, list):
-        parts = []
-        for item in value[:3]:
-            if isinstance(item, dict) and isinstance(item.get("msg"), str):
-                where = ".".join(str(part) for part in item.get("loc") or ())
-                parts.append(f"{where}: {item['msg']}" if where else item["msg"])
-            else:
-                parts.append(str(item))
-        value = "; ".join(parts)
-    line = " ".join("".join(c if c.isprintable() else " " for c in str(value)).split()).split(' File "')[0]
+        value = "; ".join(_item_text(item) for item in value[:3])
+    line = " ".join("".join(c if c.isprintable() else " " for c in str(value)[:SMALL]).split()).split(' File "')[0]
     line = redact(line)  # before it is cut: half a key is a leak, too
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def _first_said(value: dict[str, Any]) -> Any:
-    return next((value[name] for name in ("error", "message", "error_message", "detail") if value.get(name)), None)
+    return next((value[name] for name in _WORDS if value.get(name)), None)
+
+
+def _item_text(item: Any) -> str:
+    words = _first_said(item) if isinstance(item, dict) else None
+    if not isinstance(words, str):
+        return str(item)[:SMALL]
+    where = ".".join(str(part) for part in item["loc"]) if isinstance(item.get("loc"), list) else ""
+    return f"{where}: {words}" if where else words
 
 
 def error_code(value: Any) -> int | None:
@@ -286,42 +364,4 @@ def error_code(value: Any) -> int | None:
         code = holder.get("code") if isinstance(holder, dict) else None
         if isinstance(code, int) and not isinstance(code, bool):
             return code
-    return None
-
-
-def read_usage(raw: dict[str, Any], usage: Usage) -> None:
-    """Takes the non-null numbers of one usage object into `usage`; knows the names that servers use."""
-    usage.events += 1
-    details = _first_dict(raw, "prompt_tokens_details", "input_tokens_details")
-    out = _first_dict(raw, "completion_tokens_details", "output_tokens_details")
-    images = _first_dict(details, "multimodal_tokens")
-    found = {
-        "prompt_tokens": _count(raw, "prompt_tokens", "input_tokens"),
-        "completion_tokens": _count(raw, "completion_tokens", "output_tokens"),
-        "cached_tokens": _count(details, "cached_tokens"),
-        "image_tokens": _count(details, "image_tokens"),
-        "reasoning_tokens": _count(out, "reasoning_tokens"),
-    }
-    if found["cached_tokens"] is None:
-        found["cached_tokens"] = _count(raw, "cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
-    if found["image_tokens"] is None:
-        found["image_tokens"] = _count(images, "image")
-    if found["reasoning_tokens"] is None:
-        found["reasoning_tokens"] = _count(raw, "reasoning_tokens")
-    for name, number in found.items():
-        if number is not None:
-            setattr(usage, name, number)
-
-
-def _first_dict(holder: dict[str, Any], *names: str) -> dict[str, Any]:
-    return next((holder[name] for name in names if isinstance(holder.get(name), dict)), {})
-
-
-def _count(holder: dict[str, Any], *names: str) -> int | None:
-    for name in names:
-        number = holder.get(name)
-        if isinstance(number, float) and number.is_integer():
-            number = int(number)
-        if isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= MOST_TOKENS:
-            return number
     return None

@@ -2,9 +2,10 @@
 
 * TTFT: sent → first non-empty text piece. Role and empty events do not count; a stream without text has none.
 * Time to first reasoning: sent → first non-empty reasoning piece, kept beside it.
-* TPOT: (last − first text piece) / (output tokens − 1). Output tokens are the server's; without them it is unknown.
-  Where the answer also holds reasoning, the text's own tokens must be known for it (output − reasoning).
-* ITL: gaps between text pieces; a piece is not a token unless the server says so.
+* TPOT: (last − first text piece) / (text tokens − 1). Text tokens are output − reasoning tokens, both the server's.
+  Unknown, with the reason, without them; where reasoning came and its tokens are not reported; and where reasoning
+  came between two pieces of text, whose time would count as the text's.
+* ITL: gaps between text pieces; a piece is not a token unless the server says so. None where reasoning came between.
 * E2E: sent → [DONE]. A stream without [DONE] was cut and has none.
 * Output rate: output tokens / E2E, which is the throughput of a single request.
 """
@@ -27,6 +28,8 @@ class Timing:
     output_tokens_per_s: float | None
     ttfr_s: float | None = None
     """Time to first reasoning piece."""
+    tpot_why: str = ""
+    """Why there is no TPOT; "" where there is one."""
 
 
 def timing(result: StreamResult) -> Timing:
@@ -36,31 +39,47 @@ def timing(result: StreamResult) -> Timing:
     tokens = result.usage.completion_tokens
     rate = tokens / e2e if tokens is not None and e2e else None
     if not result.streamed:
-        return Timing(None, None, e2e, rate)
+        return Timing(None, None, e2e, rate, tpot_why="the answer came whole")
+    tpot, why = _tpot(result)
     return Timing(
         ttft_s=_gap(stamps.sent, stamps.first_text),
-        tpot_s=_tpot(result),
+        tpot_s=tpot,
         e2e_s=e2e,
         output_tokens_per_s=rate,
         ttfr_s=_gap(stamps.sent, stamps.first_reasoning),
+        tpot_why=why,
     )
 
 
 def gaps(result: StreamResult) -> list[float]:
     """Inter-piece gaps in seconds (ITL per piece), in order."""
+    if _mixed(result):
+        return []
     return [later - earlier for earlier, later in pairwise(result.stamps.text_pieces)]
 
 
-def _tpot(result: StreamResult) -> float | None:
+def _tpot(result: StreamResult) -> tuple[float | None, str]:
     tokens, stamps = result.usage.completion_tokens, result.stamps
-    if result.reasoning and tokens is not None:
+    if tokens is None:
+        return None, "output tokens not reported"
+    if stamps.first_reasoning is not None:
         spent = result.usage.reasoning_tokens
-        tokens = tokens - spent if spent else None
+        if not spent:
+            return None, "reasoning tokens not reported"
+        if _mixed(result):
+            return None, "reasoning came between pieces of text"
+        tokens -= spent
     span = _gap(stamps.first_text, stamps.last_text)
     # One piece alone, or all of them in one read, spans no time: nothing was measured between the tokens.
-    if tokens is None or tokens < 2 or not span:
-        return None
-    return span / (tokens - 1)
+    if tokens < 2 or not span:
+        return None, "the text came at one moment" if tokens > 1 else "less than two text tokens"
+    return span / (tokens - 1), ""
+
+
+def _mixed(result: StreamResult) -> bool:
+    """Whether reasoning came between two pieces of text."""
+    last, stamps = result.stamps.last_reasoning, result.stamps
+    return last is not None and stamps.first_text is not None and stamps.first_text < last < (stamps.last_text or last)
 
 
 def _gap(start: float | None, end: float | None) -> float | None:

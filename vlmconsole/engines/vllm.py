@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from vlmconsole.engines.effective import TOKEN_SAMPLING, EffectiveSettings, Flushed, model_ids, text, whole
+from vlmconsole.engines.effective import TOKEN_SAMPLING, EffectiveSettings, Flushed, model_ids, names_of, text, whole
 from vlmconsole.engines.http import EngineError, get_json, http_error, parse_object, request
 from vlmconsole.engines.openai import make_ready as make_ready
 from vlmconsole.engines.profile import ServerProfile
@@ -30,6 +30,7 @@ async def readback(client: httpx.AsyncClient, profile: ServerProfile) -> Effecti
     base = [m for m in models if not m.get("parent")]
     return EffectiveSettings(
         engine="vllm",
+        listed=names_of(models),
         version=version,
         model=text(base[0]["id"]) if base else None,
         model_path=text(base[0].get("root")) if base else None,

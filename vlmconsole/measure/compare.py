@@ -26,6 +26,7 @@ COMPARED_KEYS = (
     "engine",
     "engine_version",
     "model",
+    "asked_model",
     "model_sha256",
     "precision",
     "adapter",
@@ -46,7 +47,7 @@ COMPARED_KEYS = (
 )
 COMPARED = {key: title(key).partition(", ")[0] for key in COMPARED_KEYS}
 #: absent means "none", which is a value like any other
-NONE_IS_KNOWN = frozenset({"adapter", "image", "rate", "top_p", "system_sha256"})
+NONE_IS_KNOWN = frozenset({"asked_model", "adapter", "image", "rate", "top_p", "system_sha256"})
 #: a length is given in tokens
 TOKENS = frozenset({"input_tokens", "output_tokens", "max_tokens"})
 #: server settings that say where it runs or were compared already

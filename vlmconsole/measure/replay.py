@@ -7,6 +7,7 @@ from typing import Any
 
 import httptools
 
+from vlmconsole.engines.head import head_fault
 from vlmconsole.engines.stream import StreamParser, StreamResult, error_text
 from vlmconsole.engines.timing import Timing, gaps, timing
 from vlmconsole.measure.spill import CANCELLED, CLOSED, GARBAGE, WHOLE, Raw
@@ -14,6 +15,7 @@ from vlmconsole.measure.stamps import kernel_wall_ns
 from vlmconsole.runs.redaction import redact, without_keys
 
 HTTP_ERROR, ERROR_EVENT, NOT_SENT, NO_STREAM = "http error", "error event", "not sent", "no stream"
+LOST = "events lost"  # the stream came to its end, but not all of it could be read
 FAR_NS = 3_600_000_000_000  # a kernel stamp further away than this came from a stepped wall clock
 HEAD_KEPT = 2000  # bytes of an unreadable answer that are kept as evidence
 TEXT_KEPT = 4000  # characters of an answer that are kept in requests.jsonl
@@ -60,6 +62,10 @@ class _Body:
         self.now = 0.0
         self.complete = False
         self.kept = bytearray()
+        self.head: dict[str, str] = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.head[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_body(self, data: bytes) -> None:
         if len(self.kept) < 2 * HEAD_KEPT:
@@ -125,6 +131,8 @@ def _failure(raw: Raw, result: StreamResult, body: _Body, status: int | None, br
     if status is not None and status >= 400:
         said = result.error or error_text(shown or "nothing")
         return Failure(HTTP_ERROR, f"the server answered {status}: {said}", status, shown)
+    if raw.outcome in (WHOLE, CLOSED) and status is not None and (wrong := head_fault(status, body.head)):
+        return Failure(HTTP_ERROR if status >= 300 else NO_STREAM, f"the server answered {wrong}", status)
     if raw.outcome not in (WHOLE, CLOSED):
         reached = f" after {pieces} pieces of text" if raw.reads else ""
         return Failure(raw.outcome, f"{raw.detail or raw.outcome}{reached}", status)
@@ -136,7 +144,10 @@ def _failure(raw: Raw, result: StreamResult, body: _Body, status: int | None, br
     if result.stamps.done is None:
         where = f"after {pieces} pieces of text" if raw.reads else "without an answer"
         how = "the server closed the connection" if raw.outcome == CLOSED else "the stream ended"
-        return Failure(CLOSED, f"{how} {where}, before [DONE]", status, None if pieces else shown)
+        lost = f"; {result.loss}" if result.loss else ""
+        return Failure(CLOSED, f"{how} {where}, before [DONE]{lost}", status, None if pieces else shown)
+    if result.loss:
+        return Failure(LOST, result.loss, status)
     return None
 
 
@@ -189,6 +200,8 @@ def to_row(one: Measured, *, counted: bool, aside: str | None = None) -> dict[st
         "reasoning_tokens": usage.reasoning_tokens,
         "usage": usage.raw[-1:],
         "pieces": len(stamps.text_pieces),
+        "unreadable": result.unreadable + result.garbled,
+        "models": result.models,
         "reads": one.reads,
         "lag_max_s": _round(max(one.kernel_lag_s, default=None)),
         "connection": raw.connection,

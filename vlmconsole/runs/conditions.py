@@ -21,6 +21,7 @@ class Conditions(BaseModel):
     engine: str | None = None
     engine_version: str | None = None
     model: str | None = None
+    asked_model: str | None = None  # the name asked for, where the answers named another one (then in `model`)
     model_sha256: str | None = None
     precision: str | None = None
     adapter: str | None = None

@@ -29,6 +29,7 @@ TITLES = {
     "cut_off": "answers cut off",
     # conditions
     "engine_version": "engine version",
+    "asked_model": "model asked for",
     "model_sha256": "model weights, SHA-256",
     "base_sha256": "base weights, SHA-256",
     "adapter_sha256": "adapter, SHA-256",

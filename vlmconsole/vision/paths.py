@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+from vlmconsole.runs.named import named
+
 SUFFIXES = frozenset(
     f".{name}"
     for name in (
@@ -83,6 +85,20 @@ def parse_paths(text: str, *, folder: Path | None = None, typed: bool = False) -
     if not (found or missing):
         return Pasted((), (), text)
     return Pasted(tuple(found), tuple(missing), _join(rest, text[kept_to:]).strip())
+
+
+def picture_path(written: str) -> Path:
+    """The file that one written path means, as pasted text does: ``~``, a file:// URL, or a name that differs from the
+    one on disk only in kinds of spaces (macOS screenshots hold U+202F) or composed accents. As written without any.
+
+    Raises LabError for a user that is not there.
+    """
+    path = Path(written)
+    for text in dict.fromkeys((written, _decoded(written))):
+        path = named(text)
+        if "\0" not in text and os.path.lexists(path):
+            return path
+    return _twin(path) or path
 
 
 def _all_paths(text: str, words: list[_Word], folder: Path) -> list[_Taken] | None:
@@ -178,10 +194,17 @@ def _existing(written: str, folder: Path, *, any_suffix: bool) -> Path | None:
 
 
 def _twin(path: Path) -> Path | None:
-    """The one file beside `path` whose name differs only in kinds of spaces or composed accents."""
+    """The one file whose path differs only in kinds of spaces or composed accents, of its folders' names too."""
+    folder: Path | None = path.parent
+    if not path.name or folder is None:
+        return None
+    if not os.path.lexists(folder):
+        folder = _twin(folder)
+        if folder is None:
+            return None
     wanted = _folded(path.name)
     try:
-        with os.scandir(path.parent) as entries:
+        with os.scandir(folder) as entries:
             alike = [
                 entry.name
                 for entry, _ in zip(entries, range(_MOST_NAMES), strict=False)
@@ -189,7 +212,7 @@ def _twin(path: Path) -> Path | None:
             ]
     except (OSError, ValueError):
         return None
-    return path.parent / alike[0] if len(alike) == 1 else None
+    return folder / alike[0] if len(alike) == 1 else None
 
 
 def _folded(name: str) -> str:

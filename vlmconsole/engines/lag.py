@@ -6,6 +6,9 @@ import asyncio
 import math
 from types import TracebackType
 
+LAG_LIMIT = 20.0
+"""Milliseconds (p99) above which our own stamps, late by about as much, are not to be trusted."""
+
 
 class LagMeter:
     """Samples the running loop every `period` seconds while entered; costs nothing at other times.

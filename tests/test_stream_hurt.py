@@ -1,0 +1,163 @@
+"""Streams that are not as they should be: every piece is read or counted, in a time that goes with the length."""
+
+import gzip
+import json
+import time
+
+import pytest
+from test_stream import chunk, whole
+
+from vlmconsole.engines import sse, stream
+from vlmconsole.engines.sse import EventSplitter
+from vlmconsole.engines.stream import StreamParser
+
+DONE = "data: [DONE]\n\n"
+
+
+def obj(text: str, **more: object) -> str:
+    return json.dumps(
+        {"id": "c-1", "object": "chat.completion.chunk", "choices": [{"delta": {"content": text}}], **more}
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "text", "unreadable"),
+    [
+        (f"data: {obj('a')}{obj('b')}\n\n", "ab", 0),
+        (f"data: {obj('a')} data: {obj('b')}\n\n", "ab", 0),
+        (f"data: {obj('a')}\n\ndata: {obj('b')}data: [DONE]\n\n", "ab", 0),
+        (f"data: {obj('a')}[DONE]\n\n", "a", 0),
+        (f'data: {{"id":"c-1","object":"chdata: {obj("b")}\n\n', "b", 1),
+        (f'data: {{"id":"c-1","object":"ch{obj("b")}\n\n', "b", 1),
+        (f'data: {obj("a")}\n\ndata: {{"id":"c-1","object":"ch\n\ndata: {obj("b")}\n\n', "ab", 1),
+        (f'data: {{"id":"c-1","object":"ch\ndata: {obj("b")}\ndata: {obj("c")}\n', "bc", 1),
+        (f"data: {obj('a')}}}\n\n", "a", 1),
+        (f"data: {obj('a')}\n\nupstream connect error or disconnect\n\ndata: {obj('b')}\n\n", "ab", 1),
+        (f"data: {obj('a')}\n\ndata: 7\n\n", "a", 1),
+        (f"data:{obj('a')}\r\rdata:{obj('b')}\n\r\n\r", "ab", 0),
+        (f"\ufeffdata: {obj('a')}\n\n\ufeffdata: {obj('b')}\n\n", "ab", 0),
+        (f"data: {obj('a')}\0\n\n\0data: {obj('b')}\n\n", "ab", 0),
+        (f"  data: {obj('a')}\n \ndata: {obj('b')}\n\n", "ab", 0),
+        (f"data:\n\ndata: {obj('a')}\n\nevent: ping\ndata: now\n\nx-note: 1\n\n", "a", 0),
+        ('data: {"choices": [{"delta": {"content": "a\tb"}}]}\n\n', "a\tb", 0),
+        (f"data: {obj('a')}\ndata: {obj('b')}\ndata: [DONE]", "ab", 0),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_glued_and_cut_events_are_read_or_counted(body: str, text: str, unreadable: int, size: int) -> None:
+    data = (body + ("" if "[DONE]" in body else "\n" + DONE)).encode()
+    parser = StreamParser(sent=0.0)
+    for start in range(0, len(data), size):
+        parser.feed(data[start : start + size], 1.0)
+    parser.finish(1.0)
+    result = parser.result
+    assert (result.text, result.unreadable, result.ended, result.error) == (text, unreadable, "done", None)
+    assert bool(result.loss) == bool(unreadable)
+
+
+def test_data_over_several_lines_with_objects_inside_is_one_event() -> None:
+    lines = [
+        '{"choices": [',
+        '{"delta": {"content": "a"},',
+        '"index": 0',
+        "}",
+        '], "usage": ',
+        '{"prompt_tokens": 4}',
+        "}",
+    ]
+    result = whole("".join(f"data: {line}\n" for line in lines) + f"data: {obj('b')}\n\n" + DONE)
+    assert (result.text, result.unreadable, result.usage.prompt_tokens) == ("ab", 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (gzip.compress((chunk("red") + DONE).encode()), "gzip"),
+        ((chunk("red") + DONE).encode("utf-16"), "UTF-16"),
+        ((chunk("red") + DONE).encode("utf-16-be"), "UTF-16"),
+        (b"\x28\xb5\x2f\xfd" + bytes(range(256)), "zstd"),
+    ],
+)
+def test_a_packed_body_is_named(body: bytes, words: str) -> None:
+    result = whole(body)
+    assert result.ended == "error" and words in (result.error or "")
+
+
+def test_bytes_that_are_no_text_are_said() -> None:
+    latin = 'data: {"choices": [{"delta": {"content": "caf\xe9"}}]}\n\n'.encode("latin-1")
+    result = whole(latin + DONE.encode())
+    assert (result.text, result.garbled, result.unreadable) == ("caf\ufffd", 1, 0) and "UTF-8" in result.loss
+
+
+def test_a_stream_without_data_in_front_is_read_without_times() -> None:
+    result = whole(obj("a") + "\n" + obj("b").replace('"delta"', '"finish_reason": "stop", "delta"') + "\n")
+    assert (result.text, result.ended, result.streamed, result.unreadable) == ("ab", "done", False, 0)
+    assert whole(obj("a") + "\n" + obj("b") + "\n").ended == "cut"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"message": "slot lost", "code": 500}, "slot lost"),
+        ({"type": "error", "error": {"type": "overloaded", "message": "later"}}, "later"),
+        ({"errors": [{"message": "no room"}]}, "no room"),
+        ({"title": "Bad", "status": 500, "detail": {"error": "boom"}}, "boom"),
+        ({"error": {"error": {"error": {"message": "deep"}}}}, "deep"),
+    ],
+)
+def test_an_error_of_any_shape_in_mid_stream_keeps_its_words(value: dict, words: str) -> None:
+    result = whole(chunk("half") + f"data: {json.dumps(value)}\n\n")
+    assert (result.text, result.ended, result.error) == ("half", "error", words)
+
+
+def test_every_name_of_a_model_is_kept_in_order() -> None:
+    events = [obj("a", model="asked"), obj("b", model="other"), obj("c", model="asked"), obj("d", model=7)]
+    result = whole("".join(f"data: {event}\n\n" for event in events) + DONE)
+    assert (result.models, result.model) == (["asked", "other"], "asked")
+
+
+HOSTILE = {
+    "lines without blank lines": b'data: {"choices": [\n',
+    "an array that never ends": b"data: [\n",
+    "text lines": b"data: x\n",
+    "quotes": b'data: "\\"\\"\\"\n',
+    "glued": b'data: {"a": ["data: [1,\n\n',
+    "empty objects": b"data: {}\n\n",
+    "an endless line": b"x" * 60,
+    "an endless data line": b"data: [" * 9,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_stream_takes_more_than_a_time_that_goes_with_its_length(name: str) -> None:
+    """Work is counted, not seconds: twice the bytes may take about twice as long, never four times."""
+
+    def took(reads: int) -> float:
+        parser, piece = StreamParser(sent=0.0), HOSTILE[name] * (65536 // len(HOSTILE[name]))
+        begun = time.process_time()
+        for _ in range(reads):
+            parser.feed(piece, 1.0)
+        parser.finish(1.0)
+        return time.process_time() - begun
+
+    short, long = took(4), took(16)
+    assert long < 10 * short + 0.5, (short, long)
+
+
+def test_an_event_of_many_lines_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "MAX_EVENT", 10_000)
+    splitter = EventSplitter()
+    for _ in range(1000):
+        splitter.feed(b"data: {\n", 1.0)
+    assert splitter.dropped > 5 and splitter._size <= 10_000
+    result = whole(b"data: [\n" * 1000 + (chunk("after") + DONE).encode())
+    assert result.text == "after" and result.unreadable > 5
+
+
+def test_a_stream_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MAX_STREAM", 100_000)
+    parser = StreamParser(sent=0.0)
+    for _ in range(200):
+        parser.feed(b"data: {}\n\n" * 100, 1.0)
+    parser.finish(1.0)
+    assert parser.full and parser.result.ended == "error" and "one answer" in (parser.result.error or "")
