@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -66,8 +67,8 @@ class Turn:
         asked = max((index for index, item in enumerate(before) if item.role == "user"), default=-1)
         self._before = before[: asked + 1]
         self._left_out = 0  # questions before this one that were not sent, as the person chose
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
+        self._text, self._reasoning = io.StringIO(), io.StringIO()
+        self._pieces = 0
         self._asking: asyncio.Task[Answer] | None = None
         self._stopped = False
         self._sent: float | None = None
@@ -78,7 +79,11 @@ class Turn:
 
     @property
     def text(self) -> str:
-        return "".join(self._text)
+        return self._text.getvalue()
+
+    @property
+    def reasoning(self) -> str:
+        return self._reasoning.getvalue()
 
     def stop(self) -> None:
         """Close the connection; what has come is kept and marked."""
@@ -114,7 +119,7 @@ class Turn:
             if not self._stopped:
                 raise
         except (LabError, RuntimeError, ValueError, OSError) as error:
-            finished = self._finish("cut" if self._text else "failed", error=str(error))
+            finished = self._finish("cut" if self._text.tell() else "failed", error=str(error))
         else:
             finished = self._close(answer, lag)
         finally:
@@ -139,9 +144,10 @@ class Turn:
         self._sent = at
 
     def _take(self, delta: Delta) -> None:
-        if delta.kind == "text" and not self._text and self._sent is not None:
+        if delta.kind == "text" and not self._text.tell() and self._sent is not None:
             self.ttft_s = delta.at - self._sent
-        (self._text if delta.kind == "text" else self._reasoning).append(delta.text)
+        (self._text if delta.kind == "text" else self._reasoning).write(delta.text)
+        self._pieces += 1
 
     async def _paint(self, lag: LagMeter) -> None:
         loop = asyncio.get_running_loop()
@@ -155,14 +161,14 @@ class Turn:
             until = loop.time() + GIVE_WAY
             while self._since_key() < TYPING and loop.time() < until:
                 await asyncio.sleep(TYPING / 4)
-            pieces = len(self._text) + len(self._reasoning)
+            pieces = self._pieces
             if pieces != shown:
                 shown = pieces
-                self._show(self.text, "".join(self._reasoning))
+                self._show(self.text, self.reasoning)
             if pieces != saved and loop.time() - saved_at >= SAVE:
                 saved, saved_at = pieces, loop.time()
                 with contextlib.suppress(LabError):  # said at the end, if it cannot be kept then either
-                    self._store.progress(self.message.id, self.text, "".join(self._reasoning))
+                    self._store.progress(self.message.id, self.text, self.reasoning)
 
     def _close(self, answer: Answer, lag: LagMeter) -> StoredMessage:
         facts: dict[str, Any] = answer.to_json()
@@ -197,7 +203,7 @@ class Turn:
     ) -> StoredMessage:
         self._ended = {
             "text": self.text if text is None else text,
-            "reasoning": "".join(self._reasoning) if reasoning is None else reasoning,
+            "reasoning": self.reasoning if reasoning is None else reasoning,
             "state": state,
             "error": one_line(error, 500) if error else "",
             "answer": answer,

@@ -108,14 +108,14 @@ async def test_what_is_pressed_while_an_answer_comes_is_answered_too(tmp_path: P
             assert screen.changing is None
             await pilot.press("escape")
             await until(lambda: answered(screen))
-            assert foot(screen.answers()[-1], begun=False).plain == "■ stopped by you; nothing had come"
+            assert foot(screen.answers()[-1], begun=False).plain == "■ stopped before the first token"
 
 
 def test_what_stopped_in_mid_answer_says_what_is_kept() -> None:
     message = StoredMessage(1, 1, "assistant", "half", "", 0.0, "stopped", "", "demo", None, False, ())
-    assert foot(message, begun=True).plain == "■ stopped by you; what had come is kept"
+    assert foot(message, begun=True).plain == "■ stopped by you; partial answer kept"
     cut = foot(replace(message, state="cut", text="", error="reset by peer"), begun=False).plain
-    assert cut == "✂ cut off: the connection ended in mid-answer; nothing had come: reset by peer"
+    assert cut == "✂ connection lost mid-answer; nothing had come: reset by peer"
 
 
 async def test_a_second_server_that_failed_is_not_given_the_settings_of_the_first(tmp_path: Path) -> None:
@@ -185,7 +185,9 @@ async def test_a_question_too_long_for_the_context_is_offered_a_smaller_picture(
             await until(lambda: screen.pending[0].size[0] < 700)
             await pilot.press("enter")
             await until(lambda: answered(screen))
-            assert server.requests[0]["max_tokens"] == 256
+            assert 256 <= server.requests[0]["max_tokens"] < 700, (
+                "the usual ceiling, lowered to what the context leaves"
+            )
 
 
 @pytest.mark.slow

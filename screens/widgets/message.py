@@ -11,21 +11,33 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 from vlmconsole.screens.terminal import Drawing
+from vlmconsole.screens.widgets.markdown import SHOWN
 from vlmconsole.screens.widgets.picture import picture_view
 from vlmconsole.screens.widgets.prose import Prose
 from vlmconsole.screens.widgets.why import seconds, sight_lines, summary
 
 from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import StoredMessage, StoredPicture
+from vlmconsole.engines.ending import read_remarks
 from vlmconsole.runs.plain import inert, one_line
 
 #: How an answer that did not end well is marked: a sign, what happened. The text before it is always kept.
 ENDINGS = {
-    "cut": "✂ cut off: the connection ended in mid-answer",
+    "cut": "✂ connection lost mid-answer",
     "stopped": "■ stopped by you",
-    "interrupted": "✂ interrupted: the console ended in mid-answer",
+    "interrupted": "✂ interrupted: the console ended mid-answer",
     "failed": "✗ failed",
 }
+REPORTED = "✗ the server reported an error mid-answer"
+#: What can be done here about what has to be said of an answer, by its code.
+WAYS = {
+    "limit": " · s raises it · r asks again",
+    "context": " · n begins a new conversation",
+    "empty": " · r asks again",
+    "reasoning": " · s raises the limit · r asks again",
+    "lost": " · r asks again",
+}
+SIGNS = {"limit": "✂", "context": "✂", "empty": "✗", "reasoning": "✗", "lost": "✗"}
 
 #: Characters of reasoning shown while it comes; all of it once the answer has ended.
 THOUGHT = 600
@@ -39,6 +51,7 @@ def clock(at: float) -> str:
 
 
 FIRST_TOKEN, SERVER = "the first token", "its server"  # what an answer waits for
+REASONING = "reasoning"  # instead: what it does meanwhile
 
 
 def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None, waits: str = FIRST_TOKEN) -> Content:
@@ -47,21 +60,33 @@ def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None, wa
     if message.role == "user":
         return Content("\n").join(damaged)
     if message.state == "streaming":
-        said = "● answering" if begun or message.text else f"● waiting for {waits}"
+        waiting = f"● {REASONING}" if waits == REASONING else f"● waiting for {waits}"
+        said = "● answering" if begun or message.text else waiting
         if ttft_s is not None:
             said += f" · TTFT {seconds(ttft_s)}"
         return Content(said).stylize("$accent")
     lines: list[Content] = []
     if message.state in ENDINGS:
-        said = ENDINGS[message.state]
-        if message.state != "failed":
-            said += "; what had come is kept" if message.text or message.reasoning else "; nothing had come"
-        said += f": {one_line(message.error, 400)}" if message.error else ""
-        lines.append(Content(said).stylize("$error" if message.state == "failed" else "$warning"))
+        lines.append(Content(_ending(message)).stylize("$error" if message.state == "failed" else "$warning"))
+    for remark in read_remarks(message.answer) if message.answer else ():
+        if remark.code != "whole":  # the figures say that
+            words = f"{SIGNS.get(remark.code, '!')} {one_line(remark.text, 400)}{WAYS.get(remark.code, '')}"
+            lines.append(Content(words).stylize("$warning"))
     lines += damaged
     if message.answer and (figures := summary(message.answer)):
         lines.append(Content(figures).stylize("$faint"))
     return Content("\n").join(lines)
+
+
+def _ending(message: StoredMessage) -> str:
+    ending, begun = ENDINGS[message.state], bool(message.text or message.reasoning)
+    if message.state == "cut" and (message.answer or {}).get("ended") == "error":
+        ending = REPORTED
+    if message.state == "stopped" and not begun:
+        ending = "■ stopped before the first token"
+    elif message.state != "failed":
+        ending += "; partial answer kept" if begun else "; nothing had come"
+    return ending + (f": {one_line(message.error, 400)}" if message.error else "")
 
 
 class MessageView(Vertical):
@@ -114,6 +139,8 @@ class MessageView(Vertical):
         if len(reasoning) != self._thought:
             # Its end only: long thoughts laid out anew with every piece would take the screen's whole time.
             self._think(reasoning if len(reasoning) <= THOUGHT else "…" + reasoning[-THOUGHT:])
+            if not self._thought and not text:
+                self.wait_for(REASONING)
             self._thought = len(reasoning)
         self.prose.grow(text)
         if text and not self._begun:
@@ -146,7 +173,8 @@ class MessageView(Vertical):
         view = self.query_one(".reasoning", Static)
         view.display = bool(reasoning)
         if reasoning:
-            view.update(Content(inert(reasoning)))
+            rest = f"… {len(reasoning) - SHOWN:,} characters more" if len(reasoning) > SHOWN else ""
+            view.update(Content(inert(reasoning[:SHOWN]) + rest))
 
     def _mark(self) -> None:
         state = self.message.state

@@ -30,11 +30,13 @@ def milliseconds(value_s: float | None) -> str:
 
 def timing_rows(answer: Answer) -> list[Row | Rule]:
     timing: Mapping[str, Any] = answer.get("timing") or {}
-    rows: list[Row | Rule] = [
-        Row("TTFT", _ttft(answer), "bold"),
-        Row("per token", milliseconds(timing.get("tpot_s"))),
-        Row("whole answer", seconds(timing.get("e2e_s"))),
-    ]
+    rows: list[Row | Rule] = []
+    if timing.get("ttfr_s") is not None:  # what it waited for before the text was no wait for the first token
+        rows.append(Row("first reasoning", seconds(timing["ttfr_s"])))
+    rows += [Row("TTFT", _ttft(answer), "bold"), Row("per token", milliseconds(timing.get("tpot_s")))]
+    if timing.get("tpot_why"):
+        rows.append(Row("", str(timing["tpot_why"]), "$muted"))
+    rows.append(Row("whole answer", seconds(timing.get("e2e_s"))))
     if timing.get("output_tokens_per_s") is not None:
         rows.append(Row("speed, with TTFT", f"{timing['output_tokens_per_s']:.1f} tok/s"))
     return rows
@@ -61,6 +63,8 @@ def token_rows(answer: Answer) -> list[Row | Rule]:
     rows.append(
         Row("tokens out", "unknown" if out is None else f"{out}, from usage", "" if out is not None else "$muted")
     )
+    if usage.get("reasoning_tokens"):
+        rows.append(Row("", f"{usage['reasoning_tokens']} of them reasoning"))
     if answer.get("questions_left_out"):
         rows.append(Row("not sent", f"{many(answer['questions_left_out'], 'earlier question')}", "$warning"))
     rows.append(Row("finish", str(answer.get("finish_reason") or "not reported")))
@@ -114,7 +118,10 @@ def client_rows(answer: Answer) -> list[Row | Rule]:
     if lag is None:
         return []
     late = lag > LAG_LIMIT
-    return [Row("client lag p99", f"{lag:.1f} ms" + (" – late" if late else ""), "$warning" if late else "")]
+    rows: list[Row | Rule] = [
+        Row("client lag p99", f"{lag:.0f} ms" if late else f"{lag:.1f} ms", "$warning" if late else "")
+    ]
+    return [*rows, Row("", "too high, timings unreliable", "$warning")] if late else rows
 
 
 def setting_rows(settings: Mapping[str, Any]) -> list[Row | Rule]:
@@ -166,8 +173,12 @@ def summary(answer: Answer) -> str:
     timing: Mapping[str, Any] = answer.get("timing") or {}
     usage: Mapping[str, Any] = answer.get("usage") or {}
     parts = []
+    if timing.get("ttfr_s") is not None:
+        parts.append(f"reasoning from {seconds(timing['ttfr_s'])}")
     if timing.get("ttft_s") is not None:
         parts.append(f"TTFT {_ttft(answer)}")
+    elif answer.get("streamed") is False and timing.get("e2e_s") is not None:
+        parts.append(f"whole answer {seconds(timing['e2e_s'])}, not streamed")
     if timing.get("tpot_s") is not None:
         parts.append(f"{milliseconds(timing['tpot_s'])} a token")
     if usage.get("completion_tokens") is not None:

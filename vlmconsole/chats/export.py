@@ -13,6 +13,7 @@ from typing import Any
 from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import Chat, ChatStoreError, StoredMessage
 from vlmconsole.chats.store import ChatStore
+from vlmconsole.engines.ending import read_remarks
 from vlmconsole.runs.folder import folder_for_user, write_for_user
 from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.privacy import users_mode
@@ -21,7 +22,7 @@ from vlmconsole.runs.words import many
 _ENDINGS = {
     "cut": "cut off",
     "stopped": "stopped by the user",
-    "interrupted": "interrupted: the console ended in mid-answer",
+    "interrupted": "interrupted: the console ended mid-answer",
     "failed": "failed",
     "streaming": "still being answered",
 }
@@ -96,7 +97,9 @@ def chat_markdown(chat: Chat, messages: list[StoredMessage]) -> str:
         if message.damaged:
             lines += [f"*{DAMAGED}*", ""]
         if message.answer:
-            lines += [f"*{said}*\n" for said in (_numbers(message.answer), *_conditions(message.answer)) if said]
+            remarked = [_literal(remark.text) for remark in read_remarks(message.answer)]
+            told = (*remarked, _numbers(message.answer), *_conditions(message.answer))
+            lines += [f"*{said}*\n" for said in told if said]
     return "\n".join(lines)
 
 
