@@ -161,7 +161,8 @@ def test_sglang_is_given_a_name_that_holds_the_hash(places: Places) -> None:
     profile = make_profile({"name": "s", "engine": "sglang", "model": str(BASE), "base_url": "http://127.0.0.1:9"}, "s")
     chosen = select("taught", profile, None, places)
     assert chosen is not None and chosen.sha256 is not None
-    assert chosen.selector == f"taught-{chosen.sha256[:12]}" and chosen.folder is not None
+    identity = adapters.find_adapter(places, "taught").identity
+    assert chosen.selector == f"taught-{identity[:12]}" and chosen.folder is not None
     # SGLang takes no pattern for the layers, only their names.
     config = json.loads((chosen.folder / "adapter_config.json").read_text())
     names = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
@@ -179,19 +180,20 @@ def test_logits_of_the_mlx_form_are_those_of_merged_weights(places: Places, tmp_
 
     taught = adapters.open_adapter(places.adapters / "taught")
     out = convert_to_mlx(taught, tmp_path / "mlx", BASE)
-    found = compare_logits(BASE, out, taught.path, places)
+    scales = {module: product.scale for module, product in adapters.products(taught).items()}
+    found = compare_logits(BASE, out, taught.path, scales, places)
     assert found.same and found.same_choices == found.tokens
     assert found.from_merged < 1e-4 * found.scale < found.from_base
     # The same check must see a wrong one: a scale that was forgotten, a matrix that was not transposed back.
     config = json.loads((out / "adapter_config.json").read_text())
     config["lora_parameters"]["scale"] = 1.0
     (out / "adapter_config.json").write_text(json.dumps(config))
-    assert not compare_logits(BASE, out, taught.path, places).same
+    assert not compare_logits(BASE, out, taught.path, scales, places).same
     arrays = read_arrays(out / "adapters.safetensors")
     short = {name.replace("language_model.model", "model"): value for name, value in arrays.items()}
     (out / "adapters.safetensors").write_bytes(to_bytes(short))  # mlx-vlm ignores names that it does not know
     with contextlib.suppress(EngineError):  # or it refuses them, which is as good
-        assert not compare_logits(BASE, out, taught.path, places).same
+        assert not compare_logits(BASE, out, taught.path, scales, places).same
 
 
 def test_asked_together_an_adapter_is_loaded_once(mlx_server: Ready, places: Places) -> None:

@@ -32,11 +32,12 @@ def register(app: typer.Typer) -> None:
 
 def list_() -> None:
     """The lab's adapters and those of its runs, newest first. A run's name means the epoch that its training chose."""
-    from vlmconsole.training.adapters import list_adapters
+    from vlmconsole.training.adapters import list_adapters, refused
 
     problems: list[str] = []
     found = list_adapters(state.lab.places, problems)
-    for problem in problems:
+    reasons = {adapter.path: refused(adapter) for adapter in found}
+    for problem in [*problems, *(reason for reason in reasons.values() if reason)]:
         say(f"not usable: {problem}")
 
     def human(out: Console) -> None:
@@ -45,23 +46,28 @@ def list_() -> None:
                 "No adapters yet: a run of `sft` leaves one, or put a folder into " + str(state.lab.places.adapters)
             )
         for adapter in found:
-            out.print(_line(adapter), markup=False, soft_wrap=True)
+            if not reasons[adapter.path]:
+                out.print(_line(adapter), markup=False, soft_wrap=True)
 
-    emit({"adapters": [_facts(adapter) for adapter in found], "problems": problems}, human)
+    listed = [_facts(adapter) | {"refused": reasons[adapter.path] or None} for adapter in found]
+    emit({"adapters": listed, "problems": problems}, human)
 
 
 def show(
     name: Annotated[str, typer.Argument(metavar="ADAPTER", help="A name, part of one, a run or a folder.")],
 ) -> None:
     """One adapter: its origin, its shape, and whether its file is whole."""
-    from vlmconsole.training.adapters import check_whole, find_adapter, layers, rank_and_alpha
+    from vlmconsole.training.adapters import check_whole, find_adapter, layers, settings_of
 
     adapter = find_adapter(state.lab.places, name)
     check_whole(adapter)
     facts = _facts(adapter)
     if adapter.format == "peft":
-        rank, alpha = rank_and_alpha(adapter)
-        facts |= {"rank": rank, "alpha": alpha, "layers": len(layers(adapter))}
+        settings = settings_of(adapter)
+        facts |= {"rank": settings.rank, "alpha": settings.alpha, "layers": len(layers(adapter))}
+        if not settings.plain:
+            facts |= {"use_rslora": settings.rslora, "rank_pattern": dict(settings.rank_pattern)}
+            facts |= {"alpha_pattern": dict(settings.alpha_pattern)}
     facts["bytes"] = adapter.weights.stat().st_size
     emit(facts, lambda out: _table(out, facts))
 
@@ -75,7 +81,7 @@ def convert(
     verify: Annotated[bool, typer.Option(help="Compare logits with merged weights, in mlx-vlm's own process.")] = True,
 ) -> None:
     """Write an adapter in MLX's form, and prove that it computes the same."""
-    from vlmconsole.training.adapters import check_fits, find_adapter
+    from vlmconsole.training.adapters import check_fits, find_adapter, products
     from vlmconsole.training.bases import loadable_base
     from vlmconsole.training.convert import convert_to_mlx
 
@@ -90,7 +96,8 @@ def convert(
         from vlmconsole.engines.logit_check import compare_logits
 
         say("comparing logits in mlx-vlm…")
-        compared = compare_logits(folder, made, adapter.path, state.lab.places)
+        scales = {module: product.scale for module, product in products(adapter).items()}
+        compared = compare_logits(folder, made, adapter.path, scales, state.lab.places)
         facts["verified"] = compared.to_json()
         if not compared.same:
             fail(f"{made} does not compute what {adapter.name} does: {compared}", code=1, **facts)

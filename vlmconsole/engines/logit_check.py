@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,12 @@ class LogitCheck:
 
     @property
     def same(self) -> bool:
-        """Within the limit."""
-        return self.from_merged <= self.limit * self.scale
+        """Within the limit, and the adapter does something: two ways to change nothing agree always."""
+        return self.from_merged <= self.limit * self.scale and self.from_base > 0
 
     def __str__(self) -> str:
+        if self.from_base == 0:
+            return "the adapter changes no logit at all, so nothing is proven"
         return (
             f"logits differ from merged weights by {self.from_merged:.2g} at most, of {self.scale:.3g};"
             f" {self.same_choices} of {self.tokens} first choices the same; from the base by {self.from_base:.2g}"
@@ -50,10 +53,20 @@ class LogitCheck:
         return {**asdict(self), "same": self.same}
 
 
-def compare_logits(base: Path, adapter: Path, peft: Path, places: Places, precision: str = "float32") -> LogitCheck:
-    """Runs `mlx_logits` under the Python that serves MLX here. Raises ProfileError without one, EngineError else."""
+def compare_logits(
+    base: Path,
+    adapter: Path,
+    peft: Path,
+    scales: Mapping[str, float],
+    places: Places,
+    precision: str = "float32",
+) -> LogitCheck:
+    """Runs `mlx_logits` under the Python that serves MLX here. Raises ProfileError without one, EngineError else.
+
+    scales: what each layer's product is multiplied by, as the PEFT adapter's configuration says.
+    """
     python = mlx.interpreter(ServerProfile(name="logits", engine="mlx"), places)
-    words = [python, mlx_logits.__file__, str(base), str(adapter), str(peft)]
+    words = [python, mlx_logits.__file__, str(base), str(adapter), str(peft), json.dumps(dict(scales))]
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=dict(os.environ)

@@ -1,9 +1,10 @@
 """Compares a converted adapter with the weights it was made from, in real mlx-vlm. Runs under the *server's* Python.
 
-    python mlx_logits.py BASE MLX_ADAPTER PEFT_ADAPTER
+    python mlx_logits.py BASE MLX_ADAPTER PEFT_ADAPTER SCALES
 
 Three sets of next-token logits over the same tokens: the base's, those with the MLX adapter as mlx-vlm loads it, and
-those of the base whose weights got `alpha / rank · B·A` added straight from the PEFT file. One line of JSON comes out.
+those of the base whose weights got `scale · B·A` added straight from the PEFT file. SCALES is JSON,
+{layer: scale}. One line of JSON comes out.
 """
 
 import sys
@@ -15,7 +16,7 @@ if sys.path and sys.path[0].rstrip("/").endswith("engines"):
 import json
 import os
 import runpy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,10 @@ def logits(model: Any, tokens: Sequence[int]) -> Any:
     return out.logits[0].astype(mx.float32)
 
 
-def merged(model: Any, peft: Path) -> Any:
+def merged(model: Any, peft: Path, scales: Mapping[str, float]) -> Any:
     """The model with a PEFT adapter's product added to its weights; returns the model."""
     mx = import_module("mlx.core")
-    config = json.loads((peft / "adapter_config.json").read_text("utf-8"))
     halves = mx.load(str(peft / "adapter_model.safetensors"))
-    scale = config["lora_alpha"] / config["r"]
     changed = []
     for name, a in halves.items():
         if ".lora_A." not in name:
@@ -45,7 +44,7 @@ def merged(model: Any, peft: Path) -> Any:
         words = name[name.index("layers.") :].partition(".lora_A.")[0].split(".")
         for word in words:
             module = module[int(word)] if word.isdigit() else getattr(module, word)
-        weight = module.weight
+        weight, scale = module.weight, scales[".".join(words)]
         total = weight.astype(mx.float32) + scale * (b.astype(mx.float32) @ a.astype(mx.float32))
         changed.append((".".join(["language_model", "model", *words, "weight"]), total.astype(weight.dtype)))
     model.load_weights(changed, strict=False)
@@ -54,7 +53,8 @@ def merged(model: Any, peft: Path) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints `{tokens, from_base, from_merged, scale, same_choices}`: largest differences, and the logits' own size."""
-    base, adapter, peft = (Path(word) for word in (sys.argv[1:] if arguments is None else arguments))
+    *folders, scales = sys.argv[1:] if arguments is None else arguments
+    base, adapter, peft = (Path(word) for word in folders)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if sys.platform.startswith("linux"):
         os.environ.setdefault("MLX_DISABLE_COMPILE", "1")
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tokens = [(7919 * (i + 1)) % (vocabulary * 9 // 10) for i in range(TOKENS)]
     plain = logits(utils.load_model(base), tokens)
     with_adapter = logits(utils.apply_lora_layers(utils.load_model(base), str(adapter)), tokens)
-    in_weights = logits(merged(utils.load_model(base), peft), tokens)
+    in_weights = logits(merged(utils.load_model(base), peft, json.loads(scales)), tokens)
     print(
         json.dumps(
             {

@@ -6,6 +6,7 @@ Finding and checking needs no torch, so commands and screens can do it. Loading 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import list_runs
 from vlmconsole.runs.named import named
-from vlmconsole.runs.pace import number
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.reading import UnreadableError, read_json
+from vlmconsole.training import lora_tensors
+from vlmconsole.training.lora_config import AdapterError as AdapterError
+from vlmconsole.training.lora_config import LoraSettings, lora_settings
+from vlmconsole.training.lora_tensors import DAMAGED, Layer, Product, lora_layers
+from vlmconsole.training.mlx_lora import check_mlx
 from vlmconsole.training.provenance import Provenance, ProvenanceError, read_provenance, weights_sha256
 from vlmconsole.training.weights import WeightsError, as_float, read_arrays, read_header
 
@@ -32,12 +36,8 @@ FILES = {"peft": "adapter_model.safetensors", "mlx": "adapters.safetensors"}
 OTHER_MODEL = "another model, needs its own evaluation"
 """What an adapter on another base or at another precision is called, wherever it is used by override."""
 
-_PART = re.compile(r"(?:^|\.)(layers\.\d+\.(?:self_attn|mlp)\.\w+)\.lora_([AB])(?:\.\w+)?\.weight$")
-_LINEAR = re.compile(r"(?:^|\.)(layers\.\d+\.(?:self_attn|mlp)\.\w+)\.weight$")
-
-
-class AdapterError(LabError):
-    """An adapter that is not there, damaged, of another shape, or of another base; says which and what to do."""
+_PARAMETER = re.compile(r"(?:^|\.)language_model\.(layers\.\d+\.(?:self_attn|mlp)\.\w+)\.lora_([AB])\.\w+\.weight$")
+"""A matrix as PEFT names it inside a model."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,14 @@ class Adapter:
         """Of its weights (`weights_sha256`); read when first asked for."""
         return weights_sha256(self.path)
 
+    @cached_property
+    def identity(self) -> str:
+        """Of weights and configuration: what the adapter computes. Kept forms and servers' names go by it."""
+        return hashlib.sha256(self.sha256.encode() + (self.path / CONFIG).read_bytes()).hexdigest()
+
     @property
     def weights(self) -> Path:
         return self.path / FILES[self.format]
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One adapted linear layer: its name within the language half, and its two halves' tensor names."""
-
-    module: str
-    a: str
-    b: str
 
 
 def open_adapter(path: Path, name: str = "") -> Adapter:
@@ -81,7 +77,20 @@ def open_adapter(path: Path, name: str = "") -> Adapter:
                     raise AdapterError(error.message, error.hint) from None
                 return Adapter(name or path.name, path, "mlx" if kind == "mlx" else "peft", origin)
     names = " or ".join(FILES.values())
-    raise AdapterError(f"{path} holds no adapter: {names} with its {CONFIG} is missing")
+    raise AdapterError(f"{path} holds no adapter: {names} with its {CONFIG} is missing", _instead(path))
+
+
+def _instead(path: Path) -> str:
+    """What a folder holds that is nearly an adapter, and what to do about it; "" for nothing."""
+    names = sorted(file.name for file in path.iterdir())
+    if any(name.startswith("adapter_model") and name.endswith((".bin", ".pt", ".pth")) for name in names):
+        return (
+            "its weights are a pickle, which runs code when it is read and is never opened here: save them as"
+            " safetensors (PEFT: save_pretrained(…, safe_serialization=True))"
+        )
+    if any(name.startswith("adapter_model-") or name.endswith(".safetensors.index.json") for name in names):
+        return "an adapter in several files cannot be used: save it as one"
+    return ""
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -90,7 +99,9 @@ def _config(path: Path) -> dict[str, Any]:
         value = read_json(file)
     except UnreadableError as error:
         missing = f"{path} holds no adapter: there is no {CONFIG}"
-        raise AdapterError(missing if error.missing else error.message) from None
+        below = [inner.name for inner in _inside(path) if (inner / CONFIG).is_file()]
+        hint = f"there are adapters in its folders {', '.join(below[:4])}: name one of them" if below else ""
+        raise AdapterError(missing if error.missing else error.message, hint) from None
     if not isinstance(value, dict):
         raise AdapterError(f"{file} is not a JSON object")
     return value
@@ -141,7 +152,10 @@ def find_adapter(places: Places, name: str | Path) -> Adapter:
         there = _named(chosen)
         raise AdapterError(f"“{text}” fits {len(chosen)} adapters, of {there}", "give more of the name").named()
     if text and path.is_dir():
-        raise AdapterError(f"{path} holds no adapter: there is no {CONFIG}").named()
+        try:
+            open_adapter(path)
+        except AdapterError as error:
+            raise error.named() from None
     if not known:
         hint = "a supervised training makes one, as `vlmconsole run sft-expand-tiny` does"
         raise AdapterError(f"no adapter “{text}”: there are none yet", hint).named()
@@ -155,95 +169,86 @@ def _named(some: Sequence[Adapter]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
+def settings_of(adapter: Adapter) -> LoraSettings:
+    """What a PEFT adapter's configuration asks for. Raises AdapterError for what is not computed here, by name."""
+    settings = lora_settings(_config(adapter.path), adapter.path / CONFIG)
+    origin = adapter.provenance
+    if (
+        origin is not None
+        and settings.plain
+        and origin.rank
+        and (settings.rank, settings.alpha)
+        != (
+            origin.rank,
+            origin.alpha,
+        )
+    ):
+        raise AdapterError(
+            f"{adapter.path / CONFIG}: rank {settings.rank} and alpha {settings.alpha:g}, but provenance.json says that"
+            f" it was trained with {origin.rank} and {origin.alpha}",
+            "one of the two files was changed: take the adapter from its run again",
+        )
+    return settings
+
+
 def layers(adapter: Adapter) -> list[Layer]:
     """The adapted layers of a PEFT adapter. Raises AdapterError for a tensor that is no language-side LoRA's."""
-    halves: dict[str, dict[str, str]] = {}
-    for tensor in _header(adapter):
-        part = _PART.search(tensor)
-        if part is None or "visual" in tensor:
-            raise AdapterError(f"{adapter.weights} holds {tensor}: only a language-side LoRA can be used here")
-        halves.setdefault(part[1], {})[part[2]] = tensor
-    lonely = sorted(module for module, both in halves.items() if len(both) < 2)
-    if lonely or not halves:
-        what = f"{lonely[0]} has only one of its two matrices" if lonely else "it holds no tensors"
-        raise AdapterError(f"{adapter.weights} is not whole: {what}")
-    return [Layer(module, both["A"], both["B"]) for module, both in sorted(halves.items())]
+    return lora_layers(adapter.weights, _header(adapter))
+
+
+def products(adapter: Adapter) -> dict[str, Product]:
+    """Every layer's change, by its name from `layers.` on. Call `check_whole` first. Raises WeightsError."""
+    settings, arrays = settings_of(adapter), read_arrays(adapter.weights)
+    return {
+        layer.module: Product(settings.scale_of(layer.name), arrays[layer.a], arrays[layer.b])
+        for layer in layers(adapter)
+    }
 
 
 def _header(adapter: Adapter) -> dict[str, Any]:
     try:
         return dict(read_header(adapter.weights))
     except WeightsError as error:
-        raise AdapterError(error.message, "the adapter is damaged: take it from its run again") from None
+        raise AdapterError(error.message, DAMAGED) from None
 
 
-def rank_and_alpha(adapter: Adapter) -> tuple[int, float]:
-    """Rank and alpha of a PEFT adapter. Raises AdapterError for settings that change what the matrices mean."""
-    config = _config(adapter.path)
-    rank, alpha = config.get("r"), config.get("lora_alpha")
-    # NaN is a number to JSON and True one to Python: either would silently make other weights of the same matrices.
-    scale = number(alpha)
-    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1 or scale is None or scale <= 0:
-        raise AdapterError(f"{adapter.path / CONFIG}: r and lora_alpha must be numbers above zero")
-    odd = [
-        key for key in ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save") if config.get(key)
-    ]
-    if config.get("bias", "none") != "none":
-        odd.append("bias")
-    if odd:
-        raise AdapterError(f"{adapter.path / CONFIG} uses {', '.join(odd)}, which a plain LoRA here does not have")
-    return rank, scale
+def check_understood(adapter: Adapter) -> None:
+    """Configuration and tensors' names, types and ranks: is this an adapter that is computed here as it was trained?
+
+    The one door for every use. Reads no numbers. Raises AdapterError naming what is not understood.
+    """
+    stray = sorted(path.name for path in adapter.path.glob("*.safetensors") if path.name not in FILES.values())
+    if stray:
+        raise AdapterError(
+            f"{adapter.path} holds {stray[0]} beside the adapter, which would not be used",
+            "take it away if it is not part of the adapter; an adapter in several files cannot be used",
+        )
+    if adapter.format == "mlx":
+        check_mlx(adapter.name, _config(adapter.path), adapter.path / CONFIG, _header(adapter))
+        return
+    lora_tensors.check_matrices(adapter.name, settings_of(adapter), layers(adapter), _header(adapter))
+
+
+def refused(adapter: Adapter) -> str:
+    """Why an adapter cannot be used, "" when it can as far as can be seen without its base and its numbers."""
+    try:
+        check_understood(adapter)
+    except AdapterError as error:
+        return error.message
+    return ""
 
 
 def check_whole(adapter: Adapter, base: Path | None = None) -> None:
-    """Every matrix has the rank, finite numbers, and (with a base's folder) the layer's own size.
+    """`check_understood`, finite numbers, and (with a base's folder) every layer's own size, none missing.
 
     Raises AdapterError with the first fault.
     """
-    if adapter.format != "peft":
-        _header(adapter)
-        return
-    rank, _ = rank_and_alpha(adapter)
-    header, sizes = _header(adapter), linear_sizes(base) if base is not None else {}
-    for layer in layers(adapter):
-        a, b = header[layer.a].shape, header[layer.b].shape
-        if len(a) != 2 or len(b) != 2 or a[0] != rank or b[1] != rank:
-            raise AdapterError(f"{adapter.name}: {layer.module} has matrices {a} and {b}, not of rank {rank}")
-        if base is None:
-            continue
-        if layer.module not in sizes:
-            raise AdapterError(f"{adapter.name} adapts {layer.module}, which the model in {base} does not have")
-        if (b[0], a[1]) != sizes[layer.module]:
-            out, into = sizes[layer.module]
-            raise AdapterError(
-                f"{adapter.name} does not fit the model in {base}: {layer.module} is {out}×{into} there,"
-                f" the adapter is made for {b[0]}×{a[1]}",
-                "it belongs to another model",
-            )
-    try:
-        arrays = read_arrays(adapter.weights)
-    except WeightsError as error:
-        raise AdapterError(error.message, "the adapter is damaged: take it from its run again") from None
-    for name, (kind, values) in arrays.items():
-        if not np.isfinite(as_float(kind, values)).all():
-            raise AdapterError(f"{adapter.name}: {name} holds NaN or infinity", "its training broke; do not use it")
-
-
-def linear_sizes(base: Path) -> dict[str, tuple[int, int]]:
-    """(out, in) of every linear layer in a model folder's language half, by name from `layers.` on."""
-    found: dict[str, tuple[int, int]] = {}
-    for file in sorted(base.glob("*.safetensors")):
-        try:
-            header = read_header(file)
-        except WeightsError as error:
-            raise AdapterError(error.message, "the base model is damaged") from None
-        for name, tensor in header.items():
-            part = _LINEAR.search(name)
-            if part is not None and "visual" not in name and len(tensor.shape) == 2:
-                found[part[1]] = (tensor.shape[0], tensor.shape[1])
-    if not found:
-        raise AdapterError(f"{base} holds no language layers in safetensors")
-    return found
+    check_understood(adapter)
+    if base is not None and adapter.format == "peft":
+        lora_tensors.check_base(adapter.name, settings_of(adapter), layers(adapter), _header(adapter), base)
+    elif base is not None:
+        check_mlx(adapter.name, _config(adapter.path), adapter.path / CONFIG, _header(adapter), base)
+    lora_tensors.check_numbers(adapter.name, adapter.weights)
 
 
 def base_sha256(folder: Path) -> str:
@@ -287,7 +292,6 @@ def load_peft(loaded: Loaded, folder: Path, *, trainable: bool = False) -> Any:
     Undo with `unload(...)` of the returned model. Raises AdapterError for a damaged or misfitting adapter, and when
     one is in the model already.
     """
-    import torch
     from peft import PeftModel
 
     adapter = open_adapter(folder)
@@ -298,21 +302,48 @@ def load_peft(loaded: Loaded, folder: Path, *, trainable: bool = False) -> Any:
     check_whole(adapter, loaded.folder)
     try:
         model = PeftModel.from_pretrained(
-            loaded.model, str(folder), is_trainable=trainable, autocast_adapter_dtype=True
+            loaded.model,
+            str(folder),
+            is_trainable=trainable,
+            autocast_adapter_dtype=True,
+            # Adapters of transformers before 4.52; PEFT itself would leave their tensors out, with a warning.
+            key_mapping={r"^model\.layers\.": "model.language_model.layers."},
         )
     except (ValueError, RuntimeError, KeyError, TypeError) as error:
         raise AdapterError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from None
-    # Names that the library does not recognise are only warned about, and the layer then silently stays as it was.
+    _check_arrived(adapter, model)
+    return model if trainable else model.eval()
+
+
+def _check_arrived(adapter: Adapter, model: Any) -> None:
+    """Every number and every scale is in the model: PEFT only warns of names that it does not recognise."""
+    import torch
+
     inside = {}
     for name, value in model.named_parameters():
-        part = _PART.search(name)
+        part = _PARAMETER.search(name)
         if part is not None:
             inside[part[1], part[2]] = value.detach().float().cpu()
-    arrays = read_arrays(adapter.weights)
-    for layer in layers(adapter):
-        for half, tensor in (("A", layer.a), ("B", layer.b)):
-            wanted = torch.from_numpy(as_float(*arrays[tensor]).copy())
-            have = inside.get((layer.module, half))
+    scales = {
+        name.rpartition("language_model.")[2]: module.scaling[model.active_adapter]
+        for name, module in model.named_modules()
+        if hasattr(module, "lora_A") and "language_model." in name
+    }
+    made = products(adapter)
+    for module, product in made.items():
+        for half, (kind, values) in (("A", product.a), ("B", product.b)):
+            wanted = torch.from_numpy(as_float(kind, values).copy())
+            have = inside.get((module, half))
             if have is None or not torch.equal(have, wanted):
-                raise AdapterError(f"{folder}: {tensor} did not arrive in the model", "it belongs to another model")
-    return model if trainable else model.eval()
+                raise AdapterError(
+                    f"{adapter.path}: lora_{half} of {module} did not arrive in the model",
+                    "it belongs to another model",
+                )
+        if not np.isclose(scales[module], product.scale, rtol=1e-9, atol=0.0):
+            raise AdapterError(
+                f"{adapter.path}: PEFT scales {module} by {scales[module]:g}, its configuration by {product.scale:g}",
+                "this PEFT reads the configuration otherwise; install the release that is named in pyproject.toml",
+            )
+    foreign = sorted(module for module, _ in inside if module not in made)
+    if foreign:
+        raise AdapterError(f"{adapter.path}: PEFT put matrices into {foreign[0]}, of which the file holds none")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,20 @@ from vlmconsole.runs.folder import to_json
 from vlmconsole.runs.making import making
 from vlmconsole.runs.reading import read_json
 from vlmconsole.training import provenance
-from vlmconsole.training.adapters import CONFIG, FILES, Adapter, AdapterError, check_whole, layers, rank_and_alpha
+from vlmconsole.training.adapters import (
+    CONFIG,
+    FILES,
+    Adapter,
+    AdapterError,
+    check_whole,
+    layers,
+    products,
+    settings_of,
+)
+from vlmconsole.training.lora_config import LANGUAGE
+from vlmconsole.training.lora_tensors import PREFIX, Product, module_of
 from vlmconsole.training.provenance import write_provenance
-from vlmconsole.training.weights import NUMPY, as_float, read_arrays, read_header, to_bytes, write_header
+from vlmconsole.training.weights import NUMPY, as_float, read_header, to_bytes, write_header
 
 ORIGIN = "converted.json"
 """Beside a converted adapter or a merged model: what it was made from."""
@@ -25,27 +36,26 @@ MERGED = "merged.json"
 
 
 def convert_to_mlx(adapter: Adapter, out: Path, base: Path | None = None) -> Path:
-    """Write the MLX form of a PEFT adapter as the new folder `out`; the numbers are copied bit by bit.
+    """Write the MLX form of a PEFT adapter as the new folder `out`; a plain LoRA's numbers are copied bit by bit.
 
-    MLX multiplies from the other side, so both matrices are transposed; its `scale` is alpha / rank. With `base` the
-    sizes are checked first. `out` appears whole or not at all. Raises AdapterError, also when it exists already.
+    MLX multiplies from the other side, so both matrices are transposed; its `scale` is alpha / rank. Layers with a
+    rank or scale of their own are brought to one (`uniform`). With `base` the sizes are checked first. `out` appears
+    whole or not at all. Raises AdapterError, also when it exists already.
     """
     if adapter.format == "mlx":
         raise AdapterError(f"{adapter.name} is in MLX's format already")
     check_whole(adapter, base)
-    rank, alpha = rank_and_alpha(adapter)
-    arrays = read_arrays(adapter.weights)
+    rank, scale, changes = uniform(products(adapter))
     keys, tensors = [], {}
-    for layer in layers(adapter):
-        key = f"language_model.model.{layer.module}"
+    for module, product in changes.items():
+        key = f"language_model.model.{module}"
         keys.append(key)
-        for name, tensor in (("lora_a", layer.a), ("lora_b", layer.b)):
-            kind, values = arrays[tensor]
+        for name, (kind, values) in (("lora_a", product.a), ("lora_b", product.b)):
             tensors[f"{key}.{name}"] = (kind, np.ascontiguousarray(values.T))
     config = {
         "fine_tune_type": "lora",
         "num_layers": -1,
-        "lora_parameters": {"rank": rank, "scale": alpha / rank, "dropout": 0.0, "keys": keys},
+        "lora_parameters": {"rank": rank, "scale": scale, "dropout": 0.0, "keys": keys},
     }
 
     def fill(folder: Path) -> None:
@@ -58,6 +68,25 @@ def convert_to_mlx(adapter: Adapter, out: Path, base: Path | None = None) -> Pat
     return _whole_folder(out, fill)
 
 
+def uniform(changes: Mapping[str, Product]) -> tuple[int, float, dict[str, Product]]:
+    """The same changes with one rank and one scale, which is all that servers know: (rank, scale, changes).
+
+    Where they have that already, the numbers stay bit by bit. Else smaller ranks are filled up with zeros, and the
+    quotient of the scales goes into B, in float32 (an error of half a unit in the last place).
+    """
+    ranks, scales = ({product.a[1].shape[0] for product in changes.values()}, [p.scale for p in changes.values()])
+    rank, scale = max(ranks), max(set(scales), key=lambda one: (scales.count(one), one))
+    if len(ranks) == 1 and len(set(scales)) == 1:
+        return rank, scale, dict(changes)
+    return rank, scale, {module: _brought_to(product, rank, scale) for module, product in changes.items()}
+
+
+def _brought_to(product: Product, rank: int, scale: float) -> Product:
+    a, b = as_float(*product.a), as_float(*product.b) * np.float32(product.scale / scale)
+    empty = rank - a.shape[0]
+    return Product(scale, ("F32", np.pad(a, ((0, empty), (0, 0)))), ("F32", np.pad(b, ((0, 0), (0, empty)))))
+
+
 def merge(base: Path, adapter: Adapter, out: Path, label: str = "") -> Path:
     """Write a copy of `base` with the adapter's change added to its weights, as the new folder `out`.
 
@@ -67,23 +96,21 @@ def merge(base: Path, adapter: Adapter, out: Path, label: str = "") -> Path:
     if adapter.format == "mlx":
         raise AdapterError(f"{adapter.name} is in MLX's format", "merge the PEFT adapter that it was made from")
     check_whole(adapter, base)
-    rank, alpha = rank_and_alpha(adapter)
-    arrays, wanted = read_arrays(adapter.weights), {layer.module: layer for layer in layers(adapter)}
+    wanted = products(adapter)
     met: set[str] = set()
 
     def changed(name: str, kind: str, values: NDArray[Any]) -> NDArray[Any]:
-        at = name.find("layers.")
-        layer = wanted.get(name[at:].removesuffix(".weight")) if at >= 0 and "visual" not in name else None
-        if layer is None:
+        module = module_of(name).removeprefix(LANGUAGE)
+        product = wanted.get(module) if name.endswith(".weight") else None
+        if product is None:
             return values
-        met.add(layer.module)
-        a, b = as_float(*arrays[layer.a]), as_float(*arrays[layer.b])
+        if kind not in ("F32", "F16", "BF16"):
+            raise AdapterError(f"{base} holds {module} as {kind}", "merge into the base before it was quantised")
+        met.add(module)
         with np.errstate(over="ignore", invalid="ignore"):
-            made = _rounded(as_float(kind, values) + np.float32(alpha / rank) * (b @ a), kind)
+            made = _rounded(as_float(kind, values) + product.change(), kind)
         if not np.isfinite(as_float(kind, made)).all():
-            raise AdapterError(
-                f"{adapter.name}: {layer.module} would become infinite or NaN in {kind}", "do not use it"
-            )
+            raise AdapterError(f"{adapter.name}: {module} would become infinite or NaN in {kind}", "do not use it")
         return made
 
     def fill(folder: Path) -> None:
@@ -93,7 +120,10 @@ def merge(base: Path, adapter: Adapter, out: Path, label: str = "") -> Path:
             elif path.is_file():
                 shutil.copyfile(path, folder / path.name)
         if met != set(wanted):
-            raise AdapterError(f"{base} lacks {sorted(set(wanted) - met)[0]}, which {adapter.name} adapts")
+            raise AdapterError(
+                f"{base} has no plain numbers of {sorted(set(wanted) - met)[0]}, which {adapter.name} adapts",
+                "merge into the base before it was quantised",
+            )
         told = {
             "base": str(base),
             "base_sha256": provenance.weights_sha256(base),
@@ -109,11 +139,13 @@ def merge(base: Path, adapter: Adapter, out: Path, label: str = "") -> Path:
 def served_by_mlx(adapter: Adapter, cache: Path, base: Path | None = None) -> Path:
     """The folder that mlx-vlm can load: the adapter's own, or its MLX form, made once and kept in `cache`.
 
-    The kept form is named by the adapter's hash, so a changed adapter is converted again. Raises AdapterError.
+    The kept form is named by `Adapter.identity`, so a changed adapter is converted again, also where only its
+    configuration changed. Raises AdapterError.
     """
     if adapter.format == "mlx":
+        check_whole(adapter, base)
         return adapter.path
-    out = cache / "adapters" / f"{adapter.sha256[:32]}-mlx"
+    out = cache / "adapters" / f"{adapter.identity[:32]}-mlx"
     try:
         made = read_json(out / ORIGIN)
     except (OSError, ValueError):
@@ -125,22 +157,41 @@ def served_by_mlx(adapter: Adapter, cache: Path, base: Path | None = None) -> Pa
     return convert_to_mlx(adapter, out, base)
 
 
-def served_by_sglang(adapter: Adapter, cache: Path) -> Path:
-    """The folder that SGLang can load: the adapter's own, or a copy that names its layers in a list.
+def served_by_sglang(adapter: Adapter, cache: Path, base: Path | None = None) -> Path:
+    """The folder that SGLang can load: the adapter's own, or a copy as a plain LoRA that names its layers in a list.
 
     Ours are chosen by a pattern, since a list would reach the vision tower too; SGLang takes no pattern, and reads
-    the layers off the weights. Kept in `cache` by the adapter's hash. Raises AdapterError.
+    the layers off the weights. It knows one rank and one scale, too. Kept in `cache` by `Adapter.identity`. Raises
+    AdapterError.
     """
-    config = read_json(adapter.path / CONFIG)
-    if not isinstance(config.get("target_modules"), str):
+    check_whole(adapter, base)
+    settings = settings_of(adapter)
+    # Tensors under an older name, or with PEFT's word for "the one adapter" in it, are written anew.
+    named = all(layer.a == f"{PREFIX}{layer.module}.lora_A.weight" for layer in layers(adapter))
+    if settings.plain and named and not isinstance(settings.targets, str):
         return adapter.path
-    out = cache / "adapters" / f"{adapter.sha256[:32]}-sglang"
+    out = cache / "adapters" / f"{adapter.identity[:32]}-sglang"
     if (out / CONFIG).is_file() and (out / FILES["peft"]).is_file():
         return out
-    config["target_modules"] = sorted({layer.module.rpartition(".")[2] for layer in layers(adapter)})
+    rank, scale, changes = uniform(products(adapter))
+    config = read_json(adapter.path / CONFIG) | {
+        "target_modules": sorted({module.rpartition(".")[2] for module in changes}),
+        "r": rank,
+        "lora_alpha": settings.alpha if settings.plain else scale * rank,
+        **dict.fromkeys(("exclude_modules", "layers_to_transform", "layers_pattern", "eva_config")),
+        "use_rslora": False,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+        "init_lora_weights": True,
+    }
+    halves = ((module, half, pair) for module, p in changes.items() for half, pair in (("A", p.a), ("B", p.b)))
+    tensors = {f"{PREFIX}{module}.lora_{half}.weight": pair for module, half, pair in halves}
 
     def fill(folder: Path) -> None:
-        shutil.copyfile(adapter.weights, folder / FILES["peft"])
+        if settings.plain and named:
+            shutil.copyfile(adapter.weights, folder / FILES["peft"])
+        else:
+            (folder / FILES["peft"]).write_bytes(to_bytes(tensors, {"format": "pt"}))
         (folder / CONFIG).write_text(to_json(config), "utf-8")
         (folder / ORIGIN).write_text(to_json({"from": adapter.name, "sha256": adapter.sha256}), "utf-8")
 

@@ -66,6 +66,6 @@ def _checked(
         raise AdapterError(f"{adapter.name} is in MLX's format, which {profile.engine} cannot load")
     # The hash belongs to the name: the server keeps adapters by name and would go on with an older one's weights.
     short = re.sub(r"[^A-Za-z0-9_-]+", "-", adapter.name).strip("-")[:48]
-    selector = f"{short}-{adapter.sha256[:12]}"
-    folder = served_by_sglang(adapter, places.cache)
+    selector = f"{short}-{adapter.identity[:12]}"
+    folder = served_by_sglang(adapter, places.cache, base)
     return SelectedAdapter(adapter.name, selector, adapter.sha256, folder, tuple(notes))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.counting.rows import Row
-from vlmconsole.training.adapters import AdapterError, load_peft, open_adapter, rank_and_alpha
+from vlmconsole.training.adapters import AdapterError, load_peft, open_adapter, settings_of
 from vlmconsole.training.curriculum import IGNORED, Plan, Schedule, batch_inputs, rate_at
 from vlmconsole.training.lora import inject
 from vlmconsole.training.model import Loaded
@@ -78,7 +78,7 @@ def adapted(loaded: Loaded, settings: Settings, start: Path | None = None) -> An
     if start is None:
         model = inject(loaded.model, rank=settings.rank, alpha=settings.alpha, seed=settings.seed)
     else:
-        rank, alpha = rank_and_alpha(open_adapter(start))
+        rank, alpha = _plain(start)
         if (rank, alpha) != (settings.rank, settings.alpha):
             raise AdapterError(
                 f"The starting adapter {start} has rank {rank} and alpha {alpha:g}, not {settings.rank} and "
@@ -90,6 +90,20 @@ def adapted(loaded: Loaded, settings: Settings, start: Path | None = None) -> An
         model.get_base_model().gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     check_taught(model)
     return model
+
+
+def _plain(start: Path) -> tuple[int, float]:
+    """Rank and alpha of an adapter to go on from. Raises AdapterError for settings that a training here has not."""
+    settings = settings_of(open_adapter(start))
+    odd = ["init_lora_weights"] if settings.initial not in (True, False, "gaussian") else []
+    odd += [] if settings.plain else ["use_rslora" if settings.rslora else "rank_pattern or alpha_pattern"]
+    odd += ["lora_dropout"] if settings.dropout else []
+    if odd:
+        raise AdapterError(
+            f"The starting adapter {start} was trained with {', '.join(odd)}, which a training here does not have.",
+            "Start from a plain LoRA, or merge this one into its base and train a fresh one on that.",
+        )
+    return settings.rank, settings.alpha
 
 
 def taught(model: Any) -> dict[str, Any]:

@@ -1,0 +1,78 @@
+"""An adapter in MLX's own form: its configuration and tensors, checked against what mlx-vlm makes of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.runs.pace import number
+from vlmconsole.training.lora_config import AdapterError
+from vlmconsole.training.lora_tensors import DAMAGED, KINDS, linear_sizes
+from vlmconsole.training.weights import Tensor
+
+PREFIX = "language_model.model."
+_TENSOR = re.compile(rf"{re.escape(PREFIX)}(?P<module>layers\.\d+\.(?:self_attn|mlp)\.\w+)\.lora_(?P<half>[ab])")
+
+_TOP: dict[str, Callable[[Any], bool]] = {
+    "fine_tune_type": lambda value: value == "lora",
+    "num_layers": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "lora_parameters": lambda value: isinstance(value, dict),
+}
+_INNER: dict[str, Callable[[Any], bool]] = {
+    "rank": lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1,
+    "scale": lambda value: (number(value) or 0) > 0,
+    "dropout": lambda value: 0 <= (-1 if number(value) is None else float(value)) < 1,
+    "keys": lambda value: isinstance(value, list) and bool(value) and all(isinstance(key, str) for key in value),
+}
+
+
+def check_mlx(
+    name: str, config: Mapping[str, Any], file: Path, header: Mapping[str, Tensor], base: Path | None = None
+) -> None:
+    """Every key is understood, every key of `keys` has both its matrices, of its rank, and no other tensor is there.
+
+    mlx-vlm loads the tensors by name and leaves out, silently, what it does not know. Raises AdapterError.
+    """
+    inner = config.get("lora_parameters")
+    odd = [key for key, value in config.items() if key not in _TOP or not _TOP[key](value)]
+    if isinstance(inner, dict):
+        odd += [f"lora_parameters.{key}" for key, value in inner.items() if key not in _INNER or not _INNER[key](value)]
+        odd += [f"lora_parameters.{key} (missing)" for key in _INNER if key not in inner]
+    if odd or not isinstance(inner, dict):
+        raise AdapterError(
+            f"{file} asks for {', '.join(odd)}: not a plain LoRA, and not computed here, so it is refused",
+            "use the PEFT adapter that it was made from, or train it as a plain LoRA",
+        )
+    rank, shapes = inner["rank"], _shapes(name, header)
+    wanted = {key.removeprefix("language_model.").removeprefix("model.") for key in inner["keys"]}
+    if wanted != set(shapes):
+        one = sorted(wanted ^ set(shapes))[0]
+        raise AdapterError(f"{name}: {one} is only in {'its keys' if one in wanted else 'its file'}", DAMAGED)
+    sizes = linear_sizes(base) if base is not None else {}
+    for module, (a, b) in sorted(shapes.items()):
+        if len(a) != 2 or len(b) != 2 or a[1] != rank or b[0] != rank:
+            raise AdapterError(f"{name}: {module} has matrices {a} and {b}, not of rank {rank}")
+        if base is not None and sizes.get(module) != (b[1], a[0]):
+            there = "not there" if module not in sizes else "{}×{}".format(*sizes[module])
+            raise AdapterError(
+                f"{name} does not fit the model in {base}: {module} is {there}, the adapter is made for {b[1]}×{a[0]}",
+                "it belongs to another model",
+            )
+
+
+def _shapes(name: str, header: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    halves: dict[str, dict[str, tuple[int, ...]]] = {}
+    for tensor, facts in header.items():
+        part = _TENSOR.fullmatch(tensor)
+        if part is None:
+            raise AdapterError(f"{name} holds {tensor}: only a language-side LoRA can be used here")
+        if facts.kind not in KINDS:
+            raise AdapterError(f"{name}: {tensor} is of type {facts.kind}; a matrix is one of {', '.join(KINDS)}")
+        halves.setdefault(part["module"], {})[part["half"]] = facts.shape
+    lonely = sorted(module for module, both in halves.items() if len(both) < 2)
+    if lonely or not halves:
+        what = f"{lonely[0]} has only one of its two matrices" if lonely else "it holds no tensors"
+        raise AdapterError(f"{name} is not whole: {what}", DAMAGED)
+    return {module: (both["a"], both["b"]) for module, both in halves.items()}
