@@ -7,6 +7,7 @@ from pydantic import Field
 from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec, not_installed
 from vlmconsole.jobs.data import counted
+from vlmconsole.jobs.kinds import trusted
 from vlmconsole.jobs.memory_plan import memory_plan
 
 from vlmconsole.errors import LabError
@@ -130,9 +131,16 @@ def run(context: Context, spec: GrpoSpec) -> dict[str, Any]:
 
 
 def problems(spec: GrpoSpec, places: Places, alone: bool) -> list[str]:
-    """What it names and is not there."""
+    """What it names and is not there, or may not be named by a preset."""
+    from vlmconsole.training import verl
+
     splits = [spec.train_split, spec.validation_split]
-    return [*there.loadable(spec.base), *there.data([spec.data], places, alone, splits)]
+    programs = [
+        f"verl.overrides: {item} names a program; if you trust it, name it in trusted_programs of config.toml"
+        for item in spec.verl.overrides
+        if verl.names_program(item) and item.partition("=")[2].strip("'\"") not in trusted(places)
+    ]
+    return [*programs, *there.loadable(spec.base), *there.data([spec.data], places, alone, splits)]
 
 
 KIND = JobKind(

@@ -2,13 +2,18 @@
 
 import difflib
 import importlib
+import json
+import os
 from importlib.metadata import entry_points
 
 from vlmconsole.jobs.contract import JobKind
 
 from vlmconsole.errors import LabError
+from vlmconsole.runs.places import Places
+from vlmconsole.runs.reading import UnreadableError, read_toml
 
 GROUP = "vlmconsole.jobs"
+TRUSTED_VARIABLE = "VLMCONSOLE_TRUSTED_PROGRAMS"
 
 
 class UnknownKindError(LabError):
@@ -22,12 +27,35 @@ def kind_names() -> list[str]:
     return sorted({point.name for point in entry_points(group=GROUP)})
 
 
-def load_kind(name: str) -> JobKind:
-    """The kind called ``name``. A plug-in needs no registration to be tried: ``my_module:KIND`` works too.
+def trusted(places: Places | None) -> frozenset[str]:
+    """The modules and programs that presets may name beyond the installed ones: the user's setting of that name.
 
-    Raises UnknownKindError.
+    Read by hand, since the lab's settings stand above this floor; a file that cannot be read trusts nothing.
+    """
+    given = os.environ.get(TRUSTED_VARIABLE)
+    if given is None and places is not None:
+        try:
+            given = read_toml(places.config).get("trusted_programs")
+        except UnreadableError:
+            given = None
+    words = given.split(",") if isinstance(given, str) else []
+    return frozenset(word.strip() for word in words if word.strip())
+
+
+def load_kind(name: str, places: Places | None = None, *, queued: bool = False) -> JobKind:
+    """The kind called ``name``. A plug-in needs no registration to be tried: ``my_module:KIND`` works too, where the
+    user trusts that module. A preset is data: it may be somebody else's, and importing is running.
+
+    ``queued``: of a job, whose kind was looked at when it was planned. Raises UnknownKindError.
     """
     if ":" in name:
+        module = name.partition(":")[0]
+        installed = {point.value.partition(":")[0] for point in entry_points(group=GROUP)}
+        if not queued and module not in installed | trusted(places):
+            raise UnknownKindError(
+                f"the kind “{name}” is a module that no installed package names as a kind, and it is not imported",
+                f"If you trust it: trusted_programs = {json.dumps(module)} in config.toml, or {TRUSTED_VARIABLE}.",
+            )
         return _import(name, name)
     for point in entry_points(group=GROUP):
         if point.name == name:

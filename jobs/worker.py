@@ -135,7 +135,7 @@ def _attempt(run: RunFolder, stop: threading.Event) -> Outcome:
 
 def _call(run: RunFolder, stop: threading.Event) -> Outcome:
     job = run.job()
-    kind = load_kind(str(job.get("kind")))
+    kind = load_kind(str(job.get("kind")), queued=True)
     spec = validate(kind.spec, job.get("spec", {}), run.name)
     earlier = RunFolder(Path(job["earlier"])) if job.get("earlier") else None
     server = RunFolder(Path(job["server_run"])).read_json("ready.json") if job.get("server_run") else None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from vlmconsole.jobs.kinds import TRUSTED_VARIABLE
 
 sys.path.insert(0, str(Path(__file__).parent))  # `--import-mode=importlib` leaves the folder out
 
@@ -25,7 +26,10 @@ settings.load_profile("any machine")
 def own_device_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Device locks of this test run alone: a job of the machine's user, or another run, must not make ours wait."""
     os.environ[LOCKS_VARIABLE] = str(tmp_path_factory.mktemp("devices"))
+    # The kinds of job that only tests know are no installed package's: presets may name them here.
+    os.environ[TRUSTED_VARIABLE] = f"job_kinds,story_kind,probe_kind,{sys.executable}"
     yield
+    del os.environ[TRUSTED_VARIABLE]
     del os.environ[LOCKS_VARIABLE]
 
 

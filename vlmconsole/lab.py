@@ -46,6 +46,7 @@ class Settings:
     bell: bool = _setting(False, "ring the terminal's bell when a job ends")
     max_tokens: int = _setting(1024, "ceiling of an answer, tokens", least=1)
     temperature: float = _setting(0.0, "0 is greedy", least=0.0, most=2.0)
+    trusted_programs: str = _setting("", "modules and programs that presets may name beyond the installed ones, a,b")
     background: str = _setting("white", "what a transparent picture is laid over")
 
 

@@ -55,6 +55,7 @@ def prepare_environment(home: Path, slots: int = 3) -> None:
     os.environ["PYTHONPATH"] = str(HERE)
     os.environ[process.LOCKS_VARIABLE] = str(home / "devices")
     os.environ[process.SLOTS_VARIABLE] = str(slots)
+    os.environ["VLMCONSOLE_TRUSTED_PROGRAMS"] = "probe_kind"
     os.environ[process.IDLE_VARIABLE] = "3"
     os.environ[CLOCK] = str(home.with_name(f"{home.name}.clock"))
 

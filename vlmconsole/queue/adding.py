@@ -1,5 +1,6 @@
 """From a preset to queued jobs: settings checked, devices and server worked out, an estimate given first."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -8,8 +9,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from vlmconsole.jobs.contract import Estimate, JobKind
-from vlmconsole.jobs.kinds import load_kind
+from vlmconsole.jobs.kinds import TRUSTED_VARIABLE, load_kind, trusted
 from vlmconsole.jobs.presets import Preset, PresetError, explain, lay_over, load_preset, no_number, odd_number
+from vlmconsole.queue.environments import is_name
 from vlmconsole.queue.flows import Step, read_flow, sources
 from vlmconsole.queue.model import Mode, NewJob
 from vlmconsole.queue.schedule import odd
@@ -18,6 +20,7 @@ from vlmconsole.queue.store import Store
 from vlmconsole.runs.places import Places
 
 PRIORITY = 1_000_000  # largest
+PYTHON = "python"  # on a Ray cluster: the one of its own environment
 
 
 class RayOptions(BaseModel):
@@ -28,7 +31,7 @@ class RayOptions(BaseModel):
     address: str = Field("http://127.0.0.1:8265", description="the cluster's dashboard")
     cpus: float = Field(1.0, ge=0, description="CPUs asked of Ray")
     gpus: float = Field(0.0, ge=0, description="GPUs asked of Ray")
-    python: str = Field("python", description="the Python there that has vlmconsole installed")
+    python: str = Field(PYTHON, description="the Python there that has vlmconsole installed")
 
 
 class QueueOptions(BaseModel):
@@ -49,6 +52,14 @@ class QueueOptions(BaseModel):
         return value
 
     environment: str | None = Field(None, description="the Python environment it runs in (vlmconsole env list)")
+
+    @field_validator("environment")
+    @classmethod
+    def _environment(cls, value: str | None) -> str | None:
+        if value is not None and not is_name(value):
+            raise ValueError("must be the name of an environment of this lab (vlmconsole env list), never a path")
+        return value
+
     needs_server: str | None = Field(None, description="the server profile that it is a guest of")
     ray: RayOptions | None = Field(None, description="do the work on a Ray cluster")
     keep: bool = Field(True, description="of a server: it stays until it is stopped")
@@ -163,8 +174,9 @@ def _plan_step(step: Step, sets: Sequence[str], places: Places, queue: dict[str,
 
 
 def _plan_one(preset: Preset, sets: Sequence[str], places: Places, alone: bool) -> Planned:
-    kind = load_kind(preset.kind)
+    kind = load_kind(preset.kind, places)
     options = _options(preset)
+    _check_python(options, places)
     spec = lay_over(preset, sets)
     model = _check(kind, spec, preset.name)
     # What work on a cluster needs is there and not here.
@@ -197,6 +209,16 @@ def _plan_one(preset: Preset, sets: Sequence[str], places: Places, alone: bool) 
     missing = () if options.environment else tuple(name for name in kind.needed(model) if find_spec(name) is None)
     guess = kind.estimate(model) if kind.estimate and model else None
     return Planned(job, guess, missing=missing, problems=tuple(dict.fromkeys(problems)))
+
+
+def _check_python(options: QueueOptions, places: Places) -> None:
+    """Raise PresetError where the [queue] table names a program that is neither of the lab nor trusted by its user."""
+    python = options.ray.python if options.ray is not None else PYTHON
+    if python != PYTHON and python not in trusted(places):
+        raise PresetError(
+            f"[queue.ray] python = {python!r} is a program that a preset may not name",
+            f"If you trust it: trusted_programs = {json.dumps(python)} in config.toml, or {TRUSTED_VARIABLE}.",
+        )
 
 
 def _check(kind: JobKind, spec: dict[str, Any], name: str) -> BaseModel | None:

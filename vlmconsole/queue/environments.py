@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -54,8 +55,15 @@ def recipes() -> dict[str, Recipe]:
     return dict(sorted(found.items()))
 
 
+def is_name(name: str) -> bool:
+    """Whether it can be an environment's name: a folder right inside the lab's environments, and nowhere else."""
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", name) is not None
+
+
 def python_of(name: str, places: Places) -> Path:
-    """The interpreter of a built environment (whether or not it is there)."""
+    """The interpreter of a built environment (whether or not it is there). Raises NoEnvironmentError for a path."""
+    if not is_name(name):
+        raise NoEnvironmentError(f"{name!r} is no name of an environment.", "`vlmconsole env list` shows them.")
     return places.environments / name / "bin" / "python"
 
 
@@ -95,6 +103,8 @@ def building(name: str, places: Places) -> Iterator[bool]:
 
 def missing(name: Any, places: Places) -> str:
     """Why a job's environment cannot be entered, as a sentence; empty when it can."""
+    if name and not is_name(str(name)):
+        return f"names {name} as its environment, which is none of this lab's: `vlmconsole env list`"
     now = condition(str(name), places) if name else "built"
     if now == "built":
         return ""

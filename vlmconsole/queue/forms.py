@@ -70,15 +70,15 @@ def catalogue(places: Places) -> tuple[list[Entry], str]:
         presets = list_presets(places)
     except PresetError as error:
         presets, wrong = list_presets(None), str(error)
-    entries = [Entry(p.name, p.kind, p.title, _group(p.kind), p.notes.strip(), p.source) for p in presets]
+    entries = [Entry(p.name, p.kind, p.title, _group(p.kind, places), p.notes.strip(), p.source) for p in presets]
     return sorted(entries, key=lambda entry: (entry.group, entry.name)), wrong
 
 
-def _group(kind: str) -> str:
+def _group(kind: str, places: Places) -> str:
     if kind == "flow":
         return FLOWS
     try:
-        return load_kind(kind).title
+        return load_kind(kind, places).title
     except UnknownKindError:
         return kind
 
@@ -87,13 +87,13 @@ def form(name: str, places: Places) -> list[FormGroup]:
     """The form of a preset. Raises LabError when there is no such preset or kind."""
     preset = load_preset(name, places)
     if preset.kind != "flow":
-        return [FormGroup("", tuple(_fields(load_kind(preset.kind).spec, preset.spec, "")))]
+        return [FormGroup("", tuple(_fields(load_kind(preset.kind, places).spec, preset.spec, "")))]
     groups = []
     for step in read_flow(preset.name, preset.spec).steps:
         own = load_preset(step.preset, places)
         spec = merge(own.spec, step.set)
         title = f"{step.name}: {own.title}"
-        groups.append(FormGroup(title, tuple(_fields(load_kind(own.kind).spec, spec, f"{step.name}."))))
+        groups.append(FormGroup(title, tuple(_fields(load_kind(own.kind, places).spec, spec, f"{step.name}."))))
     return groups
 
 
@@ -217,18 +217,18 @@ def problems(name: str, changes: Sequence[str], places: Places) -> dict[str, str
     """What is wrong with which key, in words that say what it may be; key "" for the whole. Empty when all is well."""
     preset = load_preset(name, places)
     if preset.kind != "flow":
-        return dict(_problems(preset, changes, ""))
+        return dict(_problems(preset, changes, "", places))
     found: dict[str, str] = {}
     for step in read_flow(preset.name, preset.spec).steps:
         own = load_preset(step.preset, places)
         own = Preset(own.name, own.kind, own.title, merge(own.spec, step.set))
         mine = [change.removeprefix(f"{step.name}.") for change in changes if change.startswith(f"{step.name}.")]
-        found |= dict(_problems(own, mine, f"{step.name}."))
+        found |= dict(_problems(own, mine, f"{step.name}.", places))
     return found
 
 
-def _problems(preset: Preset, changes: Sequence[str], prefix: str) -> Iterator[tuple[str, str]]:
-    model = load_kind(preset.kind).spec
+def _problems(preset: Preset, changes: Sequence[str], prefix: str, places: Places) -> Iterator[tuple[str, str]]:
+    model = load_kind(preset.kind, places).spec
     try:
         spec = lay_over(preset, changes)
         if wrong := odd_number(spec) or no_number(model, spec):

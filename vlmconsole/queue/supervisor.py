@@ -309,7 +309,7 @@ class Supervisor:
 
     def _start_locked(self, job: Job, start: Start, locks: list[int]) -> None:
         interpreter = interpreter_of(job.options.get("environment"), self.places)
-        spec = validate(load_kind(job.kind).spec, resolve(self.store, job), job.preset)
+        spec = validate(load_kind(job.kind, queued=True).spec, resolve(self.store, job), job.preset)
         attempts = self.store.attempts(job.id)
         earlier = RunFolder(Path(attempts[-1].run)) if attempts and attempts[-1].run else None
         more: dict[str, object] = {"job": job.id, "devices": list(start.devices)}

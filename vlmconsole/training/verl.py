@@ -5,8 +5,22 @@ verl 0.6.1 trains with FSDP2 and samples with SGLang; both need CUDA. The rest o
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+_PROGRAM = re.compile(
+    r"(^|[.+~])(external_lib|trust_remote_code|class_path|import_path|runtime_env|_target_|py_executable|env_vars"
+    r"|custom_\w+|\w*module\w*|\w*config_path|datagen|fn|func\w*)(\.|=|$)"
+)
+"""Keys of verl 0.6 to 0.9 by which it imports or runs what a value names."""
+
+
+def names_program(item: str) -> bool:
+    """Whether a key=value for verl has it run or import something: what a preset, which is data, may not choose."""
+    key, _, value = item.partition("=")
+    return _PROGRAM.search(f"{key}=") is not None and value.strip().lower() not in ("false", "null", "none", "")
+
 
 OUT_OF_MEMORY = (
     "The GPU ran out of memory. AdamW's foreach=False is set already (with foreach=True the first step does not fit "
