@@ -11,7 +11,7 @@ from typing import Any
 from vlmconsole.jobs.contract import Context, JobError
 
 from vlmconsole.counting import ready as datasets
-from vlmconsole.counting.dataset import manifest_digest, read_manifest
+from vlmconsole.counting.dataset import expected, manifest_digest, read_manifest
 from vlmconsole.counting.examine import check_dataset
 from vlmconsole.counting.recipe import load_recipe, recipe_names
 from vlmconsole.counting.rows import Row, read_rows
@@ -127,7 +127,7 @@ def split_rows(folder: Path, manifest: dict[str, Any], role: str) -> list[Row]:
 
 
 def sizes(name: str) -> dict[str, int] | None:
-    """Pictures by role as a recipe promises them; a user's whole file that is unread counts as none.
+    """Pictures by role as a recipe promises them, the rows of a user's files counted. Raises LabError.
 
     None for what is no recipe: a dataset that only the lab knows is counted when its job starts.
     """
@@ -135,8 +135,18 @@ def sizes(name: str) -> dict[str, int] | None:
         return None
     found: dict[str, int] = {}
     for split in load_recipe(name).splits:
-        found[split.role] = found.get(split.role, 0) + sum(part.size or 0 for part in split.parts)
+        found[split.role] = found.get(split.role, 0) + sum(expected(part) for part in split.parts)
     return found
+
+
+def files_note(name: str) -> str:
+    """What a recipe by name takes from files of the user's, for a plan; "" where there is none or it is unreadable."""
+    if not name.endswith(".toml"):
+        return ""
+    try:
+        return datasets.files_note(load_recipe(name))
+    except LabError:
+        return ""  # told by `there.data`
 
 
 def counted(name: str) -> int:

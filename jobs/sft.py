@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec, not_installed
-from vlmconsole.jobs.data import DRAWN, EXAMINED, counted, sizes
+from vlmconsole.jobs.data import DRAWN, EXAMINED, counted, files_note, sizes
 from vlmconsole.jobs.memory_plan import memory_plan
 
 from vlmconsole.errors import LabError
@@ -85,6 +85,8 @@ def _estimate(spec: SftSpec) -> Estimate:
     steps = spec.epochs * -(-train // (spec.batch * spec.accumulation))
     note = f"{train} pictures × {spec.epochs} epochs = {steps} steps of {spec.batch * spec.accumulation}"
     note += f", {dev} development pictures × {len(spec.dev_epochs)}"
+    if files := files_note(spec.data):
+        note += f" ({files})"
     memory, fits = _memory(spec)
     every = sum(count.values())
     if spec.base:

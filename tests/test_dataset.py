@@ -363,3 +363,33 @@ def test_a_contact_sheet_shows_each_picture_with_its_truth(tmp_path: Path) -> No
     assert sheet.size == (4 * 156 + 6, 3 * 174 + 6)
     with pytest.raises(ValueError, match="at least one"):
         contact_sheet([])
+
+
+# --- scenes that are all alike ----------------------------------------------------------------------------
+
+
+def blank_counting(name: str, seed: int) -> Any:
+    parts = [{"group": "regular", "low": 0, "high": 0, "every": 6}]
+    return recipe(name=name, seed=seed, splits=[{"name": "train", "role": "train", "parts": parts}])
+
+
+def occluded(name: str, seed: int, every: int) -> Any:
+    parts = [{"group": "occlusion", "low": 0, "high": 1, "every": every}]
+    return recipe(name=name, seed=seed, splits=[{"name": "occlusion", "role": "exploratory", "parts": parts}])
+
+
+@pytest.mark.parametrize("first", ["counting", "exploratory"])
+def test_blank_scenes_are_made_in_either_order(first: str, tmp_path: Path) -> None:
+    both = [blank_counting("counting", 9), occluded("exploratory", 10, 1)]
+    for one in both if first == "counting" else reversed(both):
+        assert checked(make_dataset(one, tmp_path)) == {}
+    many = make_dataset(occluded("more", 11, 5), tmp_path)  # blank five times over in one recipe
+    assert checked(many) == {}
+    blank = [fact for fact in read_objects(many, "occlusion") if not any(fact["label"].values())]
+    assert len(blank) == 5 and all(fact["objects"] for fact in blank)
+
+
+def test_a_dataset_with_its_one_blank_scene_is_the_one_it_always_was(tmp_path: Path) -> None:
+    made = make_dataset(occluded("exploratory", 10, 1), tmp_path)
+    first = next(fact for fact in read_objects(made, "occlusion") if not any(fact["label"].values()))
+    assert first["objects"] == [] and first["seed"] == "explore:10:occlusion:0:0:0:occlusion:0:0"

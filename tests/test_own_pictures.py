@@ -67,7 +67,7 @@ def test_a_users_jsonl_becomes_rows_and_a_dataset(tmp_path: Path) -> None:
         ("{", "line 1 is no JSON"),
         ("[1]", "no JSON object"),
         ('{"image": "gone.png", "answer": "x", "question": "y"}', "line 1: .*gone.png"),
-        ('{"question": "y", "answer": "x"}', "has no picture"),
+        ('{"question": "y", "answer": "x"}', "has no image"),
         ('{"image": "photo.png", "question": "y"}', "has no answer"),
         ('{"image": "photo.png", "answer": "three"}', "line 1: the truth must be two counts"),
         ('{"image": {"bytes": "%%%"}, "question": "y", "answer": "x"}', "neither bytes"),

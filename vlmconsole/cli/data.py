@@ -30,19 +30,24 @@ def register(app: typer.Typer) -> None:
         preset: str = typer.Argument(..., help="A shipped recipe, or a TOML file."),
         seed: int = typer.Option(None, help="Another seed than the recipe's: other pictures.", min=0),
         name: str = typer.Option(None, help="Another name than the recipe's."),
+        replace: bool = typer.Option(
+            False, "--replace", help="Make a new generation of this name; the old one stays as NAME@HASH."
+        ),
     ) -> None:
-        """Make a dataset below the lab home. Made ones are never overwritten."""
+        """Make a dataset below the lab home. Made ones are never overwritten: --replace puts them aside."""
         from vlmconsole.counting import ready
         from vlmconsole.counting.dataset import manifest_digest, read_manifest
         from vlmconsole.counting.recipe import load_recipe
 
         recipe, tell = load_recipe(preset, seed=seed, rename=name), _progress("pictures")
         places = state.lab.places
-        there = (places.datasets / recipe.name).exists()
-        folder = ready.make(recipe, places.datasets, say=say, watch=lambda _, done, total: tell(done, total))
-        if there:
-            say(f"{recipe.name} was made before, by this very recipe: nothing is to be done")
+        before = _manifest_bytes(places.datasets / recipe.name)
+        folder = ready.make(
+            recipe, places.datasets, say=say, watch=lambda _, done, total: tell(done, total), replace=replace
+        )
         manifest = read_manifest(folder)
+        if before == _manifest_bytes(folder):
+            say(f"{recipe.name} was made before, by this very recipe: nothing is to be done")
         summary = _summary(folder, manifest, manifest_digest(manifest))
         emit(summary, lambda console: _table(console, summary))
 
@@ -75,7 +80,9 @@ def register(app: typer.Typer) -> None:
                 say(f"not usable: {error.message}")
                 continue
             rows.append(_summary(folder, manifest, manifest_digest(manifest)))
-        lines = [f"{row['name']}  {row['n']} pictures  {row['path']}" for row in rows] or ["No dataset is made yet."]
+        lines = [f"{Path(row['path']).name}  {row['n']} pictures  {row['path']}" for row in rows] or [
+            "No dataset is made yet."
+        ]
         lines.append(f"Recipes: {', '.join(recipe_names())}")
         emit({"datasets": rows, "recipes": recipe_names()}, "\n".join(lines))
 
@@ -137,15 +144,24 @@ def register(app: typer.Typer) -> None:
 
 
 def _find(dataset: str) -> Path:
-    """A file or folder by path, else a dataset of the lab by name."""
+    """A dataset of the lab by name, else a file or folder by path. Where both are there, the lab's is meant."""
     path = named(dataset)
+    ours = state.lab.places.datasets / dataset
+    if "/" not in dataset and ours.is_dir():
+        if path.exists():
+            say(f"{dataset} is the lab's dataset here; ./{dataset} is the one in this folder")
+        return ours
     if path.exists():
         return path.absolute()
-    ours = state.lab.places.datasets / dataset
-    if ours.is_dir():
-        return ours
     hint = "vlmconsole data list shows what there is."
     fail(f"There is no dataset {dataset!r}, here or in {ours.parent}.", hint, code=USAGE)
+
+
+def _manifest_bytes(folder: Path) -> bytes:
+    from vlmconsole.counting.dataset import MANIFEST
+
+    path = folder / MANIFEST
+    return path.read_bytes() if path.is_file() else b""
 
 
 def _check_made(folder: Path) -> list[dict[str, Any]]:
@@ -156,30 +172,22 @@ def _check_made(folder: Path) -> list[dict[str, Any]]:
 
 
 def _check_own(path: Path) -> list[dict[str, Any]]:
-    """A user's file: every row readable, and none of its pictures known to the lab already."""
-    from vlmconsole.counting.findings import finding
-    from vlmconsole.counting.own import read_own
-    from vlmconsole.counting.splits import PictureIndex
+    """A user's file: every row readable, what is not used, and none of its pictures elsewhere in the lab."""
+    from vlmconsole.counting.own_check import check_own
 
-    rows = list(read_own(path))
-    hashes = {value: row.uid for row in rows for value in (row.sha256, row.pixel_sha256)}
-    known = PictureIndex(state.lab.places.datasets).find(hashes)
-    leaks = sorted({f"{hashes.get(k.sha256) or hashes[k.pixel_sha256]} stands in {k.place}" for k in known})
-    return [
-        finding("rows", f"{many(len(rows), 'row')}: picture, question and answer of each can be read", ()).to_json(),
-        finding("isolation", f"{many(len(rows), 'row')}, no picture stands in a dataset of this lab", leaks).to_json(),
-    ]
+    return [finding.to_json() for finding in check_own(path, state.lab.places.datasets)]
 
 
 def _contents(path: Path, split: str | None) -> tuple[dict[str, Any], Any, str]:
     """(summary, rows in order, label for a file name) of a dataset's split or of a user's file."""
     from vlmconsole.counting.dataset import manifest_digest, read_manifest
-    from vlmconsole.counting.own import read_own
+    from vlmconsole.counting.own import own_file
     from vlmconsole.counting.rows import read_rows
 
     if path.is_file():
-        rows = list(read_own(path))
-        return {"name": path.stem, "path": str(path), "n": len(rows), "splits": []}, iter(rows), path.stem
+        whole = own_file(path)
+        summary = {"name": path.stem, "path": str(path), "n": len(whole.rows), "splits": []}
+        return {**summary, "ignored": dict(whole.ignored)}, iter(whole.rows), path.stem
     manifest = read_manifest(path)
     names = list(manifest["splits"])
     chosen = split or names[0]
@@ -190,6 +198,8 @@ def _contents(path: Path, split: str | None) -> tuple[dict[str, Any], Any, str]:
 
 
 def _summary(folder: Path, manifest: dict[str, Any], digest: str) -> dict[str, Any]:
+    from vlmconsole.counting.ready import own_files
+
     splits = [
         {"name": name, "role": s["role"], "n": s["n"], "replayed": s.get("replayed", 0)}
         for name, s in manifest["splits"].items()
@@ -203,12 +213,15 @@ def _summary(folder: Path, manifest: dict[str, Any], digest: str) -> dict[str, A
         "recipe_sha256": manifest["recipe_sha256"],
         "n": sum(split["n"] for split in splits),
         "redrawn": manifest.get("redrawn", 0),
+        "own": own_files(manifest),
         "splits": splits,
     }
 
 
 def _table(console: Console, summary: dict[str, Any]) -> None:
     from rich.table import Table
+
+    from vlmconsole.counting.own import ignored_text
 
     if "digest" in summary:
         console.print(f"{summary['name']}: {summary['title']}", markup=False, soft_wrap=True)
@@ -221,8 +234,13 @@ def _table(console: Console, summary: dict[str, Any]) -> None:
         for split in summary["splits"]:
             table.add_row(split["name"], split["role"], str(split["n"]), str(split["replayed"] or "–"))
         console.print(table)
+        unused = {entry["file"]: entry["ignored"] for entry in summary["own"]}
     else:
         console.print(f"{summary['path']}: {many(summary['n'], 'row')}", markup=False, soft_wrap=True)
+        unused = {summary["path"]: summary["ignored"]}
+    for file, keys in unused.items():
+        if keys:
+            console.print(f"keys of {file} that are not used: {ignored_text(keys)}", markup=False, soft_wrap=True)
 
 
 def _progress(what: str) -> Any:

@@ -174,8 +174,9 @@ def _run(name: str) -> RunFolder:
 
 
 def _dataset(name: str) -> Path:
-    path = named(name)
-    found = path.absolute() if path.is_dir() else state.lab.places.datasets / name
+    path, ours = named(name), state.lab.places.datasets / name
+    # As everywhere: a bare name is the lab's dataset, ./NAME the folder here.
+    found = ours if ("/" not in name and ours.is_dir()) or not path.is_dir() else path.absolute()
     if not found.is_dir():
         fail(f"No dataset is called “{name}” here.", f"`vlmconsole data make {name}` makes a shipped one.", code=USAGE)
     return found

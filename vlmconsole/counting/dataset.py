@@ -13,25 +13,30 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from vlmconsole.counting.alone import alone
 from vlmconsole.counting.explore import EXPLORATORY, explore_scene
-from vlmconsole.counting.own import read_own
+from vlmconsole.counting.generations import aside
+from vlmconsole.counting.manifest import MANIFEST, manifest_digest, read_manifest
+from vlmconsole.counting.own import OwnFile, content_sha256, count_own, own_file
 from vlmconsole.counting.questions import COUNT_PROMPT, question_set
 from vlmconsole.counting.recipe import NAMING, Part, Recipe, Split
 from vlmconsole.counting.rows import DataError, Row, read_rows, write_rows
 from vlmconsole.counting.scene import check, label_json, make_scene
 from vlmconsole.counting.splits import Known, LeakError, PictureIndex
-from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.making import making
-from vlmconsole.runs.reading import UnreadableError, read_json
 from vlmconsole.vision.images import pixel_sha256
 
-MANIFEST = "manifest.json"
+_BLANK_ATTEMPTS = 8  # before a scene without targets is drawn with distractors
 Progress = Callable[[int, int], None]
+
+__all__ = ["MANIFEST", "Made", "make_dataset", "manifest_digest", "pinned", "read_manifest", "read_objects"]
 
 
 @dataclass(frozen=True)
@@ -49,91 +54,114 @@ def make_dataset(
     recipe: Recipe,
     datasets: Path,
     *,
+    replace: bool = False,
     on_progress: Progress | None = None,
     waiting: Callable[[], None] | None = None,
 ) -> Path:
     """Make the dataset below `datasets` and return its folder; one made before by the same recipe is left alone.
 
-    One maker at a time: `waiting` is called now and then while another one is at work, and may raise. Raises
-    DataError (an existing other dataset, a missing replay source) and LeakError (a user's picture that stands in two
-    splits, or stood in an earlier dataset).
+    With `replace` another one of this name is put aside as NAME@DIGEST first. One maker at a time: `waiting` is called
+    now and then while another one is at work, and may raise. Raises DataError (an existing other dataset, a missing
+    replay source) and LeakError (a user's picture that stands in two splits, or stood in an earlier dataset).
     """
+    recipe = pinned(recipe)
     folder = datasets / recipe.name
-    if _made_already(folder, recipe):
+    if made_already(folder, recipe, replace=replace):
         return folder
     with alone(datasets, waiting):
         # Again, as another may have made it meanwhile.
-        return folder if _made_already(folder, recipe) else _make(recipe, datasets, on_progress)
+        return folder if made_already(folder, recipe, replace=replace) else _make(recipe, datasets, on_progress)
 
 
-def _made_already(folder: Path, recipe: Recipe) -> bool:
-    """Whether this recipe made that folder. Raises DataError when another did."""
+def pinned(recipe: Recipe) -> Recipe:
+    """The recipe with the hash of each of its files' bytes, and of their pictures'. Raises DataError, RecipeError."""
+    for split in recipe.splits:
+        for part in split.parts:
+            if part.file is not None and not Path(part.file).is_file():
+                raise DataError(f"{part.file}, which {recipe.name} takes for {split.name}, is no file.")
+    return recipe.pinned({path: content_sha256(path) for path in recipe.files})
+
+
+def made_already(folder: Path, recipe: Recipe, *, replace: bool = False) -> bool:
+    """Whether this pinned recipe made that folder; another's is only right where it is to be replaced.
+
+    Raises DataError for another's, with the hashes of files whose bytes changed.
+    """
     if not folder.exists():
         return False
-    if read_manifest(folder).get("recipe_sha256") == recipe.sha256:
+    manifest = read_manifest(folder)
+    if manifest.get("recipe_sha256") == recipe.sha256:
         return True
+    if replace or _same_before_hashes(folder, manifest, recipe):
+        return not replace
+    earlier = f"{folder.name}@{manifest_digest(manifest)[:12]}"
+    now = f"--replace makes a new one under this name (the old one stays as {earlier})"
+    if changed := list(_changed_files(manifest, recipe)):
+        raise DataError(f"{folder} was made of other bytes: {'; '.join(changed)}.", f"{now}; or give it another name.")
     raise DataError(
         f"{folder} holds another dataset of this name.",
-        "Made datasets are never overwritten: give a new name with --name.",
+        f"Made datasets are never overwritten: give a new name with --name; {now}.",
     )
+
+
+def _changed_files(manifest: dict[str, Any], recipe: Recipe) -> Iterator[str]:
+    """Each file of the recipe whose bytes are others than those that were taken, with both hashes."""
+    try:
+        was = Recipe.model_validate(manifest.get("recipe"))
+    except ValidationError:
+        return
+    before = {part.file: part.file_sha256 for split in was.splits for part in split.parts if part.file is not None}
+    for path, now in {p.file: p.file_sha256 for split in recipe.splits for p in split.parts if p.file}.items():
+        if path in before and (kept := before[path]) != now:
+            then = f"made of {kept[:12]}…" if kept else "made by a version that kept no hash of it"
+            yield f"{path} is {str(now)[:12]}… now, {then}"
+
+
+def _same_before_hashes(folder: Path, manifest: dict[str, Any], recipe: Recipe) -> bool:
+    """Whether a dataset whose manifest has no hashes of its files was made of these very rows."""
+    plain = recipe.pinned({path: None for path in recipe.files})
+    if not recipe.files or manifest.get("own") or manifest.get("recipe_sha256") != plain.sha256:
+        return False
+    for split in recipe.splits:
+        if any(part.file is None for part in split.parts):
+            return False
+        given = {_content(row) for part in split.parts for row in own_file(Path(str(part.file))).rows}
+        held = {_content(row) for row in read_rows(folder / f"{split.name}.parquet")}
+        if not held <= given or (held != given and all(part.count is None for part in split.parts)):
+            return False
+    return True
+
+
+def _content(row: Row) -> tuple[str, str, str]:
+    return row.sha256, row.question, row.truth
 
 
 def _make(recipe: Recipe, datasets: Path, on_progress: Progress | None) -> Path:
     folder = datasets / recipe.name
     index = PictureIndex(datasets)
-    maker = _Maker(recipe, datasets, index.seen(but=recipe.sha256), on_progress)
+    maker = _Maker(recipe, datasets, index, on_progress)
     maker.check_sources()
     with making(folder) as building:
         manifest = maker.write(building)
-        with index.adding(maker.new):
+        with index.adding(maker.new, replacing=bool(recipe.files)):
             write_atomic(building / MANIFEST, to_json(manifest))
+            if folder.exists():
+                folder.rename(aside(folder))
             building.rename(folder)
     return folder
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """A dataset's manifest, with its tables `splits` and `files`. Raises DataError when the folder is no dataset."""
-    try:
-        value = read_json(folder / MANIFEST)
-    except UnreadableError as error:
-        missing = f"{folder} is no dataset: it has no {MANIFEST}"
-        raise DataError(missing if error.missing else error.message) from None
-    if not isinstance(value, dict):
-        raise DataError(f"{folder / MANIFEST} is no JSON object")
-    for key in ("splits", "files"):
-        table = value.get(key)
-        if not isinstance(table, dict) or not all(isinstance(entry, dict) for entry in table.values()):
-            raise DataError(f"{folder / MANIFEST} has no table of its {key}", "It was edited: make the dataset again.")
-    kinds: dict[str, tuple[type, Any]] = {
-        "role": (str, None),
-        "n": (int, None),
-        "replayed": (int, 0),
-        "pictures": (list, []),
-    }
-    for name, split in value["splits"].items():
-        if wrong := [key for key, (kind, absent) in kinds.items() if not isinstance(split.get(key, absent), kind)]:
-            raise DataError(
-                f"{folder / MANIFEST}: the {', '.join(wrong)} of its split {name} cannot be read",
-                "It was edited: make the dataset again.",
-            )
-    return value
-
-
-def manifest_digest(manifest: dict[str, Any]) -> str:
-    """Hash (hex) of what a dataset holds, by which plans and adapters name it; the time of making plays no part."""
-    return hashlib.sha256(canonical_json({k: v for k, v in manifest.items() if k != "made"})).hexdigest()
-
-
 class _Maker:
-    def __init__(self, recipe: Recipe, datasets: Path, seen: set[str], on_progress: Progress | None) -> None:
-        self.recipe, self.datasets = recipe, datasets
-        self.seen = seen  # by hash, grows with every picture
+    def __init__(self, recipe: Recipe, datasets: Path, index: PictureIndex, on_progress: Progress | None) -> None:
+        self.recipe, self.datasets, self.index = recipe, datasets, index
+        self.seen = index.seen(but=recipe.sha256)  # by hash, grows with every picture
+        self.own: dict[Path, OwnFile] = {}
         self.new: list[Known] = []
         self.redrawn = 0
         self.sources: dict[str, str] = {}
         self.places: dict[str, str] = {}  # hash → split, of this dataset's own pictures
         self._done, self._progress = 0, on_progress
-        self._total = sum(part.size or 0 for split in recipe.splits for part in split.parts)
+        self._total = sum(expected(part) for split in recipe.splits for part in split.parts)
 
     def write(self, folder: Path) -> dict[str, Any]:
         splits: dict[str, Any] = {}
@@ -161,6 +189,7 @@ class _Maker:
             "made": round(time.time(), 3),
             "redrawn": self.redrawn,  # pictures drawn again because they had been seen
             "sources": self.sources,  # digests of the datasets replayed from
+            **self._own_table(),
             "files": files,
             "splits": splits,
         }
@@ -169,8 +198,13 @@ class _Maker:
         made = [one for number, part in enumerate(split.parts) for one in self._part(split, number, part)]
         # Shuffled once and for all: trainers that read in order (verl with shuffle off) see a mixture.
         random.Random(f"{self.recipe.seed}:{split.name}:order").shuffle(made)
+        names: set[str] = set()
         for index, one in enumerate(made):
-            uid = f"{self.recipe.name}-{split.name}-{index:05d}"
+            # The user's own id is part of the name by which every answer, table and report calls the row.
+            uid = f"{self.recipe.name}-{split.name}-{one.facts.get('id') or f'{index:05d}'}"
+            if uid in names:
+                raise DataError(f"Two rows of {split.name} would be called {uid}: give each an id of its own.")
+            names.add(uid)
             row = replace(one.row, uid=uid, split=split.name, index=index)
             if one.replay_of is None:
                 known = (self.recipe.name, self.recipe.sha256, split.name, split.role, uid)
@@ -184,17 +218,22 @@ class _Maker:
             yield from self._file(split, part)
         elif part.group == NAMING:
             for k in range(part.count or 0):
-                yield self._fresh(f"{split.name}:{number}:{k}", split, lambda key, k=k: _naming(key, k))  # type: ignore[misc]
+                yield self._fresh(f"{split.name}:{number}:{k}", split, partial(_naming, k=k))
         else:
             rng = random.Random(f"{self.recipe.seed}:{split.name}:{number}:cells")
             for k, (red, blue, group) in enumerate(part.cells(rng)):
                 where = f"{split.name}:{number}:{k}"
-                yield self._fresh(where, split, lambda key, r=red, b=blue, g=group: _counting(key, g, r, b))  # type: ignore[misc]
+                draw = partial(_counting, group=group, red=red, blue=blue)
+                yield self._fresh(where, split, draw, blank=not red and not blue)
 
-    def _fresh(self, where: str, split: Split, draw: Callable[[str], Made]) -> Made:
-        """A picture that no dataset has: drawn again with the next seed until its hashes are new."""
+    def _fresh(self, where: str, split: Split, draw: Callable[..., Made], *, blank: bool = False) -> Made:
+        """A picture that no dataset has: drawn again with the next seed until its hashes are new.
+
+        Scenes without targets may all be `blank`, and so alike: after a few attempts they get distractors.
+        """
         for attempt in range(1000):
-            made = draw(f"{self.recipe.seed}:{where}:{attempt}")
+            others = {"others": 1 + attempt % 4} if blank and attempt >= _BLANK_ATTEMPTS else {}
+            made = draw(f"{self.recipe.seed}:{where}:{attempt}", **others)
             if made.sha256 not in self.seen and made.pixel_sha256 not in self.seen:
                 self.redrawn += attempt
                 self._took(made, split)
@@ -214,8 +253,6 @@ class _Maker:
             for part in split.parts:
                 if part.replay is not None:
                     self._source(split, part)
-                elif part.file is not None and not Path(part.file).is_file():
-                    raise DataError(f"{part.file}, which {self.recipe.name} takes for {split.name}, is no file.")
 
     def _source(self, split: Split, part: Part) -> tuple[Path, str]:
         """(folder, split) that a part replays from, after every check that needs no picture."""
@@ -254,24 +291,63 @@ class _Maker:
             yield made
 
     def _file(self, split: Split, part: Part) -> Iterator[Made]:
-        rows = list(read_own(Path(str(part.file))))
+        path = Path(str(part.file))
+        if path not in self.own:
+            self.own[path] = own_file(path)
+            if content_sha256(path) != part.file_sha256:
+                raise DataError(f"{path} was changed while it was read.", "Make the dataset again.")
+        rows = list(zip(self.own[path].ids, self.own[path].rows, strict=True))
         if part.count is not None:
-            rows = random.Random(f"{self.recipe.seed}:{split.name}:{part.file}").sample(
+            rows = random.Random(f"{self.recipe.seed}:{split.name}:{part.file_sha256}").sample(
                 rows, min(part.count, len(rows))
             )
-        for row in rows:
-            made = Made(row, row.sha256, row.pixel_sha256, {"group": "own", "id": row.uid})
+        # Earlier generations of this dataset may hold the same pictures, in a split of the same role.
+        foreign = self.index.seen(but=self.recipe.sha256, replaced=(self.recipe.name, split.role))
+        for given, row in rows:
+            made = Made(row, row.sha256, row.pixel_sha256, {"group": "own", "id": given or None, "row": row.uid})
             for value in (made.sha256, made.pixel_sha256):
                 # One picture may carry several questions, but only inside one split.
-                if value in self.seen and self.places.get(value) != split.name:
-                    earlier = PictureIndex(self.datasets).find([value])
-                    where = earlier[0].place if earlier else f"{self.recipe.name}:{self.places.get(value)}"
-                    raise LeakError(
-                        f"{row.uid} (for {split.name}) is the same picture as {where}.",
-                        "A picture belongs to one split of one dataset; take it out of the file.",
-                    )
+                here = self.places.get(value)
+                if value in foreign or here not in (None, split.name):
+                    self._leak(row, split, value, here)
             self._took(made, split)
             yield made
+
+    def _leak(self, row: Row, split: Split, value: str, here: str | None) -> None:
+        """Raise LeakError: the picture stands in another split."""
+        known = [one for one in self.index.find([value]) if one.digest != self.recipe.sha256]
+        crossing = [one for one in known if (one.dataset, one.role) != (self.recipe.name, split.role)]
+        hint = "A picture belongs to one split of one dataset; take it out of the file."
+        if not crossing:
+            raise LeakError(f"{row.uid} (for {split.name}) is the same picture as {self.recipe.name}:{here}.", hint)
+        place = crossing[0]
+        if place.dataset != self.recipe.name and place.role == split.role:
+            hint = f"To mend the labels of {place.dataset}, make it again under its own name with --replace."
+        raise LeakError(f"{row.uid} (for {split.name}) is the same picture as {place.place}.", hint)
+
+    def _own_table(self) -> dict[str, Any]:
+        """What the manifest holds of the user's files: their hashes, rows, and the keys that were not used."""
+        own = [
+            {
+                "file": part.file,
+                "sha256": part.file_sha256,
+                "split": split.name,
+                "rows": len(self.own[Path(part.file)].rows),
+                "ignored": dict(sorted(self.own[Path(part.file)].ignored.items())),
+            }
+            for split in self.recipe.splits
+            for part in split.parts
+            if part.file is not None
+        ]
+        return {"own": own} if own else {}
+
+
+def expected(part: Part) -> int:
+    """How many pictures a part gives; those of a user's file are counted there. Raises DataError."""
+    if part.file is None:
+        return part.size or 0
+    rows = count_own(Path(part.file))[0]
+    return rows if part.count is None else min(part.count, rows)
 
 
 def read_objects(folder: Path, split: str) -> list[dict[str, Any]]:
@@ -290,9 +366,9 @@ def _made(key: str, scene: Any, question: str, truth: str, source: str, facts: d
     return Made(row, row.sha256, pixel_sha256(row.image()), facts)
 
 
-def _counting(key: str, group: str, red: int, blue: int) -> Made:
+def _counting(key: str, group: str, red: int, blue: int, others: int = 0) -> Made:
     if group in EXPLORATORY:
-        scene = explore_scene(key, group, red=red, blue=blue)
+        scene = explore_scene(key, group, red=red, blue=blue, others=others)
     else:
         scene = make_scene(key, group, red=red, blue=blue)
         wrong = check(scene)

@@ -208,7 +208,9 @@ class _Inspector:
                 source = known[0].place if known else "no dataset of this lab"
                 self.problems["replay"].append(f"{row.uid} was to come from {replay}, but comes from {source}")
             return leaks
-        others = [k for k in known if k.digest != self.recipe.sha256]
+        # Generations of one dataset may share a picture, in splits of the same role.
+        generations = (self.recipe.name, role)
+        others = [k for k in known if k.digest != self.recipe.sha256 and (k.dataset, k.role) != generations]
         leaks += [f"{row.uid} is the same picture as {other.place}" for other in others[:1]]
         if not any(k.digest == self.recipe.sha256 and k.split == split for k in known):
             leaks.append(f"{row.uid} is not in this lab's index, so its isolation is not shown")

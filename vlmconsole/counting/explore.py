@@ -22,8 +22,11 @@ EXPLORATORY = ("overlap", "occlusion", "beyond")
 LEAST_VISIBLE = 0.5
 
 
-def explore_scene(seed: str, group: str, *, red: int, blue: int) -> Scene:
-    """A scene of an exploratory group. Raises ValueError for another group or more things than fit."""
+def explore_scene(seed: str, group: str, *, red: int, blue: int, others: int = 0) -> Scene:
+    """A scene of an exploratory group. Raises ValueError for another group or more things than fit.
+
+    `others` asks for so many distractors in a scene of `occlusion` without targets: all blank ones are alike.
+    """
     if group == "beyond":
         return replace(make_scene(seed, "high", red=red, blue=blue), group=group)
     if group not in EXPLORATORY:
@@ -32,13 +35,13 @@ def explore_scene(seed: str, group: str, *, red: int, blue: int) -> Scene:
     attempt = 0
     while True:  # the first attempts nearly always do; each is seeded, so the result is the same everywhere
         rng = random.Random(f"{key}:{attempt}")
-        scene = Scene(key, group, _pairs(rng, group, red, blue), PLAIN)
+        scene = Scene(key, group, _pairs(rng, group, red, blue, others), PLAIN)
         if all(share >= LEAST_VISIBLE for share in visible_shares(scene)):
             return scene
         attempt += 1
 
 
-def _pairs(rng: random.Random, group: str, red: int, blue: int) -> tuple[Thing, ...]:
+def _pairs(rng: random.Random, group: str, red: int, blue: int, others: int) -> tuple[Thing, ...]:
     """Things in painting order: the second of each pair lies over the first."""
     targets = [TARGETS["red_circles"]] * red + [TARGETS["blue_squares"]] * blue
     rng.shuffle(targets)
@@ -49,6 +52,7 @@ def _pairs(rng: random.Random, group: str, red: int, blue: int) -> tuple[Thing, 
         couples = [kinds[i : i + 2] for i in range(0, len(kinds), 2)]
     else:
         couples = [[target, rng.choice(DISTRACTORS)] if rng.random() < 0.6 else [target] for target in targets]
+        couples += [[rng.choice(DISTRACTORS)] for _ in range(others if not couples else 0)]
     spots = arrange(rng, [PITCH // 2 - 4] * len(couples), OPEN)
     things: list[Thing] = []
     for couple, (x, y, _) in zip(couples, spots, strict=True):

@@ -2,32 +2,136 @@
 
 A JSONL line: `{"image": "photo.jpg", "question": "…", "answer": "…", "id": "…"}`. The picture is a path
 (relative to the file), a `data:` URL or `{"bytes": base64}`; a question left out means the counting
-prompt; the answer may be text, or the two counts as an object.
+prompt; the answer may be text, or the two counts as an object. Other keys are not used, and named; options
+to choose from that the question does not hold are refused.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
+import hashlib
 import json
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.counting.own_image import image_of, image_paths
+from vlmconsole.counting.own_options import missing_options
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.rows import DataError, Row, from_verl
-from vlmconsole.errors import LabError
-from vlmconsole.runs.named import named
+from vlmconsole.runs.plain import one_line
 from vlmconsole.scoring.reward import TruthError, read_truth
-from vlmconsole.vision.images import PictureError, open_picture
+from vlmconsole.vision.limits import PictureError, read_picture_bytes
 
-_QUESTIONS = ("question", "prompt", "text")
-_ANSWERS = ("answer", "truth", "ground_truth", "label")
-_IDS = ("id", "uid", "question_id")
+QUESTIONS = ("question", "prompt", "text")
+ANSWERS = ("answer", "truth", "ground_truth", "label")
+IDS = ("id", "uid", "question_id")
+IMAGES = ("image", "images")
+_VERL = ("data_source", "prompt", "images", "ability", "reward_model", "extra_info")
+
+
+@dataclass
+class OwnFile:
+    """One file of the user's: `rows` in order, `ids` where the user gave them, and the keys that nothing reads."""
+
+    rows: list[Row] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)  # "" where a row has none
+    ignored: Counter[str] = field(default_factory=Counter)  # key → rows that hold it
+    wrong: list[str] = field(default_factory=list)  # one sentence a line that cannot be used
 
 
 def read_own(path: Path) -> Iterator[Row]:
     """The rows of a user's file, in order. Raises DataError naming the line and what is wrong with it."""
+    for _, row in _rows(path, OwnFile()):
+        if isinstance(row, DataError):
+            raise row
+        yield row
+
+
+def examine_own(path: Path) -> OwnFile:
+    """All of a user's file, with every line that is wrong. Raises DataError when the file itself cannot be read."""
+    whole = OwnFile()
+    for given, row in _rows(path, whole):
+        if isinstance(row, DataError):
+            whole.wrong.append(row.message)
+        else:
+            whole.rows.append(row)
+            whole.ids.append(given)
+    return whole
+
+
+def own_file(path: Path) -> OwnFile:
+    """All of a user's file. Raises DataError naming the first line that cannot be used."""
+    whole = examine_own(path)
+    if whole.wrong:
+        raise DataError(whole.wrong[0])
+    return whole
+
+
+def count_own(path: Path) -> tuple[int, Counter[str]]:
+    """(rows, keys that nothing reads) of a user's file, without opening a picture. Raises DataError."""
+    n, ignored = 0, Counter[str]()
+    for _, value in _values(path):
+        n += 1
+        if isinstance(value, dict):
+            ignored.update(_ignored(value))
+    return n, ignored
+
+
+def content_sha256(path: Path) -> str:
+    """Hash (hex) of the file's bytes and of the bytes of each picture that it names by path, in order.
+
+    What is embedded is in the file's own bytes. Raises DataError for a file or a picture that cannot be read.
+    """
+    whole = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    for where, value in _values(path):
+        for source in image_paths(_first(value, IMAGES), path.parent) if isinstance(value, dict) else ():
+            try:
+                whole.update(hashlib.sha256(read_picture_bytes(source)).digest())
+            except PictureError as error:
+                raise DataError(f"{where}: {error}") from None
+    return whole.hexdigest()
+
+
+def _rows(path: Path, whole: OwnFile) -> Iterator[tuple[str, Row | DataError]]:
+    """(the user's id, row or what is wrong with it) of every line; keys that are not used go into `whole`."""
+    known: dict[str, str] = {}
+    for index, (where, value) in enumerate(_values(path)):
+        given = ""
+        try:
+            if isinstance(value, DataError):
+                raise value
+            given = _id(value, where)
+            named = f"{where} (id {one_line(given, 60)})" if given else where
+            if given and given in known:
+                raise DataError(f"{named}: {known[given]} has the same id.")
+            if given:
+                known[given] = where
+            row = from_verl(value, named) if "reward_model" in value else _row(value, path.parent, named, index)
+            if "reward_model" in value:
+                row.image()  # its bytes are taken as they are: here they must at least be a picture
+            if not given:
+                row = _named(row, f"{where.split(' ')[0]}-{index + 1:05d}")
+            whole.ignored.update(_ignored(value))
+        except DataError as error:
+            yield given, error
+        else:
+            yield given, row
+
+
+def _named(row: Row, uid: str) -> Row:
+    return Row(uid, row.picture, row.question, row.truth, row.source, row.ability, row.split, row.index)
+
+
+def _values(path: Path) -> Iterator[tuple[str, Any]]:
+    """(place, value) of each line or row; a DataError in place of a line that cannot be read."""
     if path.suffix == ".parquet":
         yield from _parquet(path)
         return
@@ -37,19 +141,29 @@ def read_own(path: Path) -> Iterator[Row]:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     with file:
         for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            where = f"{path.name} line {number}"
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{where} is no JSON: {error}") from None
-            if not isinstance(value, dict):
-                raise DataError(f"{where} is no JSON object")
-            yield _row(value, path.parent, where, number - 1)
+            if line.strip():
+                where = f"{path.name} line {number}"
+                yield where, _json(line, where)
 
 
-def _parquet(path: Path) -> Iterator[Row]:
+def _json(line: bytes, where: str) -> Any:
+    def refuse(word: str) -> Any:
+        raise ValueError(f"{word} is no JSON value and no answer")
+
+    def whole(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        twice = [key for key, n in Counter(key for key, _ in pairs).items() if n > 1]
+        if twice:
+            raise ValueError(f"the key {one_line(twice[0], 40)} stands twice")
+        return dict(pairs)
+
+    try:
+        value = json.loads(line, parse_constant=refuse, object_pairs_hook=whole)
+    except (ValueError, RecursionError) as error:
+        return DataError(f"{where} is no JSON: {error}")
+    return value if isinstance(value, dict) else DataError(f"{where} is no JSON object")
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -59,22 +173,24 @@ def _parquet(path: Path) -> Iterator[Row]:
             for batch in file.iter_batches(batch_size=64):
                 for value in batch.to_pylist():
                     number += 1
-                    where = f"{path.name} row {number}"
-                    if "reward_model" in value:
-                        yield from_verl(value, where)
-                    else:
-                        yield _row(value, path.parent, where, number - 1)
+                    yield f"{path.name} row {number}", value
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} cannot be read as Parquet: {error}") from None
 
 
 def _row(value: Mapping[str, Any], folder: Path, where: str, index: int) -> Row:
-    question = _first(value, _QUESTIONS)
-    answer = _first(value, _ANSWERS)
+    question = _first(value, QUESTIONS)
+    answer = _first(value, ANSWERS)
     if answer is None:
-        raise DataError(f"{where} has no answer (one of the keys {', '.join(_ANSWERS)})")
+        raise DataError(f"{where} has no answer (one of the keys {', '.join(ANSWERS)})")
+    if isinstance(answer, float) and not math.isfinite(answer):
+        raise DataError(f"{where}: the answer is {answer}, which is no answer")
+    if isinstance(answer, str) and not answer.strip():
+        raise DataError(f"{where}: the answer is empty")
     if not isinstance(question, (str, type(None))):
         raise DataError(f"{where}: the question is {type(question).__name__}, not text")
+    if refusal := missing_options(value, question or ""):
+        raise DataError(f"{where}: {refusal}")
     counting = question is None or question.strip() == COUNT_PROMPT
     if counting or isinstance(answer, Mapping):
         try:
@@ -86,8 +202,8 @@ def _row(value: Mapping[str, Any], folder: Path, where: str, index: int) -> Row:
         truth = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
     counts_asked = counting or isinstance(answer, Mapping)
     return Row(
-        uid=str(_first(value, _IDS) or f"{where.split(' ')[0]}-{index + 1:05d}"),
-        picture=_picture(value.get("image", value.get("images")), folder, where),
+        uid=_id(value, where),
+        picture=image_of(_first(value, IMAGES), value, folder, where),
         question=question or COUNT_PROMPT,
         truth=truth,
         source="own/counting" if counts_asked else "own/text",
@@ -97,36 +213,40 @@ def _row(value: Mapping[str, Any], folder: Path, where: str, index: int) -> Row:
     )
 
 
+def _id(value: Mapping[str, Any], where: str) -> str:
+    """The user's own name of a row, "" without one. Raises DataError for one that could not be shown."""
+    extra = value.get("extra_info")
+    source = extra if "reward_model" in value and isinstance(extra, Mapping) else value
+    given = _first(source, IDS)
+    if given is None:
+        return ""
+    if isinstance(given, bool) or not isinstance(given, (str, int)):
+        raise DataError(f"{where}: the id is {type(given).__name__}, not text or a whole number")
+    text = str(given)
+    if not text.strip() or not text.isprintable() or len(text) > 200:
+        raise DataError(f"{where}: the id {one_line(text, 60)!r} is empty, longer than 200 characters or unprintable")
+    return text
+
+
+def _ignored(value: Mapping[str, Any]) -> list[str]:
+    """Keys of a row that hold something and are read by nothing: the model never sees them."""
+    if "reward_model" in value:
+        return [key for key, held in value.items() if key not in _VERL and held is not None]
+    used = {_first_key(value, keys) for keys in (QUESTIONS, ANSWERS, IDS, IMAGES)}
+    return [key for key, held in value.items() if key not in used and held is not None]
+
+
+def _first_key(value: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
+    return next((key for key in keys if value.get(key) is not None), None)
+
+
 def _first(value: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-    return next((value[key] for key in keys if value.get(key) is not None), None)
+    key = _first_key(value, keys)
+    return None if key is None else value[key]
 
 
-def _picture(image: Any, folder: Path, where: str) -> bytes:
-    """The bytes that will be sent: the file's own where they are plain, else a lossless RGB PNG."""
-    if isinstance(image, list) and len(image) == 1:
-        image = image[0]
-    source: Path | bytes
-    if isinstance(image, Mapping):
-        data = image.get("bytes")
-        try:
-            source = base64.b64decode(data, validate=True) if isinstance(data, str) else data or folder / image["path"]
-        except (binascii.Error, KeyError, TypeError):
-            raise DataError(f"{where}: the picture has neither bytes (base64) nor a path") from None
-    elif isinstance(image, str) and image.startswith("data:"):
-        try:
-            source = base64.b64decode(image.partition(",")[2], validate=True)
-        except binascii.Error:
-            raise DataError(f"{where}: the picture's data URL is no base64") from None
-    elif isinstance(image, str) and image:
-        try:
-            source = folder / named(image)
-        except LabError as error:
-            raise DataError(f"{where}: {error}") from None
-    elif isinstance(image, bytes):
-        source = image
-    else:
-        raise DataError(f"{where} has no picture (key image: a path, a data URL, or bytes)")
-    try:
-        return open_picture(source, name=None if isinstance(source, Path) else where).data
-    except PictureError as error:
-        raise DataError(f"{where}: {error}") from None
+def ignored_text(ignored: Mapping[str, int]) -> str:
+    """`hint (3 rows), source (1 row)`, the most frequent first; "" for none."""
+    ordered = sorted(ignored.items(), key=lambda entry: (-entry[1], entry[0]))
+    shown = [f"{one_line(key, 40)} ({n} row{'s' * (n != 1)})" for key, n in ordered[:12]]
+    return ", ".join(shown) + (f" and {len(ordered) - 12} more" if len(ordered) > 12 else "")

@@ -9,8 +9,10 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from vlmconsole.counting.dataset import MANIFEST, make_dataset, read_manifest
+from vlmconsole.counting.dataset import MANIFEST, expected, made_already, make_dataset, pinned, read_manifest
+from vlmconsole.counting.own import count_own, ignored_text
 from vlmconsole.counting.recipe import Recipe, load_recipe, recipe_names
 from vlmconsole.counting.rows import DataError
 from vlmconsole.counting.textvqa_data import NAME as TEXTVQA
@@ -38,10 +40,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Promised:
-    """One split of a dataset, made or not: its role, and how many pictures it has or will have.
-
-    `n` is None for a whole file of the user's that has not been read yet.
-    """
+    """One split of a dataset, made or not: its role, and how many pictures it has or will have (None: unknown)."""
 
     role: str
     n: int | None
@@ -50,7 +49,7 @@ class Promised:
 def look_up(name: str, datasets: Path) -> Source:
     """What `name` stands for; nothing is made. Raises DataError and RecipeError, with the nearest name."""
     place = named(name)
-    for folder in (datasets / name, place):
+    for folder in (place,) if "/" in name else (datasets / name, place):
         if (folder / MANIFEST).is_file():
             return Source(folder.absolute(), None)
     if name.endswith(".toml") or name in recipe_names():
@@ -103,8 +102,12 @@ def make(
     say: Callable[[str], None] = lambda _: None,
     watch: Watch = lambda name, done, total: None,
     pause: Callable[[], None] = lambda: None,
+    replace: bool = False,
 ) -> Path:
-    """The folder of what `recipe` makes, and first of every shipped dataset that it replays from. Raises as `ready`."""
+    """The folder of what `recipe` makes, and first of every shipped dataset that it replays from. Raises as `ready`.
+
+    With `replace` another dataset of its name is put aside.
+    """
     for split in recipe.splits:
         for part in split.parts:
             source = (part.replay or "").partition(":")[0]
@@ -121,20 +124,47 @@ def make(
 
     if not (datasets / recipe.name).exists():
         say(f"making the dataset {recipe.name}")
-    return make_dataset(
-        recipe, datasets, on_progress=lambda done, total: watch(recipe.name, done, total), waiting=waiting
+    folder = make_dataset(
+        recipe,
+        datasets,
+        replace=replace,
+        on_progress=lambda done, total: watch(recipe.name, done, total),
+        waiting=waiting,
     )
+    for entry in own_files(read_manifest(folder)):
+        if entry["ignored"]:
+            say(f"keys of {entry['file']} that are not used: {ignored_text(entry['ignored'])}")
+    return folder
+
+
+def own_files(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a manifest tells of the user's files: `file`, `sha256`, `split`, `rows`, `ignored` (key → rows)."""
+    listed = manifest.get("own")
+    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    return [{**entry, "ignored": entry.get("ignored") or {}, "file": entry.get("file", "")} for entry in entries]
+
+
+def files_note(recipe: Recipe) -> str:
+    """What a recipe takes from files of the user's, before it is made; "" where it takes none. Raises DataError."""
+    told = []
+    for path in recipe.files:
+        rows, ignored = count_own(path)
+        told.append(f"{path.name}: {rows} rows" + (f", keys not used: {ignored_text(ignored)}" if ignored else ""))
+    return "; ".join(told)
 
 
 def promised(name: str, datasets: Path) -> dict[str, Promised]:
-    """The splits of a dataset by name, as made or as its recipe promises them. Raises as `look_up`."""
+    """The splits of a dataset by name, as made or as its recipe promises them.
+
+    Raises as `look_up`, and DataError where the made one is not what the recipe's file holds now.
+    """
     source = look_up(name, datasets)
     if source.folder is not None:
+        if source.recipe is not None:
+            made_already(source.folder, pinned(source.recipe))
         splits = read_manifest(source.folder)["splits"]
         return {split: Promised(str(about["role"]), int(about["n"])) for split, about in splits.items()}
     assert source.recipe is not None
-    found = {}
-    for split in source.recipe.splits:
-        parts = [part.size for part in split.parts]
-        found[split.name] = Promised(split.role, None if None in parts else sum(size or 0 for size in parts))
-    return found
+    return {
+        split.name: Promised(split.role, sum(expected(part) for part in split.parts)) for split in source.recipe.splits
+    }

@@ -9,9 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from vlmconsole.counting.explore import EXPLORATORY
 from vlmconsole.counting.scene import GROUPS
@@ -50,6 +60,15 @@ class Part(_Model):
     styles: tuple[str, ...] = ()  # the k-th rendering of a combination is drawn as the k-th of these groups
     replay: str | None = None  # "dataset:split", a training split made earlier
     file: str | None = None  # a user's own JSONL or Parquet; relative to the recipe
+    file_sha256: str | None = None  # of its bytes and its pictures' (`own.content_sha256`); set when it is made
+
+    @model_serializer(mode="wrap")
+    def _without_absent_hash(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the hash out where there is none: recipes without files keep the hashes that they always had."""
+        table: dict[str, Any] = whole(self)
+        if self.file_sha256 is None:
+            del table["file_sha256"]
+        return table
 
     @model_validator(mode="after")
     def _consistent(self) -> Part:
@@ -59,6 +78,8 @@ class Part(_Model):
         for name in (*([self.group] if self.group else []), *self.styles):
             if name not in known:
                 raise ValueError(f"unknown group {name!r}: one of {', '.join(sorted(known))}")
+        if self.file_sha256 is not None and self.file is None:
+            raise ValueError("file_sha256 belongs to a file")
         if self.low > self.high:
             raise ValueError(f"low is {self.low}, above high, {self.high}")
         if self.group == NAMING and self.every is not None:
@@ -125,8 +146,36 @@ class Recipe(_Model):
 
     @property
     def sha256(self) -> str:
-        """Hash (hex) of everything the recipe says."""
-        return hashlib.sha256(canonical_json(self.model_dump(mode="json"))).hexdigest()
+        """Hash (hex) of everything the recipe says; of a file whose bytes it names, the place plays no part."""
+        table = self.model_dump(mode="json")
+        for split in table["splits"]:
+            for part in split["parts"]:
+                if "file_sha256" in part:
+                    del part["file"]
+        return hashlib.sha256(canonical_json(table)).hexdigest()
+
+    @property
+    def files(self) -> list[Path]:
+        """The user's own files that it takes, each once."""
+        parts = (part for split in self.splits for part in split.parts)
+        return list(dict.fromkeys(Path(part.file) for part in parts if part.file is not None))
+
+    def pinned(self, hashes: Mapping[Path, str | None]) -> Recipe:
+        """This recipe with the hash of each file's content (None takes it out).
+
+        Raises RecipeError where it names another one.
+        """
+        splits = []
+        for split in self.splits:
+            parts = []
+            for part in split.parts:
+                now = hashes[Path(part.file)] if part.file is not None else None
+                if now is not None and part.file_sha256 not in (None, now):
+                    wanted = str(part.file_sha256)[:12]
+                    raise RecipeError(f"{part.file} is {now[:12]}… now, the recipe {self.name} wants {wanted}….")
+                parts.append(part.model_copy(update={"file_sha256": now}))
+            splits.append(split.model_copy(update={"parts": tuple(parts)}))
+        return self.model_copy(update={"splits": tuple(splits)})
 
 
 def recipe_names() -> list[str]:

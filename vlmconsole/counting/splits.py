@@ -67,12 +67,16 @@ class PictureIndex:
         finally:
             connection.close()
 
-    def seen(self, *, but: str = "") -> set[str]:
-        """Every file and pixel hash known, except those of the dataset whose recipe hash is `but`."""
+    def seen(self, *, but: str = "", replaced: tuple[str, str] = ("", "")) -> set[str]:
+        """Every file and pixel hash known, except those of the dataset whose recipe hash is `but`.
+
+        `replaced`: (dataset, role) whose earlier generations do not count either.
+        """
         if not self.path.exists():
             return set()
         with self._open() as db:
-            rows = db.execute("SELECT sha256, pixel_sha256 FROM pictures WHERE digest != ?", (but,))
+            query = "SELECT sha256, pixel_sha256 FROM pictures WHERE digest != ? AND NOT (dataset = ? AND role = ?)"
+            rows = db.execute(query, (but, *replaced))
             return {value for row in rows for value in row}
 
     def find(self, hashes: Iterable[str]) -> list[Known]:
@@ -94,10 +98,11 @@ class PictureIndex:
                     yield Known(*row)
 
     @contextmanager
-    def adding(self, pictures: list[Known]) -> Iterator[None]:
+    def adding(self, pictures: list[Known], *, replacing: bool = False) -> Iterator[None]:
         """Add new pictures, together with what the caller does meanwhile; nothing stays when that fails.
 
-        Raises LeakError when one of them became known since it was drawn (another process was faster).
+        Raises LeakError when one of them became known since it was drawn (another process was faster). When
+        `replacing`, an earlier generation of the dataset may hold it in a split of the same role.
         """
         with self._open() as db:
             db.execute("BEGIN IMMEDIATE")
@@ -105,8 +110,8 @@ class PictureIndex:
                 for new in pictures:
                     clash = db.execute(
                         f"SELECT {_COLUMNS} FROM pictures WHERE digest != ? AND "
-                        "(sha256 IN (?, ?) OR pixel_sha256 IN (?, ?)) LIMIT 1",
-                        (new.digest, new.sha256, new.pixel_sha256, new.sha256, new.pixel_sha256),
+                        "NOT (dataset = ? AND role = ?) AND (sha256 IN (?, ?) OR pixel_sha256 IN (?, ?)) LIMIT 1",
+                        (new.digest, new.dataset if replacing else "", new.role, *(new.sha256, new.pixel_sha256) * 2),
                     ).fetchone()
                     if clash:
                         raise LeakError(f"{new.place} is the same picture as {Known(*clash).place}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vlmconsole.counting.dataset import manifest_digest, read_manifest
+from vlmconsole.counting.generations import generation
 from vlmconsole.counting.ready import Promised, Source, look_up, promised
 from vlmconsole.counting.rows import DataError
 from vlmconsole.counting.textvqa_data import NAME as TEXTVQA
@@ -85,7 +86,9 @@ def _changed(plan: Plan, source: Source) -> Iterator[str]:
     if wanted is not None and source.folder is not None:
         now = manifest_digest(read_manifest(source.folder))
         if now != wanted:
-            yield f"the dataset {source.name} is {now[:12]}… now, the frozen {plan.name} is bound to {wanted[:12]}…"
+            earlier = generation(source.folder.parent, source.name, wanted)
+            bound = f"{wanted[:12]}…" + (f", which is {earlier.name}" if "@" in earlier.name else "")
+            yield f"the dataset {source.name} is {now[:12]}… now, the frozen {plan.name} is bound to {bound}"
 
 
 def _of_conditions(plan: Plan, settings: EvaluateSettings) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.counting.dataset import manifest_digest, read_manifest
+from vlmconsole.counting.generations import generation
 from vlmconsole.errors import LabError
 from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.frozen import changed_plans, place_of
@@ -41,24 +42,27 @@ def _data(places: Places, chain: Chain) -> Iterator[str]:
             named.setdefault(name, {})[digest] = str(plan.get("name"))
             splits.setdefault(name, set()).update(str(group.get("split")) for group in plan.get("groups", []))
     for name, wanted in sorted(named.items()):
-        folder = places.datasets / name
-        if not folder.is_dir():
-            continue
-        try:
-            manifest = read_manifest(folder)
-        except LabError as error:
-            yield f"the dataset {name} cannot be read: {error.message}"
-            continue
-        now = manifest_digest(manifest)
         for digest, plan_name in wanted.items():
-            if digest != now:
-                yield f"the dataset {name} is {now[:12]}… now, the frozen {plan_name} names {digest[:12]}…"
-        for split in sorted(splits[name] & set(manifest["splits"])):
-            path = folder / f"{split}.parquet"
-            if not path.is_file():
-                yield f"{name}/{path.name} is gone"
-            elif sha256_file(path) != manifest["files"][path.name]["sha256"]:
-                yield f"{name}/{path.name} was changed after it was made"
+            yield from _dataset(generation(places.datasets, name, digest), name, digest, plan_name, splits[name])
+
+
+def _dataset(folder: Path, name: str, digest: str, plan_name: str, splits: set[str]) -> Iterator[str]:
+    if not folder.is_dir():
+        return
+    try:
+        manifest = read_manifest(folder)
+    except LabError as error:
+        yield f"the dataset {name} cannot be read: {error.message}"
+        return
+    now = manifest_digest(manifest)
+    if digest != now:
+        yield f"the dataset {name} is {now[:12]}… now, the frozen {plan_name} names {digest[:12]}…"
+    for split in sorted(splits & set(manifest["splits"])):
+        path = folder / f"{split}.parquet"
+        if not path.is_file():
+            yield f"{name}/{path.name} is gone"
+        elif sha256_file(path) != manifest["files"][path.name]["sha256"]:
+            yield f"{name}/{path.name} was changed after it was made"
 
 
 def _bound(path: Path, sha: str) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def audit(run: RunFolder, places: Places, *, tick: Tick = lambda _: None) -> Aud
         found += _training(trained, chain, shelves, datasets)
         found += audit_parents(trained, places)
     for name, digest in sorted(datasets.items()):
-        found += [*audit_dataset(shelves, name, digest), *audit_replay(shelves, name)]
+        found += [*audit_dataset(shelves, name, digest), *audit_replay(shelves, name, digest)]
     runs = [one for one in (run, trained) if one is not None]
     runs = list({one.name: one for one in runs}.values())
     found += _ledger(ledger, chain, runs)
@@ -139,7 +139,7 @@ def _training(run: RunFolder, chain: Chain, shelves: Shelves, datasets: dict[str
     for name, digest in (data if isinstance(data, dict) else {}).items():
         datasets.setdefault(str(name), str(digest))
         for role, what in (("train", "training pictures"), ("dev", "development pictures")):
-            rows = [(row.uid, row.sha256, row.pixel_sha256) for row in shelves.split(str(name), role)]
+            rows = [(row.uid, row.sha256, row.pixel_sha256) for row in shelves.split(str(name), role, digest)]
             if rows or not policy:
                 found.append(isolation(shelves, rows, role, f"{what} of {name}"))
     return found

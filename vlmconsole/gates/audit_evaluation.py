@@ -114,7 +114,7 @@ def _test_set(plan: Plan, sides: list[Side], shelves: Shelves) -> Finding:
     """The tested pictures are those that the plan names, in the datasets that the plan names."""
     wrong = []
     for name, digest in sorted(plan.data.digests.items()):
-        manifest = shelves.manifests.get(name)
+        manifest = shelves.manifests.get(shelves.called(name, digest))
         if manifest is not None and digest_of(manifest) != digest:
             wrong.append(f"the dataset {name} is {digest_of(manifest)[:12]}… now, the plan was bound to {digest[:12]}…")
     bound = {one.id: one for rows in plan.data.pictures.values() for one in rows}
@@ -133,7 +133,10 @@ def _test_set(plan: Plan, sides: list[Side], shelves: Shelves) -> Finding:
 
 def _pictures(sides: list[Side], shelves: Shelves, plan: Plan | None) -> Finding:
     """Each sample's picture, question and truth are those of the dataset's file."""
-    rows: dict[str, Seen] = {row.uid: row for many in shelves.rows.values() for row in many}
+    # Generations of a dataset share their names: the last of this order counts, the ones that the plan names.
+    bound = {shelves.called(*item) for item in (plan.data.digests.items() if plan is not None else ())}
+    shelved = sorted(shelves.rows, key=lambda place: (place[0] in bound, "@" not in place[0]))
+    rows: dict[str, Seen] = {row.uid: row for place in shelved for row in shelves.rows[place]}
     wrong, n = [], 0
     for side in sides:
         for sample in side.samples.values():

@@ -69,9 +69,9 @@ def _object(run: RunFolder, name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def audit_replay(shelves: Shelves, name: str) -> list[Finding]:
+def audit_replay(shelves: Shelves, name: str, digest: str | None = None) -> list[Finding]:
     """A dataset's replayed pictures, drawn again by its recipe's seed from the earlier training splits; [] for none."""
-    manifest = shelves.manifests.get(name, {})
+    manifest = shelves.manifests.get(shelves.called(name, digest), {})
     recipe = manifest.get("recipe")
     wrong: list[str] = []
     told: list[str] = []
@@ -102,8 +102,9 @@ def _drawn(
 ) -> list[str]:
     source = str(part["replay"])
     dataset, _, source_split = source.partition(":")
-    rows = shelves.rows.get((dataset, source_split))
-    earlier = shelves.manifests.get(dataset)
+    called = shelves.called(dataset, manifest.get("sources", {}).get(dataset))
+    rows = shelves.rows.get((called, source_split))
+    earlier = shelves.manifests.get(called)
     if rows is None or earlier is None:
         return [f"{source} is not in this lab"]
     wrong = []

@@ -149,8 +149,16 @@ class Shelves:
         found = {place for value in hashes for place in self._places.get(value, ())}
         return sorted(found, key=lambda place: (place.dataset, place.split, place.uid))
 
-    def split(self, dataset: str, role: str) -> list[Seen]:
-        """The rows of all splits of that role."""
+    def called(self, dataset: str, digest: Any = None) -> str:
+        """The folder's name of the generation of a dataset with that digest; the newest's where there is none such."""
+        if not digest or digest_of(self.manifests.get(dataset, {})) == digest:
+            return dataset
+        earlier = (name for name in self.manifests if name.startswith(f"{dataset}@"))
+        return next((name for name in earlier if digest_of(self.manifests[name]) == digest), dataset)
+
+    def split(self, dataset: str, role: str, digest: Any = None) -> list[Seen]:
+        """The rows of all splits of that role, of the generation with that digest where the lab has it."""
+        dataset = self.called(dataset, digest)
         splits = self.manifests.get(dataset, {}).get("splits", {})
         return [
             row for name, one in splits.items() if one["role"] == role for row in self.rows.get((dataset, name), ())
@@ -178,6 +186,7 @@ def isolation(shelves: Shelves, rows: Iterable[tuple[str, str, str]], role: str,
 
 def audit_dataset(shelves: Shelves, name: str, expected: str | None) -> list[Finding]:
     """Files, hashes, labels, visibility, overlap and coverage of a dataset; `expected` is the digest it must have."""
+    name = shelves.called(name, expected)
     manifest = shelves.manifests.get(name)
     if manifest is None:
         return [Finding(f"{name}: there", "not verifiable", f"the dataset {name} is not in this lab any more")]

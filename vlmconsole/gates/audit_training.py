@@ -79,7 +79,7 @@ def _selection(run: RunFolder, chain: Chain, shelves: Shelves, summary: dict[str
 
 
 def _choice(run: RunFolder, rule: dict[str, Any], shelves: Shelves, summary: dict[str, Any]) -> Finding:
-    rows = {row.uid: row for row in shelves.split(str(rule.get("dataset")), "dev")}
+    rows = {row.uid: row for row in shelves.split(str(rule.get("dataset")), "dev", rule.get("dataset_sha256"))}
     wrong: list[str] = []
     sums: dict[int, Fraction] = {}
     uids = [str(uid) for uid in rule.get("uids", [])]
@@ -150,7 +150,7 @@ def _mask(run: RunFolder, shelves: Shelves, base: Path | None) -> Finding:
     each = {str(one.get("uid")): one for one in mask.get("each", []) if isinstance(one, dict)}
     if not each:
         return Finding(name, "not verifiable", "mask.json is missing or empty")
-    rows = {row.uid: row for row in shelves.split(str(mask.get("dataset")), "train")}
+    rows = {row.uid: row for row in shelves.split(str(mask.get("dataset")), "train", mask.get("dataset_sha256"))}
     if not rows:
         return Finding(name, "not verifiable", f"the training split of {mask.get('dataset')} is not in this lab")
     wrong = [f"{uid} is in no training split" for uid in sorted(each.keys() - rows.keys())]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from vlmconsole.counting.generations import generations
 from vlmconsole.counting.rows import DataError, read_rows
 from vlmconsole.counting.splits import PictureIndex
 from vlmconsole.gates.altered import AUDITS, altered_audit
@@ -218,13 +219,14 @@ class GateDesk:
         if stored.is_file() and sha256_file(stored) == wanted:
             return stored.read_bytes()
         for known in PictureIndex(self.places.datasets).find([wanted]):
-            path = self.places.datasets / known.dataset / f"{known.split}.parquet"
-            try:
-                found = next((row.picture for row in read_rows(path) if row.sha256 == wanted), None)
-            except DataError:
-                continue  # deleted or damaged: another dataset may hold the same picture
-            if found is not None:
-                return found
+            for folder in generations(self.places.datasets, known.dataset):
+                try:
+                    rows = read_rows(folder / f"{known.split}.parquet")
+                    found = next((row.picture for row in rows if row.sha256 == wanted), None)
+                except DataError:
+                    continue  # deleted or damaged: another dataset may hold the same picture
+                if found is not None:
+                    return found
         return None
 
     def _plan_name(self, path: Path) -> str:

@@ -9,8 +9,10 @@ import json
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from vlmconsole.counting.generations import generations
 from vlmconsole.gates.audit_pictures import AuditDataError, Seen, read_split
 from vlmconsole.gates.replaying import ReplayError
 from vlmconsole.runs.folder import RunFolder
@@ -156,10 +158,13 @@ def _members(places: Places, lines: list[dict[str, Any]]) -> list[Seen]:
     wanted = {str(line["id"]): line for line in lines}
     found: dict[str, Seen] = {}
     for dataset, split in dict.fromkeys((str(line.get("dataset")), str(line.get("split"))) for line in lines):
-        path = places.datasets / dataset / f"{split}.parquet"
+        newest = places.datasets / dataset / f"{split}.parquet"
+        earlier = [folder / newest.name for folder in generations(places.datasets, dataset)[1:]]
         try:
-            for row in read_split(path):
-                if row.uid in wanted:
+            # An earlier generation's row is taken where the newest has none, or another picture by that name.
+            for row in (row for path in (*filter(Path.is_file, earlier), newest) for row in read_split(path)):
+                line = wanted.get(row.uid)
+                if line is not None and (row.uid not in found or row.sha256 == line.get("picture_sha256")):
                     found[row.uid] = row
         except AuditDataError as error:
             raise ReplayError(f"The pictures of the batch cannot be read: {error}.") from None

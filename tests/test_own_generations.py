@@ -1,0 +1,230 @@
+"""A user's file is known by its bytes: mended labels make a new generation, and nothing old is lost or mixed up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from test_dataset import checked
+
+from vlmconsole.cli import main
+from vlmconsole.counting import ready
+from vlmconsole.counting.dataset import make_dataset, manifest_digest, read_manifest
+from vlmconsole.counting.generations import generation, generations
+from vlmconsole.counting.recipe import load_recipe
+from vlmconsole.counting.rows import DataError, read_rows
+from vlmconsole.counting.splits import LeakError, PictureIndex
+from vlmconsole.gates.audit_pictures import Shelves
+
+
+class Files:
+    """A lab home beside a folder of the user's: five images, a file for training and one for tests, a recipe."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.home = folder, folder / "home"
+        self.datasets = self.home / "datasets"
+        for n in range(6):
+            Image.new("RGB", (32, 32), (40 * n, 20, 200)).save(folder / f"{n}.png")
+        self.write(
+            "train", [{"image": f"{n}.png", "question": "What?", "answer": "blue", "id": f"q{n}"} for n in (0, 1)]
+        )
+        self.write(
+            "test", [{"image": f"{n}.png", "question": "What?", "answer": "red", "id": f"t/{n}"} for n in (2, 3)]
+        )
+        self.recipe = folder / "mine.toml"
+        self.recipe.write_text(
+            'title = "own"\nseed = 1\n'
+            '[[splits]]\nname = "train"\nrole = "train"\nparts = [{ file = "train.jsonl" }]\n'
+            '[[splits]]\nname = "test"\nrole = "test"\nparts = [{ file = "test.jsonl" }]\n'
+        )
+
+    def write(self, name: str, rows: list[dict[str, Any]]) -> Path:
+        path = self.folder / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    def mend(self, name: str, key: str, value: Any, at: int = 0) -> None:
+        rows = [json.loads(line) for line in (self.folder / f"{name}.jsonl").read_text().splitlines()]
+        rows[at][key] = value
+        self.write(name, rows)
+
+    def make(self, *, replace: bool = False, rename: str | None = None, seed: int | None = None) -> Path:
+        recipe = load_recipe(str(self.recipe), rename=rename, seed=seed)
+        return make_dataset(recipe, self.datasets, replace=replace)
+
+    def truths(self, folder: Path, split: str = "test") -> dict[str, str]:
+        return {row.uid: row.truth for row in read_rows(folder / f"{split}.parquet")}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def command(files: Files, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        main(["--home", str(files.home), *words])
+    told = capsys.readouterr()
+    return int(left.value.code or 0), told.out, told.err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda files: files.mend("test", "answer", "green"),
+        lambda files: files.mend("train", "question", "Which colour?"),
+        lambda files: files.mend("test", "id", "other"),
+        lambda files: Image.new("RGB", (32, 32), (1, 2, 3)).save(files.folder / "2.png"),  # the file stays as it is
+        lambda files: files.write("test", [{"image": "2.png", "question": "What?", "answer": "red"}]),
+    ],
+)
+def test_changed_bytes_are_refused_with_both_hashes_and_replace_makes_a_new_generation(
+    files: Files, change: Any
+) -> None:
+    folder = files.make()
+    first, before = manifest_digest(read_manifest(folder)), files.truths(folder)
+    then = {entry["file"]: entry["sha256"] for entry in read_manifest(folder)["own"]}
+    change(files)
+    with pytest.raises(DataError) as refused:
+        files.make()
+    changed = next(sha for sha in then.values() if sha[:12] in refused.value.message)
+    assert "now" in refused.value.message and f"mine@{first[:12]}" in refused.value.hint
+    with pytest.raises(DataError, match=changed[:12]):
+        ready.promised(str(files.recipe), files.datasets)
+    assert files.make(replace=True) == folder
+    now = manifest_digest(read_manifest(folder))
+    old = files.datasets / f"mine@{first[:12]}"
+    assert now != first and files.truths(old) == before, "old runs keep theirs"
+    assert checked(folder) == {} and checked(old) == {}
+    assert ready.ready(f"mine@{first[:12]}", files.datasets) == old
+    assert generation(files.datasets, "mine", first) == old and generation(files.datasets, "mine", now) == folder
+    assert files.make() == folder, "the same bytes again: nothing is to be done"
+    shelves = Shelves(files.datasets)
+    assert {row.uid: row.truth for row in shelves.split("mine", "test", first)} == before
+    assert {row.uid: row.truth for row in shelves.split("mine", "test", now)} == files.truths(folder)
+
+
+def test_generations_there_and_back(files: Files) -> None:
+    digests = []
+    for answer in ("green", "red", "green"):
+        files.mend("test", "answer", answer)
+        digests.append(manifest_digest(read_manifest(files.make(replace=True))))
+    assert digests[0] == digests[2] != digests[1]
+    assert len(generations(files.datasets, "mine")) == 3
+    for digest in digests:
+        assert manifest_digest(read_manifest(generation(files.datasets, "mine", digest))) == digest
+
+
+def test_a_picture_does_not_cross_from_one_generations_test_into_anothers_training(files: Files) -> None:
+    files.make()
+    files.write("train", [{"image": "2.png", "question": "What?", "answer": "blue"}])
+    files.write("test", [{"image": "4.png", "question": "What?", "answer": "red"}])
+    with pytest.raises(LeakError, match=r"mine:test mine-test-t/2"):
+        files.make(replace=True)
+    assert len(generations(files.datasets, "mine")) == 1, "the old one stays in its place"
+
+
+def test_under_another_name_the_hint_says_how_labels_are_mended(files: Files) -> None:
+    files.make()
+    files.mend("train", "answer", "green")
+    with pytest.raises(LeakError) as refused:
+        files.make(rename="second")
+    assert "mine:train" in refused.value.message and "--replace" in refused.value.hint
+
+
+def test_the_place_of_the_file_plays_no_part(files: Files, tmp_path: Path) -> None:
+    folder = files.make()
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for path in [*files.folder.glob("*.png"), *files.folder.glob("*.jsonl"), files.recipe]:
+        path.rename(moved / path.name)
+    assert make_dataset(load_recipe(str(moved / "mine.toml")), files.datasets) == folder
+
+
+def test_a_recipe_may_name_the_hash_that_it_wants(files: Files) -> None:
+    sha = read_manifest(files.make())["own"][1]["sha256"]
+    files.recipe.write_text(files.recipe.read_text().replace('"test.jsonl"', f'"test.jsonl", file_sha256 = "{sha}"'))
+    assert files.make()
+    files.mend("test", "answer", "green")
+    with pytest.raises(Exception, match=f"wants {sha[:12]}"):
+        files.make()
+
+
+def test_a_dataset_made_before_hashes_were_kept_is_compared_by_its_rows(files: Files) -> None:
+    folder = files.make()
+    manifest = read_manifest(folder)
+    plain = load_recipe(str(files.recipe))
+    manifest.update(recipe=plain.model_dump(mode="json"), recipe_sha256=plain.sha256)
+    del manifest["own"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert files.make() == folder
+    files.mend("test", "answer", "green")
+    with pytest.raises(DataError, match="kept no hash"):
+        files.make()
+
+
+def test_the_users_ids_are_in_every_name_and_two_alike_are_refused(files: Files) -> None:
+    assert sorted(files.truths(files.make())) == ["mine-test-t/2", "mine-test-t/3"]
+    files.write("test", [{"image": "2.png", "question": "a", "answer": "b", "id": 0}] * 2)
+    with pytest.raises(DataError, match=r"line 2 \(id 0\): test\.jsonl line 1 has the same id"):
+        files.make(replace=True)
+
+
+def test_check_of_ones_own_file_before_and_after(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = str(files.folder / "test.jsonl")
+    assert command(files, capsys, "data", "check", mine)[0] == 0
+    first = manifest_digest(read_manifest(files.make()))
+    code, out, _ = command(files, capsys, "data", "check", mine, "--json")
+    states = {one["name"]: one["state"] for one in json.loads(out)["findings"]}
+    assert code == 0 and states == {"rows": "ok", "dataset mine": "ok", "isolation": "ok"}
+    files.mend("test", "answer", "green")
+    code, out, _ = command(files, capsys, "data", "check", mine)
+    assert code == 0 and "--replace" in out
+    for words in (["make", str(files.recipe)], ["make", str(files.recipe), "--replace"], ["list"]):
+        code, out, err = command(files, capsys, "data", *words)
+        if words[-1].endswith(".toml"):
+            assert code == 1 and "now" in err and "--replace" in err
+        else:
+            assert code == 0
+    assert f"mine@{first[:12]}" in out
+    second = Files(files.folder)
+    second.make(replace=True)
+    files.write("other", [{"image": "0.png", "question": "What?", "answer": "x"}])
+    code, out, _ = command(files, capsys, "data", "check", str(files.folder / "other.jsonl"))
+    assert code == 1 and "stands in mine:train" in out, "a picture of another file's dataset is told"
+
+
+def test_a_name_means_the_labs_dataset_before_a_folder_here(
+    files: Files, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = files.make()
+    (files.folder / "mine").mkdir()
+    monkeypatch.chdir(files.folder)
+    code, out, err = command(files, capsys, "data", "check", "mine", "--json")
+    assert code == 0 and json.loads(out)["path"] == str(made) and "./mine" in err
+    assert command(files, capsys, "data", "check", "./mine")[0] == 1
+    assert json.loads(command(files, capsys, "data", "show", "mine", "--json")[1])["path"] == str(made)
+
+
+def test_a_plan_counts_the_rows_of_a_file_and_names_unused_keys(files: Files) -> None:
+    from vlmconsole.jobs.data import files_note, sizes
+
+    files.mend("train", "difficulty", 3)
+    assert sizes(str(files.recipe)) == {"train": 2, "test": 2}
+    assert "train.jsonl: 2 rows" in files_note(str(files.recipe))
+    assert "difficulty (1 row)" in files_note(str(files.recipe))
+    seen: list[tuple[int, int]] = []
+    make_dataset(load_recipe(str(files.recipe)), files.datasets, on_progress=lambda done, of: seen.append((done, of)))
+    assert seen[-1] == (4, 4) and {of for _, of in seen} == {4}
+    own = read_manifest(files.datasets / "mine")["own"]
+    assert [entry["ignored"] for entry in own] == [{"difficulty": 1}, {}]
+
+
+def test_the_index_keeps_both_generations(files: Files) -> None:
+    files.make()
+    files.mend("test", "answer", "green")
+    files.make(replace=True)
+    assert len(list(PictureIndex(files.datasets).all())) == 8

@@ -1,0 +1,99 @@
+"""The one image of a user's row: a path, a `data:` URL or bytes; anything else is refused with what to do."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vlmconsole.counting.rows import DataError
+from vlmconsole.errors import LabError
+from vlmconsole.runs.named import named
+from vlmconsole.runs.plain import one_line
+from vlmconsole.vision.images import PictureError, open_picture
+
+_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+_FORMS = "key image: a path, a data: URL, or bytes"
+
+
+def image_of(image: Any, row: Mapping[str, Any], folder: Path, where: str) -> bytes:
+    """The bytes that will be sent: the file's own where they are plain, else a lossless RGB PNG.
+
+    `row` is the whole row, `folder` what paths are relative to. Raises DataError.
+    """
+    if isinstance(image, list):
+        if len(image) > 1:
+            raise DataError(f"{where} has {len(image)} images: a row is one question about one image")
+        image = image[0] if image else None
+    source: Path | bytes
+    if isinstance(image, Mapping):
+        source = _embedded(image, folder, where)
+    elif isinstance(image, str) and image.startswith("data:"):
+        head, _, body = image.partition(",")
+        try:
+            if not head.endswith(";base64"):
+                raise binascii.Error
+            source = base64.b64decode(body, validate=True)
+        except binascii.Error:
+            raise DataError(f"{where}: the image's data URL is no base64") from None
+    elif isinstance(image, str) and image:
+        source = _path(image, folder, where)
+    elif isinstance(image, bytes):
+        source = image
+    else:
+        raise DataError(f"{where} has no image ({_FORMS}){_hint(row)}")
+    try:
+        return open_picture(source, name=None if isinstance(source, Path) else "the image").data
+    except PictureError as error:
+        raise DataError(f"{where}: {error}") from None
+
+
+def image_paths(image: Any, folder: Path) -> list[Path]:
+    """The files that a row's image names by path, as far as it can be told; nothing is raised."""
+    found = []
+    for one in image if isinstance(image, list) else [image]:
+        if isinstance(one, Mapping):
+            one = None if one.get("bytes") else one.get("path")
+        if isinstance(one, str) and one and not one.startswith("data:") and not _ADDRESS.match(one):
+            try:
+                found.append(folder / named(one))
+            except LabError:
+                continue
+    return found
+
+
+def _embedded(image: Mapping[str, Any], folder: Path, where: str) -> Path | bytes:
+    data, path = image.get("bytes"), image.get("path")
+    if isinstance(data, bytes) and data:
+        return data
+    if isinstance(data, str) and data:
+        try:
+            return base64.b64decode(data, validate=True)
+        except binascii.Error:
+            pass
+    elif isinstance(path, str) and path:
+        return _path(path, folder, where)
+    raise DataError(f"{where}: the image has neither bytes (base64) nor a path")
+
+
+def _path(text: str, folder: Path, where: str) -> Path:
+    if _ADDRESS.match(text):
+        raise DataError(
+            f"{where}: the image is an address ({one_line(text, 80)}); nothing is fetched from the net for a dataset",
+            "Download it, and give the path of the file.",
+        )
+    try:
+        return folder / named(text)
+    except LabError as error:
+        raise DataError(f"{where}: {error}") from None
+
+
+def _hint(row: Mapping[str, Any]) -> str:
+    """A key that looks like the image's, under another name."""
+    words = ("image", "img", "picture", "photo", "file")
+    held = [key for key, value in row.items() if isinstance(key, str) and value is not None]
+    near = [key for key in held if key.lower().startswith(words) and key not in ("image", "images")]
+    return f"; {one_line(near[0], 40)} is not read, call it image" if near else ""
