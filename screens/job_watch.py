@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vlmconsole.screens.background import in_background
 
 from vlmconsole.errors import LabError
+from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.runs.plain import one_line
 
 if TYPE_CHECKING:
@@ -19,7 +20,16 @@ if TYPE_CHECKING:
 
 PERIOD = 2.0  # seconds between two looks at the files' times
 ATTEND = 10.0  # seconds between two looks whether jobs wait and nobody works on them
-SIGNS = {"done": "✓", "failed": "✗", "lost": "?", "cancelled": "–", "FAIL": "✗", "INVALID": "✗", "CANNOT JUDGE": "?"}
+SIGNS = {
+    "done": "✓",
+    "failed": "✗",
+    "lost": "?",
+    "cancelled": "–",
+    "FAIL": "✗",
+    "INVALID": "✗",
+    "CANNOT JUDGE": "?",
+    LATE_PASS: "!",
+}
 
 
 class JobWatch:

@@ -85,7 +85,7 @@ def head(opened: Opened) -> Content:
     verdict, plan = opened.verdict, opened.plan
     if verdict is not None:
         counts = verdict.counts
-        pieces += [(verdict.verdict, f"bold {STYLES[verdict.verdict]}"), "  "]
+        pieces += [(verdict.label, f"bold {STYLES[verdict.label]}"), "  "]
         pieces.append((f"{counts['PASS']} pass · {counts['FAIL']} fail · {counts['CANNOT JUDGE']} cannot judge", ""))
         if opened.entry.state in ("queued", "starting", "running"):
             pieces.append((f" · the run is {opened.entry.state}", "$warning"))

@@ -15,11 +15,12 @@ from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.gates.desk import Case, Entry
 from vlmconsole.gates.figures import MARKS, figures, short_answer
 from vlmconsole.gates.rules import LABELS, Gate
+from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.runs.plain import one_line
 
 T = TypeVar("T")
-STYLES = {"PASS": "$accent", "FAIL": "$error", "CANNOT JUDGE": "$warning"}
+STYLES = {"PASS": "$accent", LATE_PASS: "$warning", "FAIL": "$error", "CANNOT JUDGE": "$warning"}
 OUTCOME_SIGNS = {"lost": ("▼", "$error"), "wrong": ("✗", "$error"), "won": ("▲", "$accent"), "right": ("✓", "$muted")}
 SHORT = {"partial_drop": "partial drop", "partial_gain_ci_low": "gain, low end"}
 
@@ -99,9 +100,10 @@ class EntryRows(Picked[Entry]):
         sign, style = ("§", "$muted") if plan else ("·", "$muted")
         if entry.state in ("queued", "starting", "running"):
             sign, style = "●", "$accent"
-        elif entry.verdict in MARKS:
-            sign, style = MARKS[entry.verdict], STYLES[entry.verdict]
+        elif entry.verdict in STYLES:
+            sign, style = MARKS.get(entry.verdict, "!"), STYLES[entry.verdict]
         when, name, tail = plan_label(entry) if plan else run_label(entry.name)
+        tail = f"late {tail}" if entry.verdict == LATE_PASS else tail
         room = width - 4
         pieces: list[Content | str | tuple[str, str]] = [" ", (sign, style), " "]
         if room >= ROOMY:

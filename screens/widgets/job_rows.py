@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from textual.content import Content
 from vlmconsole.screens.widgets.figures import bar, fitted
 
+from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.queue.desk import Row, duration
 from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.model import Job
@@ -39,6 +40,7 @@ VERDICTS = {
     "FAIL": ("✗", "$error"),
     "INVALID": ("✗", "$error"),
     "CANNOT JUDGE": ("?", "$warning"),
+    LATE_PASS: ("!", "$warning"),
     "PASS": ("✓", "$accent"),
 }
 

@@ -16,6 +16,7 @@ from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
 
+from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.queue.desk import duration
 from vlmconsole.reports.shelf import Board, Line
 from vlmconsole.runs.plain import inert
@@ -39,7 +40,12 @@ STATES = {
     "starting": ("◌", "$warning"),
     "queued": ("○", "$muted"),
 }
-JUDGED = {"FAIL": ("✗", "$error"), "INVALID": ("✗", "$error"), "CANNOT JUDGE": ("?", "$warning")}
+JUDGED = {
+    "FAIL": ("✗", "$error"),
+    "INVALID": ("✗", "$error"),
+    "CANNOT JUDGE": ("?", "$warning"),
+    LATE_PASS: ("!", "$warning"),
+}
 #: what is known of a run's files → (in the table, style)
 SEALS = {
     "intact": ("intact", "$muted"),
@@ -51,7 +57,7 @@ SEALS = {
     "ledger broken": ("ledger!", "$error"),
 }
 SEAL, TOOK, BEGAN = 7, 7, 7
-DOUBTFUL = ("INVALID", "CANNOT JUDGE", "not provable", "not confirmed", "no choice")
+DOUBTFUL = ("INVALID", "CANNOT JUDGE", LATE_PASS, "not provable", "not confirmed", "no choice")
 
 
 def when(started: float | None, now: float) -> str:
@@ -164,7 +170,7 @@ def _said(row: Line) -> tuple[str, str]:
     if row.verdict == "FAIL":
         return row.verdict, "$error"
     tone = "$warning" if row.verdict in DOUBTFUL else "$muted"
-    return row.verdict or row.said, tone
+    return row.verdict.replace("frozen late", "late") or row.said, tone  # whole in the run's head
 
 
 class RunTable(Vertical):

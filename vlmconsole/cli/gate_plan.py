@@ -163,7 +163,7 @@ def _print(console: Console, one: Listed, plan: Plan | None, others: list[Listed
     if one.fault:
         line(f"✗ {one.fault}: {one.path}", "bold red")
     for use in one.runs:
-        line(f"{use.run}: {f'{use.verdict} ({use.gates})' if use.verdict else f'not judged yet ({use.state})'}")
+        line(f"{use.run}: {f'{use.label} ({use.gates})' if use.verdict else f'not judged yet ({use.state})'}")
         if use.training:
             line(f"  {'! ' if use.late else ''}{use.training}", "yellow" if use.late else "")
     if not one.runs:

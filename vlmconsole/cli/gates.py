@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vlmconsole.runs.folder import RunFolder
 
 CODES = {"PASS": OK, "FAIL": FAILED, "CANNOT JUDGE": CANNOT_JUDGE}
-STYLES = {"PASS": "green", "FAIL": "bold red", "CANNOT JUDGE": "yellow"}
+STYLES = {"PASS": "green", "FAIL": "bold red", "CANNOT JUDGE": "yellow", "PASS · frozen late": "yellow"}
 
 
 def register(app: typer.Typer) -> None:
@@ -91,7 +91,6 @@ def register(app: typer.Typer) -> None:
         junit: str = typer.Option(None, "--junit", metavar="FILE", help="Also write JUnit XML here."),
     ) -> None:
         """Judge a run by its frozen plan. Exit codes: 0 PASS, 1 FAIL, 3 CANNOT JUDGE."""
-        from vlmconsole.gates.trained import freezing_of
 
         try:
             path = new_file(junit) if junit else None
@@ -107,9 +106,8 @@ def register(app: typer.Typer) -> None:
             except OSError as error:
                 fail(f"{junit} cannot be written: {error.strerror}", "The run was not judged.", code=USAGE)
         _remember(verdict, folder)
-        stands = freezing_of(folder, state.lab.places, verdict.frozen)
-        value = {**verdict.to_json(), "training": stands.to_json() if stands else None}
-        emit(value, lambda console: _print_verdict(console, verdict, stands))
+        value = {**verdict.to_json(), "training": verdict.freezing.to_json() if verdict.freezing else None}
+        emit(value, lambda console: _print_verdict(console, verdict, verdict.freezing))
         raise typer.Exit(CODES[verdict.verdict])
 
     @gates.command("list")
@@ -139,13 +137,12 @@ def register(app: typer.Typer) -> None:
         never frozen is shown, too, with how to freeze it.
         """
         from vlmconsole.gates.ledger import Ledger
-        from vlmconsole.gates.trained import freezing_of
 
         code = show_plan(run)
         if code is not None:
             raise typer.Exit(code)
         folder, verdict = _judge(run)
-        stands = freezing_of(folder, state.lab.places, verdict.frozen)
+        stands = verdict.freezing
         entries = Ledger(state.lab.places.ledger).read().entries
         earlier = [e for e in entries if e.get("kind") == "verdict" and e.get("run") == folder.name]
         value = {
@@ -207,7 +204,7 @@ def _print_verdict(console: Console, verdict: Verdict, stands: Freezing | None) 
     from vlmconsole.gates.figures import MARKS, figures
 
     counts = verdict.counts
-    console.print(verdict.verdict, style=STYLES[verdict.verdict], end="")
+    console.print(verdict.label, style=STYLES[verdict.label], end="")
     told = f"  {counts['PASS']} pass · {counts['FAIL']} fail · {counts['CANNOT JUDGE']} cannot judge"
     console.print(told if verdict.gates else "", markup=False)
     if verdict.plan and verdict.frozen:
@@ -264,8 +261,8 @@ def _print_list(console: Console, found: list[Listed], others: list[str], broken
         if one.fault:
             line(f"  ✗ {one.fault}: {one.path}", "bold red")
         for use in one.runs:
-            word = f"{use.verdict} ({use.gates})" if use.verdict else f"not judged yet ({use.state})"
-            line(f"  {word}  {use.run}", STYLES.get(use.verdict, ""))
+            word = f"{use.label} ({use.gates})" if use.verdict else f"not judged yet ({use.state})"
+            line(f"  {word}  {use.run}", STYLES.get(use.label, ""))
             if use.training:
                 line(f"    {'! ' if use.late else ''}{use.training}", "yellow" if use.late else "dim")
         if not one.runs:

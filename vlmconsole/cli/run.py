@@ -13,7 +13,7 @@ from vlmconsole.cli.jobs import show_plan
 from vlmconsole.jobs.launch import log_tail
 from vlmconsole.jobs.presets import load_preset
 from vlmconsole.queue import adding, process
-from vlmconsole.queue.desk import INVALID, verdict_of
+from vlmconsole.queue.desk import INVALID, label_of, verdict_of
 from vlmconsole.queue.model import Job
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.folder import RunFolder, find_run
@@ -70,9 +70,10 @@ def finish(store: Store, number: int, noted: list[int]) -> int:
             | {"verdict": verdict_of(one) or None}
             for one in store.steps(number)
         ]
+        labels = {one.id: label_of(one) for one in store.steps(number)}
         lines = [f"{job.state}{': ' + job.reason if job.reason else ''}"]
         for one in steps:
-            judged = f", verdict {one['verdict']}" if one["verdict"] else ""
+            judged = f", verdict {labels[one['id']]}" if one["verdict"] else ""
             lines.append(f"  {one['step']}: {one['state']}{judged}  {one['run'] or ''}")
         lines += [said_of(one) for one in store.steps(number) if verdict_of(one)]
         emit({"job": number, "state": job.state, "reason": job.reason, "steps": steps}, "\n".join(lines))
@@ -103,7 +104,7 @@ def said_of(job: Job) -> str:
     else:
         judged = f"gates check {run.name}"
     codes = ", ".join(f"{code} {name}" for name, code in CODES.items())
-    return f"verdict {verdict_of(job)}: `vlmconsole {judged}` exits with it ({codes})"
+    return f"verdict {label_of(job)}: `vlmconsole {judged}` exits with it ({codes})"
 
 
 def _invalid(summary: Any) -> str:

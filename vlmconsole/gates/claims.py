@@ -20,8 +20,11 @@ class Claims:
         return {"may": list(self.may), "may_not": list(self.may_not)}
 
 
-def claims(plan: Plan | None, verdict: str, passed: set[str]) -> Claims:
-    """Claims for a run with this verdict; `passed` are the names of its passing gates."""
+def claims(plan: Plan | None, verdict: str, passed: set[str], late: str = "") -> Claims:
+    """Derive the claims of a run with this verdict.
+
+    `passed` are the names of its passing gates; `late` says how long after the training began its plan was frozen.
+    """
     if plan is None:
         return Claims(may_not=("anything: there is no plan that this run was judged by",))
     if verdict == "CANNOT JUDGE":
@@ -34,12 +37,14 @@ def claims(plan: Plan | None, verdict: str, passed: set[str]) -> Claims:
         f"{plan.pictures}, counts {plan.trained[0]}–{plan.trained[1]} trained, "
         f"{'one training seed' if seeds == 1 else f'{seeds} training seeds'}"
     )
+    unregistered = (f"a preregistered result: the plan was {late}",) if late else ()
     if verdict == "PASS":
-        said = f"all {len(plan.gates)} frozen gates of {plan.name} hold after the training, against: {plan.before}"
-        return Claims((said, f"scope: {scope}; groups: {', '.join(judged)}"), _limits(plan))
+        result = f"all {len(plan.gates)} frozen gates of {plan.name} hold after the training, against: {plan.before}"
+        return Claims((result, f"scope: {scope}; groups: {', '.join(judged)}"), (*unregistered, *_limits(plan)))
     held = [f"these frozen gates hold: {_by_group(passed)}"] if passed else []
     return Claims(
-        (*held, f"scope: {scope}"), (f"that the round reached its goal: {plan.name} is failed", *_limits(plan))
+        (*held, f"scope: {scope}"),
+        (f"that the round reached its goal: {plan.name} failed", *unregistered, *_limits(plan)),
     )
 
 

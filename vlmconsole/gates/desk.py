@@ -19,7 +19,7 @@ from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
 from vlmconsole.gates.ledger import Verdict as Seal
 from vlmconsole.gates.rules import Metric, Plan, PlanError, parse_plan
 from vlmconsole.gates.samples import Sample, read_side
-from vlmconsole.gates.trained import Freezing, freezing_of
+from vlmconsole.gates.trained import Freezing, standing
 from vlmconsole.gates.verdict import Verdict, judge
 from vlmconsole.runs.folder import RunFolder, list_runs
 from vlmconsole.runs.places import Places
@@ -42,7 +42,8 @@ OUTCOMES = {
 class Entry:
     """One line of the list: a run with a gate plan or a verdict, or a plan frozen for the lab. `t` is wall seconds.
 
-    `verdict` is the newest in the ledger, "" while none was recorded; `state` is the run's.
+    `verdict` is the newest in the ledger as it is labelled (a PASS by a late plan is no plain one), "" while none was
+    recorded; `state` is the run's.
     """
 
     kind: Literal["run", "plan"]
@@ -115,6 +116,7 @@ class GateDesk:
         self.ledger = Ledger(places.ledger)
         self._chain: tuple[Any, Chain] | None = None
         self._names: dict[Path, tuple[Any, str, str]] = {}
+        self._labels: dict[str, tuple[Any, str]] = {}
         self._opened: tuple[Any, Opened] | None = None
         self._pictures: dict[str, Picture] = {}
 
@@ -138,7 +140,7 @@ class GateDesk:
             plan = self._plan_name(run.file(PLAN))
             frozen = _frozen(chain, run.name, PLAN)
             state = str(run.state().get("state", ""))
-            word = str(entry["verdict"]) if entry else ""
+            word = self._label(run, str(entry["verdict"])) if entry else ""
             found.append(Entry("run", run.name, plan, run.path, frozen, word, state))
         plans = []
         for path in (self.places.home / PLANS).glob("*.json"):
@@ -182,7 +184,7 @@ class GateDesk:
             tuple(e for e in chain.entries if e.get("kind") == "verdict" and e.get("run") == run.name),
             read_audit(self.places, run.name),
             altered_audit(self.places, chain, run.name),
-            freezing_of(run, self.places, verdict.frozen),
+            verdict.freezing,
         )
 
     def _open_plan(self, entry: Entry) -> Opened:
@@ -228,6 +230,13 @@ class GateDesk:
                 if found is not None:
                     return found
         return None
+
+    def _label(self, run: RunFolder, verdict: str) -> str:
+        """The verdict as :func:`standing` labels it, looked up again only when the run's own verdict changed."""
+        stamp = (verdict, _stamp(run.file("verdict.json")))
+        if self._labels.get(run.name, (None, ""))[0] != stamp:
+            self._labels[run.name] = (stamp, standing(run, verdict))
+        return self._labels[run.name][1]
 
     def _plan_name(self, path: Path) -> str:
         return self._named(path)[0]

@@ -20,6 +20,12 @@ def junit(verdict: Verdict) -> bytes:
         failures=str(counts["FAIL"]),
         errors=str(counts["CANNOT JUDGE"] or int(whole)),
     )
+    if verdict.frozen is not None:
+        properties = SubElement(suite, "properties")
+        SubElement(properties, "property", name="verdict", value=verdict.label)
+        SubElement(properties, "property", name="frozen_late", value=str(verdict.late).lower())
+        if verdict.freezing is not None:
+            SubElement(properties, "property", name="plan", value=inert(verdict.freezing.text))
     if whole:
         case = SubElement(suite, "testcase", classname=verdict.run, name="evidence")
         SubElement(case, "error", message=inert("; ".join(p.text for p in verdict.problems)))

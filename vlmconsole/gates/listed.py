@@ -14,7 +14,7 @@ from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.frozen import place_of
 from vlmconsole.gates.ledger import Chain, sha256_file
 from vlmconsole.gates.rules import Plan, PlanError, parse_plan
-from vlmconsole.gates.trained import freezing
+from vlmconsole.gates.trained import LATE_PASS, freezing
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.reading import read_json
@@ -34,6 +34,11 @@ class Use:
     t: float | None = None
     training: str = ""
     late: bool = False
+
+    @property
+    def label(self) -> str:
+        """The verdict for people: a PASS by a plan that was frozen late is no plain one."""
+        return LATE_PASS if self.verdict == "PASS" and self.late else self.verdict
 
 
 @dataclass(frozen=True)

@@ -176,6 +176,7 @@ class Plan(_Model):
     groups: tuple[Group, ...] = Field(min_length=1)
     gates: tuple[Gate, ...] = Field(min_length=1)
     template_sha256: str = ""  # of the plan before it was bound
+    frozen_late: Literal["counts", "cannot judge"] = "counts"  # a freezing after the training's first step
 
     @model_validator(mode="after")
     def _consistent(self) -> Plan:
@@ -205,6 +206,8 @@ class Plan(_Model):
         value = self.model_dump(mode="json")
         if self.base_sha256 is None:
             del value["base_sha256"]  # plans frozen before there was such a field keep their hash
+        if self.frozen_late == "counts":
+            del value["frozen_late"]  # likewise
         return value
 
     def group(self, name: str) -> Group:

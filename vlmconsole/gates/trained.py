@@ -10,7 +10,11 @@ from vlmconsole.errors import LabError
 from vlmconsole.gates.evidence import FrozenWhen
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.named import named
+from vlmconsole.runs.pace import number
 from vlmconsole.runs.places import Places
+
+#: A PASS whose plan was frozen after the training began, as it stands in lists, heads and reports.
+LATE_PASS = "PASS · frozen late"
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,16 @@ def freezing(run: RunFolder, places: Places, frozen: float | None, limits: float
 def freezing_of(run: RunFolder, places: Places, frozen: FrozenWhen | None) -> Freezing | None:
     """The same for a run that was judged."""
     return freezing(run, places, frozen.t, frozen.limits) if frozen is not None else None
+
+
+def standing(run: RunFolder, verdict: str) -> str:
+    """Label a run's verdict as its own files give it: :data:`LATE_PASS` for a PASS by a plan that was frozen late."""
+    if verdict != "PASS":
+        return verdict
+    kept = run.read_json("verdict.json", {})
+    frozen = kept.get("frozen") if isinstance(kept, dict) else None
+    stands = freezing(run, Places(run.path.parent.parent), number(frozen))
+    return LATE_PASS if stands is not None and stands.late else verdict
 
 
 def training_of(run: RunFolder, places: Places) -> RunFolder | None:

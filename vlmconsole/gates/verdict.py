@@ -19,7 +19,9 @@ from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.metrics import Measures, exact, margin, measure, passes
 from vlmconsole.gates.rules import Gate, Group, Plan, PlanError, parse_plan
 from vlmconsole.gates.samples import Side, read_side
+from vlmconsole.gates.trained import LATE_PASS, Freezing, freezing_of
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
 from vlmconsole.runs.words import many
 
 Word = Literal["PASS", "FAIL", "CANNOT JUDGE"]
@@ -68,7 +70,10 @@ class Judged:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The whole: `gates` with failing ones first; `problems` say what the evidence lacks."""
+    """The whole: `gates` with failing ones first; `problems` say what the evidence lacks.
+
+    `freezing` is when the plan was frozen against its training; None where either is not known.
+    """
 
     verdict: Word
     run: str
@@ -78,6 +83,17 @@ class Verdict:
     problems: tuple[Problem, ...] = ()
     remarks: tuple[str, ...] = ()
     measures: dict[str, Measures] | None = None
+    freezing: Freezing | None = None
+
+    @property
+    def late(self) -> bool:
+        """Whether the plan was frozen after its training began: the verdict is then no preregistered one."""
+        return self.freezing is not None and self.freezing.late
+
+    @property
+    def label(self) -> str:
+        """The verdict for people: a PASS by a late plan is never a plain one."""
+        return LATE_PASS if self.verdict == "PASS" and self.late else self.verdict
 
     @property
     def counts(self) -> dict[Word, int]:
@@ -89,12 +105,15 @@ class Verdict:
     def claims(self) -> Claims:
         """What may and may not be claimed of this run."""
         passed = {judged.gate.name for judged in self.gates if judged.verdict == "PASS"}
-        return claims(self.plan, self.verdict, passed)
+        late = self.freezing.text if self.freezing is not None and self.freezing.late else ""
+        return claims(self.plan, self.verdict, passed, late)
 
     def to_json(self) -> dict[str, Any]:
         """The shape of `gates check --json`."""
         return {
             "verdict": self.verdict,
+            "label": self.label,
+            "frozen_late": self.late,
             "run": self.run,
             "plan": self.plan.name if self.plan else None,
             "plan_sha256": self.frozen.sha256 if self.frozen else None,
@@ -122,6 +141,9 @@ def judge(run: RunFolder, ledger: Ledger) -> Verdict:
     before, after = read_side(run.file("before.jsonl")), read_side(run.file("after.jsonl"))
     starts = [side.first for side in (before, after) if side.first is not None]
     frozen, texts = check_frozen(run, ledger, plan, min(starts, default=None))
+    stands = freezing_of(run, Places(ledger.path.parent), frozen)
+    if plan.frozen_late == "cannot judge" and stands is not None and stands.late:
+        texts.append(f"the plan counts only when it is frozen before the training: it was {stands.text}")
     texts += [*before.problems, *after.problems, *check_conditions(run, plan)]
     wrong, remarks = check_generations(run, plan, before, after)
     whole = [Problem(None, text) for text in texts + wrong]
@@ -145,7 +167,7 @@ def judge(run: RunFolder, ledger: Ledger) -> Verdict:
     # Failing first; within a verdict the plan's own order stays.
     judged.sort(key=lambda one: ORDER[one.verdict])
     word = min((one.verdict for one in judged), key=lambda verdict: ORDER[verdict])
-    return Verdict(word, run.name, tuple(judged), plan, frozen, tuple(problems), tuple(remarks), measures)
+    return Verdict(word, run.name, tuple(judged), plan, frozen, tuple(problems), tuple(remarks), measures, stands)
 
 
 def _plan_value(run: RunFolder) -> Any:

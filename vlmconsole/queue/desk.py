@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.gates.trained import LATE_PASS, standing
 from vlmconsole.queue import adding, process
 from vlmconsole.queue.adding import Planned
 from vlmconsole.queue.model import ACTIVE, FINAL, Attempt, Job, Mode, limit
@@ -25,7 +26,7 @@ WINDOW = 200  # rows of waiting and of ended jobs that are read at once
 PRIVATE = frozenset({"reserve", "worker.lock"})  # the worker's own tools, nothing of the run
 MEASURING = ("bench", "sweep")
 INVALID = "INVALID"  # of a measurement that counts for nothing
-VERDICTS = ("FAIL", INVALID, "CANNOT JUDGE", "PASS")  # of gates and measurements, the worst first
+VERDICTS = ("FAIL", INVALID, "CANNOT JUDGE", LATE_PASS, "PASS")  # of gates and measurements, the worst first
 REACH = 64 * 1024  # bytes of a running job's newest events that its speed is taken from
 
 
@@ -159,7 +160,7 @@ class Desk:
         if job.state != "done" or not job.run:
             return ""
         if job.run not in self._verdicts:  # a finished run does not change any more
-            self._verdicts[job.run] = verdict_of(job)
+            self._verdicts[job.run] = label_of(job)
         return self._verdicts[job.run]
 
     def _progress(self, job: Job) -> Progress | None:
@@ -292,6 +293,12 @@ def verdict_of(job: Job) -> str:
     if job.kind in MEASURING and isinstance(summary, dict) and summary.get("valid") is False:
         return INVALID
     return said if isinstance(said, str) and said in VERDICTS else ""
+
+
+def label_of(job: Job) -> str:
+    """The verdict for people: as :func:`verdict_of`, but a PASS by a plan that was frozen late is no plain one."""
+    verdict = verdict_of(job)
+    return standing(RunFolder(Path(job.run)), verdict) if job.run else verdict
 
 
 def worst(verdicts: Iterable[str]) -> str:

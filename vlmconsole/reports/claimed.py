@@ -8,7 +8,6 @@ from typing import Any
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.spread import by_seed, spread
 from vlmconsole.gates.ledger import Ledger
-from vlmconsole.gates.trained import freezing_of
 from vlmconsole.gates.verdict import judge
 from vlmconsole.reports.judged import is_planned
 from vlmconsole.reports.parts import Column, Part, Prose, Section, Table
@@ -29,10 +28,10 @@ def sections(runs: Sequence[RunFolder], places: Places, titles: Sequence[str]) -
             continue
         found = judge(run, ledger)
         counts = found.counts
-        stands = freezing_of(run, places, found.frozen)
+        stands = found.freezing
         said = (str(counts[word]) for word in ("PASS", "FAIL", "CANNOT JUDGE"))
-        rows.append([title, found.verdict, *said, stands.text if stands else "training not known", run.name])
-        marks.append("" if found.verdict == "PASS" else "bad")
+        rows.append([title, found.label, *said, stands.text if stands else "training not known", run.name])
+        marks.append("bad" if found.verdict != "PASS" else "warn" if found.late else "")
         parts.append(Prose(f"{title}: may be claimed", found.claims.may or ["nothing"]))
         parts.append(Prose(f"{title}: may not be claimed", found.claims.may_not, "warn"))
     made = []

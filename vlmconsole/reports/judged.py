@@ -12,7 +12,6 @@ from vlmconsole.gates.figures import COLUMNS, figures
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.metrics import Measures
 from vlmconsole.gates.samples import Sample, Side, read_side
-from vlmconsole.gates.trained import Freezing, freezing_of
 from vlmconsole.gates.verdict import Judged, Verdict, judge
 from vlmconsole.reports import svg
 from vlmconsole.reports.parts import (
@@ -56,7 +55,7 @@ def sections(run: RunFolder, places: Places, *, pictures: bool = True) -> list[S
         sides = read_side(before), read_side(after)
         if is_planned(run):
             found = judge(run, Ledger(places.ledger))
-            made += _verdict(found, freezing_of(run, places, found.frozen))
+            made += _verdict(found)
         else:
             both = before.exists() and after.exists()
             made.append(Section("Before and after", _groups(*sides)) if both else Section("Answers", _one(*sides)))
@@ -77,10 +76,11 @@ def is_planned(run: RunFolder) -> bool:
     return isinstance(plan, dict) and "gates" in plan
 
 
-def _verdict(found: Verdict, stands: Freezing | None) -> list[Section]:
+def _verdict(found: Verdict) -> list[Section]:
+    stands = found.freezing
     counts = found.counts
     said = f"{counts['PASS']} pass, {counts['FAIL']} fail, {counts['CANNOT JUDGE']} cannot be judged"
-    facts = [("verdict", found.verdict), ("gates", said)]
+    facts = [("verdict", found.label), ("gates", said)]
     if found.plan is not None:
         facts += [("plan", found.plan.name), ("before", found.plan.before)]
     if found.frozen is not None:
@@ -95,7 +95,7 @@ def _verdict(found: Verdict, stands: Freezing | None) -> list[Section]:
         parts.append(Prose("Remarks", found.remarks, "warn"))
     if found.gates:
         parts.append(_gates(found.gates))
-    made = [Section(f"Verdict: {found.verdict}", parts)]
+    made = [Section(f"Verdict: {found.label}", parts)]
     claims = found.claims
     made.append(
         Section(

@@ -10,6 +10,7 @@ from typing import Any
 
 from vlmconsole.gates import ledger
 from vlmconsole.gates.ledger import Ledger
+from vlmconsole.gates.trained import standing
 from vlmconsole.reports.parts import figure
 from vlmconsole.runs.folder import FINAL, RunFolder, list_runs
 from vlmconsole.runs.pace import number
@@ -150,6 +151,7 @@ def line_of(run: RunFolder) -> Line:
     found: dict[str, Any] = summary if isinstance(summary, dict) else {}
     verdict = found.get("verdict")
     word = one_line(verdict, 20) if isinstance(verdict, str) else ("INVALID" if found.get("valid") is False else "")
+    word = standing(run, word)
     return Line(
         run.name,
         run.path,
