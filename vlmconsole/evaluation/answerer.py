@@ -32,6 +32,8 @@ class Said:
     seconds: float | None = None
     sight: str | None = None  # proof of sight: whether the server saw as many visual tokens as expected
     error: str = ""
+    remarks: tuple[str, ...] = ()  # codes of `engines.ending`: cut by the ceiling, empty, reasoning alone…
+    others: tuple[str, ...] = ()  # names of models in the answer, where they are not the one that was asked for
 
     @property
     def http_ok(self) -> bool:

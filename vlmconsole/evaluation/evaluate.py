@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,17 @@ from vlmconsole.scoring.scorers import SCORERS, score
 
 GIVE_UP = 5  # requests that fail one after another before the server counts as gone
 DIAGNOSTIC = "diagnostic"
+#: remarks on answers (`engines.ending`), as they are counted
+ENDINGS = {
+    "limit": "cut by the ceiling of tokens",
+    "context": "cut by the server before the ceiling",
+    "empty": "empty",
+    "reasoning": "reasoning alone",
+    "lost": "with events lost, set aside as failed",
+    "ended": "ended by the server",
+    "model": "by another model than was asked for",
+    "models": "by several models at once",
+}
 
 
 class EvaluationError(LabError):
@@ -157,6 +169,8 @@ class Evaluation:
             "output_tokens": said.output_tokens,
             "seconds": said.seconds,
             "sight": said.sight,
+            "remarks": list(said.remarks),
+            "answered_by": list(said.others),
             "batch": batch,
             "dataset": item.dataset,
             "split": item.split,
@@ -165,12 +179,19 @@ class Evaluation:
 
     def _lengths(self, side: str) -> dict[str, Any]:
         """The counted fields of a side, which the other cannot have before it has answered."""
-        return {key: self._conditions[side][key] for key in ("input_tokens", "output_tokens", "n", "image")}
+        counted = ("input_tokens", "output_tokens", "n", "image", "asked_model")
+        return {key: self._conditions[side][key] for key in counted}
 
     def _told(self, name: str) -> dict[str, Any]:
         """The conditions that only the answers can tell: their number and lengths in tokens, and the picture sizes."""
         lines = [line for line in self.run.read_jsonl(name) if line.get("http_ok")]
+        others = sorted({str(name) for line in lines for name in line.get("answered_by") or ()})
+        told: dict[str, Any] = {}
+        if others:
+            self.say(f"{name}: answered by {', '.join(others)}, which is not the model asked for")
+            told = {"model": ", ".join(others), "asked_model": self._who[name.removesuffix(".jsonl")]["model"]}
         return {
+            **told,
             "n": len(self.items),
             "image": _sizes(self.items),
             "input_tokens": _span([line["prompt_tokens"] for line in lines]),
@@ -192,6 +213,7 @@ class Evaluation:
             "n": len(every),
             "http_failures": sum(not sample.http_ok for sample in every),
             "taken_over": self._taken,
+            **({"endings": endings} if (endings := self._endings()) else {}),
             "scorers": sorted({SCORERS[item.scorer][0] for item in self.items}),
             "groups": group_figures(sides["before"].samples, after, groups),
             **self._who,
@@ -202,10 +224,17 @@ class Evaluation:
             summary["same_answers"] = same
             if same == len(after) and self.settings.after_adapter:
                 self.say(f"all {same} answers are the same before and after: the adapter had no effect to be seen")
+        if ended := ", ".join(f"{count} {ENDINGS.get(code, code)}" for code, count in endings.items()):
+            self.say(f"of {len(every)} answers: {ended}")
         if self.diagnostic:
             found = read_side(self.run.file(f"{DIAGNOSTIC}.jsonl")).samples
             summary[DIAGNOSTIC] = {**side_figures(found.values()), "note": "training pictures: no measure of skill"}
         return summary
+
+    def _endings(self) -> dict[str, int]:
+        """How many answers were cut by the ceiling, empty, reasoning alone…, by the code of `engines.ending`."""
+        sides = [self.run.read_jsonl(f"{side}.jsonl") for side in self.settings.sides]
+        return dict(Counter(str(code) for lines in sides for line in lines for code in line.get("remarks") or ()))
 
 
 def _whole(model: Answerer) -> bool:

@@ -27,6 +27,7 @@ from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.places import Places
 from vlmconsole.vision.images import open_picture
 
+CONSTANT = frozenset({"whole", "unlisted"})  # remarks that are the server's, and say nothing of one answer
 LOOK_S = 0.2  # seconds between two looks whether a stop is asked for
 
 
@@ -184,9 +185,14 @@ def _who(settings: EvaluateSettings, side: str, server: Server, places: Places) 
 
 
 def _said(answer: Answer) -> Said:
+    """An answer of which events were lost counts as a failed request: its words are not what the model said."""
     result = answer.result
+    remarks = tuple(remark.code for remark in answer.remarks if remark.code not in CONSTANT)
+    others = tuple(result.models) if answer.conditions.asked_model else ()
     if not answer.ok:
-        return Said(None, finish=result.ended, seconds=answer.timing.e2e_s, error=result.error or result.ended)
+        why = result.error or result.loss or result.ended
+        finish = "lost" if result.ended == "done" else result.ended
+        return Said(None, finish=finish, seconds=answer.timing.e2e_s, error=why, remarks=remarks, others=others)
     return Said(
         answer=answer.text,
         finish=result.finish_reason,
@@ -194,6 +200,8 @@ def _said(answer: Answer) -> Said:
         output_tokens=result.usage.completion_tokens,
         seconds=None if answer.timing.e2e_s is None else round(answer.timing.e2e_s, 4),
         sight=", ".join(sight.state for sight in answer.vision) or None,
+        remarks=remarks,
+        others=others,
     )
 
 

@@ -20,6 +20,7 @@ TITLES = {
     "wins": "won",
     "losses": "lost",
     "http_failures": "failed requests",
+    "endings": "how answers ended",
     "http_ok": "request came through",
     "same_answers": "answers the same before and after",
     "taken_over": "answers taken over from an earlier attempt",
