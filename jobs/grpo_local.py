@@ -15,7 +15,8 @@ from vlmconsole.counting.dataset import manifest_digest
 from vlmconsole.counting.rows import Row, read_rows
 from vlmconsole.counting.splits import LeakError, PictureIndex
 from vlmconsole.measure.machine import hardware
-from vlmconsole.runs.conditions import Conditions
+from vlmconsole.models.door import door
+from vlmconsole.runs.conditions import Conditions, another_prompt
 from vlmconsole.scoring.scorers import score
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     from vlmconsole.training.provenance import weights_sha256
 
     torch.set_num_threads(spec.threads)
-    folder = bases.loadable_base(spec.base)
+    folder = bases.answering_base(spec.base)
     device = bases.device_for(spec.device)
     precision = bases.precision_for(spec.precision, device)
     dataset, digest = ready_data(context, spec.data, learning(spec), spec.steps)
@@ -58,6 +59,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         seed=spec.seed,
         scorer=spec.scorer,
     )
+    prompt = door(folder).facts()
     identity = {
         "settings": asdict(settings),
         "base_sha256": weights_sha256(folder),
@@ -65,8 +67,10 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         "split": spec.train_split,
         "precision": precision,
         "threads": spec.threads,
+        **another_prompt(prompt),
     }
-    context.run.write_json("conditions.json", _conditions(spec, bases.base_name(spec.base), identity, device))
+    made = _conditions(spec, bases.base_name(spec.base), identity, device, prompt)
+    context.run.write_json("conditions.json", made)
     trainer = Trainer(loaded, rows, settings)
     evidence = Evidence(context.run, spec.steps)
     _take_up(context, trainer, evidence, identity)
@@ -214,7 +218,9 @@ def _validate(context: Context, loaded: "Loaded", rows: list[Row], spec: GrpoSpe
     context.log(f"validation after step {step}, not a baseline: {right} of {len(rows)} all right, reward {mean:.3f}")
 
 
-def _conditions(spec: GrpoSpec, base: str, identity: dict[str, Any], device: str) -> dict[str, Any]:
+def _conditions(
+    spec: GrpoSpec, base: str, identity: dict[str, Any], device: str, prompt: dict[str, str]
+) -> dict[str, Any]:
     import torch
     import transformers
 
@@ -227,6 +233,7 @@ def _conditions(spec: GrpoSpec, base: str, identity: dict[str, Any], device: str
         precision=identity["precision"],
         temperature=spec.temperature,
         seed=spec.seed,
+        **prompt,
         max_tokens=spec.max_new_tokens,
         n=spec.steps * spec.questions * spec.answers,
         settings={**identity["settings"], "data": identity["data"], "device": device, "threads": spec.threads},

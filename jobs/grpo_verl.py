@@ -18,6 +18,7 @@ from vlmconsole.jobs.grpo_local import ready_data, refuse_leaks, split
 
 from vlmconsole.counting.rows import Row
 from vlmconsole.measure.machine import hardware
+from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import Conditions
 
 GRACE = 30.0  # seconds between asking verl to stop and killing it
@@ -28,11 +29,11 @@ TAIL = 15  # lines of verl's last words kept for the reason
 def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     """Check, launch, follow, export. Raises JobError with the reason (memory, NaN, a crash) and Stopped."""
     from vlmconsole.training import verl, verl_config
-    from vlmconsole.training.bases import base_name, loadable_base
+    from vlmconsole.training.bases import answering_base, base_name
     from vlmconsole.training.provenance import weights_sha256
 
     installed = verl_config.installed()
-    folder = loadable_base(spec.base)
+    folder = answering_base(spec.base)
     dataset, digest = ready_data(context, spec.data, learning(spec), spec.steps)
     rows = split(dataset, spec.train_split)
     refuse_leaks(rows, context)
@@ -76,6 +77,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         model_sha256=base_sha256,
         precision="bfloat16",
         temperature=spec.temperature,
+        **door(folder).facts(),
         max_tokens=spec.max_new_tokens,
         n=spec.steps * spec.questions * spec.answers,
         settings={"data": {spec.data: digest}, "overrides": given},

@@ -19,7 +19,8 @@ from vlmconsole.errors import LabError
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.plan import freeze
 from vlmconsole.measure.machine import hardware
-from vlmconsole.runs.conditions import Conditions
+from vlmconsole.models.door import door
+from vlmconsole.runs.conditions import Conditions, another_prompt
 from vlmconsole.runs.events import json_line
 from vlmconsole.runs.folder import RunFolder, write_atomic
 from vlmconsole.training import bases, checkpoint, curriculum, kept, model, selection, sft
@@ -38,10 +39,11 @@ class Teacher:
 
         torch.set_num_threads(spec.threads)
         self.context, self.run_folder, self.spec = context, context.run, spec
-        self.base = bases.loadable_base(spec.base)
+        self.base = bases.answering_base(spec.base)
         self.device = bases.device_for(spec.device)
         self.precision = bases.precision_for(spec.precision, self.device)
         self.base_sha = base_sha256(self.base)
+        self.prompt = door(self.base).facts()
         self.parent: str | None = None
 
     def run(self) -> dict[str, Any]:
@@ -170,6 +172,7 @@ class Teacher:
             n=rows,
             temperature=0.0,
             seed=self.spec.seed,
+            **self.prompt,
             max_tokens=self.spec.max_new_tokens,
             settings={
                 "torch": torch.__version__,
@@ -193,6 +196,7 @@ class Teacher:
             "parent": self.parent,
             "device": self.device,
             "precision": self.precision,
+            **another_prompt(self.prompt),
         }
 
     def _keep(self) -> None:

@@ -32,13 +32,13 @@ def base(name: str) -> list[str]:
 
 
 def loadable(name: str) -> list[str]:
-    """A base that is to be loaded in a job's own process: there, and a whole model of the family that is known here."""
-    from vlmconsole.training.bases import loadable_base
+    """A base that is to be asked in a job's own process: whole, of the known family, with a template that works."""
+    from vlmconsole.training.bases import answering_base
 
     if LATER in name:
         return []
     try:
-        loadable_base(name)
+        answering_base(name)
     except LabError as error:
         return [error.told]
     return []

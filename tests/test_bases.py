@@ -58,9 +58,7 @@ def test_a_whole_model_passes_in_every_form_that_it_is_written_in(
     change(folder)
     base = read_base(folder)
     check_loadable(base)
-    assert (base.family, base.precision, base.quantization, base.adapter, base.code) == (
-        "qwen2_5_vl", "float32", None, False, ()
-    )  # fmt: skip
+    assert (base.family, base.precision, base.quantization, base.adapter) == ("qwen2_5_vl", "float32", None, False)
 
 
 def without(name: str) -> Callable[[Path], None]:
@@ -185,14 +183,6 @@ def test_training_evaluation_and_merging_ask_the_same_reader(tmp_path: Path) -> 
     assert all(any("qwen3_vl" in text for text in found) for found in each), each
     with pytest.raises(BaseReadError, match="qwen3_vl"):
         load(folder)
-
-
-def test_code_of_a_folder_is_named(tmp_path: Path) -> None:
-    folder = bundled_copy(tmp_path / "base", auto_map={"AutoModel": "modeling.Mine"})
-    change_json(folder / "processor_config.json", lambda all: all.update(auto_map={"AutoProcessor": "p.P"}))
-    assert read_base(folder).code == ("config.json: auto_map", "processor_config.json: auto_map")
-    change_json(folder / "config.json", lambda all: all.update(auto_map=None, model_file="m.py"))
-    assert read_base(folder).code == ("config.json: model_file", "processor_config.json: auto_map")
 
 
 @pytest.mark.parametrize(

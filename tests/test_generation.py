@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from lora import bundled
+from model_folders import bundled_copy, system_turn
 
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.scene import GROUPS, make_scene
+from vlmconsole.models.door import door
 from vlmconsole.training.generation import Ask, Generated, answers, invariance, tensor_sha256
+from vlmconsole.training.model import encode
+from vlmconsole.training.prompts import Turn
 
 
 def some(n: int) -> list[Ask]:
@@ -32,6 +39,24 @@ def test_every_answer_says_in_which_company_it_was_made(asks: list[Ask], made: l
     assert [one.batch for one in made] == [0, 0, 0, 1, 1, 1, 2]
     assert made[4].batch_members == tuple(ask.uid for ask in asks[3:6])
     assert made[6].batch_members == ("two",)
+
+
+def test_the_models_own_system_turn_is_asked(tmp_path: Path) -> None:
+    """A published Qwen2.5-VL's template opens with one: it is in the prompt and nothing else changes."""
+    own = replace(bundled(), template=door(system_turn(bundled_copy(tmp_path / "base"))))
+    turn = own.tokenizer("<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n", add_special_tokens=False)
+    chat, other = [Turn(COUNT_PROMPT, "{}", (make_scene("own").draw(),))], [Turn("Hello", "yes"), Turn("And now?")]
+    plain, systematic = encode(bundled(), [chat, other]), encode(own, [chat, other])
+    for row in (0, 1):
+        ids, labels, mask = (systematic[key][row].tolist() for key in ("input_ids", "labels", "attention_mask"))
+        bare = [plain[key][row].tolist() for key in ("input_ids", "labels", "attention_mask")]
+        more = len(turn["input_ids"])
+        assert sum(mask) == sum(bare[2]) + more and ids[:more] == turn["input_ids"] and labels[:more] == [-100] * more
+        assert ids[more : sum(mask)] == bare[0][: sum(bare[2])]
+        assert labels[more : sum(mask)] == bare[1][: sum(bare[2])]
+    assert encode(own, [chat], system=["Mine."])["input_ids"].tolist() == (
+        encode(bundled(), [chat], system=["Mine."])["input_ids"].tolist()
+    )
 
 
 def test_a_batch_is_checked_against_single_questions(asks: list[Ask]) -> None:

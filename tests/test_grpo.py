@@ -17,7 +17,8 @@ from vlmconsole.counting.scene import label_json, make_scene
 from vlmconsole.training import checkpoint, export, grpo, rollout
 from vlmconsole.training.bases import base_folder
 from vlmconsole.training.grpo_train import Settings, Trainer
-from vlmconsole.training.model import Loaded, Turn, encode, load
+from vlmconsole.training.model import Loaded, encode, load
+from vlmconsole.training.prompts import Turn
 from vlmconsole.training.verl_logs import group_advantages
 
 REWARDS = st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=4, max_size=4), min_size=1, max_size=6)

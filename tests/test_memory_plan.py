@@ -39,7 +39,8 @@ def test_activations_are_what_autograd_keeps(precision: str, trained: str) -> No
     from vlmconsole.counting.questions import COUNT_PROMPT
     from vlmconsole.counting.scene import make_scene
     from vlmconsole.training.lora import inject
-    from vlmconsole.training.model import Turn, encode, load
+    from vlmconsole.training.model import encode, load
+    from vlmconsole.training.prompts import Turn
 
     loaded = load(BASE, dtype=precision)
     model = loaded.model

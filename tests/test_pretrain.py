@@ -27,8 +27,9 @@ from vlmconsole.training.lessons import (
     token_sizes,
 )
 from vlmconsole.training.lora import inject
-from vlmconsole.training.model import Turn, encode, features, load
+from vlmconsole.training.model import encode, features, load
 from vlmconsole.training.pretrain import Point, plain_patches, pretrain
+from vlmconsole.training.prompts import Turn
 
 LAST = {
     "question_steps": 2,

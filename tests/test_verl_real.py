@@ -112,7 +112,8 @@ if importlib.util.find_spec("torchvision") is None:
 from omegaconf import OmegaConf
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 from vlmconsole.training.bases import base_folder
-from vlmconsole.training.model import IMAGE, image_processor
+from vlmconsole.training.model import image_processor
+from vlmconsole.models.qwen2_5_vl import IMAGE
 
 tokenizer, images = AutoTokenizer.from_pretrained(base_folder("")), image_processor(base_folder(""))
 

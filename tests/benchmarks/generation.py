@@ -27,7 +27,8 @@ def main() -> None:
     from vlmconsole.counting.questions import COUNT_PROMPT
     from vlmconsole.counting.scene import GROUPS, make_scene
     from vlmconsole.training.generation import Ask, answers, end_ids
-    from vlmconsole.training.model import Turn, encode, load
+    from vlmconsole.training.model import encode, load
+    from vlmconsole.training.prompts import Turn
 
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 96
     torch.set_num_threads(int(sys.argv[2]) if len(sys.argv) > 2 else 1)

@@ -80,13 +80,27 @@ _ASKED: dict[str, Check] = {"temperature": _number, "max_tokens": _whole, "seed"
 _CONDITIONS: dict[str, Check] = {
     **dict.fromkeys(("hardware", "engine", "engine_version", "precision", "adapter"), _text),
     **dict.fromkeys(("model", "asked_model", "model_sha256"), _text),
-    **dict.fromkeys(("system_sha256", "image", "cache", "warm_up", "clock", "client", "client_error"), _text),
+    **dict.fromkeys(
+        (
+            "system_sha256",
+            "prompt_sha256",
+            "template_sha256",
+            "image",
+            "cache",
+            "warm_up",
+            "clock",
+            "client",
+            "client_error",
+        ),
+        _text,
+    ),
     **dict.fromkeys(("client_concurrency", "running_limit", "n"), _whole),
     "input_tokens": _whole_or_text,
     "output_tokens": _whole_or_text,
     "rate": _number,
     "route": _route,
     "settings": _table,
+    "quantization": _table,
     "notes": _texts,
     **_ASKED,
 }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FIGURES = {"TTFT": "ttft_s", "TTFT from due": "ttft_from_scheduled_s", "TPOT": "tpot_s", "E2E": "e2e_s"}
 NO_CONDITIONS = "no conditions are recorded: these figures may not be compared with any other"
-NOT_IN_LINE = frozenset({"n", "notes", "settings"})  # each has its own place
+NOT_IN_LINE = frozenset({"n", "notes", "settings", "quantization", "template_sha256"})  # said elsewhere
 
 
 def show_measured(console: Console, run: RunFolder) -> bool:

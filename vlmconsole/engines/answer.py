@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,8 +84,12 @@ def conditions_of(
     record: dict[str, Any],
     adapter: SelectedAdapter | None,
     notes: tuple[str, ...],
+    prompt: Mapping[str, str],
 ) -> Conditions:
-    """The conditions of one answer. model: the server's name for it; record: the request as it is kept."""
+    """The conditions of one answer. model: the server's name for it; record: the request as it is kept.
+
+    prompt: hashes of the served model's prompt form (`prompt.prompt_facts`).
+    """
     asked, named = record.get("model"), result.models
     other = bool(named) and named != [asked]
     cache = None if settings.prefix_cache is None else ("on" if settings.prefix_cache else "off")
@@ -96,6 +101,7 @@ def conditions_of(
         model=", ".join(named) if other else model or None,
         asked_model=asked if other else None,
         precision=settings.precision or profile.precision or None,
+        quantization=settings.quantization,
         adapter=adapter.said if adapter else None,
         image=", ".join(f"{s.sent_size[0]}x{s.sent_size[1]}" for s in sights) or None,
         input_tokens=result.usage.prompt_tokens,
@@ -111,6 +117,7 @@ def conditions_of(
         seed=record.get("seed"),
         max_tokens=record.get("max_tokens"),
         system_sha256=system_sha256(record.get("messages", ())),
+        **({} if other else prompt),
         route="tunnel" if profile.ssh_host else ("loopback" if profile.loopback else "network"),
         client="vlmconsole chat (httpx)",
         settings=settings.values or None,

@@ -10,6 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Self
 
@@ -31,7 +32,7 @@ from vlmconsole.engines.http import (
 )
 from vlmconsole.engines.messages import Message, to_record, to_request
 from vlmconsole.engines.profile import ServerProfile, redact
-from vlmconsole.engines.prompt import LONG, Counter, counted, text_counter
+from vlmconsole.engines.prompt import LONG, Counter, counted, prompt_facts, text_counter
 from vlmconsole.engines.selected import SelectedAdapter, selected
 from vlmconsole.engines.sight import LOCAL, PROBE, Budget, TextTokens, budget, look
 from vlmconsole.engines.stream import Delta, StreamParser, StreamResult
@@ -62,6 +63,7 @@ class ChatClient:
         self.model = ""
         self._http: httpx.AsyncClient | None = None
         self._probes: dict[str, int] = {}
+        self.prompt: dict[str, str] = {}
         self._warming = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -89,15 +91,16 @@ class ChatClient:
                 self.settings = EffectiveSettings(engine=self.profile.engine, model=self.profile.served_model)
         if not self.model:
             self.model = await servers.served_model(self.profile, http)
+            self.prompt = await asyncio.to_thread(prompt_facts, self.profile, self.settings)
 
     async def budget(self, messages: Sequence[Message], max_tokens: int, *, chosen: bool = True) -> Budget:
         """Tokens of the question against the context, before it is sent. chosen: False where `max_tokens` is only the
         usual ceiling: then `answer` of the budget is what the context leaves of it.
         """
         context = self.profile.context or (self.settings.context if self.settings else None)
-        exact, part = await counted(await self._counter(), messages, context or LONG)
+        text = await counted(await self._counter(), messages, context or LONG)
         lowest = 0 if chosen else LEAST_TOKENS
-        return budget(messages, max_tokens, context, self.profile.processor_settings(), exact, part, lowest)
+        return budget(messages, max_tokens, context, self.profile.processor_settings(), text.exact, text.part, lowest)
 
     async def ask(
         self,
@@ -263,19 +266,20 @@ class ChatClient:
 
     async def _counter(self) -> Counter | None:
         folder = self.profile.model_dir()
-        return await asyncio.to_thread(text_counter, folder) if folder is not None else None
+        return await asyncio.to_thread(text_counter, folder, self.profile.engine) if folder is not None else None
 
     async def _text_tokens(
         self, messages: Sequence[Message], result: StreamResult, adapter: SelectedAdapter | None
     ) -> TextTokens:
         if not any(m.pictures for m in messages):
             return TextTokens(None, "none")
-        counter = await self._counter()
-        if counter is not None:
-            return TextTokens(counter(messages), LOCAL)
+        text = await counted(await self._counter(), messages)
+        if text.exact is not None:
+            return TextTokens(text.exact, LOCAL)
         if result.usage.image_tokens is not None or result.usage.prompt_tokens is None:
-            return TextTokens(None, "none")
-        return await self._probe(messages, adapter)
+            return TextTokens(None, "none", text.why)
+        probed = await self._probe(messages, adapter)
+        return replace(probed, why="; ".join(filter(None, (text.why, probed.why))))
 
     async def _probe(self, messages: Sequence[Message], adapter: SelectedAdapter | None) -> TextTokens:
         """The prompt tokens of the same conversation without its pictures, from a request for one token."""
@@ -301,6 +305,8 @@ class ChatClient:
     ) -> Answer:
         settings = self.settings or EffectiveSettings(engine=self.profile.engine)
         cached, notes = result.usage.cached_tokens, [*settings.notes, *(adapter.notes if adapter else ())]
+        if text.why and text.count is not None:
+            notes.append(text.why)  # counted by the server's help all the same, and this is why not here
         if cached is None and settings.omitted_cached_is_zero and result.ended == "done" and result.usage.events:
             cached = 0
             notes.append(settings.cached_rule)
@@ -318,7 +324,9 @@ class ChatClient:
             result=result,
             timing=timing(result),
             vision=sights,
-            conditions=conditions_of(self.profile, settings, self.model, result, sights, record, adapter, tuple(notes)),
+            conditions=conditions_of(
+                self.profile, settings, self.model, result, sights, record, adapter, tuple(notes), self.prompt
+            ),
             request=record,
             cached_tokens=cached,
             remarks=noted,

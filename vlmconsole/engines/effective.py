@@ -37,6 +37,8 @@ class EffectiveSettings:
     kv_tokens: int | None = None
     """KV-cache capacity."""
     precision: str | None = None
+    quantization: dict[str, Any] | None = None
+    """Method, bits, group size and mode as the server tells them (`models.quantization`); `precision` says it too."""
     device: str | None = None
     prefix_cache: bool | None = None
     cache_report: bool | None = None

@@ -14,6 +14,7 @@ from vlmconsole.engines.effective import EffectiveSettings, Flushed, model_ids, 
 from vlmconsole.engines.http import EngineError, get_json, http_error, parse_object, request
 from vlmconsole.engines.profile import ProfileError, ServerProfile
 from vlmconsole.engines.selected import SelectedAdapter
+from vlmconsole.models.quantization import from_json
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.reading import read_json
 
@@ -93,6 +94,7 @@ async def readback(client: httpx.AsyncClient, profile: ServerProfile) -> Effecti
     more = (parse_object(ours.content) or {}) if ours.status_code == 200 else {}
     server = response.headers.get("server", "")
     loaded = text(health.get("loaded_model"))
+    quantization = from_json(more.get("quantization"))
     settings = EffectiveSettings(
         engine="mlx",
         version=server.partition("/")[2] or None if server.startswith("mlx_vlm") else None,
@@ -101,7 +103,8 @@ async def readback(client: httpx.AsyncClient, profile: ServerProfile) -> Effecti
         adapters=tuple(name for name in (text(health.get("loaded_adapter")),) if name),
         context=whole(health.get("effective_context_limit")),
         running_limit=whole(more.get("max_num_seqs")),
-        precision=text(more.get("precision")),
+        precision=quantization.label if quantization else text(more.get("precision")),
+        quantization=more["quantization"] if quantization else None,
         device=text(more.get("device")),
         prefix_cache=truth(health.get("apc_enabled")),
         values={

@@ -105,22 +105,51 @@ def without_metal() -> None:
 
 
 def effective(runtime: Any, running_limit: int | None, prefill_step: int | None = None) -> dict[str, Any]:
-    """What is in force in this process. precision: the type that most parameters have, after loading."""
+    """What is in force in this process. precision: the type that most floating-point numbers have, after loading.
+
+    quantization: of the layers that are, as most of their weights are; None where none is. Their packed words are no
+    numbers, so they do not count for the precision.
+    """
     mx, utils = import_module("mlx.core"), import_module("mlx.utils")
 
     sizes: dict[str, int] = {}
     model = getattr(getattr(runtime, "response_generator", None), "model", None)
     for _, parameter in utils.tree_flatten(model.parameters()) if model is not None else ():
         name = str(parameter.dtype).rpartition(".")[2]
-        sizes[name] = sizes.get(name, 0) + int(parameter.size)
+        if "float" in name:
+            sizes[name] = sizes.get(name, 0) + int(parameter.size)
+    precision = max(sizes, key=lambda name: sizes[name], default=None)
     return {
         "pid": os.getpid(),
         "started": _STARTED,
         "max_num_seqs": running_limit,
         "prefill_step_size": prefill_step,
-        "precision": max(sizes, key=lambda name: sizes[name], default=None),
+        "precision": precision,
+        "quantization": quantised(model, precision) if model is not None else None,
         "device": "Metal" if mx.metal.is_available() else "CPU",
     }
+
+
+def quantised(model: Any, dtype: str | None) -> dict[str, Any] | None:
+    """How a loaded model's layers are quantised (keys as in `models.quantization`); None where none is.
+
+    dtype: of what is not quantised.
+    """
+    weights: dict[tuple[int, int, str], int] = {}
+    layers: dict[int, int] = {}
+    for _, module in model.named_modules():
+        packed, bits = getattr(module, "weight", None), getattr(module, "bits", None)
+        if not isinstance(bits, int) or packed is None or getattr(module, "scales", None) is None:
+            continue
+        kind = (bits, int(getattr(module, "group_size", 0) or 0), str(getattr(module, "mode", None) or "affine"))
+        weights[kind] = weights.get(kind, 0) + int(packed.size) * 32 // bits
+        layers[bits] = layers.get(bits, 0) + 1
+    if not weights:
+        return None
+    bits, group_size, mode = max(weights, key=lambda kind: weights[kind])
+    others = {str(other): count for other, count in sorted(layers.items()) if other != bits}
+    found = {"method": "mlx", "bits": bits, "group_size": group_size or None, "mode": mode, "dtype": dtype}
+    return {**found, "mixed": others} if others else found
 
 
 def add_effective(server: Any) -> None:

@@ -1,65 +1,90 @@
 """Text tokens of a conversation, counted here with the model's own tokenizer and chat template.
 
 Needs the packages `tokenizers` and `jinja2` and the model's folder; without them `text_counter` gives None and the
-caller asks the server with a probe instead.
+caller asks the server with a probe instead. Where the template does not render, the count is not known, and says why.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.messages import Message
-from vlmconsole.runs.reading import read_json
+from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.models.door import can_render, door
+from vlmconsole.models.qwen2_5_vl import IMAGE
+from vlmconsole.models.template import TemplateError
 
-IMAGE_PAD = "<|image_pad|>"
 LONG = 32_768
-"""Characters: a longer conversation is counted in pieces, in a thread, and no further than the context reaches."""
+"""Characters: a longer conversation is counted in pieces, and no further than the context reaches."""
 PIECE = 8192
+VARIABLES: Mapping[str, Mapping[str, Any]] = {"mlx": {"enable_thinking": False}}
+"""What an engine hands a template besides the messages."""
 Counter = Callable[[Sequence[Message]], int]
 
 
+@dataclass(frozen=True, slots=True)
+class TextCount:
+    """`exact`: text tokens; None where not counted, and `why`. `part`: of a long text what `count_part` gives."""
+
+    exact: int | None = None
+    part: tuple[int, int] | None = None
+    why: str = ""
+
+
 @lru_cache(maxsize=4)
-def text_counter(folder: Path) -> Counter | None:
+def text_counter(folder: Path, engine: str = "") -> Counter | None:
     """A function that counts everything but the visual tokens (text, template, marks around pictures).
 
-    None when the packages, the tokenizer or the template are missing. Loading a large tokenizer takes about a second.
+    None when the packages or the tokenizer are missing. Loading a large tokenizer takes about a second. Counting waits
+    for a process (`models.renderer`), so not in an event loop; it raises TemplateError where nothing can be said.
     """
     try:
-        import jinja2.sandbox
         from tokenizers import Tokenizer
     except ImportError:
         return None
-    template = _template(folder)
-    if template is None or not (folder / "tokenizer.json").is_file():
+    if not can_render() or not (folder / "tokenizer.json").is_file():
         return None
-
-    def refuse(message: str) -> str:
-        raise jinja2.TemplateError(message)
-
-    # A template is a program from a model's author: it runs sandboxed, as it does in the servers.
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.globals["raise_exception"] = refuse
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        compiled = environment.from_string(template)
-    except Exception:  # both raise types of their own for a file that they cannot read: then there is no local count
+    except Exception:  # it raises a type of its own for a file that it cannot read: then there is no local count
         return None
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    pad = tokenizer.token_to_id(IMAGE_PAD)
 
     def count(messages: Sequence[Message]) -> int:
-        rendered = compiled.render(messages=[_spoken(m) for m in messages], add_generation_prompt=True)
-        ids = tokenizer.encode(rendered, add_special_tokens=False).ids
-        # One pad a picture stands for its visual tokens, which the server puts there in its place.
+        template = door(folder)
+        (text,) = template.render([([_spoken(m) for m in messages], True)], VARIABLES.get(engine))
         pictures = sum(len(m.pictures) for m in messages)
-        return len(ids) - (pictures if pad is not None else 0)
+        if pictures and text.count(IMAGE) != pictures:
+            what = f"{text.count(IMAGE)} {IMAGE} for {pictures} images"
+            raise TemplateError(f"The chat template in {template.where} writes {what}: its text cannot be counted.")
+        # One pad a picture stands for its visual tokens, which the server puts there in its place.
+        return len(tokenizer.encode(text, add_special_tokens=False).ids) - pictures
 
     return count
+
+
+def prompt_facts(profile: ServerProfile, settings: EffectiveSettings | None) -> dict[str, str]:
+    """`prompt_sha256` and `template_sha256` of what the server renders, for conditions; {} where they are not known.
+
+    They are known where the server itself names the folder that lies here, and was given no other template. Waits for
+    a process: not for an event loop.
+    """
+    folder = profile.model_dir()
+    if folder is None or settings is None or not profile.loopback or profile.ssh_host or not can_render():
+        return {}
+    if not settings.model_path or settings.told("chat-template") is not None:
+        return {}
+    try:
+        return door(folder).facts() if Path(settings.model_path).samefile(folder) else {}
+    except (TemplateError, OSError):
+        return {}
 
 
 def is_long(messages: Sequence[Message]) -> bool:
@@ -67,13 +92,16 @@ def is_long(messages: Sequence[Message]) -> bool:
     return sum(len(m.text) for m in messages) > LONG
 
 
-async def counted(
-    counter: Counter | None, messages: Sequence[Message], enough: int
-) -> tuple[int | None, tuple[int, int] | None]:
-    """The text tokens, or of a long text what `count_part` gives, in a thread; (None, None) without a counter."""
-    if counter is None or not is_long(messages):
-        return (counter(messages) if counter else None), None
-    return None, await asyncio.to_thread(count_part, counter, messages, enough)
+async def counted(counter: Counter | None, messages: Sequence[Message], enough: int | None = None) -> TextCount:
+    """The text tokens, counted in a thread; of a long text only a part where `enough` tokens are all that matters."""
+    if counter is None:
+        return TextCount()
+    try:
+        if enough is not None and is_long(messages):
+            return TextCount(part=await asyncio.to_thread(count_part, counter, messages, enough))
+        return TextCount(exact=await asyncio.to_thread(counter, messages))
+    except TemplateError as error:
+        return TextCount(why=error.told)
 
 
 def count_part(counter: Counter, messages: Sequence[Message], enough: int) -> tuple[int, int]:
@@ -100,19 +128,3 @@ def _spoken(message: Message) -> dict[str, Any]:
     if message.text:
         parts.append({"type": "text", "text": message.text})
     return {"role": message.role, "content": parts}
-
-
-def _template(folder: Path) -> str | None:
-    plain = folder / "chat_template.jinja"
-    try:
-        if plain.is_file():
-            return plain.read_text("utf-8")
-        for name in ("chat_template.json", "tokenizer_config.json"):
-            path = folder / name
-            if path.is_file():
-                found = read_json(path).get("chat_template")
-                if isinstance(found, str):
-                    return found
-    except (OSError, ValueError, AttributeError):
-        return None
-    return None

@@ -15,7 +15,8 @@ from vlmconsole.evaluation.answerer import Said, Stopping, Who
 from vlmconsole.evaluation.items import Item
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.measure.machine import hardware
-from vlmconsole.runs.conditions import Conditions
+from vlmconsole.models.door import door
+from vlmconsole.runs.conditions import Conditions, another_prompt
 from vlmconsole.runs.places import Places
 from vlmconsole.vision.images import open_picture
 
@@ -33,7 +34,7 @@ class InProcess:
         self.settings, self.stopping = settings, stopping
         self._loaded: Any = None
         name = settings.model(side) or settings.base
-        self.folder: Path = bases.loadable_base(name)
+        self.folder: Path = bases.answering_base(name)
         self.device = bases.device_for("auto")
         self.precision = bases.precision_for(settings.precision, self.device)
         self.adapter = adapters.find_adapter(places, settings.adapter(side)) if settings.adapter(side) else None
@@ -60,6 +61,8 @@ class InProcess:
             "max_new_tokens": settings.max_new_tokens,
             "seed": settings.seed,
         }
+        self.prompt = door(self.folder).facts()
+        self.facts |= another_prompt(self.prompt)  # answers to another prompt are not taken over
 
     def ask(self, items: Sequence[Item]) -> list[Said]:
         """One batch, generated together; `seconds` is the batch's time shared out evenly. A stop is heeded between
@@ -101,6 +104,7 @@ class InProcess:
             warm_up="none: nothing is timed",
             temperature=0.0,
             seed=self.settings.seed,
+            **self.prompt,
             max_tokens=self.settings.max_new_tokens,
             client=f"vlmconsole {__version__} in-process",
             settings={

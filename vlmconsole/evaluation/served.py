@@ -16,6 +16,7 @@ from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.prompt import prompt_facts
 from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.answerer import Said, Stopping, Who
@@ -116,6 +117,8 @@ class Served:
             model=self.who.model,
             model_sha256=self.who.model_sha256,
             precision=told.precision or profile.precision or None,
+            quantization=told.quantization,
+            **prompt_facts(profile, told),
             adapter=self.who.identity,
             client_concurrency=self.settings.concurrency,
             running_limit=told.running_limit,

@@ -12,6 +12,7 @@ from typing import Any
 from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
 from vlmconsole.gates.rules import Group, Plan
 from vlmconsole.gates.samples import Sample, Side
+from vlmconsole.runs.conditions import same_prompt
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.scoring.scorers import ScoringError, score
 
@@ -20,7 +21,9 @@ PLANS = "plans"  # the folder (and ledger name) of plans frozen for the lab rath
 CONDITIONS = "conditions.json"
 SHOWN = 3
 # What may differ between before and after: the model under test, and what follows from its answers.
-MAY_DIFFER = frozenset({"model", "model_sha256", "adapter", "output_tokens", "client_error", "notes"})
+MAY_DIFFER = frozenset(
+    {"model", "model_sha256", "adapter", "output_tokens", "client_error", "notes", "template_sha256"}
+)
 MAY_DIFFER_IN_SETTINGS = frozenset({"model_path", "model", "served_model_name", "lora_paths", "adapter_path"})
 
 
@@ -120,6 +123,8 @@ def unlike(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Every condition that differs and is neither model nor adapter, nor follows from the answers; a sentence each."""
     wrong = []
     for key in sorted((set(before) | set(after)) - MAY_DIFFER - {"settings"}):
+        if key == "prompt_sha256" and same_prompt(before, after):
+            continue  # older runs recorded none
         if before.get(key) != after.get(key):
             wrong.append(f"off condition: {key} is {before.get(key)!r} before and {after.get(key)!r} after")
     first, second = before.get("settings") or {}, after.get("settings") or {}

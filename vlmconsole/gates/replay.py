@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from vlmconsole.counting.generations import generations
 from vlmconsole.gates.audit_pictures import AuditDataError, Seen, read_split
 from vlmconsole.gates.replaying import ReplayError
+from vlmconsole.models.door import bare_door, door
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
@@ -204,6 +205,10 @@ def _model(run: RunFolder, places: Places, side: Side) -> tuple[Loaded, int]:
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ReplayError(f"The model in {folder} cannot be loaded: {reason}") from None
+    if conditions.get("prompt_sha256") is None:
+        loaded.template = bare_door()  # as it was asked then
+    else:
+        _same("prompt", door(folder).prompt_sha256, conditions["prompt_sha256"])
     named = str(spec.get(f"{side}_adapter") or "")
     if named:
         adapter = adapters.find_adapter(places, named)

@@ -13,6 +13,7 @@ from vlmconsole.engines import mlx, servers
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.profile import ServerProfile, make_profile, profiles_for
+from vlmconsole.engines.prompt import prompt_facts
 from vlmconsole.engines.stream import StreamParser
 from vlmconsole.errors import LabError
 from vlmconsole.gauges.figures import SourceError
@@ -236,6 +237,8 @@ def conditions_of(
         engine_version=told.version,
         model=server.model,
         precision=told.precision or profile.precision or None,
+        quantization=told.quantization,
+        **prompt_facts(profile, told),
         image=settings.image or None,
         input_tokens=summary.input_tokens,
         output_tokens=summary.output_tokens,

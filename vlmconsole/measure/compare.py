@@ -16,7 +16,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.measure.busy import busy
 from vlmconsole.measure.noise import NO_VALUES, TOO_FEW, Values, noise, request_values, whole
 from vlmconsole.measure.views import cells
-from vlmconsole.runs.conditions import Conditions
+from vlmconsole.runs.conditions import Conditions, prompt_of, same_prompt
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.titles import title
 
@@ -40,6 +40,7 @@ COMPARED_KEYS = (
     "temperature",
     "top_p",
     "system_sha256",
+    "prompt_sha256",
     "warm_up",
     "clock",
     "client",
@@ -128,7 +129,12 @@ def compare(a: Conditions, b: Conditions, only: str | None = None) -> Comparison
     same: dict[str, Any] = {}
     unknown: list[str] = []
     for key, label in COMPARED.items():
-        if same_condition(key, left[key], right[key]):
+        if key == "prompt_sha256":
+            if not same_prompt(left, right):
+                differs.append(Difference(key, label, prompt_of(left), prompt_of(right)))
+            elif left[key] is not None and right[key] is not None:
+                same[key] = left[key]
+        elif same_condition(key, left[key], right[key]):
             if left[key] is not None:
                 same[key] = left[key]
             elif key not in NONE_IS_KNOWN:
@@ -173,7 +179,7 @@ def shown(key: str, value: Any) -> str:
     """A condition as people read it."""
     if value is None:
         return "not set" if key == "top_p" else "none" if key in NONE_IS_KNOWN else "not known"
-    if key == "system_sha256":
+    if key in ("system_sha256", "prompt_sha256", "template_sha256"):
         return str(value)[:12]  # enough to tell two prompts apart in a sentence
     return f"{value} tokens" if key in TOKENS else str(value)
 

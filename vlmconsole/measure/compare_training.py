@@ -16,6 +16,7 @@ from typing import Any
 from vlmconsole.errors import LabError
 from vlmconsole.measure.compare import Comparison, Difference, Row
 from vlmconsole.measure.views import cells
+from vlmconsole.runs.conditions import prompt_of
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import number
 
@@ -25,6 +26,7 @@ LABELS = {
     "model_sha256": "base weights",
     "model": "base",
     "start": "starts from",
+    "prompt": "prompt form",
     "data": "data",
     "lr": "learning rate",
     "max_new_tokens": "ceiling of an answer",
@@ -127,6 +129,8 @@ def compare_trainings(a: RunFolder, b: RunFolder, only: str | None = None) -> Tr
     same: dict[str, Any] = {}
     for key in keys:
         one, other = left.conditions.get(key), right.conditions.get(key)
+        if key == "prompt" and None in (one, other):
+            continue  # older runs through verl recorded none
         if one == other:
             same |= {key: one} if one is not None else {}
         else:
@@ -171,6 +175,7 @@ def _conditions(told: dict[str, Any], spec: dict[str, Any], summary: dict[str, A
     settings = told.get("settings")
     settings = settings if isinstance(settings, dict) else {}
     found["device"] = settings.get("device")
+    found["prompt"] = prompt_of(told)
     parent = summary.get("parent_sha256")
     found["start"] = str(parent) if parent else told.get("adapter") or "the base"
     found["data"] = summary.get("data") or settings.get("data") or settings.get("dataset_sha256")

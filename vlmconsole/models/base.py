@@ -1,4 +1,4 @@
-"""What a model folder is: family, precision, quantisation, adapter, own code; and why it cannot be loaded here.
+"""What a model folder is: family, precision, quantisation, adapter; and why it cannot be loaded here.
 
 Read from its JSON files and the headers of its weights, without torch and without a byte of the weights themselves.
 Training, in-process evaluation, merging, chat, bench and conditions all ask here; what is not known is None.
@@ -7,7 +7,7 @@ Training, in-process evaluation, merging, chat, bench and conditions all ask her
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,9 +25,6 @@ FAMILY = "qwen2_5_vl"
 """The one architecture that training and in-process evaluation know."""
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PRECISIONS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-CODE_KEYS = ("auto_map", "model_file", "custom_pipelines")
-"""Settings by which a folder names Python of its own."""
-_SETTINGS = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
 _OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.safetensors", "*.gguf", "*.npz")
 
 
@@ -37,7 +34,7 @@ class BaseReadError(LabError):
 
 @dataclass(frozen=True)
 class Base:
-    """A model folder as its own files describe it. `family` is `model_type`; `code` are settings that name Python."""
+    """A model folder as its own files describe it. `family` is `model_type`."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -55,18 +52,6 @@ class Base:
     def adapter(self) -> bool:
         """Whether an adapter lies in the folder: transformers would load it along, unasked."""
         return (self.folder / "adapter_config.json").exists()
-
-    @cached_property
-    def code(self) -> tuple[str, ...]:
-        """ "FILE: KEY" of each setting by which the folder would have Python of its own run."""
-        named = []
-        for file in _SETTINGS:
-            try:
-                values = self.config if file == "config.json" else read_json(self.folder / file)
-            except UnreadableError:
-                continue
-            named += [f"{file}: {key}" for key in CODE_KEYS if isinstance(values, Mapping) and values.get(key)]
-        return tuple(named)
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -141,11 +126,11 @@ _WHAT = "Training, in-process evaluation and merging take unquantised Qwen2.5-VL
 
 
 def _family(base: Base) -> str:
-    kinds = ((base.config, "model_type", (FAMILY,)),)
+    kinds: list[tuple[Mapping[str, Any], str, Sequence[str | None]]] = [(base.config, "model_type", (FAMILY,))]
     text, eyes = qwen2_5_vl.text_config(base.config), qwen2_5_vl.vision_config(base.config)
     if text is not base.config:
-        kinds += ((text, "text_config.model_type", (*qwen2_5_vl.TEXT_TYPES, None)),)
-    kinds += ((eyes, "vision_config.model_type", (*qwen2_5_vl.VISION_TYPES, None)),)
+        kinds.append((text, "text_config.model_type", (*qwen2_5_vl.TEXT_TYPES, None)))
+    kinds.append((eyes, "vision_config.model_type", (*qwen2_5_vl.VISION_TYPES, None)))
     for values, where, known in kinds:
         kind = values.get("model_type")
         if kind not in known:

@@ -1,4 +1,4 @@
-"""The weights that a Qwen2.5-VL has by its `config.json`: names and shapes, as transformers builds it, without torch.
+"""Qwen2.5-VL's marks, and the weights that one has by its `config.json`: names and shapes, without torch.
 
 Defaults are those of transformers' own configuration classes; `tests/test_bases.py` holds this against the model
 itself.
@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
+END, PAD = "<|im_end|>", "<|endoftext|>"
 TEXT = {
     "vocab_size": 152064,
     "hidden_size": 8192,

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -23,7 +24,8 @@ class Conditions(BaseModel):
     model: str | None = None
     asked_model: str | None = None  # the name asked for, where the answers named another one (then in `model`)
     model_sha256: str | None = None
-    precision: str | None = None
+    precision: str | None = None  # of the weights: "bfloat16", or a quantisation in words
+    quantization: dict[str, Any] | None = None  # method, bits, group_size, mode; None: not quantised, or not known
     adapter: str | None = None
     image: str | None = None  # size as sent, "448x336"
     input_tokens: int | str | None = None
@@ -40,6 +42,8 @@ class Conditions(BaseModel):
     seed: int | None = None
     max_tokens: int | None = None
     system_sha256: str | None = None  # of the system prompt's text, None: there was none
+    prompt_sha256: str | None = None  # of a fixed question as the model's chat template writes it
+    template_sha256: str | None = None  # of that template's text
     route: Literal["loopback", "tunnel", "network"] | None = None
     client: str | None = None
     client_error: str | None = None  # this client's own measured error, from `vlmconsole calibrate`
@@ -53,6 +57,29 @@ class Conditions(BaseModel):
     def known(self) -> dict[str, Any]:
         """The fields that are known, in their order, for showing."""
         return {key: value for key, value in self.model_dump(mode="json").items() if value not in (None, [])}
+
+
+BARE_PROMPT = "553bf5776f4209df4dc88810a1ec4f14e256c4e4841407a24b664153c7469cd2"
+"""The prompt of in-process runs that recorded none: `models.door.bare_door`, whatever the model's template said."""
+_IN_PROCESS = ("in-process", "in-process GRPO", "transformers")
+
+
+def prompt_of(conditions: Mapping[str, Any]) -> str | None:
+    """The hash of a run's prompt form; None where it is not known (a server's, in runs that recorded none)."""
+    stated = conditions.get("prompt_sha256")
+    if stated is None and conditions.get("engine") in _IN_PROCESS:
+        return BARE_PROMPT
+    return str(stated) if stated is not None else None
+
+
+def another_prompt(facts: Mapping[str, str]) -> dict[str, str]:
+    """`prompt_sha256` for an identity that must agree, only where it is not BARE_PROMPT, which older ones leave out."""
+    return {key: value for key, value in facts.items() if key == "prompt_sha256" and value != BARE_PROMPT}
+
+
+def same_prompt(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether nothing is known against two runs having had the same prompt form."""
+    return None in (prompt_of(a), prompt_of(b)) or prompt_of(a) == prompt_of(b)
 
 
 def canonical_json(value: Any) -> bytes:

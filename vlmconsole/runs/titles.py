@@ -48,6 +48,8 @@ TITLES = {
     "clock": "what the clock covers",
     "top_p": "top-p",
     "system_sha256": "system prompt, SHA-256",
+    "prompt_sha256": "prompt form, SHA-256",
+    "template_sha256": "chat template, SHA-256",
     "max_tokens": "ceiling of an answer, tokens",
     "max_new_tokens": "ceiling of an answer, tokens",
     "client_error": "client's own error",

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from vlmconsole.errors import LabError
 from vlmconsole.models.base import check_loadable, read_base
+from vlmconsole.models.door import can_render
 from vlmconsole.models.programs import refuse_programs
 from vlmconsole.runs.named import named
+from vlmconsole.training.prompts import check_prompts
 
 BUNDLED = "tiny-qwen2.5-vl"
 NEVER = "Training and in-process evaluation never run such programs: take the entry out of a copy of the folder."
@@ -44,6 +46,17 @@ def loadable_base(name: str) -> Path:
     base = read_base(folder)
     refuse_programs(folder, NEVER)
     check_loadable(base)
+    return folder
+
+
+def answering_base(name: str) -> Path:
+    """`loadable_base` of a base whose own chat template also writes what is asked here. Raises TemplateError besides.
+
+    Where this Python cannot render (the base install), the template is first looked at by whoever can.
+    """
+    folder = loadable_base(name)
+    if can_render():
+        check_prompts(folder)
     return folder
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vlmconsole.counting.rows import Row
-from vlmconsole.training.model import END, IMAGE, Loaded, Turn, encode
+from vlmconsole.models.qwen2_5_vl import END, IMAGE
+from vlmconsole.training.model import Loaded, encode
+from vlmconsole.training.prompts import Turn
 
 Schedule = Literal["cosine", "linear", "constant"]
 IGNORED = -100

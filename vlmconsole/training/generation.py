@@ -14,7 +14,9 @@ from typing import Any
 
 from PIL import Image
 
-from vlmconsole.training.model import END, PAD, Loaded, Turn, encode
+from vlmconsole.models.qwen2_5_vl import END, PAD
+from vlmconsole.training.model import Loaded, encode
+from vlmconsole.training.prompts import Turn
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from vlmconsole.training.model import IMAGE, Loaded
+from vlmconsole.models.qwen2_5_vl import IMAGE
+from vlmconsole.training.model import Loaded
 from vlmconsole.training.rollout import Answers, Prompts, log_probabilities
 
 EPSILON = 1e-6  # beside the spread, as in verl

@@ -11,7 +11,8 @@ from vlmconsole.scoring.scorers import Scored, score
 from vlmconsole.training.generation import Ask, Generated, end_ids
 from vlmconsole.training.generation import answers as greedy
 from vlmconsole.training.grpo import Step, advantages, freeze_eyes, update, zero_share
-from vlmconsole.training.model import Loaded, Turn
+from vlmconsole.training.model import Loaded
+from vlmconsole.training.prompts import Turn
 from vlmconsole.training.rollout import look, sample
 
 

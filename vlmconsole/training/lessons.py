@@ -26,7 +26,7 @@ from vlmconsole.counting.questions import (
     said_set,
 )
 from vlmconsole.counting.scene import GROUPS, KINDS, Scene, Wanted, compose, label_json, make_scene
-from vlmconsole.training.model import Turn
+from vlmconsole.training.prompts import Turn
 
 # Circumradii in pixels: a thing's size is told in steps of about a third, as its kind is, and not as a number. A number
 # is learnt as faintly as its error allows, and what is faint in the features the words do not learn to read.

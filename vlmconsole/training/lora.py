@@ -9,7 +9,8 @@ from typing import Any
 
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.scene import Scene, label_json, make_scene
-from vlmconsole.training.model import Loaded, Turn, encode
+from vlmconsole.training.model import Loaded, encode
+from vlmconsole.training.prompts import Turn
 
 # The whole name must match, so the vision tower's own `mlp.gate_proj` and the like stay out.
 LANGUAGE_ONLY = r"(?:.*\.)?(?:language_model\.)?layers\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"

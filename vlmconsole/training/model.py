@@ -16,32 +16,23 @@ from typing import Any
 from PIL import Image
 
 from vlmconsole.models.base import BaseReadError, check_loadable, read_base
-from vlmconsole.models.qwen2_5_vl import HARMLESS
-
-IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
-END, PAD = "<|im_end|>", "<|endoftext|>"
+from vlmconsole.models.door import Door, door
+from vlmconsole.models.qwen2_5_vl import HARMLESS, IMAGE, PAD
+from vlmconsole.training.prompts import Chat, spell
 
 
 @dataclass
 class Loaded:
-    """A model with what turns words and pictures into its inputs. `folder` is where it was read from."""
+    """A model with what turns words and pictures into its inputs. `folder` is where it was read from.
+
+    `template` writes its prompts where it is not the folder's own.
+    """
 
     model: Any
     tokenizer: Any
     images: Any
     folder: Path
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One question (pictures come before its text) and its answer; None where the model is to answer."""
-
-    text: str
-    answer: str | None = None
-    pictures: tuple[Image.Image, ...] = ()
-
-
-Chat = Sequence[Turn]
+    template: Door | None = None
 
 
 def image_processor(folder: Path) -> Any:
@@ -105,7 +96,7 @@ def encode(
 
     Shapes: `input_ids`, `attention_mask`, `mm_token_type_ids`, `labels` (batch, tokens); `pixel_values`
     (patches, 1176), `image_grid_thw` (pictures, 3). `labels` hold the answers' tokens with their end mark and
-    −100 everywhere else.
+    −100 everywhere else. The prompt is the one that the model's own chat template writes. Raises TemplateError.
     """
     import torch
 
@@ -117,23 +108,15 @@ def encode(
         out["pixel_values"], out["image_grid_thw"] = seen["pixel_values"], seen["image_grid_thw"]
     counts = iter([int(g.prod()) // merge for g in out["image_grid_thw"]] if pictures else [])
     rows: list[tuple[list[int], list[int]]] = []
-    for index, chat in enumerate(chats):
+    for pieces in spell(chats, loaded.template or door(loaded.folder), system):
         ids: list[int] = []
         labels: list[int] = []
-
-        def say(text: str, taught: bool, ids: list[int] = ids, labels: list[int] = labels) -> None:
+        for piece in pieces:
+            before, *after = piece.text.split(IMAGE) if piece.images else (piece.text,)
+            text = before + "".join(IMAGE * next(counts) + rest for rest in after)
             tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
             ids += tokens
-            labels += tokens if taught else [-100] * len(tokens)
-
-        if system is not None and system[index]:
-            say(f"<|im_start|>system\n{system[index]}<|im_end|>\n", False)
-        for turn in chat:
-            shown = "".join(f"<|vision_start|>{IMAGE * next(counts)}<|vision_end|>" for _ in turn.pictures)
-            say(f"<|im_start|>user\n{shown}{turn.text}<|im_end|>\n<|im_start|>assistant\n", False)
-            if turn.answer is not None:
-                say(f"{turn.answer}{END}", True)
-                say("\n", False)
+            labels += tokens if piece.taught else [-100] * len(tokens)
         rows.append((ids, labels))
     length = max(len(ids) for ids, _ in rows)
     pad = tokenizer.convert_tokens_to_ids(PAD)

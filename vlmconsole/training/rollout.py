@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
+from vlmconsole.models.qwen2_5_vl import IMAGE, PAD, VIDEO
 from vlmconsole.training.generation import end_ids
-from vlmconsole.training.model import IMAGE, PAD, VIDEO, Chat, Loaded, encode, merged_tokens
+from vlmconsole.training.model import Loaded, encode, merged_tokens
+from vlmconsole.training.prompts import Chat
 
 
 @dataclass(frozen=True)

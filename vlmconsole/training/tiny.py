@@ -23,6 +23,7 @@ from vlmconsole.counting.questions import (
     UNKNOWN,
 )
 from vlmconsole.counting.scene import KINDS, SHAPES
+from vlmconsole.models.template import BARE
 
 VOCABULARY = 576
 CONTEXT = 4096
@@ -33,28 +34,6 @@ SPECIAL_TOKENS = (
     "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>",
 )  # fmt: skip
 END, PAD = "<|im_end|>", "<|endoftext|>"
-
-# Qwen's chat form: <|im_start|>role … <|im_end|>, a picture as vision start, one pad, vision end. The
-# processor then repeats the pad once per visual token. No system message is added when none is given.
-CHAT_TEMPLATE = """\
-{%- for message in messages -%}
-<|im_start|>{{ message['role'] }}
-{% if message['content'] is string %}{{ message['content'] }}{% else %}
-{%- for part in message['content'] -%}
-{%- if 'image' in part or 'image_url' in part or part['type'] in ('image', 'image_url', 'input_image') -%}
-<|vision_start|><|image_pad|><|vision_end|>
-{%- elif 'video' in part or part['type'] == 'video' -%}
-<|vision_start|><|video_pad|><|vision_end|>
-{%- elif 'text' in part -%}
-{{ part['text'] }}
-{%- endif -%}
-{%- endfor -%}
-{%- endif %}<|im_end|>
-{% endfor -%}
-{%- if add_generation_prompt -%}
-<|im_start|>assistant
-{% endif -%}
-"""
 
 _LETTERS = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+"  # words, single digits, signs, blanks
 
@@ -177,10 +156,10 @@ def write_frame(folder: Path) -> None:
             "additional_special_tokens": [t for t in SPECIAL_TOKENS if t not in (END, PAD)],
             "clean_up_tokenization_spaces": False,
             "padding_side": "left",
-            "chat_template": CHAT_TEMPLATE,
+            "chat_template": BARE,
         },
     )
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    (folder / "chat_template.jinja").write_text(BARE)
     _write(
         folder / "preprocessor_config.json",
         {

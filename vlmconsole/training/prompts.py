@@ -1,0 +1,102 @@
+"""Chats as the model's own template writes them, cut into what is asked and what is taught."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vlmconsole.models.door import Door, door
+from vlmconsole.models.qwen2_5_vl import END, IMAGE
+from vlmconsole.models.template import TemplateError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One question (pictures come before its text) and its answer; None where the model is to answer."""
+
+    text: str
+    answer: str | None = None
+    pictures: tuple[Image.Image, ...] = ()
+
+
+Chat = Sequence[Turn]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a prompt. `images`: how many stand in it, each as one IMAGE. `taught`: an answer with its end mark."""
+
+    text: str
+    taught: bool = False
+    images: int = 0
+
+
+def spell(chats: Sequence[Chat], template: Door, system: Sequence[str | None] | None = None) -> list[list[Piece]]:
+    """The pieces of each chat, in order; joined they are the template's rendering, without a further answer begun.
+
+    A chat whose last answer is None ends where the model is to answer. Raises TemplateError for a template that does
+    not render them, or that does not write an answer word for word, then END, and leave what stands before it alone.
+    """
+    asked: list[tuple[list[Mapping[str, Any]], bool]] = []
+    for index, chat in enumerate(chats):
+        asked += _conversations(chat, system[index] if system is not None else None)
+    texts = iter(template.render(asked))
+    return [list(_pieces(chat, texts, template.where)) for chat in chats]
+
+
+def check_prompts(folder: Path) -> None:
+    """Raise TemplateError unless the folder's template renders what training and evaluation here ask."""
+    turns = [Turn("What do you see?", "A circle.", (None,)), Turn("And now?", "Nothing.")]  # type: ignore[arg-type]
+    spell([turns], door(folder))
+
+
+def _conversations(chat: Chat, system: str | None) -> Iterator[tuple[list[Mapping[str, Any]], bool]]:
+    """What is rendered for a chat: up to each question, and up to each answer."""
+    messages: list[Mapping[str, Any]] = [{"role": "system", "content": system}] if system else []
+    for turn in chat:
+        content: Any = turn.text
+        if turn.pictures:
+            content = [{"type": "image"} for _ in turn.pictures] + [{"type": "text", "text": turn.text}]
+        messages = [*messages, {"role": "user", "content": content}]
+        yield messages, True
+        if turn.answer is not None:
+            messages = [*messages, {"role": "assistant", "content": turn.answer}]
+            yield messages, False
+
+
+def _pieces(chat: Chat, texts: Iterator[str], where: str) -> Iterator[Piece]:
+    done = ""
+    for turn in chat:
+        prompt = next(texts)
+        if not prompt.startswith(done):
+            raise _unfit(where, ANEW)
+        piece = prompt[len(done) :]
+        if piece.count(IMAGE) != len(turn.pictures):
+            what = f"{len(turn.pictures)} images stand as {piece.count(IMAGE)} {IMAGE}"
+            raise _unfit(where, f"{what}; a question must not hold that mark itself")
+        yield Piece(piece, images=len(turn.pictures))
+        done = prompt
+        if turn.answer is None:
+            continue
+        whole, wanted = next(texts), f"{prompt}{turn.answer}{END}"
+        if not whole.startswith(prompt):
+            raise _unfit(where, ANEW)
+        if not whole.startswith(wanted):
+            raise _unfit(where, f"it does not write an answer word for word and then {END}")
+        yield Piece(f"{turn.answer}{END}", taught=True)
+        yield Piece(whole[len(wanted) :])
+        done = whole
+
+
+ANEW = "it writes earlier turns anew when a further one comes"
+
+
+def _unfit(where: str, why: str) -> TemplateError:
+    return TemplateError(
+        f"The chat template in {where} cannot be used here: {why}.", "Take the template that was published."
+    )
