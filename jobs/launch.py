@@ -37,21 +37,25 @@ def start_worker(
     interpreter: str | Path | None = None,
     *,
     keep_open: Sequence[int] = (),
-    variables: Mapping[str, str] | None = None,
+    variables: Mapping[str, str | None] | None = None,
 ) -> "subprocess.Popen[bytes]":
     """Start ``python -m vlmconsole.jobs.worker`` on ``run``; returns the process (its pid leads a new session).
 
-    ``-P`` keeps the current folder off the import path, so that a user's own ``vlmconsole/`` or ``json.py``
-    cannot be imported by accident. ``keep_open`` are descriptors that the worker inherits and holds for its life:
-    the locks of its devices. Raises OSError when the interpreter cannot be started.
+    ``-P`` keeps the current folder off the import path, so that a user's own ``vlmconsole/`` or ``json.py`` cannot be
+    imported by accident. ``variables`` are laid over our own (None takes one away). ``keep_open`` are descriptors that
+    the worker inherits and holds for its life: the locks of its devices. Raises OSError when the interpreter cannot be
+    started.
     """
     environment = {
         **os.environ,
         "PYTHONUNBUFFERED": "1",
         "PYTHONIOENCODING": "utf-8:backslashreplace",
         processes.RUN_MARK: str(run.path),
-        **(variables or {}),
     }
+    for name, value in (variables or {}).items():
+        environment.pop(name, None)
+        if value is not None:
+            environment[name] = value
     command = [str(interpreter or sys.executable), "-P", "-m", "vlmconsole.jobs.worker", str(run.path)]
     # The log catches what goes wrong before the worker can catch it itself, e.g. a missing package.
     log = os.open(run.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

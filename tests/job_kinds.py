@@ -1,5 +1,6 @@
 """Kinds of job that only tests know; named in presets as ``job_kinds:COUNT`` with this folder on PYTHONPATH."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -76,3 +77,19 @@ class JudgedSpec(Spec):
 
 
 JUDGED = JobKind("judged", "Says a verdict", JudgedSpec, lambda context, spec: {"verdict": spec.verdict})
+
+
+class EnvironSpec(Spec):
+    api_key_env: str = ""
+    wait: bool = False
+
+
+def environ(context: Context, spec: EnvironSpec) -> dict[str, Any]:
+    """Which variables are set here, and a hash of the key: no secret of a test may stand in a run."""
+    while spec.wait and not context.wait(0.05):
+        pass
+    key = os.environ.get(spec.api_key_env, "")
+    return {"names": sorted(os.environ), "key": hashlib.sha256(key.encode()).hexdigest()}
+
+
+ENVIRON = JobKind("environ", "Looks at its environment", EnvironSpec, environ)

@@ -33,8 +33,8 @@ def deaths(points: int, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_death_at_some_changes_of_a_file_leaves_the_books_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = deaths(3, monkeypatch)
-    assert figures["wrong"] == [] and figures["by role"] == {"add": 3, "supervisor": 3, "worker": 3}
+    figures = deaths(2, monkeypatch)
+    assert figures["wrong"] == [] and figures["by role"] == {"add": 2, "supervisor": 2, "worker": 2}
 
 
 @pytest.mark.slow

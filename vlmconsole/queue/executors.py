@@ -38,8 +38,10 @@ class Worker(Protocol):
 class Executor(Protocol):
     """Starts workers, and finds those that an earlier supervisor started."""
 
-    def start(self, run: RunFolder, interpreter: Path, locks: Sequence[int], variables: Mapping[str, str]) -> Worker:
-        """Start the worker of ``run``. Raises OSError when it cannot be."""
+    def start(
+        self, run: RunFolder, interpreter: Path, locks: Sequence[int], variables: Mapping[str, str | None]
+    ) -> Worker:
+        """Start the worker of ``run``; None takes a variable away. Raises OSError when it cannot be."""
 
     def adopt(self, run: RunFolder, pid: int, token: str) -> Worker | None:
         """The worker with that pid *and* start, when it still lives."""
@@ -81,7 +83,7 @@ class LocalExecutor:
     """Workers as processes of this machine, each in its own session."""
 
     def start(
-        self, run: RunFolder, interpreter: Path, locks: Sequence[int], variables: Mapping[str, str]
+        self, run: RunFolder, interpreter: Path, locks: Sequence[int], variables: Mapping[str, str | None]
     ) -> LocalWorker:
         process = start_worker(run, interpreter, keep_open=locks, variables=variables)
         return LocalWorker(run, process.pid, processes.started(process.pid), process)

@@ -3,14 +3,17 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from vlmconsole.jobs import books
 from vlmconsole.queue.executors import Worker
 from vlmconsole.queue.model import Job, limit
-from vlmconsole.runs import processes
+from vlmconsole.runs import pace, processes
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
 
+NEVER = "never began"  # the reason in a run that is about to be cleared away
+LATEST = 1e11  # wall seconds: a later moment in a damaged file is none
 BLINK = 10.0  # seconds: a longer time between two looks says that this process itself stood still
 GRACE = 30.0  # seconds between asking a job to stop and killing it, unless its preset says otherwise
 # Events that the job's own work makes; a heartbeat is no progress.
@@ -85,3 +88,18 @@ class Live:
             how = f"{asked.get('reason', 'stopped on request')} (killed: it did not stop by itself)"
             return books.bury(self.run, state, how)
         return books.bury(self.run, *books.cause(self.run, death))
+
+
+def span_of(run: RunFolder) -> tuple[float | None, float | None]:
+    """Start and end of a run as its books tell them, wall seconds; None for what is not there, or no time at all."""
+    now = run.state()
+    begun, ended = (pace.number(now.get(key)) for key in ("started", "ended"))
+    return begun if begun and 0 < begun < LATEST else None, ended if ended and 0 < ended < LATEST else None
+
+
+def began(state: dict[str, Any]) -> bool:
+    """Whether a worker ever wrote into the run (its folder may not even have been finished).
+
+    A supervisor that died while it cleared such a run away has left its own mark there, and perhaps little else.
+    """
+    return state.get("state") not in (None, "queued") and state.get("reason") != NEVER

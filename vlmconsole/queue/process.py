@@ -4,6 +4,7 @@
 connections may come and go.
 """
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -16,9 +17,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.queue import variables
 from vlmconsole.queue.locks import SHARED, DeviceLocks
 from vlmconsole.queue.resources import Machine
 from vlmconsole.queue.schema import QueueError
+from vlmconsole.queue.store import Store
 from vlmconsole.queue.supervisor import Supervisor
 from vlmconsole.queue.trouble import pause, say, told
 from vlmconsole.runs import processes
@@ -80,6 +83,8 @@ def ensure(places: Places) -> None:
     """
     places.ensure()
     if running(places) is not None or _on_its_way(places):
+        with contextlib.closing(Store(places.queue)) as store:
+            variables.hand_over(places, variables.asked_for(store.meta(variables.HELD)))
         return
     log = places.state / "supervisor.log"
     if log.exists() and log.stat().st_size > LOG_LIMIT:
@@ -94,7 +99,7 @@ def ensure(places: Places) -> None:
             stderr=descriptor,
             start_new_session=True,
             cwd=places.home,  # a folder that may be unmounted must not be kept busy
-            env={**environment, "PYTHONUNBUFFERED": "1"},
+            env={**environment, "PYTHONUNBUFFERED": "1", **variables.begun(places)},
         )
     except OSError as error:
         raise QueueError(
@@ -132,7 +137,12 @@ def main(argv: list[str] | None = None) -> int:
     say("started")
     slots = int(os.environ.get(SLOTS_VARIABLE, 0)) or None
     machine = Machine(DeviceLocks(Path(os.environ.get(LOCKS_VARIABLE, SHARED))), slots)
-    _loop(Supervisor(places, machine), leave, lock, float(os.environ.get(IDLE_VARIABLE, IDLE)))
+    supervisor = Supervisor(places, machine)
+    try:
+        supervisor.values.listen()
+    except OSError as error:
+        say(f"no private channel for variables: {told(error)}; jobs get those of this process")
+    _loop(supervisor, leave, lock, float(os.environ.get(IDLE_VARIABLE, IDLE)))
     say("ended")
     return 0
 
@@ -160,7 +170,7 @@ def _loop(supervisor: Supervisor, leave: threading.Event, lock: int, idle_after:
             if (
                 quiet
                 and time.monotonic() - since >= idle_after
-                and supervisor.store.guarded(supervisor.idle, lambda: _let_go(reserve, lock))
+                and supervisor.store.guarded(supervisor.idle, lambda: _let_go(supervisor, reserve, lock))
             ):
                 return
         except Exception as error:
@@ -178,10 +188,12 @@ def _loop(supervisor: Supervisor, leave: threading.Event, lock: int, idle_after:
         failures, said = 0, ""
         leave.wait(TICK if supervisor.live or not quiet else 4 * TICK)
     _give_back(reserve)
+    supervisor.values.close()
 
 
-def _let_go(reserve: Path, lock: int) -> None:
+def _let_go(supervisor: Supervisor, reserve: Path, lock: int) -> None:
     _give_back(reserve)  # first: afterwards it may be the next one's
+    supervisor.values.close()
     fcntl.flock(lock, fcntl.LOCK_UN)
 
 

@@ -1,11 +1,13 @@
 """What the queue on disk holds: the reading half of `store`, which never waits for a writer."""
 
+import contextlib
 import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
-from vlmconsole.queue.model import LINE_READERS, Attempt, Job, Mode, QueueLine, read, unreadable
+from vlmconsole.queue.model import LINE_READERS, Attempt, Job, Mode, QueueLine, read, table, unreadable
 from vlmconsole.queue.schema import QueueError
+from vlmconsole.queue.variables import OPTION, names_of
 from vlmconsole.runs.places import Places
 
 ORDER = "priority DESC, position, id"
@@ -41,6 +43,16 @@ class Reading:
             (limit,),
         )
         return [_line(row, tuple(after.get(row["id"], ()))) for row in rows]
+
+    def with_variables(self) -> dict[int, list[str]]:
+        """The queued jobs that need variables, with their names."""
+        found: dict[int, list[str]] = {}
+        for number, text in self._db.execute(
+            "SELECT id, options FROM jobs WHERE state='queued' AND options LIKE ?", (f'%"{OPTION}": ["%',)
+        ):
+            with contextlib.suppress(ValueError, TypeError, RecursionError):
+                found[number] = names_of(table(text)) or []
+        return found
 
     def active(self) -> list[Job]:
         """Jobs that were started and have not ended, flows left out."""

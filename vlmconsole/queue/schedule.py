@@ -89,8 +89,8 @@ class _Round:
 
     def consider(self, want: Want) -> None:
         self.considered.add(want.id)
-        if want.damaged:
-            self.wait(want, want.damaged, stuck=True)
+        if want.damaged or want.lacks:
+            self.wait(want, want.damaged or want.lacks, stuck=True)
         elif want.blocked:
             self.wait(want, want.blocked, stuck=True)
             self.decision.outside.add(want.id)

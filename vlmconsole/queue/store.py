@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.queue import variables
 from vlmconsole.queue.connection import opened
 from vlmconsole.queue.model import FINAL, STATES, Job, NewJob, flow_state, unreadable
 from vlmconsole.queue.reading import Reading
@@ -56,13 +57,14 @@ class Store(Reading):
 
     def add(self, job: NewJob) -> int:
         """Queue a job; returns its number. Raises QueueError when one that it waits for does not exist."""
+        options = {variables.OPTION: variables.needed(job, self.lab) if job.kind != "flow" else [], **job.options}
         with self.change() as db:
             cursor = db.execute(
                 "INSERT INTO jobs (preset, kind, title, spec, options, devices, server, serves, keep, hand_over, flow,"
                 " step, server_for, priority, position, state, note, added) VALUES"
                 " (?,?,?,?,?,?,?,?,?,?,?,?,?,?, (SELECT COALESCE(MAX(position), 0) + 1 FROM jobs), ?,?,?)",
                 (
-                    job.preset, job.kind, job.title, json.dumps(job.spec), json.dumps(job.options),
+                    job.preset, job.kind, job.title, json.dumps(job.spec), json.dumps(options),
                     json.dumps(job.devices), job.server, job.serves, job.keep, job.hand_over, job.flow,
                     job.step, job.server_for, job.priority, "queued", job.note, time.time(),
                 ),
@@ -74,6 +76,7 @@ class Store(Reading):
                         f"there is no job {other} to wait for", "`vlmconsole jobs list --all` shows them"
                     ).named()
                 db.execute("INSERT OR REPLACE INTO after VALUES (?,?,?)", (number, other, mode))
+            variables.queued(self.lab, number, options[variables.OPTION])
             return number
 
     # --- what the supervisor does ---
@@ -180,7 +183,19 @@ class Store(Reading):
                 " pid_started=NULL, started=NULL, ended=NULL, stop=NULL, failures=? WHERE id=?",
                 (not_before, 0 if by_hand else job.failures, number),
             )
+            if by_hand and not job.damaged:
+                self._rename_variables(job)
             self._renew_flow(number)
+
+    def _rename_variables(self, job: Job) -> None:
+        """The variables of whoever tries a job again are its own from then on."""
+        kept = {key: value for key, value in job.options.items() if key != variables.OPTION}
+        same = NewJob(job.preset, job.kind, job.title, job.spec, server=job.server, serves=job.serves)
+        names = variables.needed(same, self.lab)
+        self._db.execute(
+            "UPDATE jobs SET options=? WHERE id=?", (json.dumps({**kept, variables.OPTION: names}), job.id)
+        )
+        variables.queued(self.lab, job.id, names)
 
     # --- what people ask for ---
 
@@ -210,8 +225,9 @@ class Store(Reading):
                 raise QueueError(f"job {number}: {job.damaged}")
             if job.kind == "flow":
                 raise QueueError(f"job {number} is a flow: add its preset again", f"vlmconsole jobs add {job.preset}")
+            options = {key: value for key, value in job.options.items() if key != variables.OPTION}
             copy = NewJob(
-                job.preset, job.kind, job.title, job.spec, job.options, job.devices, job.server, job.serves, job.keep,
+                job.preset, job.kind, job.title, job.spec, options, job.devices, job.server, job.serves, job.keep,
                 job.hand_over, priority=job.priority, note=f"clone of {number}",
             )  # fmt: skip
             del db

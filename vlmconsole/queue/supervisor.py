@@ -13,7 +13,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from vlmconsole.errors import LabError, refusal
 from vlmconsole.jobs import books
@@ -24,7 +23,7 @@ from vlmconsole.queue.device_words import TIMED
 from vlmconsole.queue.environments import interpreter_of
 from vlmconsole.queue.executors import Executor, LocalExecutor
 from vlmconsole.queue.flows import resolve
-from vlmconsole.queue.live import Live
+from vlmconsole.queue.live import NEVER, Live, began, span_of
 from vlmconsole.queue.model import Job, Mode, backoff, limit, unreadable
 from vlmconsole.queue.refusals import Refusals, passes, paused
 from vlmconsole.queue.resources import Machine
@@ -32,15 +31,14 @@ from vlmconsole.queue.room import Room, comes_back, make_room
 from vlmconsole.queue.serving import server_job
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.trouble import GIVE_UP, Troubles, of_the_machine, say, told
+from vlmconsole.queue.variables import HELD, OPTION, Values, names_of
 from vlmconsole.queue.view import decide_now
 from vlmconsole.queue.wants import Decision, Devices, Start, is_timed
-from vlmconsole.runs import pace, processes
+from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
 LOOK = 2.0  # seconds between two looks at the devices
-NEVER = "never began"  # the reason in a run that is about to be cleared away
-LATEST = 1e11  # wall seconds: a later moment in a damaged file is none
 SERVERS_AT_ONCE = 8  # rounds in which servers are queued before anything is started
 SERVER_IDLE = 600.0  # seconds after which a server that was started for guests ends without any
 
@@ -66,6 +64,7 @@ class Supervisor:
         self.decision = Decision()
         self.troubles = Troubles(self.store, clock)
         self.refusals = Refusals(self.store)
+        self.values = Values(places)
         self._seen = (-1, -1)
         self._looked = -1e9
         self._unused: dict[int, float] = {}  # server → since when no guest wants it
@@ -74,7 +73,7 @@ class Supervisor:
 
     def tick(self) -> None:
         """One round: settle ends, apply stops and limits, then start what is due if anything changed."""
-        changed = self._watch()
+        changed = self._watch() | self.values.receive()
         version = self.store.version()
         if changed or version != self._seen or self.clock() - self._looked >= LOOK:
             self._schedule()
@@ -170,15 +169,15 @@ class Supervisor:
         if not run.path.is_dir():
             self._finish(job, "lost", f"its run folder {run.path} is gone")
             return True
-        began = _began(now)
-        if not began:
+        begun = began(now)
+        if not begun:
             # Perhaps it was never started, perhaps it is just starting. With its lock in hand it cannot start any more.
             descriptor = books.lock(run)
             if descriptor is None:
                 return False  # it lives: it will write its pid in a moment
             try:
-                began = _began(run.state())
-                if not began:
+                begun = began(run.state())
+                if not begun:
                     run.set_state("lost", NEVER)  # should it still come, it finds its run ended
                     processes.kill_family(None, run.path)
                     if not run.file("manifest.json").exists():  # what is sealed is never cleared away
@@ -211,6 +210,7 @@ class Supervisor:
         devices = self.machine.look(granted, shared, timed)
         self._publish(devices)
         self._keep_locks(active)
+        self._hold_back()
         for _ in range(SERVERS_AT_ONCE):
             self.decision = decide_now(self.store, self.places, devices, self.ready_servers())
             for profile, guest in self.decision.servers:
@@ -230,6 +230,13 @@ class Supervisor:
         if TIMED in devices.taken:
             self._make_room(devices.taken[TIMED])
         self._end_unused()
+
+    def _hold_back(self) -> None:
+        """What waits for its variables; the values of what has ended are dropped."""
+        self.values.forget(self.store.states)
+        held = self.values.wait(self.store.with_variables(), self.clock())
+        if self.store.meta(HELD, {}) != held:
+            self.store.set_meta(HELD, held)
 
     def _keep_locks(self, active: Sequence[Job]) -> None:
         """See that the lock files of what runs are there; a job whose device may have been given twice says so."""
@@ -324,8 +331,9 @@ class Supervisor:
             return  # cancelled meanwhile
         run = create_run(self.places, preset, spec, earlier, name=name, **more)
         run.set_state("queued", attempt=job.attempt)
+        variables = {**self.values.of(job.id, names_of(job.options)), **self.machine.variables(start.devices)}
         try:
-            worker = self.executor.start(run, interpreter, locks, self.machine.variables(start.devices))
+            worker = self.executor.start(run, interpreter, locks, variables)
         except OSError as error:
             if not passes(error):
                 books.bury(run, "failed", f"{interpreter} could not be started: {error.strerror}")
@@ -340,6 +348,7 @@ class Supervisor:
         """Queue a server right before the guest that needs it; what cannot be is the guest's failure."""
         try:
             new = server_job(profile, self.places)
+            new = replace(new, options={**new.options, OPTION: self.values.names(new)})
         except LabError as error:
             self.store.finish(guest, "failed", error.told)
             return
@@ -377,18 +386,3 @@ class Supervisor:
             elif self.clock() - self._unused.setdefault(number, self.clock()) >= SERVER_IDLE:
                 with contextlib.suppress(LabError):  # it ended by itself just now
                     self.store.cancel(number, "no job needed it any more")
-
-
-def span_of(run: RunFolder) -> tuple[float | None, float | None]:
-    """Start and end of a run as its books tell them, wall seconds; None for what is not there, or no time at all."""
-    now = run.state()
-    begun, ended = (pace.number(now.get(key)) for key in ("started", "ended"))
-    return begun if begun and 0 < begun < LATEST else None, ended if ended and 0 < ended < LATEST else None
-
-
-def _began(state: dict[str, Any]) -> bool:
-    """Whether a worker ever wrote into the run (its folder may not even have been finished).
-
-    A supervisor that died while it cleared such a run away has left its own mark there, and perhaps little else.
-    """
-    return state.get("state") not in (None, "queued") and state.get("reason") != NEVER

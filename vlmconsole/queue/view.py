@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from vlmconsole.queue.model import ACTIVE, FINAL, Job, QueueLine, backoff, unrea
 from vlmconsole.queue.refusals import paused
 from vlmconsole.queue.schedule import decide, odd
 from vlmconsole.queue.store import Store
+from vlmconsole.queue.variables import HELD, held_back
 from vlmconsole.queue.wants import Decision, Devices, Held, Want, is_timed
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
@@ -88,7 +89,8 @@ def decide_now(store: Store, places: Places, devices: Devices, ready: set[int], 
     waiting, active = store.lines(ahead), store.active()
     states = store.states({other for job in waiting for other, _ in job.after})
     profiles = {job.serves for job in waiting if job.serves} | {job.serves for job in active if job.serves}
-    wants = [to_want(job, places, store, profiles) for job in waiting]
+    lacking = store.meta(HELD)
+    wants = [replace(to_want(job, places, store, profiles), lacks=held_back(lacking, job.id)) for job in waiting]
     held = [
         Held(
             job.id,

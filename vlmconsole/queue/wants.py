@@ -15,7 +15,7 @@ class Want:
 
     ``server`` is the profile it is a guest of, ``serves`` the profile it would serve itself.
     ``blocked`` is a reason from outside (an environment that is not built), ``not_before`` seconds still to wait.
-    ``damaged`` is the sentence of a record that cannot be used.
+    ``damaged`` is the sentence of a record that cannot be used, ``lacks`` that of variables nobody here can give.
     """
 
     id: int
@@ -27,6 +27,7 @@ class Want:
     blocked: str = ""
     not_before: float = 0.0
     damaged: str = ""
+    lacks: str = ""
 
     @property
     def timed(self) -> bool:
