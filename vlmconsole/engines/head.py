@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vlmconsole.runs.redaction import redact
+
 MOVED = frozenset({301, 302, 303, 307, 308})
 
 
@@ -30,4 +32,4 @@ def head_fault(status: int, fields: Mapping[str, str]) -> str:
 
 
 def _plain(text: str) -> str:
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)[:200]
+    return redact("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))[:200]

@@ -29,6 +29,10 @@ from vlmconsole.runs.folder import RunFolder
 
 REQUESTS = "requests.jsonl"
 TURN_S = 0.02
+# An answer may be so large: what no server needs for what was asked is given up (see `reader`).
+ROOM_BYTES, TOKEN_BYTES = 4 * 1024 * 1024, 2048
+ROOM_READS, TOKEN_READS = 20_000, 4
+UNKNOWN_OUTPUT = 8192  # tokens, where none were asked for
 
 Server = dict[str, Distribution]
 OnRequest = Callable[[Measured], None]
@@ -160,7 +164,7 @@ def _plan(cell: Cell, work: Path) -> Plan:
         raise LoadError("a measurement needs at least one request")
     if cell.due_s is not None and len(cell.due_s) != len(measured):
         raise LoadError(f"{len(measured)} requests, but {len(cell.due_s)} due times")
-    open_loop = cell.due_s is not None
+    open_loop, tokens = cell.due_s is not None, cell.wanted_output or UNKNOWN_OUTPUT
     return Plan(
         host=cell.target.host,
         port=cell.target.port,
@@ -179,6 +183,8 @@ def _plan(cell: Cell, work: Path) -> Plan:
         stall_timeout_s=cell.stall_timeout_s,
         total_timeout_s=cell.total_timeout_s,
         connect_timeout_s=cell.connect_timeout_s,
+        largest_answer=ROOM_BYTES + TOKEN_BYTES * tokens,
+        most_reads=ROOM_READS + TOKEN_READS * tokens,
     )
 
 

@@ -51,6 +51,8 @@ class Plan:
     connect_timeout_s: float = 10.0
     stall_timeout_s: float = 120.0  # no byte for so long: the request is given up as stalled
     total_timeout_s: float = 900.0
+    largest_answer: int = 16 * 1024 * 1024  # bytes of one answer with its head; more: it is given up as too large
+    most_reads: int = 200_000  # of one answer
     kernel_stamps: bool = True
     tick_s: float = 0.02  # period of the lag probe
 

@@ -25,17 +25,22 @@ from vlmconsole.measure.spill import (
     RESET,
     STALLED,
     TIMEOUT,
+    TOO_LARGE,
     UNREACHABLE,
     WHOLE,
     Raw,
+    Reads,
     SpillWriter,
 )
-from vlmconsole.measure.stamps import Ancillary, clock, wall_offset_ns
+from vlmconsole.measure.stamps import clock, wall_offset_ns
 
 SECOND = 1_000_000_000
 SWEEP_NS = SECOND // 5  # how often timeouts are looked for and progress is told
 OFFSET_NS = SECOND // 2  # how often the wall clock is compared
-GIVE_UP_AFTER = 8  # connection failures in a row, without a single answer between, that end a phase
+GIVE_UP_AFTER = 8  # failures in a row, without a single answer between, that end a phase
+HOPELESS = frozenset({TOO_LARGE, TIMEOUT, GARBAGE})  # what came was no answer
+READ_BYTES = 400  # memory that one read takes beside its bytes: tuple, time, ancillary data
+KEPT_BYTES = 64 * 1024 * 1024  # memory that the reads of all requests in flight may take together
 
 
 @dataclass
@@ -62,7 +67,10 @@ class Exchange:
     send_done: int | None = None
     last: int = 0
     framing: Framing = field(default_factory=Framing)
-    reads: list[tuple[int, Ancillary, bytes]] = field(default_factory=list)
+    reads: Reads = field(default_factory=list)
+    kept: int = 0  # bytes of memory that ``reads`` take
+    size: int = 0  # bytes that came
+    count: int = 0  # reads that are on the disk already
 
 
 class Reader:
@@ -91,6 +99,7 @@ class Reader:
         self._due: deque[tuple[int, int, Segments]] = deque()
         self._ready: deque[Exchange] = deque()
         self._done = self._failed = self._total = self._reads = self._offset = 0
+        self._spill_at = KEPT_BYTES
         lines = [f"POST {plan.path} HTTP/1.1", *(f"{name}: {value}" for name, value in plan.headers)]
         self._head = "\r\n".join(lines).encode("latin-1")
 
@@ -102,6 +111,7 @@ class Reader:
         self.pool.failures_in_row = 0
         self._total = len(phase.requests)
         self._phase = phase.name
+        self._spill_at = min(1024 * 1024, max(64 * 1024, KEPT_BYTES // phase.concurrency))
         self.pool.spare = 0 if phase.due_s is None else min(64, phase.concurrency)
         wanted = min(phase.concurrency, self._total)
         self._open(wanted - len(self.pool.idle))
@@ -244,6 +254,10 @@ class Reader:
             exchange.reads.append((now, ancillary, data))
             exchange.last = now
             self._reads += 1
+            exchange.kept += len(data) + READ_BYTES
+            exchange.size += len(data)
+            if exchange.kept > self._spill_at and self._too_much(connection, exchange, now):
+                return
             if exchange.framing.feed(data):
                 garbage = exchange.framing.mode is Mode.GARBAGE
                 keep = exchange.framing.keep_alive and exchange.send_done is not None
@@ -251,6 +265,18 @@ class Reader:
                 return
             if not connection.tls or not connection.more():
                 return
+
+    def _too_much(self, connection: Connection, exchange: Exchange, now: int) -> bool:
+        """Put the reads so far on the disk; True when the answer passed a limit and was given up."""
+        self.spill.add_part(exchange.index, exchange.reads)
+        exchange.count += len(exchange.reads)
+        exchange.reads, exchange.kept = [], 0
+        plan = self.plan
+        if exchange.size <= plan.largest_answer and exchange.count <= plan.most_reads:
+            return False
+        what = f"more than {plan.largest_answer:,} bytes or {plan.most_reads:,} pieces came for one answer"
+        self._end(connection, exchange, TOO_LARGE, now, keep=False, detail=what)
+        return True
 
     def _go_on_sending(self, connection: Connection) -> None:
         if connection.flush():
@@ -286,7 +312,11 @@ class Reader:
                 self.pool.spare = max(self.pool.spare, len(self._busy) + 1)
             self.pool.drop(connection)
         failed = outcome != WHOLE or exchange.framing.status >= 400
-        self.pool.failures_in_row = 0 if exchange.reads else self.pool.failures_in_row + 1
+        exchange.framing.release()
+        hopeless = outcome in HOPELESS or not exchange.size
+        self.pool.failures_in_row = self.pool.failures_in_row + 1 if hopeless else 0
+        if outcome in HOPELESS:
+            self.pool.last_problem = f"it gave up after {self.pool.failures_in_row} in a row: {detail or outcome}"
         self._done += 1
         self._failed += failed
         self.spill.add(

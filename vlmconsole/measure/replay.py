@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import httptools
-
 from vlmconsole.engines.head import head_fault
 from vlmconsole.engines.stream import StreamParser, StreamResult, error_text
 from vlmconsole.engines.timing import Timing, gaps, timing
+from vlmconsole.measure.framing import Framing
 from vlmconsole.measure.spill import CANCELLED, CLOSED, GARBAGE, WHOLE, Raw
 from vlmconsole.measure.stamps import kernel_wall_ns
 from vlmconsole.runs.redaction import redact, without_keys
@@ -55,53 +54,41 @@ class Measured:
 
 
 class _Body:
-    """Callbacks of the HTTP parser: hands the body on to the stream parser with the time of the present read."""
+    """Hands the body on to the stream parser with the time of the present read, and keeps its beginning."""
 
     def __init__(self, stream: StreamParser) -> None:
         self.stream = stream
         self.now = 0.0
-        self.complete = False
         self.kept = bytearray()
-        self.head: dict[str, str] = {}
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.head[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_body(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
         if len(self.kept) < 2 * HEAD_KEPT:
             self.kept += data[: 2 * HEAD_KEPT - len(self.kept)]
         self.stream.feed(data, self.now)
-
-    def on_message_complete(self) -> None:
-        self.complete = True
 
 
 def understand(raw: Raw) -> Measured:
     """Parse the reads of one request, each with its own time, and say whether it failed and of what."""
     stream = StreamParser(sent=None if raw.sent is None else raw.sent / 1e9)
     body = _Body(stream)
-    parser = httptools.HttpResponseParser(body)
-    broken = ""
+    framing = Framing(body.take)
     for at, _, data in raw.reads:
         body.now = at / 1e9
-        if broken:
-            continue
-        try:
-            parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            broken = str(error)
-    status = parser.get_status_code() if raw.reads and not broken else None
+        if framing.feed(data):
+            break
     stream.finish(raw.end / 1e9, cancelled=raw.outcome == CANCELLED)
     result = stream.result
     if raw.reads:
         result.stamps.first_byte = raw.reads[0][0] / 1e9  # of the answer, its head included
     lags, ttft_kernel = _kernel(raw, result)
+    failure = _failure(raw, result, body, framing)
+    framing.release()
     return Measured(
         raw=raw,
         result=result,
         timing=timing(result),
         gaps_s=gaps(result) if result.streamed else [],
-        failure=_failure(raw, result, body, status, broken),
+        failure=failure,
         reads=len(raw.reads),
         kernel_lag_s=lags,
         ttft_kernel_s=ttft_kernel,
@@ -122,8 +109,9 @@ def _kernel(raw: Raw, result: StreamResult) -> tuple[list[float], float | None]:
     return lags, ttft
 
 
-def _failure(raw: Raw, result: StreamResult, body: _Body, status: int | None, broken: str) -> Failure | None:
+def _failure(raw: Raw, result: StreamResult, body: _Body, framing: Framing) -> Failure | None:
     """The first reason that holds, from the wire upwards; None when the answer is whole and no error."""
+    broken, status, head = framing.broken, framing.status or None, framing.head
     shown = _shown(raw, body)
     pieces = len(result.stamps.text_pieces)
     if raw.outcome == GARBAGE or broken:
@@ -131,7 +119,7 @@ def _failure(raw: Raw, result: StreamResult, body: _Body, status: int | None, br
     if status is not None and status >= 400:
         said = result.error or error_text(shown or "nothing")
         return Failure(HTTP_ERROR, f"the server answered {status}: {said}", status, shown)
-    if raw.outcome in (WHOLE, CLOSED) and status is not None and (wrong := head_fault(status, body.head)):
+    if raw.outcome in (WHOLE, CLOSED) and status is not None and (wrong := head_fault(status, head)):
         return Failure(HTTP_ERROR if status >= 300 else NO_STREAM, f"the server answered {wrong}", status)
     if raw.outcome not in (WHOLE, CLOSED):
         reached = f" after {pieces} pieces of text" if raw.reads else ""

@@ -16,12 +16,15 @@ from typing import NamedTuple
 
 from vlmconsole.measure.stamps import Ancillary
 
-_LENGTH = struct.Struct("<Q")
+_HEAD = struct.Struct("<Qq?")  # bytes of the record, number of the request, whether it is only a part of its reads
 
 #: how an exchange ended, as the sockets saw it; what the bytes say comes later
 WHOLE = "whole"
 REFUSED, UNREACHABLE, RESET, CLOSED = "refused", "unreachable", "reset", "closed early"
 STALLED, TIMEOUT, GARBAGE, CANCELLED = "stalled", "timeout", "garbage", "cancelled"
+TOO_LARGE = "too large"
+
+Reads = list[tuple[int, Ancillary, bytes]]
 
 
 class Raw(NamedTuple):
@@ -43,7 +46,7 @@ class Raw(NamedTuple):
     end: int
     outcome: str
     detail: str
-    reads: list[tuple[int, Ancillary, bytes]]
+    reads: Reads
 
 
 class SpillError(Exception):
@@ -56,8 +59,14 @@ class SpillWriter:
 
     def add(self, raw: Raw) -> None:
         """Append one record. Raises SpillError (a full disk)."""
-        payload = marshal.dumps(tuple(raw))
-        data = _LENGTH.pack(len(payload)) + payload
+        self._write(marshal.dumps(tuple(raw)), raw.number, part=False)
+
+    def add_part(self, number: int, reads: Reads) -> None:
+        """Append the reads so far of a request that goes on, so that a long answer takes no memory meanwhile."""
+        self._write(marshal.dumps(reads), number, part=True)
+
+    def _write(self, payload: bytes, number: int, *, part: bool) -> None:
+        data = _HEAD.pack(len(payload), number, part) + payload
         try:
             while data:
                 data = data[os.write(self._descriptor, data) :]
@@ -74,6 +83,7 @@ class SpillReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._at = 0
+        self._parts: dict[int, list[tuple[int, int]]] = {}  # request → (offset, bytes) of its parts
 
     def read(self) -> Iterator[Raw]:
         """The next records, in the order in which the requests ended. Stopping early loses none."""
@@ -83,10 +93,20 @@ class SpillReader:
             return
         with file:
             file.seek(self._at)
-            while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
-                (length,) = _LENGTH.unpack(head)
-                payload = file.read(length)
-                if len(payload) < length:
+            size = os.fstat(file.fileno()).st_size
+            while len(head := file.read(_HEAD.size)) == _HEAD.size:
+                length, number, part = _HEAD.unpack(head)
+                begin = self._at + _HEAD.size
+                if begin + length > size:
                     return
-                self._at += _LENGTH.size + length
-                yield Raw(*marshal.loads(payload))
+                self._at = begin + length
+                if part:
+                    self._parts.setdefault(number, []).append((begin, length))
+                    file.seek(self._at)
+                    continue
+                raw = Raw(*marshal.loads(file.read(length)))
+                for at, bytes_of_part in reversed(self._parts.pop(number, [])):
+                    file.seek(at)
+                    raw.reads[:0] = marshal.loads(file.read(bytes_of_part))
+                file.seek(self._at)
+                yield raw
