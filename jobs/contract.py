@@ -118,6 +118,7 @@ class JobKind:
     serves: Callable[[Any], str | None] | None = None
     needs: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()
     problems: Callable[[Any, Places, bool], list[str]] | None = None
+    unused: Callable[[Any], list[str]] | None = None
 
     def needed(self, spec: BaseModel | None) -> tuple[str, ...]:
         """The modules that a job with these settings cannot do without; none while the settings are not known."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped, not_installed
 from vlmconsole.jobs.serve import profile_of, started_by_the_lab
+from vlmconsole.jobs.unused import unused
 
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gauges import nvidia
@@ -266,8 +267,25 @@ def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
             found += there.loadable(spec.model(side) or spec.base)
             found += there.adapter(spec.adapter(side), places, alone)
     if not spec.plan:  # else told with the plan
-        found += there.data([name for name in spec.data if name != TEXTVQA or not spec.textvqa], places, alone)
+        names = [name for name in spec.data if name != TEXTVQA or not spec.textvqa]
+        found += there.data(names, places, alone)
+        for name in names if spec.scorer else ():
+            found += there.scorer(name, spec.scorer, places, roles=["test", "exploratory"], splits=spec.groups)
     return found + foreseen(spec, places, alone)
+
+
+#: Settings by the one who answers; the rest is said to be unused (`jobs.unused`).
+OF_BACKEND = {
+    "in-process": ("base", "batch", "precision", "threads"),
+    "server": ("server", "after_server", "concurrency"),
+}
+
+
+def unused_settings(spec: EvaluateSettings) -> list[str]:
+    """Settings of the other backend that are set."""
+    other = {key for backend, keys in OF_BACKEND.items() if backend != spec.backend for key in keys}
+    who = "a server's evaluation" if spec.backend == "server" else "the in-process backend"
+    return unused(spec, EvaluateSettings.model_fields.keys() - other, who)
 
 
 def needs(spec: EvaluateSettings) -> tuple[str, ...]:
@@ -285,4 +303,5 @@ KIND = JobKind(
     needs_server=needs_server,
     needs=needs,
     problems=problems,
+    unused=unused_settings,
 )

@@ -9,6 +9,7 @@ from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec, not_insta
 from vlmconsole.jobs.data import counted
 from vlmconsole.jobs.kinds import trusted
 from vlmconsole.jobs.memory_plan import memory_plan
+from vlmconsole.jobs.unused import unused
 
 from vlmconsole.errors import LabError
 from vlmconsole.gauges import nvidia
@@ -130,8 +131,35 @@ def run(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     return train_here(context, spec)
 
 
+#: What verl's trainer takes of the shared settings; the rest is said to be unused (`jobs.unused`).
+USED_BY_VERL = frozenset(
+    ("engine", "base", "data", "train_split", "validation_split", "steps", "questions", "answers", "temperature")
+) | frozenset(
+    ("max_new_tokens", "lr", "weight_decay", "clip", "max_norm", "passes", "scorer", "precision", "device", "verl")
+)
+
+
+def unused_settings(spec: GrpoSpec) -> list[str]:
+    """Settings of the other engine that are set."""
+    if spec.engine == "verl":
+        return unused(spec, USED_BY_VERL, "verl")
+    return unused(spec, GrpoSpec.model_fields.keys() - {"verl"}, "the in-process engine")
+
+
+def _impossible(spec: GrpoSpec) -> list[str]:
+    """Settings that the chosen engine would have to contradict: verl's weights are bfloat16, on cards alone."""
+    if spec.engine != "verl":
+        return []
+    refused = {"precision": spec.precision == "float32", "device": spec.device == "cpu"}
+    return [
+        f"{key} = {getattr(spec, key)} is not possible with engine = verl; with engine = in-process it is"
+        for key, wrong in refused.items()
+        if wrong
+    ]
+
+
 def problems(spec: GrpoSpec, places: Places, alone: bool) -> list[str]:
-    """What it names and is not there, or may not be named by a preset."""
+    """What it names and is not there, or may not be named by a preset, or cannot be done by its engine."""
     from vlmconsole.training import verl
 
     splits = [spec.train_split, spec.validation_split]
@@ -140,7 +168,13 @@ def problems(spec: GrpoSpec, places: Places, alone: bool) -> list[str]:
         for item in spec.verl.overrides
         if verl.names_program(item) and item.partition("=")[2].strip("'\"") not in trusted(places)
     ]
-    return [*programs, *there.loadable(spec.base), *there.data([spec.data], places, alone, splits)]
+    return [
+        *programs,
+        *_impossible(spec),
+        *there.loadable(spec.base),
+        *there.data([spec.data], places, alone, splits),
+        *there.scorer(spec.data, spec.scorer, places, splits=splits),
+    ]
 
 
 KIND = JobKind(
@@ -152,4 +186,5 @@ KIND = JobKind(
     devices=devices,
     needs=("torch", "transformers"),
     problems=problems,
+    unused=unused_settings,
 )

@@ -20,6 +20,7 @@ from vlmconsole.counting.rows import Row
 from vlmconsole.measure.machine import hardware
 from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import Conditions
+from vlmconsole.scoring.verl_reward import FUNCTIONS
 
 GRACE = 30.0  # seconds between asking verl to stop and killing it
 LATE = 10.0  # seconds that a rollout file may come after its step's line
@@ -45,6 +46,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         train_file=dataset / f"{spec.train_split}.parquet",
         validation_file=dataset / f"{spec.validation_split}.parquet",
         reward_file=Path(str(resources.files("vlmconsole.scoring") / "verl_reward.py")),
+        reward_name=FUNCTIONS[spec.scorer],
         checkpoints=context.run.file("verl-checkpoints"),
         rollouts=context.run.file("verl-rollouts"),
         steps=spec.steps,

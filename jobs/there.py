@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 from vlmconsole.jobs.serve import profile_of
 
-from vlmconsole.counting.ready import Promised, promised
+from vlmconsole.counting.ready import Promised, promised, truths_of
 from vlmconsole.counting.rows import DataError
 from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import list_runs
 from vlmconsole.runs.places import Places
+from vlmconsole.scoring.scorers import SCORERS, ScoringError, read_truth, score
 
 LATER = "${"
 AFTER = "Where a job before it makes that, queue this one with --after ID."
@@ -95,6 +96,37 @@ def role(name: str, wanted: Sequence[str], places: Places) -> list[str]:
         return []  # told by `data`
     counts = {one: sum(split.role == one for split in there) for one in wanted}
     return [f"{name} has {n} splits for {one}, and exactly one is needed" for one, n in counts.items() if n != 1]
+
+
+def scorer(
+    name: str, wanted: str, places: Places, *, splits: Sequence[str] = (), roles: Sequence[str] = ()
+) -> list[str]:
+    """Whether the truths of these splits of a dataset (by name or by role) can be judged by a scorer."""
+    if LATER in name or LATER in wanted:
+        return []
+    try:
+        truths = truths_of(name, places.datasets)
+    except LabError:
+        return []  # told by `data`
+    for split, role_of, held in truths:
+        if split not in splits and role_of not in roles:
+            continue
+        for uid, truth in held:
+            try:
+                score(wanted, "", read_truth(wanted, truth))
+            except ScoringError as error:
+                fits = [other for other in SCORERS if other != wanted and _judges(other, truth)]
+                hint = f"; scorer = {fits[0]} can" if fits else ""
+                return [f"{name}:{split}: the scorer {wanted} cannot judge {uid}: {error.message}{hint}"]
+    return []
+
+
+def _judges(name: str, truth: str) -> bool:
+    try:
+        score(name, "", read_truth(name, truth))
+    except ScoringError:
+        return False
+    return True
 
 
 def server(name: str, places: Places, model: str = "") -> list[str]:

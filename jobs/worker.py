@@ -141,6 +141,8 @@ def _call(run: RunFolder, stop: threading.Event) -> Outcome:
     server = RunFolder(Path(job["server_run"])).read_json("ready.json") if job.get("server_run") else None
     context = Context(run, Places(Path(job["home"])), earlier, server, stop)
     context.check_stop()
+    for text in kind.unused(spec) if kind.unused else ():
+        context.events.note(text, "warning")
     if job.get("ray"):
         from vlmconsole.jobs.on_ray import run_on_ray
 

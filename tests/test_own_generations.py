@@ -228,3 +228,29 @@ def test_the_index_keeps_both_generations(files: Files) -> None:
     files.mend("test", "answer", "green")
     files.make(replace=True)
     assert len(list(PictureIndex(files.datasets).all())) == 8
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "scorer", "fits"),
+    [("green", "counting", False), ("green", "naming", True), (7, "counting", False), ({"red_circles": 1}, "x", False)],
+)
+def test_a_scorer_that_cannot_judge_the_truths_is_refused_before_the_job(
+    files: Files, made: bool, answer: Any, scorer: str, fits: bool
+) -> None:
+    from vlmconsole.jobs import there
+
+    from vlmconsole.runs.places import Places
+
+    if scorer == "x":
+        files.mend("test", "answer", {"red_circles": 1, "blue_squares": 0})
+        assert there.scorer(str(files.recipe), "counting", Places(files.home), splits=["test"], roles=[])
+        files.mend("test", "answer", {"red_circles": 1, "blue_squares": 0}, at=1)
+        assert there.scorer(str(files.recipe), "counting", Places(files.home), splits=["test"]) == []
+        return
+    files.mend("test", "answer", answer)
+    if made:
+        files.make()
+    told = there.scorer(str(files.recipe), scorer, Places(files.home), roles=["test"])
+    assert (told == []) == fits
+    assert fits or ("cannot judge" in told[0] and "t/" in told[0] and "scorer = naming can" in told[0])

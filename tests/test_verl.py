@@ -2,12 +2,13 @@
 
 import json
 import math
+import runpy
 import string
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,8 @@ from vlmconsole.jobs.presets import load_preset, overlay
 from vlmconsole.counting.rows import Row
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.scoring import verl_reward
+from vlmconsole.scoring.scorers import score
 from vlmconsole.training import verl
 from vlmconsole.training.verl_config import Verl, VerlError, check, dead_keys
 from vlmconsole.training.verl_logs import Printed, out_of_memory, read_line, read_rollouts
@@ -228,3 +231,39 @@ def test_a_request_to_stop_ends_it(follower: tuple[_Follower, Context, threading
     with pytest.raises(Stopped) as stopped:
         one.follow(trainer(context, "slow"))
     assert time.monotonic() - began < 20 and stopped.value.summary is not None
+
+
+# --- rewards --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scorer", ["counting", "naming"])
+@pytest.mark.parametrize(
+    "answer", ["circle", "Circle.", TRUTH, '{"red_circles": 1, "blue_squares": 9}', "", "nonsense"]
+)
+def test_verls_reward_is_the_named_scorers(scorer: str, answer: str) -> None:
+    """Found as verl finds it: the function of that name in the file of that path."""
+    truth = {"counting": TRUTH, "naming": "circle"}[scorer]
+    module = runpy.run_path(verl_reward.__file__)
+    given = module[verl_reward.FUNCTIONS[scorer]](
+        data_source="x", solution_str=answer, ground_truth=truth, extra_info={"uid": "u"}
+    )
+    expected = score(scorer, answer, truth)
+    assert given == {
+        "score": expected.reward,
+        "all_correct": float(expected.all_correct),
+        "partial": expected.partial,
+        "valid": float(expected.valid),
+    }
+
+
+def test_every_scorer_of_a_preset_has_a_reward_for_verl_and_the_run_names_it() -> None:
+    assert set(get_args(GrpoSpec.model_fields["scorer"].annotation)) == set(verl_reward.FUNCTIONS)
+    item = "custom_reward_function.name="
+    assert f"{item}compute_score" in verl.overrides(settings())
+    assert f"{item}naming_score" in verl.overrides(settings(reward_name=verl_reward.FUNCTIONS["naming"]))
+
+
+def test_a_broken_truth_is_never_a_silent_zero() -> None:
+    for function, truth in ((verl_reward.compute_score, "circle"), (verl_reward.naming_score, "")):
+        with pytest.raises(Exception, match="truth"):
+            function(data_source="x", solution_str="circle", ground_truth=truth)

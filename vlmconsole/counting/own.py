@@ -178,7 +178,29 @@ def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
         raise DataError(f"{path} cannot be read as Parquet: {error}") from None
 
 
-def _row(value: Mapping[str, Any], folder: Path, where: str, index: int) -> Row:
+def own_truths(path: Path) -> Iterator[tuple[str, str]]:
+    """(place or id, truth) of each row that can be read, without opening a picture. Raises DataError."""
+    for where, value in _values(path):
+        if isinstance(value, DataError):
+            continue  # told when the rows are read
+        try:
+            if "reward_model" in value:
+                truth = str((value["reward_model"] or {}).get("ground_truth"))
+            else:
+                truth = _asked(value, where).truth
+            yield _id(value, where) or where, truth
+        except DataError:
+            continue
+
+
+@dataclass(frozen=True)
+class _Asked:
+    question: str
+    truth: str
+    counting: bool  # whether two counts are asked for
+
+
+def _asked(value: Mapping[str, Any], where: str) -> _Asked:
     question = _first(value, QUESTIONS)
     answer = _first(value, ANSWERS)
     if answer is None:
@@ -200,14 +222,18 @@ def _row(value: Mapping[str, Any], folder: Path, where: str, index: int) -> Row:
         truth = json.dumps({"red_circles": counts.red_circles, "blue_squares": counts.blue_squares})
     else:
         truth = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-    counts_asked = counting or isinstance(answer, Mapping)
+    return _Asked(question or COUNT_PROMPT, truth, counting or isinstance(answer, Mapping))
+
+
+def _row(value: Mapping[str, Any], folder: Path, where: str, index: int) -> Row:
+    asked = _asked(value, where)
     return Row(
         uid=_id(value, where),
         picture=image_of(_first(value, IMAGES), value, folder, where),
-        question=question or COUNT_PROMPT,
-        truth=truth,
-        source="own/counting" if counts_asked else "own/text",
-        ability="counting" if counts_asked else "text",
+        question=asked.question,
+        truth=asked.truth,
+        source="own/counting" if asked.counting else "own/text",
+        ability="counting" if asked.counting else "text",
         split="",
         index=index,
     )

@@ -6,15 +6,15 @@ A name is, in this order, a dataset that the lab holds, a folder or a recipe fil
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vlmconsole.counting.dataset import MANIFEST, expected, made_already, make_dataset, pinned, read_manifest
-from vlmconsole.counting.own import count_own, ignored_text
-from vlmconsole.counting.recipe import Recipe, load_recipe, recipe_names
-from vlmconsole.counting.rows import DataError
+from vlmconsole.counting.own import count_own, ignored_text, own_truths
+from vlmconsole.counting.recipe import NAMING, Part, Recipe, load_recipe, recipe_names
+from vlmconsole.counting.rows import DataError, read_truths
 from vlmconsole.counting.textvqa_data import NAME as TEXTVQA
 from vlmconsole.runs.named import named
 
@@ -168,3 +168,27 @@ def promised(name: str, datasets: Path) -> dict[str, Promised]:
     return {
         split.name: Promised(split.role, sum(expected(part) for part in split.parts)) for split in source.recipe.splits
     }
+
+
+def truths_of(name: str, datasets: Path) -> Iterator[tuple[str, str, Iterator[tuple[str, str]]]]:
+    """(split, role, its (uid, truth)) of a dataset, made or to be made; of drawn scenes one truth stands for all.
+
+    No picture is opened. Raises as `look_up`.
+    """
+    source = look_up(name, datasets)
+    if source.folder is not None:
+        folder = source.folder
+        splits = read_manifest(folder)["splits"].items()
+        return ((split, str(about["role"]), read_truths(folder / f"{split}.parquet")) for split, about in splits)
+    assert source.recipe is not None
+    return (
+        (split.name, split.role, (held for part in split.parts for held in _truths(part)))
+        for split in source.recipe.splits
+    )
+
+
+def _truths(part: Part) -> Iterator[tuple[str, str]]:
+    if part.file is not None:
+        yield from own_truths(Path(part.file))
+    elif part.group is not None:
+        yield part.group, "circle" if part.group == NAMING else '{"red_circles": 1, "blue_squares": 1}'

@@ -175,6 +175,9 @@ class ServerProfile(BaseModel):
                 "the key and every picture" if self.api_key_env or self.api_key_file else "every picture and question"
             )
             found.append(f"{self.name}: {what} go to {self.base_url} unencrypted; use https or an SSH tunnel")
+        start = self.launch
+        if start is not None and start.interpreter and start.argv[:1] not in ((), ("python",), ("python3",)):
+            found.append(f"{self.name}: launch.interpreter is not used: launch.argv does not begin with python")
         return found
 
     def model_dir(self) -> Path | None:

@@ -81,13 +81,13 @@ class Planned:
     partial: bool = False  # the estimate's time does not cover all of it
     missing: tuple[str, ...] = ()  # modules that it needs and the console's own Python has not
     problems: tuple[str, ...] = ()  # why it could not do what it is for: never queued like that
+    unused: tuple[str, ...] = ()  # settings that are set and that its engine does not use
 
     @property
     def warning(self) -> str:
-        """What would make it fail at its start, and the remedy; "" for nothing."""
-        if not self.missing:
-            return ""
-        return f"not installed here: {', '.join(self.missing)} (pip install 'vlmconsole[train]')"
+        """What would make it fail at its start, and the remedy; and what is set in vain. "" for nothing."""
+        missing = f"not installed here: {', '.join(self.missing)} (pip install 'vlmconsole[train]')"
+        return "; ".join([missing] * bool(self.missing) + list(self.unused))
 
     def to_json(self) -> dict[str, Any]:
         guess = self.estimate
@@ -103,6 +103,7 @@ class Planned:
             "server": self.job.server,
             "warning": self.warning or None,
             "problems": list(self.problems),
+            "unused": list(self.unused),
             "estimate": {
                 "seconds": guess.seconds,
                 "memory_bytes": guess.memory_bytes,
@@ -208,7 +209,8 @@ def _plan_one(preset: Preset, sets: Sequence[str], places: Places, alone: bool) 
     # A job with an environment of its own runs in another Python, which is not looked into.
     missing = () if options.environment else tuple(name for name in kind.needed(model) if find_spec(name) is None)
     guess = kind.estimate(model) if kind.estimate and model else None
-    return Planned(job, guess, missing=missing, problems=tuple(dict.fromkeys(problems)))
+    unused = tuple(kind.unused(model)) if kind.unused and model else ()
+    return Planned(job, guess, missing=missing, problems=tuple(dict.fromkeys(problems)), unused=unused)
 
 
 def _check_python(options: QueueOptions, places: Places) -> None:

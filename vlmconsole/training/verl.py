@@ -54,6 +54,7 @@ class VerlRun:
     offload: bool
     gpus: int
     steps_per_epoch: int
+    reward_name: str = "compute_score"  # the function in `reward_file`
     extra: tuple[str, ...] = ()
 
 
@@ -128,7 +129,7 @@ def overrides(run: VerlRun) -> list[str]:
         "trainer.balance_batch": False,
         "critic.enable": False,
         "custom_reward_function.path": run.reward_file,
-        "custom_reward_function.name": "compute_score",
+        "custom_reward_function.name": run.reward_name,
     }
     return [f"{key}={_hydra(value)}" for key, value in given.items()] + list(run.extra)
 
