@@ -123,6 +123,10 @@ class GatesDesk(LookingScreen):
         self._trouble = ""
         self._listing = listing
         self._fill()
+        if opened is not None and self._is_another(opened):
+            self._blank()
+            self._once_more = True  # the cursor went on meanwhile
+            return
         if opened is None:
             self.opened = None
             self.verdicts.show_empty(EMPTY)
@@ -139,6 +143,22 @@ class GatesDesk(LookingScreen):
         self._show_gate(first=first)
         self.claims.say(claims_text(opened))
         self.audit.say(audit_text(opened))
+        self.refresh_bindings()
+
+    def _is_another(self, opened: Opened) -> bool:
+        """Whether the cursor stands on another entry than the one that was read."""
+        chosen = self.entries.chosen
+        return chosen is not None and (chosen.kind, chosen.name) != (opened.entry.kind, opened.entry.name)
+
+    def _blank(self) -> None:
+        """Until the chosen entry is read: no other one's verdict, which a key would act on, too."""
+        if self.opened is None or not self._is_another(self.opened):
+            return
+        self.opened = None
+        self.verdicts.show_empty(Content("reading …").stylize("$muted"))
+        self.evidence.show(None, None, first=True)
+        for pane in (self.claims, self.audit):
+            pane.say(Content(""))
         self.refresh_bindings()
 
     def _show_gate(self, *, first: bool) -> None:
@@ -166,6 +186,7 @@ class GatesDesk(LookingScreen):
     def on_picked_chosen(self, event: Picked.Chosen) -> None:
         event.stop()
         if event.view is self.entries:
+            self._blank()
             self.look()
         elif event.view is self.verdicts.rows:
             self._show_gate(first=True)

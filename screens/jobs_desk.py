@@ -177,6 +177,7 @@ class JobsDesk(LookingScreen):
             self.refresh_bindings()
         if row is None or row.job.id != found.number:
             if row is not None:
+                self._blank(row)
                 self.look()  # the cursor went on meanwhile
             else:
                 self._show_nothing()
@@ -190,6 +191,14 @@ class JobsDesk(LookingScreen):
                 self.forget_search()
                 self.log_view.follow(True)
             self.log_view.show(found.page, keep=same)
+
+    def _blank(self, row: Row) -> None:
+        """What is known of the chosen job at once; the rest follows with the look, and no other job's stays."""
+        self.more, self.told = None, Told()
+        self.detail.show(row, None, self.told, None, self.console.clock())
+        self.show_answers()
+        self.forget_search()
+        self.log_view.show(None)
 
     def _show_nothing(self) -> None:
         """No job is there to be chosen."""
@@ -229,10 +238,7 @@ class JobsDesk(LookingScreen):
         event.stop()
         row = self.row
         if row is not None:
-            # What is known at once is shown at once; the rest follows with the look.
-            self.more, self.told = None, Told()
-            self.detail.show(row, None, self.told, None, self.console.clock())
-            self.show_answers()
+            self._blank(row)
         self.look()
 
     def on_job_rows_wanted(self, event: JobRows.Wanted) -> None:

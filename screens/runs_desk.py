@@ -112,6 +112,7 @@ class RunsDesk(LookingScreen):
         row = self.row
         if row is not None and (opened is None or opened.name != row.name):
             self._once_more = True  # the cursor went on meanwhile
+            self._blank()
             return
         self.opened = opened
         self.draw_run()
@@ -152,9 +153,15 @@ class RunsDesk(LookingScreen):
 
     def on_run_rows_chosen(self, event: RunRows.Chosen) -> None:
         event.stop()
-        if self.row is not None:  # what is known at once is shown at once; the rest follows with the look
-            self.head.say(head(self.row, None, self.console.clock()))
+        self._blank()
         self.look()
+
+    def _blank(self) -> None:
+        """The chosen run's head, which is known at once, over no figures: another run's would pass for its own."""
+        if self.row is not None and (self.opened is None or self.opened.name != self.row.name):
+            self.opened = None
+            self.head.say(head(self.row, None, self.console.clock()))
+            self.figures.show(None)
 
     def on_run_table_filtered(self, event: RunTable.Filtered) -> None:
         event.stop()

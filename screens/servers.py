@@ -124,6 +124,7 @@ class ServersScreen(LookingScreen):
         line, sheet = self.listing.chosen, found.sheet
         if sheet is None or line is None or sheet.line.profile.name != line.profile.name:
             if line is not None:
+                self._blank()
                 self.look()  # the cursor went on meanwhile
             return
         doing = self.doing.get(line.profile.name, "")
@@ -197,7 +198,14 @@ class ServersScreen(LookingScreen):
         event.stop()
         self.refresh_bindings()
         self._show_calc()
+        self._blank()
         self.look()
+
+    def _blank(self) -> None:
+        """Until the chosen server is asked: its name alone, and no other one's settings and log."""
+        if self.profile is not None and self.sheet.server != self.profile.name:
+            self.sheet.begin(self.profile.name)
+            self.log_view.show(None)
 
     def on_server_list_opened(self, event: ServerList.Opened) -> None:
         event.stop()

@@ -32,7 +32,7 @@ class ServerSheet(VerticalScroll):
         super().__init__(id=id)
         self._head, self._settings, self._rest = (Said(id=f"server-{part}") for part in ("head", "settings", "rest"))
         self._sheet: Sheet | None = None
-        self._quiet = ""
+        self._server = self._quiet = ""
         self._effects: Mapping[str, Effect] = {}
 
     def compose(self) -> ComposeResult:
@@ -42,10 +42,23 @@ class ServerSheet(VerticalScroll):
         if self._sheet is not None:
             self.show(self._sheet, self._quiet, self._effects)
 
+    @property
+    def server(self) -> str:
+        """The name of the profile that is shown; "" for none."""
+        return self._server
+
+    def begin(self, name: str) -> None:
+        """Show a profile's name alone, until it has been asked."""
+        self._server, self._sheet = name, None
+        self._head.say(Content.assemble((one_line(name, 80), "bold"), ("  asking …", "$muted")))
+        self._settings.say(Content(""))
+        self._rest.say(Content(""))
+
     def show(self, sheet: Sheet | None, quiet: str = "", effects: Mapping[str, Effect] | None = None) -> None:
         """`effects` of the adapters that were asked about, by the server's names for them."""
         effects = effects or {}
         self._sheet, self._quiet, self._effects = sheet, quiet, effects
+        self._server = sheet.line.profile.name if sheet is not None else ""
         if sheet is None:
             self._head.say(Content("no server profile; a file in the lab's servers folder makes one").stylize("$muted"))
             self._settings.say(Content(""))
