@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import waiting
 from job_queue import held, lab
 from judged import plan, right, small_dataset, write_run
 from textual.pilot import Pilot
@@ -107,6 +108,9 @@ def after(*keys: str) -> Callable[[Pilot[None]], Any]:
         for key in ("f4", *keys):
             await pilot.press(key)
             await settle(pilot)
+        screen = pilot.app.screen
+        if isinstance(screen, GatesScreen):  # a cursor that moved blanks the panes until the next look
+            await waiting.until(lambda: not screen.entries.items or screen.opened is not None)
         await pilot.pause(0.2)
         await settle(pilot)
 
