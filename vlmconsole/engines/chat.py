@@ -32,8 +32,9 @@ from vlmconsole.engines.http import (
 )
 from vlmconsole.engines.messages import Message, to_record, to_request
 from vlmconsole.engines.profile import ServerProfile, redact
-from vlmconsole.engines.prompt import LONG, Counter, counted, prompt_facts, text_counter
+from vlmconsole.engines.prompt import LONG, Counter, counted, text_counter
 from vlmconsole.engines.selected import SelectedAdapter, selected
+from vlmconsole.engines.served_model import prompt_facts
 from vlmconsole.engines.sight import LOCAL, PROBE, Budget, TextTokens, budget, look
 from vlmconsole.engines.stream import Delta, StreamParser, StreamResult
 from vlmconsole.engines.timing import timing

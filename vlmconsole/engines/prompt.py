@@ -13,9 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.messages import Message
-from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.models.door import can_render, door
 from vlmconsole.models.qwen2_5_vl import IMAGE
 from vlmconsole.models.template import TemplateError
@@ -68,23 +66,6 @@ def text_counter(folder: Path, engine: str = "") -> Counter | None:
         return len(tokenizer.encode(text, add_special_tokens=False).ids) - pictures
 
     return count
-
-
-def prompt_facts(profile: ServerProfile, settings: EffectiveSettings | None) -> dict[str, str]:
-    """`prompt_sha256` and `template_sha256` of what the server renders, for conditions; {} where they are not known.
-
-    They are known where the server itself names the folder that lies here, and was given no other template. Waits for
-    a process: not for an event loop.
-    """
-    folder = profile.model_dir()
-    if folder is None or settings is None or not profile.loopback or profile.ssh_host or not can_render():
-        return {}
-    if not settings.model_path or settings.told("chat-template") is not None:
-        return {}
-    try:
-        return door(folder).facts() if Path(settings.model_path).samefile(folder) else {}
-    except (TemplateError, OSError):
-        return {}
 
 
 def is_long(messages: Sequence[Message]) -> bool:

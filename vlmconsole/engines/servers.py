@@ -16,6 +16,7 @@ from vlmconsole.engines.effective import EffectiveSettings, Flushed
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.launch import LaunchError, Progress, Running
 from vlmconsole.engines.profile import GIVEN, ProfileError, ServerProfile
+from vlmconsole.engines.served_model import add_quantization
 from vlmconsole.engines.server_status import ServerStatus
 from vlmconsole.engines.ssh import SshHost
 from vlmconsole.errors import LabError
@@ -215,6 +216,7 @@ async def flush(profile: ServerProfile) -> Flushed:
 
 async def _readback(client: httpx.AsyncClient, profile: ServerProfile) -> EffectiveSettings:
     settings: EffectiveSettings = await ENGINES[profile.engine].readback(client, profile)
+    await asyncio.to_thread(add_quantization, profile, settings)
     return settings
 
 

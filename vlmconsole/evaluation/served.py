@@ -16,8 +16,8 @@ from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.engines.prompt import prompt_facts
 from vlmconsole.engines.selected import SelectedAdapter
+from vlmconsole.engines.served_model import prompt_facts
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.answerer import Said, Stopping, Who
 from vlmconsole.evaluation.items import Item

@@ -13,7 +13,7 @@ from vlmconsole.engines import mlx, servers
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.profile import ServerProfile, make_profile, profiles_for
-from vlmconsole.engines.prompt import prompt_facts
+from vlmconsole.engines.served_model import prompt_facts
 from vlmconsole.engines.stream import StreamParser
 from vlmconsole.errors import LabError
 from vlmconsole.gauges.figures import SourceError

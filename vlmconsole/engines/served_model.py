@@ -1,0 +1,53 @@
+"""What the folder of the model behind a server says, where the server itself names the one that lies here.
+
+A name alone proves nothing: a server on another machine may have other files under it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vlmconsole.engines.effective import EffectiveSettings
+from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.models.base import BaseReadError, read_base
+from vlmconsole.models.door import can_render, door
+from vlmconsole.models.template import TemplateError
+
+
+def folder_of(profile: ServerProfile, settings: EffectiveSettings) -> Path | None:
+    """The served model's folder on this machine; None where it is elsewhere, or not known to be it."""
+    folder = profile.model_dir()
+    if folder is None or not settings.model_path or not profile.loopback or profile.ssh_host:
+        return None
+    try:
+        return folder if Path(settings.model_path).samefile(folder) else None
+    except OSError:
+        return None
+
+
+def add_quantization(profile: ServerProfile, settings: EffectiveSettings) -> None:
+    """Let the folder's config say how the weights are quantised, where the server does not: `precision` with it.
+
+    Servers tell the type that they compute in, which a folder of four-bit weights does not change.
+    """
+    folder = folder_of(profile, settings) if settings.quantization is None else None
+    try:
+        stated = read_base(folder).quantization if folder is not None else None
+    except BaseReadError:
+        return
+    if stated is not None:
+        settings.quantization, settings.precision = stated.to_json(), stated.label
+
+
+def prompt_facts(profile: ServerProfile, settings: EffectiveSettings | None) -> dict[str, str]:
+    """`prompt_sha256` and `template_sha256` of what the server renders, for conditions; {} where they are not known.
+
+    Waits for a process (`models.renderer`): not for an event loop.
+    """
+    if settings is None or not can_render() or settings.told("chat-template") is not None:
+        return {}
+    folder = folder_of(profile, settings)
+    try:
+        return door(folder).facts() if folder is not None else {}
+    except TemplateError:
+        return {}
