@@ -86,8 +86,13 @@ TRICKS = {
 }
 
 
+FEW = ("closed by a umask", "pipe", "folder", "file under our own name", "the folder is a file")
+
+
 @root
-@pytest.mark.parametrize("trick", TRICKS)
+@pytest.mark.parametrize(
+    "trick", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in TRICKS]
+)
 def test_nothing_that_another_user_made_before_stops_a_queue(trick: str, shared: Path) -> None:
     output(as_user(MALLORY, TRICKS[trick], shared))
     code = """
@@ -110,7 +115,7 @@ def test_a_device_is_never_opened(kind: int, shared: Path) -> None:
 
 
 @root
-@pytest.mark.parametrize("umask", [0o077, 0o027, 0o777, 0])
+@pytest.mark.parametrize("umask", [0o077, *(pytest.param(mask, marks=pytest.mark.slow) for mask in (0o027, 0o777, 0))])
 def test_two_users_share_a_device_whatever_the_umask(umask: int, shared: Path) -> None:
     """Each sees the other's hold, is told who it is, and gets the device when it is free."""
     hold = f"os.umask({umask}); taken = locks.take(['cpu.0', 'gpu0']); print(taken is not None, flush=True); input()"
@@ -170,7 +175,7 @@ def test_a_lock_file_that_was_removed_while_it_was_waited_for_is_no_lock(tmp_pat
     assert again is not None and not held
 
 
-@pytest.mark.parametrize("removed", ["all", "own", "common"])
+@pytest.mark.parametrize("removed", ["all", "own", pytest.param("common", marks=pytest.mark.slow)])
 def test_a_holder_whose_files_were_cleaned_away_holds_on(lab: Lab, tmp_path: Path, removed: str) -> None:
     number = lab.add(devices=("cpu",), **LONG)
     lab.at_step(number)

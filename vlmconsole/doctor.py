@@ -23,6 +23,7 @@ from vlmconsole import __version__
 from vlmconsole.errors import LabError
 from vlmconsole.lab import Lab
 from vlmconsole.queue import environments
+from vlmconsole.runs import file_system
 
 #: where systemd-logind keeps its settings, the strongest last
 LOGIND = ("usr/lib", "run", "etc")
@@ -155,11 +156,18 @@ def _books(lab: Lab) -> Iterator[Check]:
             with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1)) as database:
                 database.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except sqlite3.Error as error:
-            yield Check(
-                name, "wrong", f"{path}: {error}", "move the file away to start afresh; keep it to recover from"
-            )
+            yield Check(name, "wrong", *_book_fault(error, path))
         else:
             yield Check(name, "ok", str(path))
+
+
+def _book_fault(error: sqlite3.Error, path: Path) -> tuple[str, str]:
+    """What is wrong with a database, and what to do: only a damaged one is ever to be moved away."""
+    if lacking := file_system.fault(error, path):
+        return lacking.message, lacking.hint
+    damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    hint = "move the file away to start afresh; keep it to recover from"
+    return f"{path}: {error}", hint if damaged else "see that its disk works and has room, and that you may write it"
 
 
 def _bundled_model() -> Iterator[Check]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import platformdirs
 
 from vlmconsole.errors import LabError
+from vlmconsole.runs.file_system import check_locks
 from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.privacy import close_home
@@ -83,6 +84,7 @@ class Lab:
                 f"The lab home {data} cannot be made: {error.strerror}.",
                 "Choose another with --home DIR or VLMCONSOLE_HOME.",
             ) from None
+        check_locks(places.home, places.state)
         try:
             return cls(places, read_settings(config), note=note)
         except SettingsError as error:

@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 
 from vlmconsole.chats.records import ChatStoreError
+from vlmconsole.runs.file_system import check_wal, fault
 from vlmconsole.runs.privacy import close_database
 
 #: Each brings a database from the version before to its own; the first from nothing.
@@ -86,11 +87,13 @@ def connect(database: Path) -> sqlite3.Connection:
         close_database(database)
         connection = sqlite3.connect(database, timeout=5.0, isolation_level=None)
         connection.row_factory = sqlite3.Row
-        connection.execute("PRAGMA journal_mode=WAL")
+        check_wal(connection, database)
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA foreign_keys=ON")
         _migrate(connection, database)
     except (sqlite3.Error, OSError) as error:
+        if isinstance(error, sqlite3.Error) and (told := fault(error, database)):
+            raise told from None
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             hint = f"Move {database} away to start afresh."

@@ -146,7 +146,8 @@ class _Inspector:
         import pyarrow.parquet as pq
 
         try:
-            found = pq.read_schema(path)
+            with path.open("rb") as file:
+                found = pq.read_schema(file)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path.name} cannot be read as Parquet: {error}") from None
         if not found.remove_metadata().equals(schema()):

@@ -168,7 +168,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with path.open("rb") as opened, pq.ParquetFile(opened) as file:
             number = 0
             for batch in file.iter_batches(batch_size=64):
                 for value in batch.to_pylist():

@@ -92,7 +92,8 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with pq.ParquetWriter(path, schema(), compression="none", store_schema=True) as writer:
+    # An open file, here and below: pyarrow takes no path that is not UTF-8.
+    with path.open("wb") as file, pq.ParquetWriter(file, schema(), compression="none", store_schema=True) as writer:
         batch: list[dict[str, Any]] = []
         for row in rows:
             batch.append(row.verl())
@@ -109,7 +110,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path.open("rb"))
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} cannot be read as Parquet: {error}") from None
     number = 0
@@ -121,7 +122,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} is damaged after row {number}: {error}") from None
     finally:
-        file.close()
+        file.close(force=True)
 
 
 def read_truths(path: Path) -> Iterator[tuple[str, str]]:

@@ -64,7 +64,7 @@ def read_shard(path: Path) -> Iterator[Question]:
 
     number = 0
     try:
-        with pq.ParquetFile(path) as file:
+        with path.open("rb") as opened, pq.ParquetFile(opened) as file:
             missing = [name for name in _COLUMNS if name not in file.schema_arrow.names]
             if missing:
                 raise DataError(f"{path.name} is no TextVQA shard: it has no column {', '.join(missing)}.")

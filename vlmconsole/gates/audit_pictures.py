@@ -57,7 +57,7 @@ def read_split(path: Path) -> Iterator[Seen]:
 
     number = 0
     try:
-        with pq.ParquetFile(path) as file:
+        with path.open("rb") as opened, pq.ParquetFile(opened) as file:
             for batch in file.iter_batches(batch_size=64):
                 for value in batch.to_pylist():
                     number += 1

@@ -5,7 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.errors import LabError
 from vlmconsole.queue.schema import QueueError, prepare
+from vlmconsole.runs import file_system
 from vlmconsole.runs.privacy import close_database
 
 BUSY = 30.0  # seconds to wait for another writer before giving up
@@ -19,6 +21,8 @@ class Connection(sqlite3.Connection):
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         try:
             return super().execute(sql, parameters)
+        except UnicodeEncodeError:  # a text that names a path which is not UTF-8
+            return super().execute(sql, [_plain(value) for value in parameters])
         except OverflowError:  # a job's number, mostly, as someone typed it
             raise QueueError("that number has more than 64 bits: the queue has no such job").named() from None
         except sqlite3.DatabaseError as error:
@@ -28,8 +32,14 @@ class Connection(sqlite3.Connection):
             raise told from None
 
 
-def fault(error: sqlite3.DatabaseError, path: Path) -> QueueError | None:
+def _plain(value: object) -> object:
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+def fault(error: sqlite3.DatabaseError, path: Path) -> LabError | None:
     """The error for people where the queue's file is damaged or cannot be written; None for any other."""
+    if told := file_system.fault(error, path):
+        return told
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return QueueError(
@@ -61,7 +71,7 @@ def opened(path: Path) -> Connection:
         # A queued job must survive a power cut: each commit reaches the disk.
         database.execute("PRAGMA synchronous=FULL")
         database.execute("PRAGMA foreign_keys=ON")
-        prepare(database)
+        prepare(database, path=path)
     except sqlite3.DatabaseError as error:
         raise fault(error, path) or QueueError(
             f"The queue {path} cannot be opened ({error}).", "Try again; another process may hold it for long."

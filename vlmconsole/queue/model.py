@@ -192,6 +192,8 @@ def run_of(value: object, lab: Places, over: bool = False) -> str | None:
     """
     if value is None:
         return None
+    if isinstance(value, str) and value and "/" not in value:  # see `stored_run`
+        value = str(lab.runs / value)
     if over and isinstance(value, str) and Path(value).parent.name == lab.runs.name:
         here = lab.runs / Path(value).name
         if lab.is_run(here) and (here == Path(value) or here.is_dir()):
@@ -200,6 +202,15 @@ def run_of(value: object, lab: Places, over: bool = False) -> str | None:
         shown = repr(value)
         raise ValueError(f"{shown if len(shown) <= 200 else shown[:199] + '…'} is no run folder of this lab")
     return value
+
+
+def stored_run(run: str | None) -> str | None:
+    """A run folder as it is written into a row: its name alone where the path of its lab home is not UTF-8."""
+    try:
+        (run or "").encode()
+    except UnicodeEncodeError:
+        return Path(run or "").name
+    return run
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 import sqlite3
 import time
+from pathlib import Path
 
 from vlmconsole.errors import LabError
+from vlmconsole.runs.file_system import check_wal
 
 # Each script takes the database from version n to n + 1 (PRAGMA user_version). Never edit one that was released.
 MIGRATIONS: tuple[str, ...] = (
@@ -48,13 +50,14 @@ class QueueError(LabError):
     """The queue cannot do that; the message says why."""
 
 
-def prepare(connection: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:
-    """Make the tables or bring them up to date, once, whoever comes first. Raises QueueError for a newer database."""
+def prepare(connection: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS, path: Path = Path()) -> None:
+    """Make the tables or bring them up to date, once, whoever comes first. Raises QueueError for a newer database, and
+    FileSystemError where the file's place cannot have one."""
     deadline = time.monotonic() + 30
     while True:
         try:
             # Entering WAL ignores the busy timeout, so many first openers must try again by themselves.
-            connection.execute("PRAGMA journal_mode=WAL")
+            check_wal(connection, path)
             break
         except sqlite3.OperationalError:
             if time.monotonic() > deadline:

@@ -13,7 +13,7 @@ from typing import Any
 
 from vlmconsole.queue import variables
 from vlmconsole.queue.connection import opened
-from vlmconsole.queue.model import FINAL, STATES, Job, NewJob, flow_state, unreadable
+from vlmconsole.queue.model import FINAL, STATES, Job, NewJob, flow_state, stored_run, unreadable
 from vlmconsole.queue.reading import Reading
 from vlmconsole.queue.schedule import hopeless
 from vlmconsole.queue.schema import QueueError
@@ -87,7 +87,7 @@ class Store(Reading):
             claimed = db.execute(
                 "UPDATE jobs SET state='starting', reason=NULL, granted=?, guest_of=?, run=?, started=?, ended=NULL,"
                 " pid=NULL, pid_started=NULL, stop=NULL WHERE id=? AND state='queued'",
-                (json.dumps(granted), guest_of, run, time.time(), number),
+                (json.dumps(granted), guest_of, stored_run(run), time.time(), number),
             ).rowcount
             self._renew_flow(number)
             return claimed == 1
@@ -176,7 +176,7 @@ class Store(Reading):
         with self.change() as db:
             db.execute(
                 "INSERT OR REPLACE INTO attempts VALUES (?,?,?,?,?,?,?)",
-                (number, job.attempt, job.run, job.state, job.reason, job.started, job.ended),
+                (number, job.attempt, stored_run(job.run), job.state, job.reason, job.started, job.ended),
             )
             db.execute(
                 "UPDATE jobs SET state='queued', reason=NULL, attempt=attempt + 1, not_before=?, run=NULL, pid=NULL,"

@@ -28,7 +28,7 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
     Temporary file in the same folder, fsync, rename. Raises OSError, with the temporary removed.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    payload = data.encode() if isinstance(data, str) else data
+    payload = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         if mode != 0o600:
