@@ -20,7 +20,7 @@ FORMS: dict[str, Callable[[str], str]] = {
     "plain": lambda key: key,
     "percent": lambda key: "".join(f"%{ord(char):02X}" for char in key),
     "base64": lambda key: base64.b64encode(f"Bearer {key}".encode()).decode(),
-    "json": lambda key: "".join(f"\\u{ord(char):04x}" if at % 2 else char for at, char in enumerate(key)),
+    "json": lambda key: "".join(f"\\u{ord(char):04x}" for char in key),
     "hex": lambda key: key.encode().hex(),
     "entity": lambda key: "".join(f"&#{ord(char)};" for char in key),
 }

@@ -54,6 +54,8 @@ def test_a_key_is_hidden_in_every_form(form: str) -> None:
         KEY.replace("/", "%2F").replace("+", "%2b"),
         KEY.replace("/", "%252F"),
         KEY.encode().hex().upper(),
+        "".join(f"\\u{ord(char):04X}" if at % 2 else char for at, char in enumerate(KEY)),
+        "".join(f"&#x{ord(char):x};" if at % 3 else char for at, char in enumerate(KEY)),
     ],
 )
 def test_further_forms(written: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from vlmconsole.engines.sse import BLANK, Event, EventSplitter, pieces
 from vlmconsole.engines.usage import Usage, read_usage
-from vlmconsole.runs.redaction import redact
+from vlmconsole.runs.redaction import StreamRedactor, redact, redacted, without_keys
 from vlmconsole.runs.words import many
 
 MAX_TEXT = 4 * 1024 * 1024
@@ -121,6 +121,7 @@ class StreamParser:
         self._text, self._reasoning = io.StringIO(), io.StringIO()  # a list of a million pieces takes 60 times as much
         self._kept = self._fed = 0
         self._half = {"text": "", "reasoning": ""}
+        self._hidden = {"text": StreamRedactor(), "reasoning": StreamRedactor()}
         self._raw: deque[dict[str, Any]] = deque(maxlen=MAX_RAW_USAGE)
         self._last = 0.0
         self._finished = False
@@ -164,7 +165,9 @@ class StreamParser:
         for kind, half in self._half.items():
             if half:  # the second half of a surrogate pair never came
                 (self._text if kind == "text" else self._reasoning).write("�")
-        result.text, result.reasoning = self._text.getvalue(), self._reasoning.getvalue()
+        self._keep("text", self._hidden["text"].finish(), self._last, deltas)
+        self._keep("reasoning", self._hidden["reasoning"].finish(), self._last, deltas)
+        result.text, result.reasoning = without_keys(self._text.getvalue()), without_keys(self._reasoning.getvalue())
         result.usage.raw = list(self._raw)
         result.stamps.ended = at
         if result.stamps.done is not None and not self._answers:
@@ -215,12 +218,12 @@ class StreamParser:
     def _body(self, value: dict[str, Any], at: float, deltas: list[Delta], *, small: bool = True) -> None:
         result = self.result
         if isinstance(value.get("model"), str) and value["model"]:
-            result.model = value["model"][:NAME]
+            result.model = without_keys(value["model"])[:NAME]
             if result.model not in result.models and len(result.models) < MAX_NAMES:
                 result.models.append(result.model)
         if isinstance(value.get("usage"), dict):
             if small:
-                self._raw.append(value["usage"])
+                self._raw.append(redacted(value["usage"]))
             read_usage(value["usage"], result.usage)
         choices = value.get("choices")
         for choice in choices if isinstance(choices, list) else ():
@@ -228,7 +231,7 @@ class StreamParser:
                 continue
             self._answers += 1
             if isinstance(choice.get("finish_reason"), str):
-                result.finish_reason = choice["finish_reason"][:NAME]
+                result.finish_reason = without_keys(choice["finish_reason"])[:NAME]
             said = choice.get("delta") or choice.get("message")
             if isinstance(said, dict):
                 reasoning = plain_text(said.get("reasoning_content")) or plain_text(said.get("reasoning"))
@@ -253,6 +256,9 @@ class StreamParser:
             stamps.last_text = at
             stamps.text_pieces.append(at)
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if text else ""
+        self._keep(kind, self._hidden[kind].feed(text), at, deltas)
+
+    def _keep(self, kind: Literal["text", "reasoning"], text: str, at: float, deltas: list[Delta]) -> None:
         if self._kept + len(text) > MAX_TEXT:
             self.stop(f"the answer passed {MAX_TEXT} characters; the rest was dropped")
             return

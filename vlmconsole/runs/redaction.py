@@ -47,6 +47,7 @@ class _Key:
 def _encoded(key: str) -> list[str]:
     data = key.encode()
     forms = {quote(key, safe=""), quote(key, safe="").lower(), data.hex(), data.hex().upper()}
+    forms |= {"".join(each % ord(char) for char in key) for each in ("%%%02X", "%%%02x", "\\u%04x", "&#%d;", "&#x%x;")}
     for before in range(3):  # base64 of a longer text, e.g. "Bearer KEY": three ways for the key to fall into it
         whole = base64.b64encode(bytes(before) + data).decode()
         part = whole[(0, 2, 3)[before] : (before + len(data)) * 8 // 6]
@@ -104,7 +105,10 @@ def redacted_bytes(data: bytes) -> bytes:
 
 
 class StreamRedactor:
-    """For text that comes in pieces: what may be the beginning of a key is held back until more of it is there."""
+    """For text that comes in pieces: what may be the beginning of a key is held back until more of it is there.
+
+    A key of which only some signs are escaped is hidden where a piece holds all of it, or in the whole text.
+    """
 
     def __init__(self) -> None:
         self._held = ""
