@@ -45,6 +45,25 @@ def test_odd_values_are_listed_and_shown(tmp_path: Path, capsys: pytest.CaptureF
     assert told(capsys, "--home", str(tmp_path), "runs", "show", run.name, "--json")[0] == 0
 
 
+@pytest.mark.parametrize("name", ["summary.json", "conditions.json", "state.json"])
+@pytest.mark.parametrize("data", [b"", b'{"n": 1', b"[1]", b"\xff\xfe", b"[" * 100_000, None])
+def test_a_damaged_file_of_a_run_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, data: bytes | None
+) -> None:
+    """Such a run was only "done": nothing said that its figures are gone. None: a link to nowhere."""
+    run = folder(tmp_path, **{"summary.json": {"n": 1}})
+    run.file(name).unlink(missing_ok=True)
+    run.file(name).symlink_to("nowhere") if data is None else run.file(name).write_bytes(data)
+    code, said = told(capsys, "--home", str(tmp_path), "runs", "show", run.name)
+    assert code == 0 and f"{name} cannot be read" in said
+    said = told(capsys, "--home", str(tmp_path), "runs", "show", run.name, "--json")[1]
+    assert json.loads(said)["unreadable"] == [name]
+    if name == "summary.json":
+        assert "cannot be read" in told(capsys, "--home", str(tmp_path), "runs", "list")[1]
+        run.file(name).unlink()
+        assert "summary.json is missing" in told(capsys, "--home", str(tmp_path), "runs", "show", run.name)[1]
+
+
 def test_answers_without_a_name_cannot_be_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = folder(tmp_path, **{"after.jsonl": {"reward": 1}})
     assert told(capsys, "--home", str(tmp_path), "audit", "replay", run.name)[0] == 3

@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,38 @@ def test_runs_of_one_second_are_listed_in_the_order_they_were_made(tmp_path: Pat
     ]
     assert [run.name for run in list_runs(tmp_path)] == made[::-1]
     assert find_run(tmp_path, "last").name == made[-1]
+
+
+def test_runs_are_ordered_by_the_instant_and_not_by_the_local_time_in_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two time zones, and in the hour that autumn repeats, the older run was `last`."""
+    made = []
+    for zone in ("Pacific/Kiritimati", "UTC", "America/Los_Angeles"):  # each earlier by its clock than the one before
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        run = RunFolder.create(tmp_path, kind="k", preset="p", spec={}, title="t", home=tmp_path)
+        made.append(run.name)
+    monkeypatch.undo()
+    time.tzset()
+    assert sorted(made, reverse=True) == made  # by name the newest would be the last
+    assert [run.name for run in list_runs(tmp_path)] == made[::-1] and find_run(tmp_path, "last").name == made[-1]
+
+
+@pytest.mark.parametrize("created", [1_792_888_200, 1_792_888_200.5, "yesterday", None, True, 1e300, -5, []])
+def test_the_repeated_hour_and_a_damaged_instant(tmp_path: Path, created: object) -> None:
+    names = ("20261025-025900-p-aaaa", "20261025-020100-p-bbbb")  # 00:59 and 01:01 UTC in Berlin
+    for name, instant in zip(names, (created, 1_792_890_060), strict=True):
+        run = RunFolder.create(tmp_path, kind="k", preset="p", spec={}, title="t", home=tmp_path, name=name)
+        run.write_json("job.json", {**run.job(), "created": instant})
+        os.utime(run.file("job.json"), (1_792_889_940, 1_792_889_940))
+    assert find_run(tmp_path, "last").name == names[1]
+
+
+def test_last_is_no_servers_run(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, kind="bench", preset="b", spec={}, title="t", home=tmp_path)
+    RunFolder.create(tmp_path, kind="serve", preset="serve-demo", spec={}, title="t", home=tmp_path)
+    assert find_run(tmp_path, "last").name == run.name
+    assert list_runs(tmp_path)[0].job()["kind"] == "serve"
+    with pytest.raises(NoRunError):
+        find_run(tmp_path / "none", "last")

@@ -139,8 +139,9 @@ def ending(folder: RunFolder, *, figures: bool = True) -> str:
         shown = frozen_figures(summary) if folder.job().get("kind") == "freeze" else summary
         known = {key: figure for key, figure in shown.items() if not isinstance(figure, dict | list | None)}
         lines += [f"  {title(key)}: {_said(in_unit(key, figure))}" for key, figure in known.items()]
-    elif figures:
-        lines.append("  summary.json cannot be read")
+    lines += [f"  {name} cannot be read: it is damaged" for name in folder.unreadable()]
+    if now.get("state") == "done" and not folder.file("summary.json").exists():
+        lines.append("  summary.json is missing: its figures are lost")
     if now.get("state") in ("failed", "lost"):
         lines += [f"  | {line}" for line in log_tail(folder, 5)]
     lines.append(f"run: {folder.path}")

@@ -48,8 +48,8 @@ def brief(run: RunFolder) -> dict[str, Any]:
 
 
 def _result(line: "Line") -> str | None:
-    """Why it ended so, else its verdict, else its figure; None where it has told neither yet."""
-    return line.reason or line.verdict or line.said or None
+    """Why it ended so, else what cannot be read, its verdict, its figure; None where it has told none of them yet."""
+    return line.reason or line.wrong or line.verdict or line.said or None
 
 
 def _text(value: object) -> str | None:
@@ -94,6 +94,7 @@ def show(run: Annotated[str, typer.Argument(help="a run's name, a part of it, a 
         "conditions": folder.read_json("conditions.json"),
         "summary": folder.read_json("summary.json"),
         "files": files,
+        "unreadable": folder.unreadable(),
     }
     spec, lines = value["spec"], [f"{value['title']} ({value['kind']})"]
     if isinstance(spec, dict):

@@ -10,10 +10,9 @@ from vlmconsole.queue.executors import Worker
 from vlmconsole.queue.model import Job, limit
 from vlmconsole.runs import pace, processes
 from vlmconsole.runs.events import EventTail
-from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.folder import LATEST, RunFolder
 
 NEVER = "never began"  # the reason in a run that is about to be cleared away
-LATEST = 1e11  # wall seconds: a later moment in a damaged file is none
 BLINK = 10.0  # seconds: a longer time between two looks says that this process itself stood still
 GRACE = 30.0  # seconds between asking a job to stop and killing it, unless its preset says otherwise
 # Events that the job's own work makes; a heartbeat is no progress.

@@ -146,7 +146,7 @@ def line_of(run: RunFolder) -> Line:
     """A run's line as its own files tell it, its seal not looked at."""
     job, state, summary = run.job(), run.state(), run.read_json("summary.json")
     wrong = [f"{name} cannot be read" for name, value in (("job.json", job), ("state.json", state)) if not value]
-    if run.file("summary.json").exists() and not isinstance(summary, dict):
+    if "summary.json" in run.unreadable():
         wrong.append("summary.json cannot be read")
     found: dict[str, Any] = summary if isinstance(summary, dict) else {}
     verdict = found.get("verdict")

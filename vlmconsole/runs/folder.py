@@ -1,6 +1,7 @@
 """A run folder is the bus: the worker writes it, every screen and command only reads it."""
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -17,7 +18,9 @@ from vlmconsole.runs.plain import one_line
 from vlmconsole.runs.privacy import users_mode
 from vlmconsole.runs.redaction import redacted
 
-SECOND = len("20261231-235959")  # of a name: the time to the second
+LATEST = 1e11  # wall seconds: a later moment in a damaged file is none
+OBJECTS = ("job.json", "state.json", "summary.json", "conditions.json")
+SERVER = "serve"  # the kind of a run that is a server's
 FINAL = frozenset({"done", "failed", "cancelled", "lost"})
 STATES = ("queued", "starting", "running", "done", "failed", "cancelled", "lost")
 
@@ -159,6 +162,12 @@ class RunFolder:
         except (OSError, ValueError, RecursionError):
             return default
 
+    def unreadable(self) -> list[str]:
+        """Those of its own JSON files that are there and hold no object: damaged, or no file at all."""
+        return [
+            name for name in OBJECTS if os.path.lexists(self.file(name)) and not isinstance(self.read_json(name), dict)
+        ]
+
     def append_jsonl(self, name: str, *values: Any) -> None:
         """Append lines to ``name``, all in one write (a torn last line is closed first)."""
         append_line(self.file(name), *values)
@@ -179,20 +188,30 @@ class RunFolder:
 
 
 def list_runs(parent: Path) -> list[RunFolder]:
-    """Every run folder below ``parent``, newest first (by name, which begins with the time).
+    """Every run folder below ``parent``, newest first by the instant that its job.json records.
 
-    Within one second the file that begins a run decides, so that ``last`` is the last.
+    A name begins with the local time, which goes back where time zones differ, and in autumn. Within one instant the
+    file's own time decides, so that ``last`` is the last.
     """
-    found: list[tuple[str, int, str]] = []
+    found: list[tuple[float, int, str]] = []
     try:
         names = [entry.name for entry in os.scandir(parent) if entry.is_dir()]
     except FileNotFoundError:
         return []
     for name in names:
         with contextlib.suppress(OSError):
-            begun = (parent / name / "job.json").stat().st_mtime_ns
-            found.append((name[:SECOND], begun, name))
+            job = (parent / name / "job.json").stat()
+            found.append((_begun(parent / name, job.st_mtime_ns, job.st_size), job.st_mtime_ns, name))
     return [RunFolder(parent / name) for *_, name in sorted(found, reverse=True)]
+
+
+@functools.lru_cache(16384)
+def _begun(path: Path, changed: int, size: int) -> float:
+    """When a run was made, wall seconds; the time of its job.json where that tells none. Read again when it changed."""
+    created = RunFolder(path).job().get("created")
+    if isinstance(created, int | float) and not isinstance(created, bool) and 0 < created < LATEST:
+        return float(created)
+    return changed / 1e9
 
 
 class NoRunError(LabError):
@@ -202,7 +221,8 @@ class NoRunError(LabError):
 
 
 def find_run(parent: Path, name: str) -> RunFolder:
-    """The run called ``name``: a path, a full name, or an unambiguous part of one; ``last`` is the newest.
+    """The run called ``name``: a path, a full name, or an unambiguous part of one; ``last`` is the newest that is no
+    server's.
 
     Raises NoRunError.
     """
@@ -210,8 +230,10 @@ def find_run(parent: Path, name: str) -> RunFolder:
         if (Path(name) / "job.json").exists():
             return RunFolder(Path(name).absolute())
     runs = list_runs(parent)
-    if name == "last" and runs:
-        return runs[0]
+    if name == "last":
+        for run in runs:
+            if run.job().get("kind") != SERVER:
+                return run
     found = [run for run in runs if run.name == name] or [run for run in runs if name and name in run.name]
     if len(found) == 1:
         return found[0]
