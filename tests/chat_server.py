@@ -36,6 +36,8 @@ class ChatServer:
     requests: list[dict[str, Any]] = field(default_factory=list)
     closed_early: int = 0
     port: int = 0
+    name: str = ""
+    """What it says it is, in its `Server` header; nothing by default."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -67,7 +69,9 @@ class ChatServer:
     def _whole(self, writer: asyncio.StreamWriter, value: Any, status: int = 200) -> None:
         body = json.dumps(value).encode()
         writer.write(
-            b"HTTP/1.1 %d x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
+            b"HTTP/1.1 %d x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % (status, len(body))
+            + (f"Server: {self.name}\r\n".encode() if self.name else b"")
+            + b"\r\n"
             + body
         )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chat_server import chat_server, profile_file
 from loopback_sshd import LACKING, Sshd
 from small_server import SERVER
 
@@ -115,3 +117,33 @@ async def test_a_machine_that_is_away_is_the_servers_state(places: Places, tmp_p
     )
     status = await servers.probe(profile, places)
     assert status.state == "unreachable" and "refuses the connection" in status.why
+
+
+@needs_sshd
+@pytest.mark.parametrize("more", [pytest.param([], marks=pytest.mark.slow), ["--json"], ["--adapter", "some"]])
+async def test_chat_goes_through_the_tunnel_and_nowhere_else(
+    far: Sshd, places: Places, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    """A server that answers at the same address *here* is another one: it must not be asked in the far one's name."""
+    async with chat_server() as server:
+        profile_file(places.home, server.port, "box", ssh_host=far.alias, served_model="toy")
+        words = ["chat", "Hello", "--server", "box", *more]
+        if not more or more == ["--json"]:  # here the loopback machine is the far one too: asked through ssh
+            code, out, err = await command(places, *words)
+            assert code == 0, err
+            assert "Three red circles." in out and len(server.requests) == 1
+            assert not more or json.loads(out)["conditions"]["route"] == "tunnel"
+            server.requests.clear()
+        monkeypatch.setenv(CONFIG_VARIABLE, str(far.write_config("shut", port=9)))
+        code, out, err = await command(places, *words)
+        assert code == 1 and "refuses the connection" in err + out
+        assert server.requests == []
+
+
+async def command(places: Places, *words: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "vlmconsole", "--home", str(places.home), *words,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode or 0, out.decode(), err.decode()

@@ -8,6 +8,7 @@ from typing import Any
 from vlmconsole.screens.widgets.columns import Row, Rule
 
 from vlmconsole.engines.lag import LAG_LIMIT
+from vlmconsole.engines.selected import UNKNOWN
 from vlmconsole.runs.words import many
 
 Answer = Mapping[str, Any]
@@ -81,6 +82,8 @@ def adapter_rows(answer: Answer) -> list[Row | Rule]:
     name, _, digest = str(conditions.get("adapter") or "").partition(" sha256:")
     if not name:
         return []
+    if name == UNKNOWN:
+        return [Row("adapter", "unknown: this server cannot be told which", "$muted")]
     said = f"{name} · {digest[:8]}…" if digest else f"{name} · hash unknown"
     whole = [str(note) for note in conditions.get("notes") or () if str(note).startswith(f"adapter {name}")]
     notes = [note.removeprefix(f"adapter {name}").lstrip(": ") for note in whole]

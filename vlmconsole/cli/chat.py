@@ -151,13 +151,10 @@ async def _asked(
     lag: LagMeter,
 ) -> Answer:
     from vlmconsole.engines.chat import ChatClient
-    from vlmconsole.engines.servers import launched_here
     from vlmconsole.queue.served import ensure_served
 
-    at = profile
-    if launched_here(profile):
-        at = (await ensure_served(profile, state.lab.places, progress(profile.name))).profile
-    async with ChatClient(at) as client:
+    ready = await ensure_served(profile, state.lab.places, progress(profile.name))
+    async with ChatClient(ready.profile) as client:
         await client.prepare()
         budget = await client.budget(messages, asked["max_tokens"], chosen=asked.pop("chosen"))
         asked["max_tokens"] = budget.answer

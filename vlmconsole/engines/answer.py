@@ -102,7 +102,7 @@ def conditions_of(
         asked_model=asked if other else None,
         precision=settings.precision or profile.precision or None,
         quantization=settings.quantization,
-        adapter=adapter.said if adapter else None,
+        adapter=servers.adapter_label(profile, settings, adapter),
         image=", ".join(f"{s.sent_size[0]}x{s.sent_size[1]}" for s in sights) or None,
         input_tokens=result.usage.prompt_tokens,
         output_tokens=result.usage.completion_tokens,

@@ -170,7 +170,8 @@ class ChatClient:
         """Opens the connection and has the adapter loaded before the clock starts. Servers close an idle connection
         within seconds, so always."""
         async with self._warming:  # questions asked together have it loaded once
-            await servers.ENGINES[self.profile.engine].make_ready(self._client(), self.profile, self.model, adapter)
+            telling = servers.telling(self.profile, self.settings)
+            await telling.make_ready(self._client(), self.profile, self.model, adapter)
 
     def _body(
         self,
@@ -195,7 +196,8 @@ class ChatClient:
             "stream_options": {"include_usage": True},
             **extra,
         }
-        engine.select_adapter(body, self.model, adapter.selector if adapter else None)
+        telling = servers.telling(self.profile, self.settings)
+        telling.select_adapter(body, self.model, adapter.selector if adapter else None)
         return body
 
     async def _stream(

@@ -72,7 +72,11 @@ async def request(
 
 async def get_json(client: httpx.AsyncClient, profile: ServerProfile, path: str) -> dict[str, Any]:
     """The JSON object at a path. Raises EngineError for anything else."""
-    response = await request(client, profile, path)
+    return object_of(profile, path, await request(client, profile, path))
+
+
+def object_of(profile: ServerProfile, path: str, response: httpx.Response) -> dict[str, Any]:
+    """The JSON object that was answered at a path. Raises EngineError for anything else."""
     if response.status_code != 200:
         raise EngineError(http_error(profile, response.status_code, response.content), response.status_code)
     value = parse_object(response.content)

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from vlmconsole.engines.effective import SAMPLING, EffectiveSettings, Flushed, model_ids, names_of, text, whole
-from vlmconsole.engines.http import EngineError, get_json, request
+from vlmconsole.engines.http import EngineError, object_of, request
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.selected import SelectedAdapter
 
@@ -18,13 +18,14 @@ PHASES: tuple[tuple[str, str], ...] = ()
 
 async def readback(client: httpx.AsyncClient, profile: ServerProfile) -> EffectiveSettings:
     """The models of /v1/models; everything else is unknown. Raises EngineError when nothing answers."""
-    models = model_ids(await get_json(client, profile, "/v1/models"))
+    response = await request(client, profile, "/v1/models")
+    models = model_ids(object_of(profile, "/v1/models", response))
     return EffectiveSettings(
         engine="openai",
         listed=names_of(models),
         model=text(models[0]["id"]) if models else None,
         context=whole(models[0].get("max_model_len")) if models else None,
-        raw={"models": models},
+        raw={"models": models, "server": response.headers.get("server", "")},
         notes=["a generic server: version, precision, limits and cache are not read back"],
     )
 

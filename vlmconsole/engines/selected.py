@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+UNKNOWN = "unknown"
+"""The adapter in conditions of a server that cannot be told which one to use: it may go on with anybody's."""
+
 
 @dataclass(frozen=True)
 class SelectedAdapter:

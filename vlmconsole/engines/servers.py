@@ -16,6 +16,7 @@ from vlmconsole.engines.effective import EffectiveSettings, Flushed
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.launch import LaunchError, Progress, Running
 from vlmconsole.engines.profile import GIVEN, ProfileError, ServerProfile
+from vlmconsole.engines.selected import UNKNOWN, SelectedAdapter
 from vlmconsole.engines.served_model import add_quantization
 from vlmconsole.engines.server_status import ServerStatus
 from vlmconsole.engines.ssh import SshHost
@@ -39,6 +40,25 @@ class Ready:
     profile: ServerProfile
     started_here: bool
     """True when this call started it; False when it ran already."""
+
+
+def telling(profile: ServerProfile, settings: EffectiveSettings | None) -> ModuleType:
+    """The engine by whose rules a request says which adapter is to answer.
+
+    The profile's; for a generic server that is mlx-vlm by its own word mlx-vlm's, which must be told "none": left to
+    itself it goes on with the adapter of whoever asked before.
+    """
+    generic = profile.engine == "openai" and settings is not None
+    return mlx if generic and str(settings.raw.get("server", "")).startswith("mlx_vlm") else ENGINES[profile.engine]
+
+
+def adapter_label(
+    profile: ServerProfile, settings: EffectiveSettings | None, adapter: SelectedAdapter | None
+) -> str | None:
+    """The adapter as conditions name it; None: the base for certain, UNKNOWN where the server cannot be told."""
+    if adapter is not None:
+        return adapter.said
+    return UNKNOWN if telling(profile, settings) is openai else None
 
 
 def launched_here(profile: ServerProfile) -> bool:

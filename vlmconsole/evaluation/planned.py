@@ -56,7 +56,7 @@ def before_base(settings: EvaluateSettings, places: Places) -> str | None:
             return base_sha256(beside) if beside is not None else base_of(settings.model("before"))
         except LabError:
             return None
-    folder = profile.model_dir()
+    folder = profile.model_dir() if profile.engine != "openai" else None
     return base_sha256(folder) if folder is not None else None
 
 

@@ -29,6 +29,7 @@ from vlmconsole.runs.places import Places
 from vlmconsole.vision.images import open_picture
 
 CONSTANT = frozenset({"whole", "unlisted"})  # remarks that are the server's, and say nothing of one answer
+UNTOLD = "adapter and weights unknown: the server is a generic one"
 LOOK_S = 0.2  # seconds between two looks whether a stop is asked for
 
 
@@ -119,7 +120,7 @@ class Served:
             precision=told.precision or profile.precision or None,
             quantization=told.quantization,
             **prompt_facts(profile, told),
-            adapter=self.who.identity,
+            adapter=self.who.identity or servers.adapter_label(profile, told, None),
             client_concurrency=self.settings.concurrency,
             running_limit=told.running_limit,
             cache=None if told.prefix_cache is None else "on" if told.prefix_cache else "off",
@@ -176,13 +177,15 @@ def _who(settings: EvaluateSettings, side: str, server: Server, places: Places) 
     from vlmconsole.training.adapters import OTHER_MODEL, base_sha256
     from vlmconsole.training.serving import select
 
-    folder = server.profile.model_dir()
+    unknown = servers.adapter_label(server.profile, server.settings, None) is not None
+    # What a generic server loads is its own affair: the folder that a profile names is not thereby what answers.
+    folder = server.profile.model_dir() if server.profile.engine != "openai" else None
     sha = base_sha256(folder) if folder is not None else None
     model = folder.name if folder is not None else server.model
     precision = server.settings.precision
     chosen = select(settings.adapter(side), server.profile, precision, places, other_base=settings.override)
     if chosen is None:
-        return Who(model, sha), None
+        return Who(model, sha, label=UNTOLD if unknown else ""), None
     label = OTHER_MODEL if any(OTHER_MODEL in note for note in chosen.notes) else ""
     return Who(model, sha, chosen.name, chosen.sha256, label), chosen
 

@@ -96,7 +96,7 @@ def request_fields(settings: BenchSettings, server: Server) -> dict[str, Any]:
         body |= {"min_tokens": settings.output_tokens, "ignore_eos": True}
     elif settings.equal_work and server.profile.engine == "mlx":
         body |= mlx.held_output(server.profile)
-    engine.select_adapter(body, server.model, None)
+    servers.telling(server.profile, server.settings).select_adapter(body, server.model, None)
     return body
 
 
@@ -239,6 +239,7 @@ def conditions_of(
         precision=told.precision or profile.precision or None,
         quantization=told.quantization,
         **prompt_facts(profile, told),
+        adapter=servers.adapter_label(profile, told, None),
         image=settings.image or None,
         input_tokens=summary.input_tokens,
         output_tokens=summary.output_tokens,

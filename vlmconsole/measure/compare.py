@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from vlmconsole.engines.selected import UNKNOWN
 from vlmconsole.errors import LabError
 from vlmconsole.measure.busy import busy
 from vlmconsole.measure.noise import NO_VALUES, TOO_FEW, Values, noise, request_values, whole
@@ -135,7 +136,9 @@ def compare(a: Conditions, b: Conditions, only: str | None = None) -> Comparison
             elif left[key] is not None and right[key] is not None:
                 same[key] = left[key]
         elif same_condition(key, left[key], right[key]):
-            if left[key] is not None:
+            if left[key] == UNKNOWN:
+                unknown.append(label)
+            elif left[key] is not None:
                 same[key] = left[key]
             elif key not in NONE_IS_KNOWN:
                 unknown.append(label)
