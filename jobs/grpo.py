@@ -54,6 +54,9 @@ class GrpoSpec(Spec):
     seed: int = Field(0, ge=0, le=2**32 - 1, description="every draw of an answer follows from it")
     scorer: Literal["counting", "naming"] = Field("counting", description="what rewards an answer")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
+    float32_masters: bool = Field(
+        True, description="bfloat16, in-process: step float32 copies; else small steps are rounded away"
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="of the in-process engine")
     threads: int = Field(1, ge=1, le=64, description="CPU threads; another number gives other last digits")
     checkpoint_every: int = Field(5, ge=1, description="steps between checkpoints")
@@ -75,9 +78,11 @@ def planned_work(spec: GrpoSpec, gpu: bool) -> "Work":
     from vlmconsole.training import bases, memory
 
     verl = spec.engine == "verl"
+    precision = "bfloat16" if verl else bases.precision_for(spec.precision, "cuda" if gpu else "cpu")
     return memory.Work(
         base=spec.base,
-        precision="bfloat16" if verl else bases.precision_for(spec.precision, "cuda" if gpu else "cpu"),
+        precision=precision,
+        masters=has_masters(spec, precision),
         trained="language",
         rows=1 if verl else min(spec.micro, spec.questions) * spec.answers,
         answer_tokens=spec.max_new_tokens,
@@ -89,6 +94,25 @@ def planned_work(spec: GrpoSpec, gpu: bool) -> "Work":
     )
 
 
+def has_masters(spec: GrpoSpec, precision: str) -> bool:
+    """Whether float32 copies of the trained weights are stepped instead of the model's own."""
+    return spec.engine == "in-process" and precision != "float32" and spec.float32_masters
+
+
+def coarse_steps(spec: GrpoSpec, precision: str) -> str:
+    """What a bfloat16 training without float32 copies loses, for the plan; "" where nothing."""
+    from vlmconsole.training.masters import lost_above
+
+    set_here = [one.partition("=")[2] for one in spec.verl.overrides if "fsdp_config.model_dtype=" in one]
+    inside = bool(set_here) and set_here[-1].strip("'\"") in ("fp32", "float32")
+    if precision == "float32" or has_masters(spec, precision) or (spec.engine == "verl" and inside):
+        return ""
+    return (
+        f". {precision} without float32 copies: a step of about lr ({spec.lr:g}) is rounded away on every number above"
+        f" {lost_above(spec.lr, precision):.1g}"
+    )
+
+
 def estimate(spec: GrpoSpec) -> Estimate:
     """Seconds for the bundled model only: of others nothing was measured. Memory from its parts."""
     gpu = devices(spec, Places(Path())) == ["gpu"]
@@ -97,7 +121,11 @@ def estimate(spec: GrpoSpec) -> Estimate:
         memory, note = plan.peak, f"Memory: {plan}"
     except LabError as error:
         memory, note = None, f"Memory is not planned: {error.message}"
-    if spec.engine == "verl":
+    from vlmconsole.training import bases
+
+    verl = spec.engine == "verl"
+    note += coarse_steps(spec, "bfloat16" if verl else bases.precision_for(spec.precision, "cuda" if gpu else "cpu"))
+    if verl:
         return Estimate(None, memory, None, f"{note}. verl's trainer itself has not been run by this project.")
     if spec.base:
         return Estimate(None, memory, None, f"{note}. Time was measured for the bundled model only.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.data import LOADING, course, examined, ready
-from vlmconsole.jobs.grpo import LEARNING, GrpoSpec, learning, planned_work
+from vlmconsole.jobs.grpo import LEARNING, GrpoSpec, has_masters, learning, planned_work
 from vlmconsole.jobs.grpo_evidence import Evidence, Said, first_and_last, unchanged
 from vlmconsole.jobs.memory_plan import memory_plan, say_peak
 
@@ -67,11 +67,12 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         "split": spec.train_split,
         "precision": precision,
         "threads": spec.threads,
+        **({"float32_masters": True} if has_masters(spec, precision) else {}),
         **another_prompt(prompt),
     }
     made = _conditions(spec, bases.base_name(spec.base), identity, device, prompt)
     context.run.write_json("conditions.json", made)
-    trainer = Trainer(loaded, rows, settings)
+    trainer = Trainer(loaded, rows, settings, masters=has_masters(spec, precision))
     evidence = Evidence(context.run, spec.steps)
     _take_up(context, trainer, evidence, identity)
 
@@ -236,7 +237,13 @@ def _conditions(
         **prompt,
         max_tokens=spec.max_new_tokens,
         n=spec.steps * spec.questions * spec.answers,
-        settings={**identity["settings"], "data": identity["data"], "device": device, "threads": spec.threads},
+        settings={
+            **identity["settings"],
+            "data": identity["data"],
+            "device": device,
+            "threads": spec.threads,
+            **({"float32_masters": True} if "float32_masters" in identity else {}),
+        },
     ).known()
 
 
@@ -290,8 +297,8 @@ def _finish(
         raise JobError("the vision tower changed although it was frozen: the run is not what it says, see weights.json")
     if not all(same) or stored["language"]["numbers_changed"] or stored["visual"]["numbers_changed"]:
         raise JobError(f"the exported model is not the trained one: {same.count(False)} of {len(same)} answers differ")
-    if moved["language"]["numbers_changed"] == 0:
-        context.events.note(unchanged(context.run), "warning")
+    copies = _copies(trainer, first.model) if trainer.masters is not None else None
+    say_moved(context, moved["language"], spec.lr, precision, copies)
     gpu = device.startswith("cuda")
     plan = memory_plan(planned_work(spec, gpu), "cuda" if gpu else "cpu")
     reward, gradient = first_and_last(context.run, "reward_mean"), first_and_last(context.run, "grad_norm")
@@ -312,11 +319,44 @@ def _finish(
         "grad_norm_first": gradient[0],
         "grad_norm_last": gradient[1],
         "language_tensors_changed": f"{moved['language']['tensors_changed']} of {moved['language']['tensors']}",
+        "language_numbers_changed": export.numbers_moved(moved["language"]),
         "language_change_norm": moved["language"]["change_norm"],
+        "language_rounding_norm": moved["language"]["rounding_norm"],
+        **({"float32_numbers_changed": export.numbers_moved(copies)} if copies else {}),
         "vision_bit_identical": eyes_same,
         "reload_same_answers": f"{same.count(True)} of {len(same)}",
         "memory": say_peak(context, plan),
     }
+
+
+def _copies(trainer: "Trainer", base: Any) -> dict[str, Any]:
+    """How far the float32 copies moved from the base, summed up."""
+    from vlmconsole.training import export
+
+    after = trainer.stepped()
+    before = {name: p.float() for name, p in base.named_parameters() if name in after}
+    return dict(export.told(export.changes(before, after))["language"])
+
+
+def say_moved(
+    context: Context, half: dict[str, Any], rate: float, precision: str, copies: dict[str, Any] | None = None
+) -> None:
+    """How much of the language half a training moved, as a note; a warning where its steps were rounded away.
+
+    copies: the same of the float32 copies that were stepped, if there are any: they lose nothing, and the export holds
+    what of it reaches the next number of its own precision.
+    """
+    from vlmconsole.training import export
+
+    moved = export.numbers_moved(half)
+    lost = export.rounded_away(half, rate, precision) if copies is None else ""
+    if (copies or half)["numbers_changed"] == 0:
+        context.events.note(unchanged(context.run), "warning")
+    elif copies is not None:
+        stepped = export.numbers_moved(copies)
+        context.events.note(f"trained weights: {stepped} of the float32 copies changed, {moved} in {precision}")
+    else:
+        context.events.note(lost or f"trained weights: {moved} of the numbers changed", "warning" if lost else "info")
 
 
 def _card(context: Context, spec: GrpoSpec, base: str) -> str:

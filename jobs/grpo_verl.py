@@ -13,8 +13,8 @@ from typing import Any
 
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.grpo import GrpoSpec, learning
-from vlmconsole.jobs.grpo_evidence import TRAINING, Evidence, Said, first_and_last, unchanged
-from vlmconsole.jobs.grpo_local import ready_data, refuse_leaks, split
+from vlmconsole.jobs.grpo_evidence import TRAINING, Evidence, Said, first_and_last
+from vlmconsole.jobs.grpo_local import ready_data, refuse_leaks, say_moved, split
 
 from vlmconsole.counting.rows import Row
 from vlmconsole.measure.machine import hardware
@@ -263,8 +263,7 @@ def _summary(context: Context, spec: GrpoSpec, folder: Path, base_sha256: str, d
     context.run.write_json("weights.json", {"against": "the base", **moved, "tensors": rows})
     if moved["visual"]["numbers_changed"]:
         raise JobError("verl changed the vision tower although it was to be frozen: see weights.json")
-    if moved["language"]["numbers_changed"] == 0:
-        context.events.note(unchanged(context.run), "warning")
+    say_moved(context, moved["language"], spec.lr, "bfloat16")
     reward = first_and_last(context.run, "reward_mean")
     return {
         "model": str(merged),
@@ -278,5 +277,8 @@ def _summary(context: Context, spec: GrpoSpec, folder: Path, base_sha256: str, d
         "reward_mean": reward[2],
         "zero_advantage": first_and_last(context.run, "zero_advantage")[2],
         "language_tensors_changed": f"{moved['language']['tensors_changed']} of {moved['language']['tensors']}",
+        "language_numbers_changed": export.numbers_moved(moved["language"]),
+        "language_change_norm": moved["language"]["change_norm"],
+        "language_rounding_norm": moved["language"]["rounding_norm"],
         "vision_bit_identical": moved["visual"]["numbers_changed"] == 0,
     }

@@ -377,5 +377,6 @@ class Teacher:
             "data": {self.dataset: self.digest},
             "memory": self._memory(),
             "tensors_changed": sum(one.most > 0 for one in moved),
+            "numbers_changed": f"{sum(one.changed for one in moved):,} of {sum(one.numbers for one in moved):,}",
             "visual_tensors_changed": 0,
         }

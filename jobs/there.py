@@ -57,15 +57,15 @@ def named_adapter(name: str, places: Places) -> str:
 
 def adapter(name: str, places: Places, alone: bool) -> list[str]:
     """An adapter by path or name; "" is none."""
-    from vlmconsole.training.adapters import AdapterError, find_adapter
+    from vlmconsole.training.adapters import AdapterError, find_adapter, refused
 
     if not name or LATER in name:
         return []
     try:
-        find_adapter(places, name)
+        reason = refused(find_adapter(places, name))
+        return [reason] if reason else []
     except AdapterError as error:
         return [f"{error.told.rstrip('.')}. {AFTER}"] if alone else []
-    return []
 
 
 def data(names: Sequence[str], places: Places, alone: bool, splits: Sequence[str] = ()) -> list[str]:

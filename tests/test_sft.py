@@ -71,6 +71,9 @@ def test_a_run_leaves_all_of_its_evidence(done: tuple[Places, RunFolder]) -> Non
 
     changed = run.read_json("weights.json")
     assert changed["changed"] == len(changed["tensors"]) == 56 and changed["unchanged"] == 0
+    numbers = [sum(one[key] for one in changed["tensors"]) for key in ("numbers_changed", "numbers")]
+    assert 0.9 * numbers[1] < numbers[0] <= numbers[1]
+    assert summary["numbers_changed"] == f"{numbers[0]:,} of {numbers[1]:,}"
     assert changed["visual_tensors_trained"] == changed["visual_tensors_changed"] == 0
     assert changed["frozen_before"] == changed["frozen_after"]
     mask = run.read_json("mask.json")

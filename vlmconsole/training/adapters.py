@@ -271,7 +271,10 @@ def check_fits(adapter: Adapter, base: Path, precision: str | None, override: bo
     check_whole(adapter, base)
     origin = adapter.provenance
     if origin is None:
-        fault = "does not say which base it was trained on"
+        named = _config(adapter.path).get("base_model_name_or_path")
+        fault = "does not say which base it was trained on" + (
+            f" (only its name, “{named}”, and no hash of its weights)" if isinstance(named, str) and named else ""
+        )
     elif base_sha256(base) != origin.base_sha256:
         fault = f"was trained on another base ({origin.base}, weights {origin.base_sha256[:12]}…)"
     elif precision is not None and precision != origin.precision:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.runs.making import making
+from vlmconsole.training.masters import half_steps, lost_above
 from vlmconsole.training.model import Loaded
 
 WEIGHTS_ONLY = "weights only: cannot resume exactly"
@@ -45,7 +46,9 @@ def export_model(loaded: Loaded, base: Path, folder: Path, card: str) -> None:
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What became of each tensor: how many of its numbers changed, by how much at most, and both norms.
 
-    Compared in float32 after a comparison bit by bit; names missing on one side raise KeyError.
+    `rounding_norm` is the norm of half the distance from each number to its next one: a change that is far below it
+    was mostly rounded away. Compared in float32 after a comparison bit by bit; names missing on one side raise
+    KeyError.
     """
     made = []
     for name in sorted(set(before) | set(after)):
@@ -61,6 +64,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[st
                 "largest": float(difference.abs().max()) if moved else 0.0,
                 "change_norm": float(difference.norm()) if moved else 0.0,
                 "norm": float(old.float().norm()),
+                "rounding_norm": float(half_steps(old).norm()) if old.is_floating_point() else 0.0,
             }
         )
     return made
@@ -78,8 +82,32 @@ def told(rows: list[dict[str, Any]]) -> dict[str, Any]:
             "numbers_changed": sum(row["changed"] for row in own),
             "largest": max((row["largest"] for row in own), default=0.0),
             "change_norm": sum(row["change_norm"] ** 2 for row in own) ** 0.5,
+            "rounding_norm": sum(row["rounding_norm"] ** 2 for row in own) ** 0.5,
         }
     return out
+
+
+def numbers_moved(half: dict[str, Any]) -> str:
+    """How many of a half's numbers changed, for people: a tensor counts as changed when one of its numbers is."""
+    return f"{half['numbers_changed']:,} of {half['numbers']:,} ({percent(half['numbers_changed'], half['numbers'])})"
+
+
+def percent(part: int, whole: int) -> str:
+    """A share in per cent, with two digits of a small one."""
+    share = 100 * part / whole if whole else 0.0
+    return f"{share:.2g} %" if 0 < share < 10 else f"{share:.0f} %" if share < 99.5 or part == whole else "> 99 %"
+
+
+def rounded_away(half: dict[str, Any], rate: float, precision: str) -> str:
+    """A warning where most numbers stayed because steps of `rate` are below this precision's resolution; "" else."""
+    few = 0 < 2 * half["numbers_changed"] < half["numbers"]
+    if not few or half["change_norm"] >= half["rounding_norm"]:
+        return ""
+    return (
+        f"only {numbers_moved(half)} of the trained numbers changed: AdamW's step is about lr ({rate:g}), and in"
+        f" {precision} that is rounded away on every number above {lost_above(rate, precision):.1g}; the change's norm"
+        f" is {half['change_norm']:.2g}, that of half a rounding step {half['rounding_norm']:.2g}"
+    )
 
 
 def eyes_sha256(model: Any) -> str:

@@ -11,6 +11,7 @@ from vlmconsole.scoring.scorers import Scored, score
 from vlmconsole.training.generation import Ask, Generated, end_ids
 from vlmconsole.training.generation import answers as greedy
 from vlmconsole.training.grpo import Step, advantages, freeze_eyes, update, zero_share
+from vlmconsole.training.masters import Masters
 from vlmconsole.training.model import Loaded
 from vlmconsole.training.prompts import Turn
 from vlmconsole.training.rollout import look, sample
@@ -68,14 +69,19 @@ class Trainer:
     The questions come in the data's own order, four (say) a step, and begin again when they are used up.
     """
 
-    def __init__(self, loaded: Loaded, rows: Sequence[Row], settings: Settings) -> None:
+    def __init__(self, loaded: Loaded, rows: Sequence[Row], settings: Settings, *, masters: bool = False) -> None:
+        """`masters`: step float32 copies of the trained weights, for a model of a coarser type."""
         import torch
 
         self.loaded, self.rows, self.settings = loaded, rows, settings
         self.step = 0
         taught = freeze_eyes(loaded.model)
+        self.masters = Masters(taught) if masters else None
         # foreach would hold a second copy of every moment while it steps: that ran out of memory on the 3B.
-        self.optimizer = torch.optim.AdamW(taught, lr=settings.rate, weight_decay=settings.weight_decay, foreach=False)
+        stepped = taught if self.masters is None else self.masters.weights
+        self.optimizer = torch.optim.AdamW(stepped, lr=settings.rate, weight_decay=settings.weight_decay, foreach=False)
+        if self.masters is not None:
+            self.masters.follow(self.optimizer)
         self.generator = torch.Generator(device=loaded.model.device).manual_seed(settings.seed)
         # No dropout in this architecture; evaluation mode says so, and sampling and training see the same model.
         loaded.model.eval()
@@ -137,22 +143,29 @@ class Trainer:
 
         return {
             "step": self.step,
-            "model": {name: p.detach() for name, p in self.loaded.model.named_parameters() if p.requires_grad},
+            "model": {name: p.detach() for name, p in self.stepped().items()},
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
             "torch": torch.get_rng_state(),
         }
 
+    def stepped(self) -> dict[str, Any]:
+        """What the optimizer steps, by the parameters' names."""
+        own = {name: p for name, p in self.loaded.model.named_parameters() if p.requires_grad}
+        return own if self.masters is None else dict(zip(own, self.masters.weights, strict=True))
+
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a `state` that was kept. Raises KeyError or RuntimeError when it is not this model's."""
         import torch
 
-        own = {name: p for name, p in self.loaded.model.named_parameters() if p.requires_grad}
+        own = self.stepped()
         if set(own) != set(state["model"]):
             raise RuntimeError("the checkpoint is of another model")
         with torch.no_grad():
             for name, tensor in state["model"].items():
                 own[name].copy_(tensor)
+        if self.masters is not None:
+            self.masters.round()
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
         torch.set_rng_state(state["torch"])

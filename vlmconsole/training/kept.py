@@ -57,7 +57,10 @@ def copy_adapter(source: Path, target: Path) -> Adapter:
 
 @dataclass(frozen=True)
 class Change:
-    """How far one tensor moved: Euclidean lengths before, after and of the difference, its largest element."""
+    """How far one tensor moved: Euclidean lengths before, after and of the difference, its largest element.
+
+    `changed` of its `numbers` are others than before.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -66,6 +69,8 @@ class Change:
     after: float
     moved: float
     most: float
+    numbers: int
+    changed: int
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON: one entry of `weights.json`."""
@@ -78,6 +83,8 @@ class Change:
             "change_l2": self.moved,
             "change_max": self.most,
             "changed": self.most > 0,
+            "numbers": self.numbers,
+            "numbers_changed": self.changed,
         }
 
 
@@ -92,7 +99,9 @@ def changes(before: Path, after: Path) -> list[Change]:
         moved = last - first
         before_l2, after_l2, moved_l2 = (float(np.linalg.norm(part)) for part in (first, last, moved))
         most = float(np.abs(moved).max(initial=0.0))
-        found.append(Change(name, tuple(values.shape), kind, before_l2, after_l2, moved_l2, most))
+        changed = int(np.count_nonzero(moved))
+        lengths = (before_l2, after_l2, moved_l2, most)
+        found.append(Change(name, tuple(values.shape), kind, *lengths, moved.size, changed))
     return found
 
 

@@ -37,6 +37,7 @@ class Work:
     LoRA of `rank` or the whole language half. `rollouts` are sequences answered at once (0: none). `offload`: weights'
     optimizer state is on the CPU except in the optimizer's own step. `foreach` is AdamW's switch. `scored` is how many
     of a row's tokens get logits in training (None: all). `pictures` are those that the job makes and examines first.
+    `masters`: the optimizer steps float32 copies of coarser weights, which get the gradients, too.
     """
 
     base: str = ""
@@ -53,6 +54,7 @@ class Work:
     offload: bool = False
     foreach: bool = False
     pictures: int = 0
+    masters: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,7 @@ def _parts(work: Work, shape: Shape, settings: ProcessorSettings, kind: Literal[
     tokens = visual + work.text_tokens + work.answer_tokens
     adapter = work.trained == "adapter"
     trained = shape.adapter(work.rank) if adapter else shape.language
-    own = 4 if adapter else width  # the adapter is float32 whatever its base is
+    own = 4 if adapter or work.masters else width  # the adapter is float32 whatever its base is
     where = "on the CPU except in its step" if work.offload else ""
     step = "optimizer step" if work.offload else ""
     parts = [
@@ -179,6 +181,7 @@ def _parts(work: Work, shape: Shape, settings: ProcessorSettings, kind: Literal[
         Part("data", work.pictures * KEPT if kind == "cpu" else 0, how=f"{work.pictures} pictures made and examined"),
         Part("weights", shape.parameters * width, how=f"{shape.parameters:,} × {width} bytes"),
         Part("adapter", trained * own if adapter else 0, how=f"rank {work.rank}, {trained:,} × 4 bytes"),
+        Part("float32 copies", trained * 4 if work.masters else 0, how=f"{trained:,} × 4 bytes"),
         Part("gradients", trained * own, how=f"{trained:,} × {own} bytes"),
         Part("optimizer", ADAM * trained * own, step, f"two moments of {trained:,}{', ' + where if where else ''}"),
         Part(
