@@ -13,10 +13,11 @@ import pytest
 from model_folders import WEIGHTS, bundled_copy, change_json, change_weights, headers_only, sharded, tensor_names
 from vlmconsole.jobs import there
 
+from vlmconsole.errors import LabError
 from vlmconsole.models import qwen2_5_vl
 from vlmconsole.models.base import BaseReadError, check_loadable, read_base
 from vlmconsole.models.quantization import Quantization, from_json, quantization_of
-from vlmconsole.training.bases import base_folder, loadable_base
+from vlmconsole.training.bases import answering_base, base_folder
 
 
 def nested(folder: Path) -> None:
@@ -111,6 +112,10 @@ def config(**values: Any) -> Callable[[Path], None]:
     return lambda folder: change_json(folder / "config.json", lambda all: all.update(values))
 
 
+def images(**values: Any) -> Callable[[Path], None]:
+    return lambda folder: change_json(folder / "preprocessor_config.json", lambda all: all.update(values))
+
+
 def text_type(folder: Path) -> None:
     nested(folder)
     change_json(folder / "config.json", lambda all: all["text_config"].update(model_type="qwen3_vl_text"))
@@ -145,6 +150,9 @@ ODD: list[tuple[str, Callable[[Path], Any], str]] = [
     ("pickled", pickled, "pytorch_model.bin"),
     ("no weights", lambda folder: (folder / WEIGHTS).unlink(), "model.safetensors"),
     ("adapter inside", lambda folder: (folder / "adapter_config.json").write_text("{}"), "adapter"),
+    ("no image settings", lambda folder: (folder / "preprocessor_config.json").unlink(), "preprocessor_config.json"),
+    ("other patches", images(patch_size=16), "patch_size 16"),
+    ("another family's images", images(image_processor_type="CLIPImageProcessor"), "CLIPImageProcessor"),
     ("config no object", lambda folder: (folder / "config.json").write_text("[]"), "JSON object"),
     ("config broken", lambda folder: (folder / "config.json").write_text("{"), "config.json"),
 ]  # fmt: skip
@@ -158,8 +166,8 @@ def test_what_is_not_understood_is_refused_before_anything_runs(
     change(folder)
     (refusal,) = there.loadable(str(folder))
     assert noun in refusal and "base" in refusal and "\n" not in refusal
-    with pytest.raises(BaseReadError):
-        loadable_base(str(folder))
+    with pytest.raises(LabError):
+        answering_base(str(folder))
 
 
 def test_training_evaluation_and_merging_ask_the_same_reader(tmp_path: Path) -> None:

@@ -102,10 +102,10 @@ def test_equal_to_the_whole_real_processor(tmp_path: Path) -> None:
     [
         ({"min_pixels": 3136, "max_pixels": 12845056}, (3136, 12845056)),
         ({"size": {"shortest_edge": 3136, "longest_edge": 50176}}, (3136, 50176)),
-        ({"size": {"min_pixels": 4000, "max_pixels": 60000}}, (4000, 60000)),
         ({"min_pixels": 5000, "size": {"shortest_edge": 3136, "longest_edge": 50176}}, (5000, 50176)),
-        ({"image_processor": {"max_pixels": 70000}}, (3136, 70000)),
-        ({"size": {"shortest_edge": 3136}}, (3136, 28 * 28 * 1280)),
+        ({"max_pixels": 70000}, (3136, 70000)),
+        ({"size": {"shortest_edge": 4000}, "max_pixels": 70000}, (4000, 70000)),
+        ({}, (3136, 28 * 28 * 1280)),
     ],
 )
 def test_every_spelling_of_a_models_settings(
@@ -123,6 +123,13 @@ def test_every_spelling_of_a_models_settings(
         ("[]", "not a JSON object"),
         ('{"patch_size": 0}', "patch_size"),
         ('{"max_pixels": "x"}', "max_pixels"),
+        ('{"size": 224}', "size is 224"),
+        ('{"size": {"shortest_edge": 3136}}', "longest_edge"),
+        ('{"size": {"height": 336, "width": 336}}', "longest_edge"),
+        ('{"do_resize": false}', "do_resize"),
+        ('{"image_processor_type": "CLIPImageProcessor"}', "CLIPImageProcessor"),
+        ('{"feature_extractor_type": "CLIPFeatureExtractor"}', "CLIPFeatureExtractor"),
+        ('{"image_processor_type": "Glm4vImageProcessor"}', "Glm4vImageProcessor"),
     ],
 )
 def test_a_broken_settings_file_says_what_is_wrong(tmp_path: Path, text: str, said: str) -> None:
@@ -156,3 +163,94 @@ def test_fitting_uses_the_budget() -> None:
 def test_no_pixels() -> None:
     with pytest.raises(ProcessorError, match="no pixels"):
         resized(0, 5)
+
+
+# --- a nested processor_config.json beside an older preprocessor_config.json ---
+
+OLD = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2}
+FLAT = [
+    None,
+    {**OLD, "min_pixels": 3136, "max_pixels": 12_845_056},
+    {**OLD, "min_pixels": 4000, "max_pixels": 60_000, "size": {"shortest_edge": 5000, "longest_edge": 70_000}},
+    {**OLD, "size": {"shortest_edge": 5000, "longest_edge": 70_000}},
+    {**OLD, "min_pixels": None, "max_pixels": None},
+]
+NESTED: list[dict[str, Any] | None] = [
+    None,
+    {"processor_class": "Qwen2_5_VLProcessor"},
+    {"image_processor": None},
+    {"image_processor": {}},
+    {"image_processor": {**OLD, "size": {"shortest_edge": 6000, "longest_edge": 200_704}}},
+    {"image_processor": {**OLD, "min_pixels": 7000, "size": {"shortest_edge": 6000, "longest_edge": 200_704}}},
+    {"image_processor": {"patch_size": 16, "max_pixels": 90_000}},
+    {"image_processor": {"merge_size": 1, "size": None}},
+    {"image_processor": {**OLD, "size": {"shortest_edge": 6000}}},
+]
+PICTURES = [(448, 336), (40, 40), (1000, 700), (3000, 2000)]
+
+
+def processor_files(folder: Path, flat: dict[str, Any] | None, nested: dict[str, Any] | None) -> Path:
+    for name, values in (("preprocessor_config.json", flat), ("processor_config.json", nested)):
+        if values is not None:
+            (folder / name).write_text(json.dumps(values))
+    return folder
+
+
+def grids(processor: Any) -> list[tuple[int, ...]] | None:
+    """The patch grids of some pictures; None where the processor cannot be used."""
+    from PIL import Image
+
+    try:
+        made = [processor(images=Image.new("RGB", size), return_tensors="np") for size in PICTURES]
+    except (ValueError, TypeError):
+        return None
+    return [tuple(int(side) for side in one["image_grid_thw"][0]) for one in made]
+
+
+def ours(folder: Path, reader: Any) -> list[tuple[int, ...]] | None:
+    try:
+        settings = ProcessorSettings.from_model_dir(folder, reader)
+    except ProcessorError:
+        return None
+    return [visual_tokens(*size, settings).image_grid_thw for size in PICTURES]
+
+
+@pytest.mark.parametrize("nested", range(len(NESTED)))
+@pytest.mark.parametrize("flat", range(len(FLAT)))
+def test_both_files_are_read_as_transformers_reads_them(tmp_path: Path, flat: int, nested: int) -> None:
+    folder = processor_files(tmp_path, FLAT[flat], NESTED[nested])
+    module = real_module()
+    kind = getattr(module, "Qwen2VLImageProcessorPil", None) or module.Qwen2VLImageProcessor
+    try:
+        processor = kind.from_pretrained(folder)
+    except OSError:
+        assert ours(folder, "transformers") is None
+        return
+    assert ours(folder, "transformers") == grids(processor)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nested", range(len(NESTED)))
+@pytest.mark.parametrize("flat", range(1, len(FLAT)))
+def test_a_server_of_mlx_vlm_lays_one_over_the_other(tmp_path: Path, flat: int, nested: int) -> None:
+    module = pytest.importorskip("mlx_vlm.models.qwen3_vl.processing_qwen3_vl")
+    folder = processor_files(tmp_path, FLAT[flat], NESTED[nested])
+    processor = module.Qwen3VLImageProcessor(**module._qwen_vl_image_kwargs(str(folder), default_patch_size=14))
+    from PIL import Image
+
+    made = [processor(images=[Image.new("RGB", size)])["image_grid_thw"][0] for size in PICTURES]
+    assert ours(folder, "mlx") == [tuple(int(side) for side in one) for one in made]
+
+
+def test_a_profile_reads_as_its_engine_does(tmp_path: Path) -> None:
+    from vlmconsole.engines.profile import make_profile
+
+    processor_files(tmp_path, FLAT[1], NESTED[4])
+    (tmp_path / "config.json").write_text("{}")
+    keys = {"name": "x", "model": str(tmp_path), "base_url": "http://127.0.0.1:1"}
+    limits = []
+    for engine in ("sglang", "mlx"):
+        settings = make_profile({**keys, "engine": engine}).processor_settings()
+        assert settings is not None
+        limits.append((settings.min_pixels, settings.max_pixels))
+    assert limits == [(6000, 200_704), (3136, 12_845_056)]

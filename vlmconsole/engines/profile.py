@@ -193,7 +193,7 @@ class ServerProfile(BaseModel):
         if folder is None:
             return None
         try:
-            return ProcessorSettings.from_model_dir(folder)
+            return ProcessorSettings.from_model_dir(folder, "mlx" if self.engine == "mlx" else "transformers")
         except ProcessorError:
             return None
 

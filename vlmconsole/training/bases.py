@@ -10,8 +10,10 @@ from vlmconsole.errors import LabError
 from vlmconsole.models.base import check_loadable, read_base
 from vlmconsole.models.door import can_render
 from vlmconsole.models.programs import refuse_programs
+from vlmconsole.models.qwen2_5_vl import VISION, vision_config
 from vlmconsole.runs.named import named
 from vlmconsole.training.prompts import check_prompts
+from vlmconsole.vision.tokens import ProcessorError, ProcessorSettings
 
 BUNDLED = "tiny-qwen2.5-vl"
 NEVER = "Training and in-process evaluation never run such programs: take the entry out of a copy of the folder."
@@ -50,14 +52,33 @@ def loadable_base(name: str) -> Path:
 
 
 def answering_base(name: str) -> Path:
-    """`loadable_base` of a base whose own chat template also writes what is asked here. Raises TemplateError besides.
+    """`loadable_base` of a base whose image settings fit it and whose chat template writes what is asked here.
 
-    Where this Python cannot render (the base install), the template is first looked at by whoever can.
+    Raises ProcessorError and TemplateError besides. Where this Python cannot render (the base install), the template is
+    first looked at by whoever can.
     """
     folder = loadable_base(name)
+    _check_images(folder)
     if can_render():
         check_prompts(folder)
     return folder
+
+
+def _check_images(folder: Path) -> None:
+    """Raise ProcessorError unless images are cut into the patches that the vision tower takes."""
+    settings, eyes = ProcessorSettings.from_model_dir(folder), vision_config(read_base(folder).config)
+    pairs = (
+        ("patch_size", settings.patch_size, "patch_size"),
+        ("merge_size", settings.merge_size, "spatial_merge_size"),
+        ("temporal_patch_size", settings.temporal_patch_size, "temporal_patch_size"),
+    )
+    for key, value, of_tower in pairs:
+        wanted = eyes.get(of_tower) or VISION[of_tower]
+        if value != wanted:
+            raise ProcessorError(
+                f"{folder}: its images are cut with {key} {value}, its vision tower takes {of_tower} {wanted}.",
+                "Take the model's files from their source again.",
+            )
 
 
 def is_bundled(name: str) -> bool:

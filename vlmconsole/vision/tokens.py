@@ -7,8 +7,9 @@ Sizes are (width, height) in pixels everywhere; `image_grid_thw` is (time, rows,
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,9 +17,12 @@ from vlmconsole.errors import LabError
 from vlmconsole.runs.reading import UnreadableError, read_json
 
 MAX_ASPECT_RATIO = 200  # the processor refuses anything longer
-# What the image processor's class falls back on where a model's file names no upper limit; Qwen2.5-VL's file does.
-CLASS_MAX_PIXELS = 28 * 28 * 1280
-PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+# What the image processor's class falls back on where a model's file names no limits; Qwen2.5-VL's file does.
+CLASS_MIN_PIXELS, CLASS_MAX_PIXELS = 56 * 56, 28 * 28 * 1280
+FLAT, NESTED = "preprocessor_config.json", "processor_config.json"
+Reader = Literal["transformers", "mlx"]
+_KINDS = re.compile(r"Qwen(2|2_5_|2_5|3)VLImageProcessor(Fast|Pil)?")
+"""Image processors that resize as it stands here; another family's numbers would be wrong without a word."""
 
 
 class ProcessorError(LabError):
@@ -46,41 +50,64 @@ class ProcessorSettings(BaseModel):
         return self.patch_size * self.merge_size
 
     @classmethod
-    def from_model_dir(cls, folder: str | Path) -> ProcessorSettings:
-        """The settings of a model folder's `preprocessor_config.json` (or `processor_config.json`).
+    def from_model_dir(cls, folder: str | Path, reader: Reader = "transformers") -> ProcessorSettings:
+        """The settings of a model folder, as `reader` reads its `processor_config.json` and `preprocessor_config.json`.
 
-        Both spellings of the pixel limits are read: `min_pixels`/`max_pixels`, and
-        `size: {shortest_edge, longest_edge}`, which despite its names also means pixels *of area*.
-        Raises ProcessorError when the folder has none or the numbers cannot be used.
+        transformers takes the part `image_processor` of the first where there is one, else the second; mlx-vlm lays
+        that part over the second, key by key, and resizes whatever they say. Raises ProcessorError when the folder has
+        neither, or something that the reader or this arithmetic cannot use.
         """
         folder = Path(folder)
-        for name in PROCESSOR_FILES:
-            path = folder / name
-            if path.is_file():
-                return cls.from_config(_read_object(path), source=str(path))
-        raise ProcessorError(
-            f"{folder} has no {PROCESSOR_FILES[0]}: point at the model's own folder (the one with config.json)"
-        )
+        nested, flat = _read_object(folder / NESTED), _read_object(folder / FLAT)
+        part = nested.get("image_processor") if nested is not None else None
+        if part is None and flat is None:
+            raise ProcessorError(f"{folder} has no {FLAT}: point at the model's own folder (the one with config.json)")
+        source = folder / (FLAT if part is None else NESTED)
+        if part is not None and not isinstance(part, dict):
+            raise ProcessorError(f"{source}: image_processor is not a JSON object")
+        if reader == "mlx":
+            return cls.from_mlx_config({**(flat or {}), **(part or {})}, source=str(source))
+        return cls.from_config((flat or {}) if part is None else part, source=str(source))
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], *, source: str = "the processor settings") -> ProcessorSettings:
-        """The settings in a processor configuration that was already read; `source` names it in errors."""
-        nested = config.get("image_processor")
-        values: dict[str, Any] = nested if isinstance(nested, dict) else config
+    def from_config(cls, values: dict[str, Any], *, source: str = "the processor settings") -> ProcessorSettings:
+        """The settings in an image processor's configuration; `source` names it in errors.
+
+        The limits are `size: {shortest_edge, longest_edge}`, which despite its names means pixels *of area*;
+        `min_pixels` and `max_pixels` beside it win, each over its own. Raises ProcessorError, also where transformers
+        would load it and then fail.
+        """
+        _known(values, source)
+        if values.get("do_resize") is False:
+            raise ProcessorError(f"{source}: do_resize is false: pictures that were resized elsewhere are not foreseen")
+        stated = values.get("size")
+        size = {"shortest_edge": CLASS_MIN_PIXELS, "longest_edge": CLASS_MAX_PIXELS} if stated is None else stated
+        if not isinstance(size, dict):
+            raise ProcessorError(f"{source}: size is {size!r}, not shortest_edge and longest_edge")
+        limits = {
+            "min_pixels": _first(values.get("min_pixels"), size.get("shortest_edge")),
+            "max_pixels": _first(values.get("max_pixels"), size.get("longest_edge")),
+        }
+        if None in limits.values():
+            raise ProcessorError(f"{source}: size lacks shortest_edge or longest_edge")
+        return cls._checked({**_patches(values), **limits}, source)
+
+    @classmethod
+    def from_mlx_config(cls, values: dict[str, Any], *, source: str = "the processor settings") -> ProcessorSettings:
+        """`from_config` as mlx-vlm reads it: a missing limit is its class's, and there is no resizing elsewhere."""
+        _known(values, source)
         stated = values.get("size")
         size: dict[str, Any] = stated if isinstance(stated, dict) else {}
-        found = {
-            "patch_size": values.get("patch_size"),
-            "merge_size": values.get("merge_size"),
-            "temporal_patch_size": values.get("temporal_patch_size"),
-            # Where both spellings stand, the processor itself lets min_pixels/max_pixels win.
-            "min_pixels": _first(values.get("min_pixels"), size.get("min_pixels"), size.get("shortest_edge")),
-            "max_pixels": _first(
-                values.get("max_pixels"), size.get("max_pixels"), size.get("longest_edge"), CLASS_MAX_PIXELS
-            ),
+        limits = {
+            "min_pixels": _first(values.get("min_pixels"), size.get("shortest_edge"), CLASS_MIN_PIXELS),
+            "max_pixels": _first(values.get("max_pixels"), size.get("longest_edge"), CLASS_MAX_PIXELS),
         }
+        return cls._checked({**_patches(values), **limits}, source)
+
+    @classmethod
+    def _checked(cls, values: dict[str, Any], source: str) -> ProcessorSettings:
         try:
-            return cls.model_validate({key: value for key, value in found.items() if value is not None})
+            return cls.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
             raise ProcessorError(f"{source}: {first['loc'][0]}: {first['msg']}") from error
@@ -163,10 +190,25 @@ def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def _known(values: dict[str, Any], source: str) -> None:
+    """Raise ProcessorError for another family's image processor."""
+    kind = _first(values.get("image_processor_type"), values.get("feature_extractor_type"))
+    if kind is not None and not (isinstance(kind, str) and _KINDS.fullmatch(kind)):
+        raise ProcessorError(f"{source}: {kind} is not Qwen's image processor, whose arithmetic is the one known here")
+
+
+def _patches(values: dict[str, Any]) -> dict[str, Any]:
+    keys = ("patch_size", "merge_size", "temporal_patch_size")
+    return {key: values[key] for key in keys if values.get(key) is not None}
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None where there is no such file."""
     try:
         value = read_json(path)
     except UnreadableError as error:
+        if error.missing:
+            return None
         raise ProcessorError(error.message) from None
     if not isinstance(value, dict):
         raise ProcessorError(f"{path} is not a JSON object")
