@@ -73,9 +73,8 @@ def _limited(result: StreamResult, max_tokens: int | None) -> list[Remark]:
         return []
     tokens = result.usage.completion_tokens
     if tokens is not None and max_tokens is not None and tokens < max_tokens:
-        return [
-            Remark("context", f"cut by the server after {many(tokens, 'token')} ({max_tokens} allowed): context full?")
-        ]
+        size = f"{many(tokens, 'token')} ({max_tokens} allowed)"
+        return [Remark("context", f"cut by the server after {size}: its context may be full")]
     return [Remark("limit", f"hit the {max_tokens}-token limit" if max_tokens else "hit the token limit")]
 
 

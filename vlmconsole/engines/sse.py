@@ -20,7 +20,7 @@ LINE_COST = 64
 
 _END = re.compile(rb"\r\n|\n|\r")  # never str.splitlines(): U+0085 and U+2028 are text, not line ends
 _BOM = b"\xef\xbb\xbf"
-_FIELD = re.compile(rb"[a-z][a-z_-]*:")  # a field of some server's own, which the standard has us ignore
+_FIELD = re.compile(rb"[a-z][a-z_-]*:(?!\s*[{\[])")  # of some server's own, to be ignored; with JSON it is hurt data
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)')  # a string, or the beginning of one that has no end
 BLANK = " \t\r\n\0\ufeff"
 """What may stand around an event without being part of it: some servers end theirs with NUL, some begin with a BOM."""
@@ -77,7 +77,9 @@ class EventSplitter:
         """The event left at the end of the body: whole or cut off, its reader has to tell."""
         events: list[Event] = []
         if self._too_long or self._line:
+            strays = self.strays
             self._end_line(at, events)
+            self.strays = strays  # a line without its end is what a cut leaves
         self._emit(events)
         return events
 
