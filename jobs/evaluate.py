@@ -13,6 +13,7 @@ from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopp
 from vlmconsole.jobs.serve import profile_of, started_by_the_lab
 from vlmconsole.jobs.unused import unused
 
+from vlmconsole.errors import LabError
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gauges import nvidia
 from vlmconsole.runs.named import named
@@ -263,6 +264,9 @@ def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
     for side in spec.sides:
         if spec.backend == "server":
             found += there.server(spec.server_of(side), places, spec.model(side) if spec.own_servers else "")
+            found += there.adapter(
+                spec.adapter(side), places, alone, served=not _known_here(spec.server_of(side), places)
+            )
         else:
             found += there.loadable(spec.model(side) or spec.base)
             found += there.adapter(spec.adapter(side), places, alone)
@@ -272,6 +276,15 @@ def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
         for name in names if spec.scorer else ():
             found += there.scorer(name, spec.scorer, places, roles=["test", "exploratory"], splits=spec.groups)
     return found + foreseen(spec, places, alone)
+
+
+def _known_here(name: str, places: Places) -> bool:
+    """Whether a server takes only adapters of this lab: mlx-vlm on this machine."""
+    try:
+        profile = profile_of(name, places)
+    except LabError:
+        return False  # told by `there.server`
+    return profile.engine == "mlx" and not profile.ssh_host and (profile.loopback or not profile.base_url)
 
 
 #: Settings by the one who answers; the rest is said to be unused (`jobs.unused`).

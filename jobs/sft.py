@@ -144,7 +144,7 @@ def _problems(spec: SftSpec, places: Places, alone: bool) -> list[str]:
         *there.data([spec.data], places, alone),
         *there.role(spec.data, ("train", "dev"), places),
         *there.scorer(spec.data, spec.scorer, places, roles=["dev"]),
-        *there.adapter(there.named_adapter(spec.adapter, places) if spec.adapter else "", places, alone),
+        *there.adapter(spec.adapter, places, alone),
     ]
 
 

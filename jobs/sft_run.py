@@ -7,7 +7,7 @@ a retry copies them into its own folder and goes on to the same weights.
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.jobs import data, there
+from vlmconsole.jobs import data
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.memory_plan import memory_plan, say_peak
 from vlmconsole.jobs.sft import LEARNING, SftSpec, learning, planned_work
@@ -116,7 +116,7 @@ class Teacher:
             origin = open_adapter(start).provenance
             self.parent = origin.parent_sha256 if origin else None
         elif self.spec.adapter:
-            found = find_adapter(self.context.places, there.named_adapter(self.spec.adapter, self.context.places))
+            found = find_adapter(self.context.places, self.spec.adapter)
             label = check_fits(found, self.base, self.precision, self.spec.other_base)
             self.context.events.note(
                 f"going on from {found.name} ({found.sha256[:12]}…){': ' + label if label else ''}",

@@ -11,7 +11,6 @@ from vlmconsole.jobs.serve import profile_of
 from vlmconsole.counting.ready import Promised, promised, truths_of
 from vlmconsole.counting.rows import DataError
 from vlmconsole.errors import LabError
-from vlmconsole.runs.folder import list_runs
 from vlmconsole.runs.places import Places
 from vlmconsole.scoring.scorers import SCORERS, ScoringError, read_truth, score
 
@@ -45,27 +44,20 @@ def loadable(name: str) -> list[str]:
     return []
 
 
-def named_adapter(name: str, places: Places) -> str:
-    """The adapter of the newest finished run of the preset ``name``, where there is one; else the name itself."""
-    for run in list_runs(places.runs):
-        if run.job().get("preset") == name and run.state().get("state") == "done":
-            adapter = (run.read_json("summary.json") or {}).get("adapter")
-            if adapter:
-                return str(adapter)
-    return name
-
-
-def adapter(name: str, places: Places, alone: bool) -> list[str]:
-    """An adapter by path or name; "" is none."""
+def adapter(name: str, places: Places, alone: bool, *, served: bool = False) -> list[str]:
+    """An adapter by path or name; "" is none. ``served``: a server may know it that this lab does not."""
     from vlmconsole.training.adapters import AdapterError, find_adapter, refused
+    from vlmconsole.training.lora_config import SeveralAdaptersError
 
     if not name or LATER in name:
         return []
     try:
         reason = refused(find_adapter(places, name))
         return [reason] if reason else []
+    except SeveralAdaptersError as error:
+        return [error.told]
     except AdapterError as error:
-        return [f"{error.told.rstrip('.')}. {AFTER}"] if alone else []
+        return [f"{error.told.rstrip('.')}. {AFTER}"] if alone and not served else []
 
 
 def data(names: Sequence[str], places: Places, alone: bool, splits: Sequence[str] = ()) -> list[str]:

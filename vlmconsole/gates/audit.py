@@ -20,7 +20,7 @@ from vlmconsole.gates.audit_pictures import Shelves, Tick, audit_dataset, isolat
 from vlmconsole.gates.audit_training import audit_policy, audit_training
 from vlmconsole.gates.audit_weights import AuditWeightsError, weights_hash
 from vlmconsole.gates.ledger import Chain, Ledger
-from vlmconsole.gates.trained import adapter_folder, training_of
+from vlmconsole.gates.trained import evaluated_adapter, training_of
 from vlmconsole.runs.folder import RunFolder, to_json, write_atomic
 from vlmconsole.runs.places import Places
 
@@ -94,7 +94,7 @@ def audit(run: RunFolder, places: Places, *, tick: Tick = lambda _: None) -> Aud
     if evaluated:
         tick("samples and plan")
         found += audit_evaluation(run, chain, ledger, shelves)
-        found += audit_models(run, lambda name: adapter_folder(places, name))
+        found += audit_models(run, lambda side: evaluated_adapter(run, side, places))
         found += _evaluated_base(run)
         plan = run.read_json("plan.json")
         digests = plan["data"]["digests"] if isinstance(plan, dict) and isinstance(plan.get("data"), dict) else {}

@@ -243,7 +243,7 @@ def _verdict(run: RunFolder, chain: Chain, ledger: Ledger, plan: Plan | None) ->
 def audit_models(run: RunFolder, find: Callable[[str], Path | None]) -> list[Finding]:
     """The weights of both sides are still those that were evaluated; before is what the training started from.
 
-    `find` gives an adapter's folder by the name that the run's settings use.
+    `find` gives the folder of a side's adapter.
     """
     summary, spec, conditions = (
         value if isinstance(value, dict) else {}
@@ -272,7 +272,7 @@ def audit_models(run: RunFolder, find: Callable[[str], Path | None]) -> list[Fin
             if who.get("adapter_sha256"):
                 wrong.append(f"{side} ran with an adapter that the settings do not name")
             continue
-        folder = find(adapter)
+        folder = find(side)
         if folder is None:
             wrong.append(f"the adapter {adapter} of {side} is not in this lab any more")
             continue
@@ -290,7 +290,7 @@ def audit_models(run: RunFolder, find: Callable[[str], Path | None]) -> list[Fin
             wrong.append(f"the conditions of {side} name another adapter: {identity}")
         told.append(f"{side} {now[:12]}…")
     found = [finding("evaluated weights", f"unchanged since: {', '.join(told) or 'none was used'}", wrong)]
-    folder = find(str(spec.get("after_adapter") or "")) if spec.get("after_adapter") else None
+    folder = find("after") if spec.get("after_adapter") else None
     origin = RunFolder(folder).read_json("provenance.json") if folder is not None else None
     if isinstance(origin, dict):
         parent = origin.get("parent_sha256")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from vlmconsole.counting.generations import generations
 from vlmconsole.gates.audit_pictures import AuditDataError, Seen, read_split
 from vlmconsole.gates.replaying import ReplayError
+from vlmconsole.gates.trained import evaluated_adapter
 from vlmconsole.models.door import bare_door, door
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
@@ -211,7 +212,7 @@ def _model(run: RunFolder, places: Places, side: Side) -> tuple[Loaded, int]:
         _same("prompt", door(folder).prompt_sha256, conditions["prompt_sha256"])
     named = str(spec.get(f"{side}_adapter") or "")
     if named:
-        adapter = adapters.find_adapter(places, named)
+        adapter = adapters.find_adapter(places, evaluated_adapter(run, side, places) or named)
         _same("adapter", adapter.sha256, who.get("adapter_sha256"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of the libraries among themselves

@@ -79,7 +79,7 @@ def training_of(run: RunFolder, places: Places) -> RunFolder | None:
     spec = run.job().get("spec")
     spec = spec if isinstance(spec, dict) else {}
     adapter, whole = (str(spec.get(key) or "") for key in ("after_adapter", "after_model"))
-    folder = adapter_folder(places, adapter) if adapter else named(whole) if whole else None
+    folder = evaluated_adapter(run, "after", places) if adapter else named(whole) if whole else None
     if folder is None:
         return None
     origin = RunFolder(folder).read_json("provenance.json")
@@ -88,6 +88,27 @@ def training_of(run: RunFolder, places: Places) -> RunFolder | None:
         if (path / "selection.json").exists() or (path / "training.jsonl").exists():
             return RunFolder(path)
     return None
+
+
+def evaluated_adapter(run: RunFolder, side: str, places: Places) -> Path | None:
+    """The folder of the adapter that answered a side: as its conditions name it, else as its settings do.
+
+    A name that was asked for may mean another adapter by now. None when it is not here, or the side has none.
+    """
+    from vlmconsole.training.adapters import CONFIG, exact_adapter
+
+    spec, conditions = run.job().get("spec"), run.read_json("conditions.json")
+    asked = str(spec.get(f"{side}_adapter") or "") if isinstance(spec, dict) else ""
+    if not asked:
+        return None
+    try:
+        by_path = any((named(asked) / inner / CONFIG).is_file() for inner in ("", "adapter"))
+    except LabError:
+        by_path = False
+    of_side = conditions.get(side) if isinstance(conditions, dict) else None
+    recorded = str(of_side.get("adapter") or "") if isinstance(of_side, dict) else ""
+    exact = exact_adapter(places, recorded.partition(" sha256:")[0]) if not by_path else None
+    return exact or adapter_folder(places, asked)
 
 
 def adapter_folder(places: Places, name: str) -> Path | None:

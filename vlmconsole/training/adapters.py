@@ -21,8 +21,9 @@ from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.reading import UnreadableError, read_json
 from vlmconsole.training import lora_tensors
+from vlmconsole.training.adapter_names import names_for
 from vlmconsole.training.lora_config import AdapterError as AdapterError
-from vlmconsole.training.lora_config import LoraSettings, lora_settings
+from vlmconsole.training.lora_config import LoraSettings, SeveralAdaptersError, lora_settings
 from vlmconsole.training.lora_tensors import DAMAGED, Layer, Product, lora_layers
 from vlmconsole.training.mlx_lora import check_mlx
 from vlmconsole.training.provenance import Provenance, ProvenanceError, read_provenance, weights_sha256
@@ -125,6 +126,15 @@ def list_adapters(places: Places, problems: list[str] | None = None) -> list[Ada
     return found
 
 
+def exact_adapter(places: Places, name: str) -> Path | None:
+    """The folder of the adapter that `list_adapters` calls `name`; None where there is none of exactly that name."""
+    run, _, inner = name.partition("/")
+    if not run or Path(run).name != run or Path(inner).name != inner or run.startswith("."):
+        return None
+    folder = places.runs / run / inner if inner else places.adapters / run
+    return folder if (folder / CONFIG).is_file() else None
+
+
 def _inside(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError):
         return sorted(path for path in folder.iterdir() if path.is_dir())
@@ -132,9 +142,9 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def find_adapter(places: Places, name: str | Path) -> Adapter:
-    """The adapter at a path, called `name`, or of the run `name` (its selected one); a unique part is enough.
+    """The adapter at a path, called `name`, of a run, or of a preset's newest finished run (`names_for`).
 
-    Raises AdapterError, naming what there is.
+    Raises AdapterError, naming what there is, and SeveralAdaptersError.
     """
     path = named(name)
     if (path / CONFIG).is_file():
@@ -142,15 +152,17 @@ def find_adapter(places: Places, name: str | Path) -> Adapter:
     if (path / "adapter" / CONFIG).is_file():
         return open_adapter((path / "adapter").absolute(), f"{path.name}/adapter")
     text, known = str(name), list_adapters(places)
-    exact = [a for a in known if a.name in (text, f"{text}/adapter")]
-    chosen = [a for a in known if text and text in a.name]
-    selected = [a for a in chosen if not a.name.rpartition("/")[2].startswith("epoch-")]
-    for found in (exact, selected, chosen):
-        if len(found) == 1:
-            return found[0]
+    names = names_for(text, [adapter.name for adapter in known], places)
+    chosen = [adapter for adapter in known if adapter.name in names.fitting]
+    if len(chosen) == 1:
+        return chosen[0]
+    unfinished = f"; no run of it is finished: {', '.join(names.unfinished[:4])}" if names.unfinished else ""
     if chosen:
-        there = _named(chosen)
-        raise AdapterError(f"“{text}” fits {len(chosen)} adapters, of {there}", "give more of the name").named()
+        there = f"“{text}” fits {len(chosen)} adapters, of {_named(chosen)}{unfinished}"
+        hint = "give more of the name, or a preset's name for its newest finished run"
+        raise SeveralAdaptersError(there, hint).named()
+    if unfinished:
+        raise AdapterError(f"no adapter “{text}”{unfinished}", "a run's own name means what it has").named()
     if text and path.is_dir():
         try:
             open_adapter(path)

@@ -29,6 +29,10 @@ class AdapterError(LabError):
     """An adapter that is not there, damaged, of another shape, or of another base; says which and what to do."""
 
 
+class SeveralAdaptersError(AdapterError):
+    """A name that several adapters have; the message names their runs."""
+
+
 @dataclass(frozen=True)
 class LoraSettings:
     """What a PEFT configuration says of its matrices. Modules are named as transformers does (`LANGUAGE` + layer).

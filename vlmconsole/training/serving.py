@@ -9,6 +9,7 @@ from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.runs.places import Places
 from vlmconsole.training.adapters import Adapter, AdapterError, check_fits, find_adapter
 from vlmconsole.training.convert import served_by_mlx, served_by_sglang
+from vlmconsole.training.lora_config import SeveralAdaptersError
 
 if TYPE_CHECKING:
     from vlmconsole.engines.profile import ServerProfile
@@ -36,8 +37,8 @@ def select(
         return SelectedAdapter(name, name, notes=(f"adapter {name} lies on the server's machine: not checked here",))
     try:
         adapter = find_adapter(places, name)
-    except AdapterError:
-        if profile.engine == "mlx":
+    except AdapterError as error:
+        if profile.engine == "mlx" or isinstance(error, SeveralAdaptersError):
             raise
         return SelectedAdapter(name, name, notes=(f"adapter {name} is the server's own: not checked here",))
     return _checked(adapter, profile, precision, places, other_base)
