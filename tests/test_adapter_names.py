@@ -132,7 +132,8 @@ def test_a_name_that_several_have_is_refused_before_any_answer(runs: Runs) -> No
         spec = EvaluateSettings.model_validate({"data": ["sft-expand-tiny"], "after_adapter": "-tiny", **more})
         assert any("fits" in text for text in evaluate.problems(spec, runs.places, True)), more
         fits = EvaluateSettings.model_validate({"data": ["sft-expand-tiny"], "after_adapter": "one-tiny", **more})
-        assert evaluate.problems(fits, runs.places, True) == []
+        # The name is clear; that the stand-in's weights are none is another matter.
+        assert not any("fits" in text or "no adapter" in text for text in evaluate.problems(fits, runs.places, True))
     unknown = EvaluateSettings.model_validate(
         {"data": ["sft-expand-tiny"], "after_adapter": "nowhere", "backend": "server", "server": "demo"}
     )

@@ -55,6 +55,7 @@ GRPO_FILES = {
     "in-process": ("jobs/grpo_local.py", "jobs/grpo_evidence.py"),
 }
 SHARED = {"engine", "backend"}  # what chooses
+THROUGH = {"float32_masters": "has_masters("}  # fields that an engine asks a function about
 
 
 @pytest.mark.parametrize("engine", GRPO_FILES)
@@ -62,7 +63,8 @@ SHARED = {"engine", "backend"}  # what chooses
 def test_grpo_by_either_engine(name: str, engine: str) -> None:
     spec = grpo.GrpoSpec.model_validate({"engine": engine, name: another(grpo.GrpoSpec, name)} | {"engine": engine})
     unused = [text for text in grpo.unused_settings(spec) if text.startswith(f"{name} ")]
-    used = name in attributes(*GRPO_FILES[engine]) or name in SHARED
+    asked = name in THROUGH and any(THROUGH[name] in (ROOT / place).read_text() for place in GRPO_FILES[engine])
+    used = name in attributes(*GRPO_FILES[engine]) or name in SHARED or asked
     refused = [text for text in grpo._impossible(spec) if text.startswith(f"{name} ")]
     # precision and device are checked against what verl does, so they are used in that they are refused or true.
     assert len(unused) == (not used and name not in ("precision", "device")), (unused, used)
