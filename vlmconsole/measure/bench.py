@@ -169,6 +169,7 @@ def measure(
         wanted_output=settings.output_tokens,
         equal_work=settings.equal_work,
         lag_limit_s=settings.lag_limit_ms / 1000,
+        failure_limit=settings.failure_limit,
         stall_timeout_s=settings.stall_timeout_s,
         total_timeout_s=settings.total_timeout_s,
         extra=extra or {},

@@ -20,7 +20,7 @@ from vlmconsole.measure.definitions import Distribution, distribution
 from vlmconsole.measure.plan import MEASURED, WARM_UP, BodyFile, Phase, Plan
 from vlmconsole.measure.process import LoadError, Progress, Watch, run_client
 from vlmconsole.measure.replay import NOT_SENT, Measured, not_sent_row, to_row, understand
-from vlmconsole.measure.settings import LAG_LIMIT_S
+from vlmconsole.measure.settings import FAILURE_LIMIT, LAG_LIMIT_S
 from vlmconsole.measure.spill import Raw, SpillReader
 from vlmconsole.measure.stamps import clock
 from vlmconsole.measure.summary import CellSummary, ClientCost, Gatherer, Lag
@@ -110,6 +110,7 @@ class Cell:
     wanted_output: int | None = None
     equal_work: bool = False
     lag_limit_s: float = LAG_LIMIT_S
+    failure_limit: float = FAILURE_LIMIT
     stall_timeout_s: float = 120.0
     total_timeout_s: float = 900.0
     connect_timeout_s: float = 10.0
@@ -258,6 +259,7 @@ def _summary(
         name=cell.name,
         lag=_lag(report, measured, intake.gathered),
         lag_limit_s=cell.lag_limit_s,
+        failure_limit=cell.failure_limit,
         client=client,
         server=server,
         host=host,

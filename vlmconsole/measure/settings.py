@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from vlmconsole.vision.limits import MAX_ASPECT_RATIO, MAX_PIXELS
 
 #: client lag (p99) past which a cell is INVALID, unless its settings say otherwise: so many seconds, or this share
 #: of the TTFT's p50 where that is more. Fixed before anything is measured.
 LAG_LIMIT_S, LAG_SHARE = 0.020, 0.02
+#: share of failed requests past which a cell is INVALID: those that are left are no sample of what was asked
+FAILURE_LIMIT = 0.05
 _SIZE = re.compile(r"([1-9]\d*)[x×]([1-9]\d*)")
 MAX_SIDE = 16_384  # pixels
 
@@ -56,6 +58,9 @@ class BenchSettings(BaseModel):
     lag_limit_ms: float = Field(
         LAG_LIMIT_S * 1000, gt=0, description="client lag (p99, ms; at least 2 % of TTFT) that makes it INVALID"
     )
+    failure_limit: float = Field(
+        FAILURE_LIMIT, ge=0, le=1, description="largest share of failed requests, 0 to 1; more make it INVALID"
+    )
     stall_timeout_s: float = Field(120.0, gt=0, description="silence after which a request is given up, s")
     total_timeout_s: float = Field(900.0, gt=0, description="longest a request may take, s")
 
@@ -64,6 +69,13 @@ class BenchSettings(BaseModel):
     def _check_image(cls, value: str) -> str:
         picture_size(value)
         return value.replace("×", "x")
+
+    @model_serializer(mode="wrap")
+    def _serialized(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        value: dict[str, Any] = handler(self)
+        if value.get("failure_limit") == FAILURE_LIMIT:
+            del value["failure_limit"]  # jobs and plans from before there was such a field stay the same
+        return value
 
     @property
     def image_size(self) -> tuple[int, int] | None:

@@ -18,7 +18,7 @@ from vlmconsole.measure.definitions import (
     throughput,
 )
 from vlmconsole.measure.replay import Measured, from_scheduled
-from vlmconsole.measure.settings import LAG_SHARE
+from vlmconsole.measure.settings import FAILURE_LIMIT, LAG_SHARE
 
 #: how the request asked for its end, and how the server says that it reached it
 LENGTH = "length"
@@ -91,6 +91,7 @@ class CellSummary:
     client: ClientCost | None
     server: dict[str, Distribution]  # what was scraped of the server meanwhile, e.g. running, waiting
     first_failures: list[str] = field(default_factory=list)
+    failure_limit: float = FAILURE_LIMIT  # largest share of failures of a valid cell
     host: HostLoad | None = None  # how busy the client's machine was
 
     def to_json(self) -> dict[str, Any]:
@@ -178,6 +179,7 @@ class Gatherer:
         client: ClientCost | None,
         server: dict[str, Distribution],
         broken: str | None,
+        failure_limit: float = FAILURE_LIMIT,
         host: HostLoad | None = None,
     ) -> CellSummary:
         """The summary of what was taken. ``broken``: why the client itself did not finish, if it did not."""
@@ -190,6 +192,7 @@ class Gatherer:
         limit_s = _lag_limit(lag_limit_s, ttft.p50 if ttft else None)
         why = (
             broken
+            or self._failed_too_often(failure_limit)
             or _lag_verdict(lag, lag_limit_s, ttft.p50 if ttft else None)
             or (None if counted else "no request was counted")
         )
@@ -229,7 +232,19 @@ class Gatherer:
             client=client,
             server=server,
             first_failures=[f"{kind}: {detail}" for kind, detail in self.first_failures.items()],
+            failure_limit=failure_limit,
             host=host,
+        )
+
+    def _failed_too_often(self, limit: float) -> str | None:
+        planned, failed = self.measured + self.not_sent, sum(self.failures.values())
+        if not planned or failed <= limit * planned:
+            return None
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self.failures.most_common())
+        share = f"{failed / planned:.0%}".replace("%", " %")
+        return (
+            f"{failed} of {planned} requests failed ({share}; {kinds}), more than failure_limit {limit:g}:"
+            " the others are no sample of the load that was asked for"
         )
 
     @property
