@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,8 +14,11 @@ from judged import PLAN, WRONG, lines_of, plan, right, small_dataset, write_line
 
 from vlmconsole.cli import main
 from vlmconsole.gates.desk import GateDesk
+from vlmconsole.gates.evidence import Problem
 from vlmconsole.gates.frozen import read_frozen_plan
+from vlmconsole.gates.junit import junit
 from vlmconsole.gates.ledger import Ledger
+from vlmconsole.gates.verdict import judge
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
@@ -89,6 +93,23 @@ def test_junit_has_a_failure_for_fail_and_an_error_for_cannot_judge(lab: Any, tm
     assert lab("gates", "check", run.name, "--junit", str(tmp_path / "c.xml")).code == 3
     assert ElementTree.parse(tmp_path / "c.xml").getroot().get("errors") == "1"
     assert "cannot be written" in lab("gates", "check", run.name, "--junit", str(tmp_path / "no" / "c.xml")).err
+
+
+@pytest.mark.parametrize(
+    "odd", ["\x00", "\x1b[31m", "\x08", "\x85", "\ufffe", "\uffff", "\ud800", "\u202e", "]]>&<\"'"]
+)
+def test_junit_stays_xml_whatever_names_hold(lab: Any, tmp_path: Path, odd: str) -> None:
+    run = made(lab, n_hollow=3)
+    verdict = judge(run, Ledger(Places(tmp_path).ledger))
+    gates = tuple(replace(one, why=odd) for one in verdict.gates)
+    for wrong in (
+        replace(verdict, run=f"a{odd}b", gates=gates),
+        replace(verdict, run=odd, gates=(), problems=(Problem("plan", odd),)),
+    ):
+        document = junit(wrong)
+        assert b"\x1b" not in document and b"\x00" not in document
+        names = [case.get("classname") for case in ElementTree.fromstring(document).iter("testcase")]
+        assert names and all(name is not None for name in names)
 
 
 def test_show_tells_plan_flips_earlier_verdicts_and_claims(lab: Any) -> None:

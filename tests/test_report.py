@@ -237,6 +237,27 @@ def test_a_spreadsheet_runs_no_formula_of_a_run(places: Places) -> None:
     assert (last["name"], last["why"]) == ("'=HYPERLINK(1)", "'@x")
 
 
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+cmd|' /C calc'!A0", "'+cmd|' /C calc'!A0"),
+        ("\n=1", "'\n=1"),
+        ("\uff1d1+1", "'\uff1d1+1"),
+        ("\x1b[31m=1", "'=1"),
+        ("a\x00b", "ab"),
+        ("plain", "plain"),
+    ],
+)
+def test_neither_cells_nor_headers_run_or_move_anything(places: Places, text: str, cell: str) -> None:
+    run = failed_run(places)
+    run.append_jsonl("training.jsonl", {"step": 1, text: 2, "note": text, "run": "another"})
+    table = flat.as_csv([run])
+    last = list(csv.DictReader(io.StringIO(table)))[-1]
+    assert last[cell] == "2" and last["note"] == cell and last["run"] == run.name and last["row"] == "step"
+    assert "\x1b" not in table and "\x00" not in table
+
+
 def called(words: list[str]) -> int:
     with pytest.raises(SystemExit) as ended:
         main(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,10 +16,11 @@ from vlmconsole.reports.judged import is_planned
 from vlmconsole.runs.events import finite
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.plain import inert
 
 SHARES = ("n", "mean", "min", "p50", "p90", "p95", "p99", "max")
 #: first characters that a spreadsheet takes for a formula
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four: full width
 LISTED = ("cells.jsonl", "pairs.jsonl", "training.jsonl")  # small tables that belong into the JSON form
 
 
@@ -52,15 +54,15 @@ def as_csv(runs: Sequence[RunFolder]) -> str:
     """One line for each cell, pair, training step or sample of the runs, with its conditions; the union of all columns.
 
     Failed and invalid ones are lines like the others, with their state. A text that a spreadsheet would run as a
-    formula gets an apostrophe before it.
+    formula gets an apostrophe before it, a column's name too; control characters are left out.
     """
     rows = [row for run in runs for row in _rows(run)]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     out = io.StringIO()
-    writer = csv.DictWriter(out, columns, lineterminator="\n")
-    writer.writeheader()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([_tame(column) for column in columns])
     for row in rows:
-        writer.writerow({key: _tame(value) for key, value in row.items()})
+        writer.writerow([_tame(row.get(column)) for column in columns])
     return out.getvalue()
 
 
@@ -85,10 +87,17 @@ def _rows(run: RunFolder) -> Iterator[dict[str, Any]]:
     for name, kind in (("training.jsonl", "step"), ("before.jsonl", "before"), ("after.jsonl", "after")):
         for value in run.read_jsonl(name):
             some = True
-            yield {**head, "row": kind, **{k: v for k, v in value.items() if not isinstance(v, dict | list)}}
+            plain = {k: v for k, v in value.items() if not isinstance(v, dict | list)}
+            if isinstance(value.get("truth"), list):  # the human answers of TextVQA
+                plain["truth"] = json.dumps(value["truth"], ensure_ascii=False)
+            whose = {**head, "row": kind}
+            yield {**whose, **plain, **whose}  # a line's own keys never hide whose it is
     if not some:
         yield {**head, "row": "run", "why": run.state().get("reason")}
 
 
 def _tame(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+    if not isinstance(value, str):
+        return value
+    text = inert(value)
+    return f"'{text}" if text.startswith(FORMULA) or value.startswith(FORMULA) else text
