@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 State = Literal["stopped", "starting", "ready", "failed"]
 FIND = 1.0  # seconds between two questions to a server that somebody else starts, whether it answers by now
+PULSE = 5.0  # seconds between two questions to a server whose end no record shows, whether it still answers
+PULSE_S = 3.0  # the longest that it may take to say so
 ENDED = "ended, a question starts it"
+SILENT = "does not answer"
+WARMING = "warming up"
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,9 @@ class ServerLink:
         self._effects: dict[SelectedAdapter, SelectedAdapter] = {}
         self._phase, self._since = "", 0.0  # of a start: what it is at, and when (monotonic) it began
         self._ours = False  # whether its process was started by this lab, so that its end can be seen
+        self._pid: int | None = None  # that process: another one is another server, with settings of its own
+        self._asking = 0  # questions of ours under way: then its silence says nothing
+        self._pulsed, self._missed = 0.0, 0  # when it was last asked whether it answers, and how often it did not
 
     async def ensure(self) -> ChatClient:
         """A client of a server that is there: found, or started again when it has died. Raises LabError.
@@ -102,7 +109,9 @@ class ServerLink:
         """
         from vlmconsole.engines.servers import launched_here, status
 
-        alive = not launched_here(self.profile) or status(self.profile, self.places).pid is not None
+        pid = status(self.profile, self.places).pid
+        # Another process is another server: another port, another key, perhaps other settings.
+        alive = not launched_here(self.profile) or (pid is not None and pid == self._pid)
         if self._client is None or self.view.state != "ready" or not alive:
             if self._starting is None or self._starting.done():
                 self._starting = asyncio.create_task(self._start())
@@ -118,9 +127,8 @@ class ServerLink:
             await self.ensure()
 
     def look(self) -> None:
-        """Say so when the server that was ready has gone, and when it was started again. Reads records only.
-
-        While one is starting: how long it has taken by now. A server that answers is asked nothing.
+        """Say so when the server that was ready has gone, and when it was started again: by its record, or by asking
+        it now and then. While one is starting: how long it has taken by now.
         """
         from vlmconsole.engines.servers import launched_here, status
 
@@ -128,7 +136,10 @@ class ServerLink:
         if state == "starting" and self._phase:
             self._move(note=f"{self._phase} {time.monotonic() - self._since:.0f} s")
         busy = any(task is not None and not task.done() for task in (self._starting, self._finding))
-        if busy or state == "starting" or not launched_here(self.profile):
+        if busy or (state == "starting" and self.view.note != WARMING):
+            return
+        if not launched_here(self.profile) or self.view.note in (SILENT, WARMING):
+            self._pulse()
             return
         pid = status(self.profile, self.places).pid
         if state == "ready" and self._ours and pid is None:
@@ -136,8 +147,45 @@ class ServerLink:
             self._finding = asyncio.create_task(self._who_brings_it())
         elif state in ("stopped", "failed") and pid not in (None, self._failed):
             self._finding = asyncio.create_task(self._find())
+        elif state == "ready" and self._ours and pid != self._pid:
+            self._starting = asyncio.create_task(self._start())
         elif state == "stopped" and self.view.note not in ("", ENDED):
             self._finding = asyncio.create_task(self._who_brings_it())
+        elif state == "ready":
+            self._pulse()
+
+    def _pulse(self) -> None:
+        """Begin to ask whether it answers, where that is due: not while it answers us."""
+        if not self._asking and time.monotonic() - self._pulsed >= PULSE:
+            self._pulsed = time.monotonic()
+            self._finding = asyncio.create_task(self._ask_whether_it_answers())
+
+    async def _ask_whether_it_answers(self) -> None:
+        """The state of a server by its own word; one that comes back is read anew."""
+        from vlmconsole.engines.servers import probe
+        from vlmconsole.queue.server_desk import measuring
+
+        state = self.view.state
+        with contextlib.suppress(LabError):
+            if await asyncio.to_thread(measuring, self.places):
+                return  # a question from here would be in its figures
+        found = await probe(self.profile, self.places, PULSE_S, thoroughly=state != "ready")
+        if self._asking or self.view.state != state:
+            return
+        self._missed = self._missed + 1 if found.silent else 0
+        if found.state == "ready":
+            if state != "ready":
+                self._starting = asyncio.create_task(self._start())
+        elif state == "failed":
+            return  # it says why already
+        elif found.answered and found.state == "starting":
+            self._phase = ""
+            self._move(state="starting", note=WARMING)
+        elif found.silent:
+            if self._missed > 1:  # once is what a long prompt of somebody else's does
+                self._move(state="stopped", note=SILENT)
+        else:
+            self._move(state="stopped", note=found.word)
 
     async def _find(self) -> None:
         """Follow a start that is not ours (a hand-over's end, another console, the servers screen) until it answers."""
@@ -202,23 +250,25 @@ class ServerLink:
         self._move(state="starting", note="")
         try:
             ready = await ensure_served(self.profile, self.places, self._progress)
-            self.profile, self._ours = ready.profile, ready.pid is not None
+            self.profile, self._ours, self._pid = ready.profile, ready.pid is not None, ready.pid
             client = ChatClient(self.profile)
             await client.prepare()
         except (LabError, RuntimeError, ValueError, OSError) as error:
             self._failed = status(self.profile, self.places).pid
             self._move(state="failed", note=str(error))
             return
-        self._client = client
+        self._client, self._missed, self._pulsed = client, 0, time.monotonic()
+        self._take(client, state="ready", note="", engine=NAMES[self.profile.engine])
+
+    def _take(self, client: ChatClient, **more: Any) -> None:
+        """Show the settings that the client read last: a server may be restarted with others under our eyes."""
         if client.settings is not None:
             self.settings = settings_said(client.settings)
-        self._move(
-            state="ready",
-            note="",
-            model=Path(client.model).name,
-            engine=NAMES[self.profile.engine],
-            version=(client.settings.version if client.settings else None) or "",
-        )
+        version = (client.settings.version if client.settings else None) or ""
+        moved = replace(self.view, model=Path(client.model).name, version=version, **more)
+        if moved != self.view or more:
+            self.view = moved
+            self._changed()
 
     def _progress(self, phase: str, waited_s: float) -> None:
         self._phase, self._since = one_line(phase, 60), time.monotonic() - waited_s
@@ -263,15 +313,23 @@ class ServerLink:
             if selected not in self._effects:
                 self._effects[selected] = await with_effect(client, selected, messages)
             selected = self._effects[selected]
-        return await client.ask(
-            messages,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            adapter=selected,
-            extra=extra,
-            on_delta=on_delta,
-            on_sent=on_sent,
-        )
+        self._asking += 1
+        try:
+            answer = await client.ask(
+                messages,
+                max_tokens=max_tokens,
+                temperature=temperature,
+                adapter=selected,
+                extra=extra,
+                on_delta=on_delta,
+                on_sent=on_sent,
+            )
+        finally:
+            self._asking -= 1
+        self._take(client)
+        if answer.result.ended == "error":
+            self._pulsed = 0.0  # is it there at all? asked at the next look
+        return answer
 
     def adapter(self, name: str, other_base: bool = False) -> SelectedAdapter | None:
         """The adapter `name` for this server, checked; None for the base alone. May read gigabytes: not for the event

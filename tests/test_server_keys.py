@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -13,9 +14,10 @@ from keyed_server import SERVER, sglang_python
 from loopback_sshd import LACKING, Sshd
 from small_server import profile as plain
 
+from vlmconsole.cli import main
 from vlmconsole.engines import faraway, keys, launch, servers
 from vlmconsole.engines.http import EngineError
-from vlmconsole.engines.profile import ServerProfile, make_profile
+from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile
 from vlmconsole.engines.ssh import CONFIG_VARIABLE
 from vlmconsole.queue.server_desk import bring
 from vlmconsole.runs.places import Places
@@ -66,6 +68,31 @@ async def test_a_server_asks_for_a_key_of_its_own_start(engine: str, places: Pla
         assert again.profile.api_key() not in (None, key)
     finally:
         await servers.stop_server(box, places)
+
+
+@pytest.mark.parametrize("key", ["", "a-wrong-one", "another-wrong-one"])
+async def test_a_server_that_refuses_the_key_is_there(
+    key: str, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("A_KEY", key or "unused")
+    ready = await servers.ensure_server(served("vllm", tmp_path), places)
+    try:
+        named = 'api_key_env = "A_KEY"\n' if key else ""
+        (places.servers / "given.toml").write_text(f'engine = "vllm"\nbase_url = "{ready.base_url}"\n{named}')
+        given = load_profiles(places.servers)["given"]
+        status = await servers.probe(given, places)
+        assert (status.word, status.state, status.answered) == ("key refused", "unreachable", True)
+        assert "401" in status.why and "api_key_env" in status.why and (key or "unused") not in status.why
+
+        def shown(*words: str) -> str:
+            with pytest.raises(SystemExit) as ended:
+                main(["--home", str(places.home), *words])
+            assert ended.value.code == 1 or words[1] == "list"
+            return capsys.readouterr().out
+
+        assert "key refused" in await asyncio.to_thread(shown, "servers", "show", "given")
+    finally:
+        await servers.stop_server(served("vllm", tmp_path), places)
 
 
 async def test_the_users_own_key_goes_before_a_made_one(

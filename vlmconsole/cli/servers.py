@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from vlmconsole.engines.profile import ServerProfile
     from vlmconsole.engines.server_status import ServerStatus
 
-MARKS = {"ready": "●", "starting": "◐", "stopped": "○", "not reachable": "○", "ended": "✗", "unreachable": "✗"}
+MARKS = {
+    "ready": "●",
+    "starting": "◐",
+    "stopped": "○",
+    "not reachable": "○",
+    "ended": "✗",
+    "unreachable": "✗",
+    "key refused": "✗",
+}
 
 
 def register(app: typer.Typer) -> None:

@@ -55,7 +55,8 @@ LONGEST_S = 4 * 3600.0
 class ChatClient:
     """Questions to one server over one kept connection. Use as `async with`, or call `aclose`.
 
-    profile: with the address and, where known, the model name in force (`Ready.profile`).
+    profile: with the address and, where known, the model name in force (`Ready.profile`). settings: read by a caller
+    who watches over them; without, they are read anew for each answer, since a server may be restarted with others.
     """
 
     def __init__(self, profile: ServerProfile, settings: EffectiveSettings | None = None) -> None:
@@ -66,6 +67,7 @@ class ChatClient:
         self._probes: dict[str, int] = {}
         self.prompt: dict[str, str] = {}
         self._warming = asyncio.Lock()
+        self._watched, self._silent, self._stale = settings is not None, False, ""
 
     async def __aenter__(self) -> Self:
         return self
@@ -89,10 +91,27 @@ class ChatClient:
                 if not self.profile.served_model:
                     raise
                 # Some servers answer chat and nothing else; the profile names the model, so that is enough.
+                self._silent = True
                 self.settings = EffectiveSettings(engine=self.profile.engine, model=self.profile.served_model)
         if not self.model:
             self.model = await servers.served_model(self.profile, http)
             self.prompt = await asyncio.to_thread(prompt_facts, self.profile, self.settings)
+
+    async def refresh(self) -> str:
+        """Read settings and model name as they are in force now; "" or why they are still those of before."""
+        before = self.settings
+        if before is None or self._watched or self._silent:
+            await self.prepare()
+            return ""
+        try:
+            now = await servers.readback(self.profile, self._client())
+        except EngineError as error:
+            return f"settings as they were read before; they could not be read again: {error}"
+        self.settings = now
+        if (now.model, now.model_path, now.version) != (before.model, before.model_path, before.version):
+            self.model = await servers.served_model(self.profile, self._client(), now)
+            self.prompt = await asyncio.to_thread(prompt_facts, self.profile, now)
+        return ""
 
     async def budget(self, messages: Sequence[Message], max_tokens: int, *, chosen: bool = True) -> Budget:
         """Tokens of the question against the context, before it is sent. chosen: False where `max_tokens` is only the
@@ -124,7 +143,7 @@ class ChatClient:
         chosen, result = selected(adapter), StreamResult()
         record: dict[str, Any] = {}
         try:
-            await self.prepare()
+            self._stale = await self.refresh()
         except EngineError as error:
             return self._answer(messages, _failed(result, error), NOT_COUNTED, record, chosen)
         except asyncio.CancelledError:
@@ -308,6 +327,7 @@ class ChatClient:
     ) -> Answer:
         settings = self.settings or EffectiveSettings(engine=self.profile.engine)
         cached, notes = result.usage.cached_tokens, [*settings.notes, *(adapter.notes if adapter else ())]
+        notes += [self._stale] if self._stale else []
         if text.why and text.count is not None:
             notes.append(text.why)  # counted by the server's help all the same, and this is why not here
         if cached is None and settings.omitted_cached_is_zero and result.ended == "done" and result.usage.events:

@@ -20,11 +20,14 @@ ERROR_BODY_S = 5.0  # seconds for the body of an error; what came by then is sho
 
 
 class EngineError(LabError):
-    """A server that cannot be reached or refused something; one line, without secrets."""
+    """A server that cannot be reached or refused something; one line, without secrets.
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    silent: it took the connection and did not answer (frozen, or very busy).
+    """
+
+    def __init__(self, message: str, status: int | None = None, silent: bool = False) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.silent = status, silent
 
 
 def open_client(profile: ServerProfile, timeout_s: float = 5.0) -> httpx.AsyncClient:
@@ -65,7 +68,7 @@ async def request(
         outgoing = client.build_request(method, profile.url(path), json=body, timeout=waits)
         return await fetch(client, outgoing, Limits(seconds=within))
     except LimitError as error:
-        raise EngineError(error.message) from None
+        raise EngineError(error.message, silent=error.kind in ("silence", "time")) from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise EngineError(connection_error(profile, error)) from None
 

@@ -12,7 +12,8 @@ State = Literal["stopped", "starting", "ready", "unreachable", "ended"]
 class ServerStatus:
     """How a server is. `why` says in words what "stopped", "ended" or "unreachable" came from. since: wall clock, s.
 
-    answered: something is there, be it with an error.
+    answered: something is there, be it with an error. refused: it is there and takes no key of ours.
+    silent: it takes connections and does not answer, as one that is frozen or very busy.
     """
 
     name: str
@@ -23,6 +24,8 @@ class ServerStatus:
     since: float | None = None
     log: str | None = None
     answered: bool = False
+    refused: bool = False
+    silent: bool = False
 
     @property
     def amiss(self) -> bool:
@@ -33,4 +36,6 @@ class ServerStatus:
     @property
     def word(self) -> str:
         """The state as a person is told it."""
+        if self.refused:
+            return "key refused"
         return "not reachable" if self.state == "unreachable" and not self.amiss else self.state

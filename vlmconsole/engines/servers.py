@@ -13,7 +13,7 @@ import httpx
 
 from vlmconsole.engines import faraway, flags, keys, launch, launch_lines, mlx, openai, remote, sglang, vllm
 from vlmconsole.engines.effective import EffectiveSettings, Flushed
-from vlmconsole.engines.http import EngineError, open_client, request
+from vlmconsole.engines.http import EngineError, http_error, open_client, request
 from vlmconsole.engines.launch import LaunchError, Progress, Running
 from vlmconsole.engines.profile import GIVEN, ProfileError, ServerProfile
 from vlmconsole.engines.selected import UNKNOWN, SelectedAdapter
@@ -26,6 +26,8 @@ from vlmconsole.runs.places import Places
 
 ENGINES: dict[str, ModuleType] = {"mlx": mlx, "sglang": sglang, "vllm": vllm, "openai": openai}
 NAMES = {"mlx": "mlx-vlm", "sglang": "SGLang", "vllm": "vLLM", "openai": "OpenAI-compatible"}
+WARMING = "it answers, and is still warming up"
+HEALTH_S = 10.0  # seconds for a token of a server that may be busy
 _PORT_TRIES = 3
 
 
@@ -172,10 +174,16 @@ def status(profile: ServerProfile, places: Places) -> ServerStatus:
     return ServerStatus(profile.name, "ended", why, log=running.log)
 
 
-async def probe(profile: ServerProfile, places: Places, timeout_s: float = 2.0) -> ServerStatus:
-    """How the server is, asked: ready, still starting, or not reachable and why."""
+async def probe(
+    profile: ServerProfile, places: Places, timeout_s: float = 2.0, *, thoroughly: bool = False
+) -> ServerStatus:
+    """How the server is, asked: ready, still starting, or not reachable and why.
+
+    thoroughly: of one that was not ready before, whether it has warmed up. SGLang makes a token to tell it, so that is
+    nothing to ask again and again.
+    """
     if faraway.is_far(profile):
-        return await _probe_far(profile, places, timeout_s)
+        return await _probe_far(profile, places, timeout_s, thoroughly)
     known = status(profile, places)
     if known.state in ("stopped", "ended"):
         if not profile.base_url or not await _answers(profile, timeout_s):
@@ -185,17 +193,36 @@ async def probe(profile: ServerProfile, places: Places, timeout_s: float = 2.0) 
     try:
         async with open_client(at, timeout_s) as client:
             response = await request(client, at, ENGINES[at.engine].READY_PATH)
+            if response.status_code == 200 and thoroughly and await _warming_up(at, client):
+                return ServerStatus(
+                    profile.name, "starting", WARMING, at.base_url, known.pid, known.since, known.log, True
+                )
     except (EngineError, ProfileError) as error:
+        silent = isinstance(error, EngineError) and error.silent
         if known.pid is not None:
-            return known
-        return ServerStatus(profile.name, "unreachable", str(error), at.base_url)
+            return replace(known, silent=silent)
+        return ServerStatus(profile.name, "unreachable", str(error), at.base_url, silent=silent)
     if response.status_code == 200:
         return ServerStatus(profile.name, "ready", "", at.base_url, known.pid, known.since, known.log)
-    why = f"answers with status {response.status_code}"
-    return ServerStatus(profile.name, "unreachable", why, at.base_url, known.pid, known.since, known.log, True)
+    status_code, there = response.status_code, (at.base_url, known.pid, known.since, known.log)
+    if status_code == 503:
+        return ServerStatus(profile.name, "starting", WARMING, *there, True)
+    refused = status_code in (401, 403)
+    why = http_error(at, status_code, response.content) if refused else f"answers with status {status_code}"
+    return ServerStatus(profile.name, "unreachable", why, *there, True, refused)
 
 
-async def _probe_far(profile: ServerProfile, places: Places, timeout_s: float) -> ServerStatus:
+async def _warming_up(profile: ServerProfile, client: httpx.AsyncClient) -> bool:
+    """Whether it lists its models and cannot answer yet: SGLang does so for as long as its first requests take."""
+    if profile.engine != "sglang":
+        return False
+    try:
+        return (await request(client, profile, sglang.HEALTH_PATH, timeout_s=HEALTH_S)).status_code == 503
+    except EngineError:
+        return False  # busy with making that token: it has warmed up
+
+
+async def _probe_far(profile: ServerProfile, places: Places, timeout_s: float, thoroughly: bool) -> ServerStatus:
     """As `probe`, through the tunnel. Without an answer, its machine is asked whether the process is there."""
     since, copy = faraway.launched(places, profile.name), faraway.log_copy(places, profile.name)
     log = str(copy) if copy.exists() else None
@@ -203,6 +230,9 @@ async def _probe_far(profile: ServerProfile, places: Places, timeout_s: float) -
     try:
         at = await faraway.reached(profile, places, 5.0)
         if await _answers(at, timeout_s):
+            async with open_client(at, timeout_s) as client:
+                if thoroughly and await _warming_up(at, client):
+                    return replace(there, state="starting", why=WARMING, answered=True)
             return replace(there, state="ready", why="" if since else "not started from here")
         if profile.launch is None:
             return replace(there, why=f"the tunnel is up, but nothing answers on {profile.ssh_host}")
@@ -339,11 +369,16 @@ async def _reached(profile: ServerProfile) -> Ready:
     return Ready(profile.base_url, model, None, None, profile.at(profile.base_url, model), False)
 
 
-async def served_model(profile: ServerProfile, client: httpx.AsyncClient | None = None) -> str:
-    """The model name to send, exactly as the server spells it. Raises EngineError when it cannot be known."""
+async def served_model(
+    profile: ServerProfile, client: httpx.AsyncClient | None = None, settings: EffectiveSettings | None = None
+) -> str:
+    """The model name to send, exactly as the server spells it, of ``settings`` where they were just read.
+
+    Raises EngineError when it cannot be known.
+    """
     if profile.served_model and profile.engine != "mlx":
         return profile.served_model
-    settings = await readback(profile, client)
+    settings = settings or await readback(profile, client)
     name = settings.model or profile.served_model or _command_model(profile)
     if not name:
         way = "name it with --model" if profile.name == GIVEN else "set served_model in its profile"

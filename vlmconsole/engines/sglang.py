@@ -26,6 +26,8 @@ from vlmconsole.engines.selected import SelectedAdapter
 
 READY_PATH = "/v1/models"
 """Not /health: that one generates a token each time."""
+HEALTH_PATH = "/health"
+"""503 until it has warmed up."""
 EXTRAS = TOKEN_SAMPLING | {"regex", "rid"}
 PHASES = (
     ("server_args=", "starting python"),

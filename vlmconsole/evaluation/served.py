@@ -71,7 +71,7 @@ class Served:
 
     async def _ask(self, items: Sequence[Item]) -> list[Said]:
         if self._client is None:
-            self._client = ChatClient(self.server.profile)
+            self._client = ChatClient(self.server.profile, self.told)
         client, free = self._client, asyncio.Semaphore(self.settings.concurrency)
         extras = servers.ENGINES[self.server.profile.engine].EXTRAS
         extra = {"seed": self.settings.seed} if "seed" in extras else None

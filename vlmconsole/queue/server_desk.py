@@ -121,7 +121,10 @@ class ServerDesk:
             for name, profile in profiles.items()
             if name == chosen or name not in self._asked or now - self._asked[name].at > OTHERS
         ]
-        found = await asyncio.gather(*(servers.probe(profile, self.places) for profile in due))
+        fresh = {name for name in profiles if name not in self._asked or self._asked[name].status.state != "ready"}
+        found = await asyncio.gather(
+            *(servers.probe(profile, self.places, thoroughly=profile.name in fresh) for profile in due)
+        )
         for profile, status in zip(due, found, strict=True):
             before = self._asked.get(profile.name)
             asked = _Asked(now, status)
@@ -235,6 +238,17 @@ async def _effects(profile: ServerProfile, places: Places) -> dict[str, Effect]:
         return {name: await effect(client, SelectedAdapter(name, name), question) for name in names}
     finally:
         await client.aclose()
+
+
+def measuring(places: Places) -> bool:
+    """Whether a job measures times now: then servers are asked nothing."""
+    if not places.queue.exists():
+        return False
+    store = Store(places.queue)
+    try:
+        return any(_alone(job) for job in store.active())
+    finally:
+        store.close()
 
 
 def _alone(job: Job) -> bool:
