@@ -11,13 +11,16 @@ from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
 from vlmconsole.errors import LabError
 from vlmconsole.gates.audit import FILE, audit, keep
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
+from vlmconsole.runs.named import PathOrName
 from vlmconsole.runs.places import Places
 
 
 class AuditSpec(Spec):
     """What to audit."""
 
-    run: str = Field("last", description="run to audit: a name or a part of it; last: the newest finished evaluation")
+    run: PathOrName = Field(
+        "last", description="run to audit: a name or a part of it; last: the newest finished evaluation"
+    )
     replay: bool = Field(False, description="also generate one answer again, in its batch (needs torch)")
     sample: str = Field("", description="the sample to replay; empty: one with 11 and 12, else the largest counts")
 

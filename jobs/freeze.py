@@ -9,6 +9,7 @@ from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec
 
 from vlmconsole.errors import LabError
+from vlmconsole.runs.named import PathOrName
 from vlmconsole.runs.places import Places
 
 UNBOUND = "unbound"  # in place of a base: the plan names none
@@ -17,11 +18,17 @@ UNBOUND = "unbound"  # in place of a base: the plan names none
 class FreezeSpec(Spec):
     """What is frozen. Its hash goes to the evaluation as the setting plan."""
 
-    plan: str = Field(description="gate plan: a shipped one or a TOML file")
-    data: list[str] = Field(min_length=1, description="datasets (made when they are recipes), first the plan's own")
-    before_adapter: str = Field("", description="adapter that the comparison will start from; empty: the base")
-    base: str = Field("", description=f"model below it; empty: the bundled one; {UNBOUND}: its weights are not here")
-    limits: list[str] = Field([], description="plans of later rounds whose limits are frozen now, without pictures")
+    plan: PathOrName = Field(description="gate plan: a shipped one or a TOML file")
+    data: list[PathOrName] = Field(
+        min_length=1, description="datasets (made when they are recipes), first the plan's own"
+    )
+    before_adapter: PathOrName = Field("", description="adapter that the comparison will start from; empty: the base")
+    base: PathOrName = Field(
+        "", description=f"model below it; empty: the bundled one; {UNBOUND}: its weights are not here"
+    )
+    limits: list[PathOrName] = Field(
+        [], description="plans of later rounds whose limits are frozen now, without pictures"
+    )
 
 
 def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from vlmconsole.jobs.unused import unused
 
 from vlmconsole.errors import LabError
 from vlmconsole.gauges import nvidia
+from vlmconsole.runs.named import PathOrName
 from vlmconsole.runs.places import Places
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ class GrpoSpec(Spec):
     """Settings of a GRPO run. The defaults are the lab's; rates fit the 3B."""
 
     engine: Literal["in-process", "verl"] = Field("in-process", description="who trains")
-    base: str = Field("", description="model folder or downloaded name; empty: the bundled model")
-    data: str = Field("grpo-tiny", description="dataset or recipe")
+    base: PathOrName = Field("", description="model folder or downloaded name; empty: the bundled model")
+    data: PathOrName = Field("grpo-tiny", description="dataset or recipe")
     train_split: str = Field("train", description="split that is trained on, in its own order")
     validation_split: str = Field("heldout", description="split of the in-training validation and the reload check")
     steps: int = Field(3, ge=1, description="optimizer steps' batches")

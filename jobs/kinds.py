@@ -2,9 +2,13 @@
 
 import difflib
 import importlib
+import importlib.util
 import json
 import os
+import sys
+import sysconfig
 from importlib.metadata import entry_points
+from pathlib import Path
 
 from vlmconsole.jobs.contract import JobKind
 
@@ -13,6 +17,7 @@ from vlmconsole.runs.places import Places
 from vlmconsole.runs.reading import UnreadableError, read_toml
 
 GROUP = "vlmconsole.jobs"
+IMPORT_FROM = "import_from"  # of a job's options and its job.json: see `place_of`
 TRUSTED_VARIABLE = "VLMCONSOLE_TRUSTED_PROGRAMS"
 
 
@@ -42,12 +47,26 @@ def trusted(places: Places | None) -> frozenset[str]:
     return frozenset(word.strip() for word in words if word.strip())
 
 
-def load_kind(name: str, places: Places | None = None, *, queued: bool = False) -> JobKind:
+def place_of(name: str) -> str:
+    """The folder that the module of a kind ``module:ATTRIBUTE`` was imported from; "" for an installed one."""
+    top = name.partition(":")[0].partition(".")[0] if ":" in name else "vlmconsole"
+    found = importlib.util.find_spec(top) if top != "vlmconsole" else None
+    if found is None or found.origin is None:
+        return ""
+    folder = Path(found.origin).parent.parent if found.submodule_search_locations else Path(found.origin).parent
+    installed = {Path(sysconfig.get_path(scheme)).resolve() for scheme in ("purelib", "platlib", "stdlib")}
+    return "" if folder.resolve() in installed else str(folder.absolute())
+
+
+def load_kind(name: str, places: Places | None = None, *, queued: bool = False, place: object = None) -> JobKind:
     """The kind called ``name``. A plug-in needs no registration to be tried: ``my_module:KIND`` works too, where the
     user trusts that module. A preset is data: it may be somebody else's, and importing is running.
 
-    ``queued``: of a job, whose kind was looked at when it was planned. Raises UnknownKindError.
+    ``queued``: of a job, whose kind was looked at when it was planned; ``place``: where its module was found then,
+    looked in last. Raises UnknownKindError.
     """
+    if queued and isinstance(place, str) and place and place not in sys.path:
+        sys.path.append(place)
     if ":" in name:
         module = name.partition(":")[0]
         installed = {point.value.partition(":")[0] for point in entry_points(group=GROUP)}

@@ -11,6 +11,7 @@ from vlmconsole.jobs.there import LATER
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import RunFolder, find_run, to_json, write_atomic
+from vlmconsole.runs.named import PathOrName
 from vlmconsole.runs.places import Places
 
 PAGE, FLAT = "report.html", "report.json"
@@ -20,7 +21,7 @@ class ReportSpec(Spec):
     """What is reported, in this order."""
 
     title: str = Field("", description="of the page; empty: how many runs it holds")
-    runs: list[str] = Field([], description="runs, by name or folder; one that is not there is said")
+    runs: list[PathOrName] = Field([], description="runs, by name or folder; one that is not there is said")
     steps: dict[str, str | None] = Field(
         {}, description="a flow's steps with their runs, after those; none for a step that never ran, which is said"
     )

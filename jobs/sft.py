@@ -10,6 +10,7 @@ from vlmconsole.jobs.memory_plan import memory_plan
 
 from vlmconsole.errors import LabError
 from vlmconsole.gauges import nvidia
+from vlmconsole.runs.named import PathOrName
 from vlmconsole.runs.places import Places
 
 if TYPE_CHECKING:
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 class SftSpec(Spec):
     """What to train, from which data, starting where; every length in steps, epochs or tokens."""
 
-    base: str = Field("", description="model folder or downloaded Hugging Face name; empty: the bundled model")
-    data: str = Field(
+    base: PathOrName = Field("", description="model folder or downloaded Hugging Face name; empty: the bundled model")
+    data: PathOrName = Field(
         "sft-expand-tiny", description="dataset recipe: its training split is taught, its dev split chooses"
     )
-    adapter: str = Field(
+    adapter: PathOrName = Field(
         "",
         description="to go on from: path, name, or preset (its newest finished run); empty: a fresh adapter",
     )

@@ -21,7 +21,7 @@ from typing import Any
 from vlmconsole.jobs import books
 from vlmconsole.jobs.contract import Context, IncompleteError, Stopped
 from vlmconsole.jobs.heartbeat import Heartbeat
-from vlmconsole.jobs.kinds import load_kind
+from vlmconsole.jobs.kinds import IMPORT_FROM, load_kind
 from vlmconsole.jobs.presets import validate
 
 from vlmconsole.errors import LabError
@@ -135,7 +135,7 @@ def _attempt(run: RunFolder, stop: threading.Event) -> Outcome:
 
 def _call(run: RunFolder, stop: threading.Event) -> Outcome:
     job = run.job()
-    kind = load_kind(str(job.get("kind")), queued=True)
+    kind = load_kind(str(job.get("kind")), queued=True, place=job.get(IMPORT_FROM))
     spec = validate(kind.spec, job.get("spec", {}), run.name)
     earlier = RunFolder(Path(job["earlier"])) if job.get("earlier") else None
     server = RunFolder(Path(job["server_run"])).read_json("ready.json") if job.get("server_run") else None

@@ -41,6 +41,9 @@ def bench(
     rate: Annotated[float | None, typer.Option(help="open loop: requests per second")] = None,
     arrivals: Annotated[str | None, typer.Option(help="constant or poisson, with --rate")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any setting")] = None,
+    hand_over: Annotated[
+        bool, typer.Option("--hand-over", help="may stop a server that holds its device; it comes back afterwards")
+    ] = False,
 ) -> None:
     """Measure a server: TTFT, TPOT, E2E, throughput, each with its conditions and the client's own lag."""
     from vlmconsole.cli.foreground import follow_job, interruptions
@@ -72,9 +75,9 @@ def bench(
     store = Store(places.queue)
     planned = adding.plan(chosen, sets or [], places)
     with interruptions() as noted:
-        number = adding.add(store, planned)
+        number = adding.add(store, planned, hand_over=hand_over)
         process.ensure(places)
-        say(f"job {number}: {chosen.title}")
+        say(f"job {number}: {planned[0].job.title}")
         code = follow_job(store, number, places, cancels=noted) or 0
     job = store.get(number)
     if not job.run:  # it never came to run
@@ -109,10 +112,14 @@ def _with(preset: Preset, given: dict[str, Any]) -> Preset:
     """The preset with the options laid over it, and the lab's own server where none is named."""
     from dataclasses import replace
 
+    from vlmconsole.jobs.kinds import load_kind
+    from vlmconsole.queue.adding import titled
+
     spec = {**preset.spec, **given}
+    title = titled(preset, load_kind(preset.kind, state.lab.places).title, spec)
     if preset.kind == KIND and not spec.get("server") and not spec.get("base_url"):
         spec["server"] = state.lab.settings.server
-    return replace(preset, spec=spec)
+    return replace(preset, spec=spec, title=title)
 
 
 def calibrate() -> None:

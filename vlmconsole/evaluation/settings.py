@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from vlmconsole.runs.named import PathOrName
 from vlmconsole.scoring.scorers import SCORERS
 
 SideName = Literal["before", "after"]
@@ -17,15 +18,21 @@ class EvaluateSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     backend: Literal["in-process", "server"] = Field("in-process", description="who answers: this process or a server")
-    base: str = Field("", description="in-process: model folder, or asset:NAME; empty: the bundled model")
-    before_adapter: str = Field("", description="adapter that the comparison starts from; empty: the base itself")
-    after_adapter: str = Field("", description="adapter under test; empty: none")
-    before_model: str = Field("", description="whole model folder for before, in place of the base")
-    after_model: str = Field("", description="whole model folder under test, in place of the base")
+    base: PathOrName = Field("", description="in-process: model folder, or asset:NAME; empty: the bundled model")
+    before_adapter: PathOrName = Field(
+        "", description="adapter that the comparison starts from; empty: the base itself"
+    )
+    after_adapter: PathOrName = Field("", description="adapter under test; empty: none")
+    before_model: PathOrName = Field("", description="whole model folder for before, in place of the base")
+    after_model: PathOrName = Field("", description="whole model folder under test, in place of the base")
     paired: bool = Field(True, description="false: only before, e.g. the base on its own")
-    data: list[str] = Field(min_length=1, description="datasets (made when they are recipes), first the plan's own")
+    data: list[PathOrName] = Field(
+        min_length=1, description="datasets (made when they are recipes), first the plan's own"
+    )
     groups: list[str] = Field([], description="groups or splits; empty: every test split, else every exploratory one")
-    plan: str = Field("", description="gate plan: the hash of one frozen before the training; or a name, frozen now")
+    plan: PathOrName = Field(
+        "", description="gate plan: the hash of one frozen before the training; or a name, frozen now"
+    )
     diagnostic: str = Field("", description="DATASET:SPLIT whose training pictures the tested model answers besides")
     scorer: str = Field("", description="counting, naming or textvqa; empty: as each picture's data says")
     batch: int = Field(32, ge=1, le=1024, description="pictures answered together, in-process")
@@ -37,7 +44,9 @@ class EvaluateSettings(BaseModel):
     server: str = Field("", description="server profile; with two models it is started anew for each of them")
     after_server: str = Field("", description="server profile of after, where it is another one")
     concurrency: int = Field(1, ge=1, le=256, description="C, requests kept in flight at a server")
-    textvqa: str = Field("", description="folder or file of TextVQA Parquet shards, from which textvqa64 is made")
+    textvqa: PathOrName = Field(
+        "", description="folder or file of TextVQA Parquet shards, from which textvqa64 is made"
+    )
     override: bool = Field(False, description="also use an adapter on a base that is not its own, and say so")
 
     @model_validator(mode="after")

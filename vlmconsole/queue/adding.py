@@ -1,18 +1,20 @@
 """From a preset to queued jobs: settings checked, devices and server worked out, an estimate given first."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from vlmconsole.jobs.contract import Estimate, JobKind
-from vlmconsole.jobs.kinds import TRUSTED_VARIABLE, load_kind, trusted
+from vlmconsole.jobs.kinds import IMPORT_FROM, TRUSTED_VARIABLE, load_kind, place_of, trusted
 from vlmconsole.jobs.presets import Preset, PresetError, explain, lay_over, load_preset, no_number, odd_number
 from vlmconsole.queue.environments import is_name
 from vlmconsole.queue.flows import Step, read_flow, sources
+from vlmconsole.queue.located import located
 from vlmconsole.queue.model import Mode, NewJob
 from vlmconsole.queue.schedule import odd
 from vlmconsole.queue.schema import QueueError
@@ -20,6 +22,7 @@ from vlmconsole.queue.store import Store
 from vlmconsole.runs.places import Places
 
 PRIORITY = 1_000_000  # largest
+SHOWN, LONGEST = 3, 40  # changed settings in a title, and characters of the value of each
 PYTHON = "python"  # on a Ray cluster: the one of its own environment
 
 
@@ -178,7 +181,7 @@ def _plan_one(preset: Preset, sets: Sequence[str], places: Places, alone: bool) 
     kind = load_kind(preset.kind, places)
     options = _options(preset)
     _check_python(options, places)
-    spec = lay_over(preset, sets)
+    spec = located(kind.spec, lay_over(preset, sets), _bases(preset), places, later=not alone)
     model = _check(kind, spec, preset.name)
     # What work on a cluster needs is there and not here.
     problems = kind.problems(model, places, alone) if kind.problems and model and options.ray is None else []
@@ -197,9 +200,10 @@ def _plan_one(preset: Preset, sets: Sequence[str], places: Places, alone: bool) 
     job = NewJob(
         preset.name,
         preset.kind,
-        preset.title,
+        titled(preset, kind.title, lay_over(preset, sets)),
         settings,
-        options.model_dump(exclude_none=True, exclude={"devices", "needs_server", "priority", "keep"}),
+        options.model_dump(exclude_none=True, exclude={"devices", "needs_server", "priority", "keep"})
+        | _module(preset),
         tuple(devices),
         server,
         serves,
@@ -211,6 +215,39 @@ def _plan_one(preset: Preset, sets: Sequence[str], places: Places, alone: bool) 
     guess = kind.estimate(model) if kind.estimate and model else None
     unused = tuple(kind.unused(model)) if kind.unused and model else ()
     return Planned(job, guess, missing=missing, problems=tuple(dict.fromkeys(problems)), unused=unused)
+
+
+def _bases(preset: Preset) -> tuple[Path, ...]:
+    """Where relative paths begin: in the working directory, or beside the preset's own file."""
+    own = Path(preset.source).absolute().parent if preset.source.endswith(".toml") else None
+    return (Path.cwd(), own) if own is not None and own.is_dir() else (Path.cwd(),)
+
+
+def _module(preset: Preset) -> dict[str, str]:
+    """Where the module of a kind of the user's own was found, for processes that another environment began."""
+    place = place_of(preset.kind)
+    return {IMPORT_FROM: place} if place else {}
+
+
+def titled(preset: Preset, kind: str, spec: Mapping[str, Any]) -> str:
+    """What a job is called: as its preset, whose title may tell figures of its settings; where ``spec`` has others than
+    the preset states, by its kind and what is different.
+    """
+    changed = list(_changes(preset.spec, spec))
+    if not changed:
+        return preset.title
+    more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+    return f"{kind}: {preset.name} with {', '.join(changed[:SHOWN])}{more}"
+
+
+def _changes(stated: Mapping[str, Any], spec: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    for key, old in stated.items():
+        new = spec.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _changes(old, new, f"{before}{key}.")
+        elif new != old and not sources(new):  # the result of an earlier step is not known yet
+            text = new if isinstance(new, str) else json.dumps(new, ensure_ascii=False, default=str)
+            yield f"{before}{key} = {text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
 
 
 def _check_python(options: QueueOptions, places: Places) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from vlmconsole.errors import LabError, refusal
 from vlmconsole.jobs import books
-from vlmconsole.jobs.kinds import load_kind
+from vlmconsole.jobs.kinds import IMPORT_FROM, load_kind
 from vlmconsole.jobs.launch import create_run
 from vlmconsole.jobs.presets import Preset, validate
 from vlmconsole.queue.device_words import TIMED
@@ -316,12 +316,15 @@ class Supervisor:
 
     def _start_locked(self, job: Job, start: Start, locks: list[int]) -> None:
         interpreter = interpreter_of(job.options.get("environment"), self.places)
-        spec = validate(load_kind(job.kind, queued=True).spec, resolve(self.store, job), job.preset)
+        spec = validate(
+            load_kind(job.kind, queued=True, place=job.options.get(IMPORT_FROM)).spec,
+            resolve(self.store, job),
+            job.preset,
+        )
         attempts = self.store.attempts(job.id)
         earlier = RunFolder(Path(attempts[-1].run)) if attempts and attempts[-1].run else None
         more: dict[str, object] = {"job": job.id, "devices": list(start.devices)}
-        if job.options.get("ray"):
-            more["ray"] = job.options["ray"]
+        more |= {key: job.options[key] for key in ("ray", IMPORT_FROM) if job.options.get(key)}
         if start.guest_of is not None:
             more["server_run"] = self.store.get(start.guest_of).run
         preset = Preset(job.preset, job.kind, job.title, job.spec)

@@ -1,8 +1,19 @@
 """Paths that a person typed: what they mean, and whether a file may be written there."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from vlmconsole.errors import LabError
+
+
+@dataclass(frozen=True)
+class Located:
+    """Marks a setting that may be a path or a name: where it is queued, a relative path is made absolute."""
+
+
+#: a text that is so marked, as the type of a setting
+PathOrName = Annotated[str, Located()]
 
 
 def named(text: str | Path) -> Path:
