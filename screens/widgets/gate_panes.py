@@ -67,6 +67,8 @@ class Verdicts(Vertical):
         )
         self.rows.show(items, first=first)
         self.draw_columns()
+        if not self.rows.size.width:  # shown again after an empty page: it has its width with the next layout
+            self.call_after_refresh(self.draw_columns)
 
     def on_resize(self) -> None:
         self.draw_columns()
