@@ -42,6 +42,7 @@ class Verdicts(Vertical):
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
+        self._width = 0
         self.head, self.columns, self.rows = Said(id="gate-head"), Said(id="gate-columns"), GateRows(id="gate-rows")
         self.empty = Said(id="gates-empty")
 
@@ -67,14 +68,14 @@ class Verdicts(Vertical):
         )
         self.rows.show(items, first=first)
         self.draw_columns()
-        if not self.rows.size.width:  # shown again after an empty page: it has its width with the next layout
-            self.call_after_refresh(self.draw_columns)
 
     def on_resize(self) -> None:
         self.draw_columns()
 
     def draw_columns(self) -> None:
-        self.columns.say(self.rows.header(self.rows.scrollable_content_region.width or self.rows.size.width))
+        # Hidden behind an empty page the rows have no width until the next layout: they get the one they had.
+        self._width = self.rows.scrollable_content_region.width or self.rows.size.width or self._width
+        self.columns.say(self.rows.header(self._width))
 
 
 def when(t: float | None) -> str:
