@@ -10,6 +10,7 @@ from functools import partial
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
+from textual.message import Message
 from textual.widget import Widget
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.terminal import Drawing
@@ -132,6 +133,16 @@ def chain_state(opened: Opened) -> Content:
     return Content.assemble(*pieces)
 
 
+class ImageFrame(Vertical):
+    """Where the chosen image is drawn. Its room changes with the lines above it, when nothing else's does."""
+
+    class Resized(Message):
+        pass
+
+    def on_resize(self) -> None:
+        self.post_message(self.Resized())
+
+
 class Evidence(Vertical):
     """The chosen condition's pictures: flips and McNemar, a list, and the chosen one drawn with both answers."""
 
@@ -140,7 +151,7 @@ class Evidence(Vertical):
         self._drawing, self._load = drawing, load
         self.head, self.rows, self.text = Said(id="case-head"), CaseRows(id="case-rows"), Said(id="case-text")
         self.columns = Said(id="case-columns")
-        self.frame = Vertical(id="case-picture")
+        self.frame = ImageFrame(id="case-picture")
         self._drawn: tuple[str, int, int] | None = None
         self._wanted = ""
         self._case: Case | None = None
@@ -174,8 +185,11 @@ class Evidence(Vertical):
         in_background(self, partial(self._draw, case), "picture", exclusive=True)
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self.show_case, self._case)
         self.call_after_refresh(self._draw_columns)
+
+    def on_image_frame_resized(self, event: ImageFrame.Resized) -> None:
+        event.stop()
+        self.show_case(self._case)
 
     def _draw_columns(self) -> None:
         self.columns.say(case_header(self.rows.scrollable_content_region.width or self.rows.size.width))
