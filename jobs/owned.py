@@ -73,7 +73,8 @@ def check(profile: ServerProfile, told: EffectiveSettings) -> None:
     wanted = {"running limit B": (profile.running_limit, told.running_limit)}
     wanted["prefix cache"] = (profile.prefix_cache, told.prefix_cache)
     for name, (want, have) in wanted.items():
-        if want is not None and have is not None and want != have:
+        # Of several data-parallel ranks each may have the limit that was asked for.
+        if want is not None and have is not None and have not in (want, want * told.ranks):
             raise JobError(f"the server {profile.name} has {name} {_word(have)}, {_word(want)} is wanted")
 
 

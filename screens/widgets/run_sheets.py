@@ -15,7 +15,16 @@ from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.figures import fitted
 
 from vlmconsole.measure.busy import BUSY_MEANS
-from vlmconsole.measure.compare import COMPARABLE_MEANS, COMPARED, Comparison, Row, Side, compare_sides, shown
+from vlmconsole.measure.compare import (
+    COMPARABLE_MEANS,
+    COMPARED,
+    Comparison,
+    Row,
+    Side,
+    compare_sides,
+    shown,
+    told_by_one,
+)
 from vlmconsole.measure.noise import INTERVAL_MEANS
 from vlmconsole.reports.parts import UNKNOWN, figure
 from vlmconsole.runs.plain import one_line
@@ -143,6 +152,8 @@ class ComparisonSheet(ModalScreen[None]):
             lines.append(
                 Content.assemble(("Not known of either: ", "$warning"), ", ".join(self._comparison.unknown), ".")
             )
+        if told := told_by_one(self._comparison.one_sided):
+            lines.append(Content(f"{told[0].upper()}{told[1:]}.").stylize("$muted"))
         return lines
 
     def _keys(self) -> Content:

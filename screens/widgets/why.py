@@ -131,7 +131,8 @@ def setting_rows(settings: Mapping[str, Any]) -> list[Row | Rule]:
     """What the server says it runs with; only what was read back is shown here."""
     if not settings:
         return []
-    return [Rule("settings read back"), *(Row(str(name), _said(value)) for name, value in settings.items())]
+    told = {str(name): value for name, value in settings.items() if value is not None}  # null: it is not set
+    return [Rule("settings read back"), *(Row(name, _said(value)) for name, value in told.items())]
 
 
 def _said(value: Any) -> str:

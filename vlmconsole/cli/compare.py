@@ -92,7 +92,7 @@ def _show_pair(console: Console, comparison: Comparison, rows: list[Row], counte
     from rich.table import Table
     from rich.text import Text
 
-    from vlmconsole.measure.compare import shown
+    from vlmconsole.measure.compare import shown, told_by_one
     from vlmconsole.measure.noise import INTERVAL_MEANS
 
     console.print(Text(comparison.sentence(), style="" if comparison.comparable else "bold red"), soft_wrap=True)
@@ -124,6 +124,8 @@ def _show_pair(console: Console, comparison: Comparison, rows: list[Row], counte
     console.print(f"{counted}: a {rows[0].n_a}, b {rows[0].n_b}" if rows else "no figures", markup=False)
     if comparison.unknown:
         console.print(f"not known of either: {', '.join(comparison.unknown)}", markup=False, soft_wrap=True)
+    if comparison.one_sided:
+        console.print(told_by_one(comparison.one_sided), markup=False, soft_wrap=True)
 
 
 def _show_trainings(console: Console, found: TrainingComparison, doubts: list[str]) -> None:

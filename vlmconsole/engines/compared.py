@@ -69,7 +69,7 @@ def capacity(profile: ServerProfile, effective: EffectiveSettings | None) -> str
         folder = Path(effective.model_path)
     if folder is not None:
         try:
-            said.append(size_text(from_config(folder).bytes(effective.kv_tokens)))
+            said.append(size_text(from_config(folder).stored_as(effective.kv_dtype).bytes(effective.kv_tokens)))
         except KVError as error:
             said.append(error.message)
     return ", ".join(said)

@@ -35,7 +35,11 @@ class EffectiveSettings:
     running_limit: int | None = None
     context: int | None = None
     kv_tokens: int | None = None
-    """KV-cache capacity."""
+    """KV-cache capacity, of all ranks."""
+    kv_dtype: str | None = None
+    """What keys and values are stored as."""
+    ranks: int = 1
+    """Data-parallel ranks; `running_limit` and `kv_tokens` are of all of them together."""
     precision: str | None = None
     quantization: dict[str, Any] | None = None
     """Method, bits, group size and mode as the server tells them (`models.quantization`); `precision` says it too."""

@@ -23,6 +23,7 @@ from vlmconsole.engines.effective import (
 from vlmconsole.engines.http import EngineError, get_json, http_error, parse_object, request
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.selected import SelectedAdapter
+from vlmconsole.engines.sglang_settings import kv_dtype_of, kv_tokens_of, ranks_of, running_limit_of, settings_of
 
 READY_PATH = "/v1/models"
 """Not /health: that one generates a token each time."""
@@ -35,28 +36,6 @@ PHASES = (
     ("KV Cache is allocated", "allocating the KV cache"),
     ("Capture cuda graph", "capturing CUDA graphs"),
     ("Application startup complete", "warming up"),
-)
-SHOWN = (
-    "max_running_requests",
-    "chunked_prefill_size",
-    "mem_fraction_static",
-    "context_length",
-    "dtype",
-    "tp_size",
-    "attention_backend",
-    "mm_attention_backend",
-    "disable_radix_cache",
-    "enable_cache_report",
-    "enable_metrics",
-    "disable_overlap_schedule",
-    "disable_cuda_graph",
-    "enable_deterministic_inference",
-    "random_seed",
-    "device",
-    "max_total_tokens",
-    "served_model_name",
-    "skip_server_warmup",
-    "sleep_on_idle",
 )
 
 
@@ -87,25 +66,25 @@ def without_keys(value: Any) -> Any:
 
 def from_server_info(info: dict[str, Any]) -> EffectiveSettings:
     """The settings in one server-info answer; no value is made up for a missing key."""
-    states = info.get("internal_states")
-    state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
-    # The scheduler's own state is what is in force; the top level repeats the flags after their defaults were set.
-    running = whole(state.get("effective_max_running_requests_per_dp"))
     off = truth(info.get("disable_radix_cache"))
     settings = EffectiveSettings(
         engine="sglang",
         version=text(info.get("version")),
         model=text(info.get("served_model_name")),
         model_path=text(info.get("model_path")),
-        running_limit=running if running is not None else whole(info.get("max_running_requests")),
+        running_limit=running_limit_of(info),
         context=whole(info.get("context_length")),
-        kv_tokens=whole(info.get("max_total_num_tokens")),
+        kv_tokens=kv_tokens_of(info),
+        kv_dtype=kv_dtype_of(info),
+        ranks=ranks_of(info),
         precision=text(info.get("dtype")),
         prefix_cache=None if off is None else not off,
         cache_report=truth(info.get("enable_cache_report")),
-        values={name.replace("_", "-"): info[name] for name in SHOWN if name in info},
+        values=settings_of(info),
         raw={"server_info": info},
     )
+    if settings.ranks > 1:
+        settings.notes.append(f"{settings.ranks} data-parallel ranks: B and KV capacity are those of all together")
     settings.omitted_cached_is_zero, settings.cached_rule = omission_rule(settings)
     return settings
 

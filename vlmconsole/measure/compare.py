@@ -93,6 +93,7 @@ class Comparison:
     unknown: list[str]
     allowed: Difference | None = None
     invalid: list[str] = field(default_factory=list)
+    one_sided: list[str] = field(default_factory=list)  # server settings that only one of both tells: not compared
 
     @property
     def comparable(self) -> bool:
@@ -115,6 +116,7 @@ class Comparison:
             "only": vars(self.allowed) if self.allowed else None,
             "same": self.same,
             "unknown": self.unknown,
+            "told_by_one": self.one_sided,
             "invalid": self.invalid,
         }
 
@@ -144,9 +146,19 @@ def compare(a: Conditions, b: Conditions, only: str | None = None) -> Comparison
                 unknown.append(label)
         else:
             differs.append(Difference(key, label, left[key], right[key]))
-    differs += _settings(left.get("settings") or {}, right.get("settings") or {}, {one.key for one in differs})
+    settings = (left.get("settings") or {}, right.get("settings") or {})
+    differs += _settings(*settings, {one.key for one in differs})
+    one_sided = sorted((settings[0].keys() ^ settings[1].keys()) - UNCOMPARED_SETTINGS)
     allowed = next((one for one in differs if one.key == only), None)
-    return Comparison([one for one in differs if one is not allowed], same, unknown, allowed)
+    return Comparison([one for one in differs if one is not allowed], same, unknown, allowed, one_sided=one_sided)
+
+
+def told_by_one(names: list[str]) -> str:
+    """What is to be said of settings that only one side tells; "" for none."""
+    if not names:
+        return ""
+    some = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    return f"not compared, as only one side tells them: server settings {some}"
 
 
 def same_condition(key: str, a: Any, b: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,12 @@ from vlmconsole.errors import LabError
 from vlmconsole.runs.reading import UnreadableError, read_json
 
 EXCLUDED = ("weights", "vision activations", "temporaries", "the server's idle pool")
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
+_BYTES: dict[str, float] = {
+    **dict.fromkeys(("float32", "fp32", "float"), 4),
+    **dict.fromkeys(("float16", "bfloat16", "fp16", "bf16", "half"), 2),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "fp8", "fp8_e4m3", "fp8_e5m2", "int8"), 1),
+    **dict.fromkeys(("fp4", "fp4_e2m1", "int4"), 0.5),
+}
 
 
 class KVError(LabError):
@@ -31,6 +36,11 @@ class KVShape:
     windowed_layers: int = 0
     window: int = 0
     notes: tuple[str, ...] = ()
+
+    def stored_as(self, dtype: str | None) -> KVShape:
+        """The same with elements of `dtype`, as a server stores them; unchanged for a name that is not known."""
+        size = _BYTES.get((dtype or "").removeprefix("torch."))
+        return self if size is None else replace(self, bytes_per_element=size)
 
     @property
     def bytes_per_token(self) -> int:
