@@ -8,6 +8,7 @@ from typing import Any
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.reading import UnreadableError, read_json
+from vlmconsole.vision import kv_families as families
 
 EXCLUDED = ("weights", "vision activations", "temporaries", "the server's idle pool")
 _BYTES: dict[str, float] = {
@@ -92,42 +93,88 @@ def from_config(folder: str | Path) -> KVShape:
 
 def shape_of(config: dict[str, Any], *, source: str = "the configuration") -> KVShape:
     """The KV shape in a configuration that was already read; `source` names it in errors."""
-    nested = next((config[key] for key in ("text_config", "llm_config") if isinstance(config.get(key), dict)), None)
-    text: dict[str, Any] = {**config, **nested} if nested else config
-    if text.get("kv_lora_rank"):
-        raise KVError(
-            f"{source}: this model compresses its keys and values (latent attention); the formula does not apply"
-        )
+    stated = text_half(config)
+    family = families.family_of(stated.get("model_type") or config.get("model_type"))
+    # A null is a value: it says that there is no window, or that the head size follows from the width.
+    text: dict[str, Any] = {**families.defaults(family), **stated}
+    why = families.refusal(family, text)
+    if why:
+        raise KVError(f"{source}: {why}")
     notes: list[str] = []
-    layers = _whole(text, source, "num_hidden_layers", "n_layer")
-    heads = _whole(text, source, "num_attention_heads", "n_head")
-    kv_heads = _whole(text, source, "num_key_value_heads", default=heads)
-    if text.get("num_key_value_heads") is None:
-        notes.append("no num_key_value_heads: every attention head keeps its own keys and values")
-    head_dim = _whole(text, source, "head_dim", default=_whole(text, source, "hidden_size", "n_embd") // heads)
+    layers = _whole(text, source, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    heads = _whole(text, source, "num_attention_heads", "n_head", "n_heads")
+    kv_heads = _kv_heads(text, source, heads, notes)
+    wide = "hidden_size", "n_embd", "d_model", "n_embed"
+    head_dim = _whole(text, source, "head_dim", "kv_channels", default=0)
+    head_dim = head_dim or _whole(text, source, *wide) // heads
 
-    cached, windowed, window = layers, 0, 0
-    kinds = text.get("layer_types")
-    # Qwen2 and Qwen2.5-VL always state a window, and use it only where this switch is on.
-    if text.get("sliding_window") and text.get("use_sliding_window", True):
-        window = _whole(text, source, "sliding_window")
-    if isinstance(kinds, list) and kinds:
-        stateless = sum("attention" not in str(kind) or "linear" in str(kind) for kind in kinds)
-        cached = layers - stateless
-        windowed = sum("sliding" in str(kind) for kind in kinds) if window else 0
-        if stateless:
-            notes.append(f"hybrid: {stateless} of {layers} layers keep a fixed state instead of keys and values")
-    elif window:
-        windowed = layers - (_whole(text, source, "max_window_layers", default=0) if "max_window_layers" in text else 0)
+    try:
+        kinds, known = families.kinds(family, text, layers)
+    except ValueError as error:
+        raise KVError(f"{source}: {error}") from None
+    if not known:
+        notes.append(f"model_type {family} is not known here: read as plain attention in every layer")
+    shared = text.get("num_kv_shared_layers") or (
+        15 if family == "gemma3n_text" and "num_kv_shared_layers" not in text else 0
+    )
+    if isinstance(shared, int) and 0 < shared < layers:
+        kinds = kinds[: layers - shared]
+        notes.append(f"{shared} of {layers} layers use the keys and values of others")
+    cached = [kind for kind in kinds if kind not in families.STATELESS]
+    if len(cached) < len(kinds):
+        notes.append(
+            f"hybrid: {len(kinds) - len(cached)} of {layers} layers keep a fixed state instead of keys and values"
+        )
+    windowed, window = _window(text, source, cached)
     if windowed:
         notes.append(f"{windowed} of {layers} layers keep at most {window} tokens (sliding window)")
 
-    dtype = str(text.get("dtype") or text.get("torch_dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
+    dtype = next(
+        (str(place[key]) for place in (stated, config) for key in ("dtype", "torch_dtype") if place.get(key)), ""
+    )
+    dtype = dtype.removeprefix("torch.")
     if dtype not in _BYTES:
         notes.append("no known dtype stated: 2 bytes an element assumed")
     if config.get("quantization") or config.get("quantization_config"):
         notes.append("quantised weights do not make the KV cache smaller")
-    return KVShape(cached, kv_heads, head_dim, _BYTES.get(dtype, 2), max(windowed, 0), window, tuple(notes))
+    return KVShape(len(cached), kv_heads, head_dim, _BYTES.get(dtype, 2), windowed, window, tuple(notes))
+
+
+def text_half(config: dict[str, Any]) -> dict[str, Any]:
+    """The language half's own settings, which stand at the top or under one of several names."""
+    for key in ("thinker_config", "text_config", "llm_config", "language_config"):
+        nested = config.get(key)
+        if isinstance(nested, dict) and nested:
+            return text_half(nested)
+    return config
+
+
+def _kv_heads(text: dict[str, Any], source: str, heads: int, notes: list[str]) -> int:
+    attention = text.get("attn_config")
+    of_attention = attention if isinstance(attention, dict) else {}
+    if text.get("model_type") == "dbrx" and not of_attention.get("kv_n_heads"):
+        return 1
+    multi_query = text.get("multi_query", text.get("model_type") in ("falcon", "gpt_bigcode"))
+    if multi_query and text.get("model_type") in ("falcon", "gpt_bigcode", "RefinedWebModel"):
+        return 1
+    found = {**of_attention, **text}
+    for key in ("num_key_value_heads", "kv_n_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"):
+        if found.get(key) is not None:
+            return _whole(found, source, key)
+    notes.append("no num_key_value_heads: every attention head keeps its own keys and values")
+    return heads
+
+
+def _window(text: dict[str, Any], source: str, cached: list[str]) -> tuple[int, int]:
+    """(layers that keep at most so many tokens, how many those are)."""
+    chunked, sliding = cached.count(families.CHUNKED), cached.count(families.SLIDING)
+    if chunked:
+        return chunked, _whole(text, source, "attention_chunk_size", default=8192)
+    if not sliding:
+        return 0, 0
+    window = _whole(text, source, "sliding_window")
+    # Its class makes the window exclusive where attention goes both ways.
+    return sliding, window // 2 + 1 if text.get("use_bidirectional_attention") is True else window
 
 
 def _whole(values: dict[str, Any], source: str, *keys: str, default: int | None = None) -> int:
