@@ -63,7 +63,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     identity = {
         "settings": asdict(settings),
         "base_sha256": weights_sha256(folder),
-        "data": {spec.data: digest},
+        "data": {dataset.name: digest},
         "split": spec.train_split,
         "precision": precision,
         "threads": spec.threads,

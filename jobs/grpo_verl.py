@@ -82,7 +82,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         **door(folder).facts(),
         max_tokens=spec.max_new_tokens,
         n=spec.steps * spec.questions * spec.answers,
-        settings={"data": {spec.data: digest}, "overrides": given},
+        settings={"data": {dataset.name: digest}, "overrides": given},
     )
     context.run.write_json("conditions.json", conditions.known())
     _Follower(context, spec, rows, run.rollouts).follow(verl.train_command(sys.executable, given))
@@ -92,7 +92,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         raise JobError(
             f"verl's model_merger ended with {code} and left no model.", f"The shards are kept in {run.checkpoints}."
         )
-    return _summary(context, spec, folder, base_sha256, digest)
+    return _summary(context, spec, folder, base_sha256, {dataset.name: digest})
 
 
 class _Follower:
@@ -235,7 +235,7 @@ def _call(context: Context, command: list[str]) -> int:
     return worker.wait()
 
 
-def _summary(context: Context, spec: GrpoSpec, folder: Path, base_sha256: str, digest: str) -> dict[str, Any]:
+def _summary(context: Context, spec: GrpoSpec, folder: Path, base_sha256: str, data: dict[str, str]) -> dict[str, Any]:
     """What can be proved of the merged model: that it loads, what changed against the base, and that it answers."""
     from vlmconsole.training import export
     from vlmconsole.training.bases import base_name
@@ -243,7 +243,6 @@ def _summary(context: Context, spec: GrpoSpec, folder: Path, base_sha256: str, d
     from vlmconsole.training.provenance import Provenance, weights_sha256, write_provenance
 
     merged = context.run.file("model")
-    data = {spec.data: digest}
     origin = Provenance(
         kind="grpo",
         base=base_name(spec.base),

@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
         if before == _manifest_bytes(folder):
             say(f"{recipe.name} was made before, by this very recipe: nothing is to be done")
         summary = _summary(folder, manifest, manifest_digest(manifest))
-        emit(summary, lambda console: _table(console, summary))
+        emit(summary, lambda console: _table(console, summary, unused=False))  # said when it was made
 
     @data.command("textvqa")
     def textvqa(
@@ -218,7 +218,7 @@ def _summary(folder: Path, manifest: dict[str, Any], digest: str) -> dict[str, A
     }
 
 
-def _table(console: Console, summary: dict[str, Any]) -> None:
+def _table(console: Console, summary: dict[str, Any], *, unused: bool = True) -> None:
     from rich.table import Table
 
     from vlmconsole.counting.own import ignored_text
@@ -234,11 +234,11 @@ def _table(console: Console, summary: dict[str, Any]) -> None:
         for split in summary["splits"]:
             table.add_row(split["name"], split["role"], str(split["n"]), str(split["replayed"] or "–"))
         console.print(table)
-        unused = {entry["file"]: entry["ignored"] for entry in summary["own"]}
+        ignored = {entry["file"]: entry["ignored"] for entry in summary["own"]}
     else:
         console.print(f"{summary['path']}: {many(summary['n'], 'row')}", markup=False, soft_wrap=True)
-        unused = {summary["path"]: summary["ignored"]}
-    for file, keys in unused.items():
+        ignored = {summary["path"]: summary["ignored"]}
+    for file, keys in ignored.items() if unused else ():
         if keys:
             console.print(f"keys of {file} that are not used: {ignored_text(keys)}", markup=False, soft_wrap=True)
 

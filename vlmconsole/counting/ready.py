@@ -150,7 +150,7 @@ def files_note(recipe: Recipe) -> str:
     for path in recipe.files:
         rows, ignored = count_own(path)
         told.append(f"{path.name}: {rows} rows" + (f", keys not used: {ignored_text(ignored)}" if ignored else ""))
-    return "; ".join(told)
+    return f"{recipe.name} is made of {'; '.join(told)}" if told else ""
 
 
 def promised(name: str, datasets: Path) -> dict[str, Promised]:
