@@ -101,8 +101,8 @@ def test_a_damaged_picture_names_its_row(tmp_path: Path) -> None:
     lab = SmallLab(tmp_path / "home")
     rows = damaged(lab.rows("train"))
     write_rows(tmp_path / "mine.parquet", rows)
-    with pytest.raises(DataError, match=f"The picture of {rows[1].uid} cannot be decoded"):
-        [row.pixel_sha256 for row in read_own(tmp_path / "mine.parquet")]
+    with pytest.raises(DataError, match=rf"row 2 \(id {rows[1].uid}\).*cut off"):
+        list(read_own(tmp_path / "mine.parquet"))
 
     write_rows(lab.dataset / "train.parquet", rows)
     found = {one.name: one.text for one in check_dataset(lab.dataset, lab.places.datasets) if one.state == "wrong"}

@@ -11,11 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from odd_pictures import oriented
 from PIL import Image
 
 from vlmconsole.counting.own import examine_own, own_file, read_own
 from vlmconsole.counting.own_check import check_own
 from vlmconsole.counting.rows import DataError
+from vlmconsole.vision.images import open_picture
 
 
 def png() -> bytes:
@@ -141,14 +143,36 @@ def test_parquet_rows_too(tmp_path: Path) -> None:
     pq.write_table(pa.table(columns), tmp_path / "mine.parquet")
     whole = examine_own(tmp_path / "mine.parquet")
     assert len(whole.rows) == 1 and "row 2" in whole.wrong[0] and whole.ignored == {"split": 1}
-    verl = {
+
+
+def verl_row(**more: Any) -> dict[str, Any]:
+    return {
         "data_source": "x",
         "prompt": [{"role": "user", "content": "<image>q"}],
         "images": [{"bytes": png()}],
         "reward_model": {"ground_truth": "t", "style": "rule"},
         "extra_info": {"uid": "u1"},
-        "options": ["t", "u"],
+        **more,
     }
-    pq.write_table(pa.Table.from_pylist([verl, verl]), tmp_path / "verl.parquet")
-    whole = examine_own(tmp_path / "verl.parquet")
-    assert whole.ignored == {"options": 1} and "row 2 (id u1)" in whole.wrong[0]
+
+
+def verl_file(folder: Path, *rows: dict[str, Any]) -> Path:
+    pq.write_table(pa.Table.from_pylist(list(rows)), folder / "verl.parquet")
+    return folder / "verl.parquet"
+
+
+def test_rows_in_verls_form(tmp_path: Path) -> None:
+    whole = examine_own(verl_file(tmp_path, verl_row(hint="h"), verl_row(hint="h")))
+    assert whole.ignored == {"hint": 1} and "row 2 (id u1)" in whole.wrong[0]
+    extra = {"uid": "u1", "source": "web"}
+    assert examine_own(verl_file(tmp_path, verl_row(extra_info=extra))).ignored == {"extra_info.source": 1}
+    for more in ({"options": ["t", "u"]}, {"extra_info": {"uid": "u1", "choices": ["t", "u"]}}):
+        with pytest.raises(DataError, match=r"row 1 \(id u1\).*(options|choices)"):
+            own_file(verl_file(tmp_path, verl_row(**more)))
+
+
+def test_a_turned_photo_in_verls_form_is_upright_for_training_too(tmp_path: Path) -> None:
+    photo = oriented("JPEG", 6, quality=95)
+    (row,) = read_own(verl_file(tmp_path, verl_row(images=[{"bytes": photo}])))
+    assert row.image().size == (24, 40) == open_picture(photo).size
+    assert row.pixel_sha256 == open_picture(photo).pixel_sha256

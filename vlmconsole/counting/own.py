@@ -13,7 +13,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ ANSWERS = ("answer", "truth", "ground_truth", "label")
 IDS = ("id", "uid", "question_id")
 IMAGES = ("image", "images")
 _VERL = ("data_source", "prompt", "images", "ability", "reward_model", "extra_info")
+_EXTRA = ("split", "index", *IDS)
 
 
 @dataclass
@@ -114,20 +115,17 @@ def _rows(path: Path, whole: OwnFile) -> Iterator[tuple[str, Row | DataError]]:
                 raise DataError(f"{named}: {known[given]} has the same id.")
             if given:
                 known[given] = where
-            row = from_verl(value, named) if "reward_model" in value else _row(value, path.parent, named, index)
             if "reward_model" in value:
-                row.image()  # its bytes are taken as they are: here they must at least be a picture
+                row = _verl_row(value, path.parent, named)
+            else:
+                row = _row(value, path.parent, named, index)
             if not given:
-                row = _named(row, f"{where.split(' ')[0]}-{index + 1:05d}")
+                row = replace(row, uid=f"{where.split(' ')[0]}-{index + 1:05d}")
             whole.ignored.update(_ignored(value))
         except DataError as error:
             yield given, error
         else:
             yield given, row
-
-
-def _named(row: Row, uid: str) -> Row:
-    return Row(uid, row.picture, row.question, row.truth, row.source, row.ability, row.split, row.index)
 
 
 def _values(path: Path) -> Iterator[tuple[str, Any]]:
@@ -239,6 +237,15 @@ def _row(value: Mapping[str, Any], folder: Path, where: str, index: int) -> Row:
     )
 
 
+def _verl_row(value: dict[str, Any], folder: Path, where: str) -> Row:
+    """A row in verl's form, its picture made plain as everywhere: verl itself neither turns it nor sees through it."""
+    row = from_verl(value, where)
+    for table in (value, value.get("extra_info")):
+        if isinstance(table, Mapping) and (refusal := missing_options(table, row.question)):
+            raise DataError(f"{where}: {refusal}")
+    return replace(row, picture=image_of(row.picture, value, folder, where))
+
+
 def _id(value: Mapping[str, Any], where: str) -> str:
     """The user's own name of a row, "" without one. Raises DataError for one that could not be shown."""
     extra = value.get("extra_info")
@@ -257,7 +264,9 @@ def _id(value: Mapping[str, Any], where: str) -> str:
 def _ignored(value: Mapping[str, Any]) -> list[str]:
     """Keys of a row that hold something and are read by nothing: the model never sees them."""
     if "reward_model" in value:
-        return [key for key, held in value.items() if key not in _VERL and held is not None]
+        extra = value.get("extra_info")
+        inner = [f"extra_info.{key}" for key in extra if key not in _EXTRA] if isinstance(extra, Mapping) else []
+        return [key for key, held in value.items() if key not in _VERL and held is not None] + inner
     used = {_first_key(value, keys) for keys in (QUESTIONS, ANSWERS, IDS, IMAGES)}
     return [key for key, held in value.items() if key not in used and held is not None]
 
