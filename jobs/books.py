@@ -16,6 +16,7 @@ from vlmconsole.runs.places import Places
 RESERVE = "reserve"  # the worker's: given back when the disk is full, so that the reason can still be written
 DISK_FULL = 4  # a worker's exit code: it could not write how it ended
 FULL = "the disk was full, so that it could not even write how it ended: free some space and retry"
+GONE = "the worker is gone"  # of one that is no child of ours: how it died is not known
 UNFINISHED = "could not finish the books of this run"  # begins a worker's last words then
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")  # of `write_atomic`
 

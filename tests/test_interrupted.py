@@ -60,6 +60,19 @@ def test_the_job_is_taken_back(
     assert (job.state, job.reason) == ("cancelled", "cancelled on request")
 
 
+def test_a_cancelled_flow_names_each_step_once(
+    places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = "".join(f'[[spec.steps]]\nname = "step-{number}"\npreset = "story"\n' for number in range(12))
+    (places.presets / "many.toml").write_text(f'kind = "flow"\ntitle = "Many"\n{steps}')
+    ctrl_c_after(monkeypatch, adding, "add")
+    assert call(places, "run", "many") == 130
+    said = capsys.readouterr()
+    lines = [line.strip() for line in (said.out + said.err).splitlines()]
+    assert [sum(line.startswith(f"step-{number}:") for line in lines) for number in range(12)] == [1] * 12
+    assert "12 steps" in said.err
+
+
 def test_what_is_only_queued_stays_and_says_so(
     places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,29 @@ def test_a_deaf_job_is_killed_with_its_children_after_its_grace(lab: Lab) -> Non
     assert run.state()["state"] == "cancelled" and Ledger(lab.places.ledger).verify(run).status == "intact"
 
 
+def test_a_job_cancelled_in_its_first_moment_was_not_killed(lab: Lab) -> None:
+    """Its worker does not listen yet: the signal that asks it to stop ends it."""
+    for adopted in (False, True):
+        number = lab.add(**LONG)
+        lab.until(lambda: lab.store.get(number).state == "running")  # noqa: B023
+        lab.store.cancel(number)
+        if adopted:
+            lab.crash()
+        assert lab.ends(number) == ["cancelled"]
+        assert lab.store.get(number).reason == "cancelled on request"
+        assert lab.run(number).state()["reason"] == "cancelled on request"
+
+
+def test_one_that_dies_while_it_is_asked_to_stop_says_how(lab: Lab) -> None:
+    number = lab.add(mode="deaf", **LONG)
+    lab.at_step(number)
+    lab.store.cancel(number)
+    lab.supervisor.tick()
+    os.kill(lab.store.get(number).pid or 0, signal.SIGSEGV)
+    assert lab.ends(number) == ["cancelled"]
+    assert "SIGSEGV" in (lab.store.get(number).reason or "")
+
+
 def test_a_stopped_process_is_killed_too(lab: Lab) -> None:
     number = lab.add({"grace_s": 0.3}, **LONG)
     lab.at_step(number)

@@ -17,6 +17,7 @@ from vlmconsole.queue.view import steps_done, views, waits
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.words import many
 
 EVERY = 0.2  # seconds between two looks
 LOOK = 1.0  # seconds between two looks why it waits, and whether a supervisor is there
@@ -58,6 +59,7 @@ class Foreground:
         self._shown: Follower | None = None
         self._of: int | None = None
         self._unattended = ""
+        self._taken = 0
 
     def members(self) -> list[Job]:
         job = self.store.get(self.number)
@@ -85,10 +87,16 @@ class Foreground:
                 one = views(self.store, self.places, [job], True, AHEAD)[0]
                 if not job.step or not one.why.startswith("after"):
                     self._say(job, waits(one.told) if one.why != "starts now" else "starts")
+            elif job.state == "cancelled" and job.step and job.started is None:
+                pass  # it was only taken back: said for all of them together
             elif job.state in FINAL and job.step:
                 self._say(job, f"{job.state}{': ' + job.reason if job.reason else ''}")
         if self._shown is not None:
             self._shown.poll()
+        taken = sum(job.state == "cancelled" and job.started is None for job in members if job.step)
+        if taken > self._taken:
+            self._taken = taken
+            self.say(f"taken back before they began: {many(taken, 'step')}")
         return self.store.get(self.number).state in FINAL and all(job.state not in ACTIVE for job in members)
 
     def _attend(self) -> None:

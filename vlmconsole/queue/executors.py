@@ -57,7 +57,7 @@ class LocalWorker:
         if self._process is not None:
             code = self._process.poll()
             return None if code is None else books.death(code)
-        return None if processes.alive(self.pid, self.token) else "the worker is gone"
+        return None if processes.alive(self.pid, self.token) else books.GONE
 
     def ask_to_stop(self) -> None:
         # Asked again right before, so that a pid used anew is never hit.

@@ -1,5 +1,6 @@
 """One job that was started: its worker, its limits, and the way to its end (ask, wait, kill)."""
 
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -84,7 +85,11 @@ class Live:
         if isinstance(asked, dict):
             state = str(asked.get("state", "cancelled"))
             # A server that was told to make room and had to be killed has made room all the same.
-            how = f"{asked.get('reason', 'stopped on request')} (killed: it did not stop by itself)"
+            how = str(asked.get("reason", "stopped on request"))
+            if self.killed or death == books.death(-signal.SIGKILL):
+                how += " (killed: it did not stop by itself)"
+            elif death not in (books.death(-signal.SIGTERM), books.GONE):  # that ends one that had not begun to listen
+                how += f" ({death})"
             return books.bury(self.run, state, how)
         return books.bury(self.run, *books.cause(self.run, death))
 
