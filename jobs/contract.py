@@ -112,6 +112,7 @@ class JobKind:
     spec: type[BaseModel]
     run: Callable[[Context, Any], dict[str, Any]]
     estimate: Callable[[Any], Estimate] | None = None
+    estimate_here: Callable[[Any, Places], Estimate] | None = None  # the same, where the lab's profiles decide too
     timing_sensitive: bool = False
     devices: Callable[[Any, Places], list[str]] | None = None
     needs_server: Callable[[Any, Places], str | None] | None = None

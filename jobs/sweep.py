@@ -133,13 +133,29 @@ def _summary(spec: SweepSettings, cells: list[SweepCell], done: list[dict[str, A
     }
 
 
-def estimate(spec: SweepSettings) -> Estimate:
-    """Nothing is known of the server's speed; the number of requests and of starts is."""
+def estimate(spec: SweepSettings, places: Places | None = None) -> Estimate:
+    """Nothing is known of the server's speed; the number of requests and of starts is.
+
+    places: where the profiles are; without, every server that is named is taken for one that is started here.
+    """
     cells = spec.expand()
-    starts = len(list(itertools.groupby(cells, key=lambda cell: cell.server)))
+    groups = [next(group) for _, group in itertools.groupby(cells, key=lambda cell: cell.server)]
+    starts = sum(_started(cell.settings, places) for cell in groups)
     return Estimate(
         note=f"{sum(c.settings.requests for c in cells)} requests in {len(cells)} cells, servers started: {starts}"
     )
+
+
+def _started(settings: BenchSettings, places: Places | None) -> bool:
+    """Whether the server of a cell is started for it; one that is given by its address is not."""
+    from vlmconsole.engines.servers import launched_here
+
+    if settings.base_url:
+        return False
+    try:
+        return places is None or launched_here(profile_of(settings.server, places))
+    except LabError:
+        return True  # whoever looks at its devices says what is wrong
 
 
 def devices(spec: SweepSettings, places: Places) -> list[str]:
@@ -164,6 +180,7 @@ KIND = JobKind(
     spec=SweepSettings,
     run=run,
     estimate=estimate,
+    estimate_here=estimate,
     timing_sensitive=True,
     devices=devices,
 )

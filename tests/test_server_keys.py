@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -93,6 +97,28 @@ async def test_a_server_that_refuses_the_key_is_there(
         assert "key refused" in await asyncio.to_thread(shown, "servers", "show", "given")
     finally:
         await servers.stop_server(served("vllm", tmp_path), places)
+
+
+def read_only(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command in a mount namespace of its own, where nobody can write into the home, root neither."""
+    script = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && shift && exec "$@"'
+    command = [sys.executable, "-m", "vlmconsole", "--home", str(home), *words]
+    return subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, "sh", str(home), *command],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
+@pytest.mark.parametrize("words", [["list"], ["show", "demo"], ["list", "--json"]])
+def test_a_home_that_cannot_be_written_can_be_read(words: list[str], places: Places) -> None:
+    done = read_only(places.home, "servers", *words)
+    if "mount" in done.stderr or "unshare" in done.stderr:
+        pytest.skip("mounting is not allowed here")
+    assert done.returncode == (1 if words[0] == "show" else 0), done.stderr
+    assert "demo" in done.stdout and "Read-only" not in done.stderr
+    start = read_only(places.home, "servers", "start", "demo")
+    assert start.returncode == 1 and "Read-only file system" in start.stderr and "Traceback" not in start.stderr
 
 
 async def test_the_users_own_key_goes_before_a_made_one(

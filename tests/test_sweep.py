@@ -28,6 +28,7 @@ from vlmconsole.measure.reference import Reference, Schedule, running
 from vlmconsole.measure.sweep import SweepSettings
 from vlmconsole.measure.variants import with_prefix_cache, with_running_limit
 from vlmconsole.measure.views import Bar, Cell, waterfalls
+from vlmconsole.queue.adding import plan
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
@@ -74,6 +75,24 @@ def test_a_grid_crosses_c_and_b_with_one_server_for_each_b() -> None:
     ]
     assert [cell.name for cell in cells][:2] == ["c1-b1", "c2-b1"]
     assert "servers started: 2" in sweep.estimate(preset("cb-grid")).note
+
+
+@pytest.mark.parametrize(
+    ("sets", "starts"),
+    [
+        ([], 1),
+        (["base_url=http://127.0.0.1:9/v1"], 0),
+        (["server=given"], 0),
+        (["server=far"], 0),
+        (["cells=[{name='a'}, {name='b', server='given'}, {name='d'}]"], 2),
+    ],
+)
+def test_a_server_that_is_there_already_is_not_counted_as_started(sets: list[str], starts: int, tmp_path: Path) -> None:
+    places = Places(tmp_path).ensure()
+    (places.servers / "given.toml").write_text('engine = "openai"\nbase_url = "http://127.0.0.1:9/v1"\n')
+    (places.servers / "far.toml").write_text('engine = "sglang"\nbase_url = "http://127.0.0.1:9"\nssh_host = "box"\n')
+    planned = plan(load_preset("main-experiment-tiny"), sets, places)[0]
+    assert planned.estimate is not None and f"servers started: {starts}" in planned.estimate.note
     assert [cell.settings.concurrency for cell in preset("mac-concurrency").expand()] == [1, 2, 4]
 
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,8 @@ class Running:
 def folder(places: Places) -> Path:
     """Where states, locks and logs of servers are."""
     path = places.state / "servers"
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(OSError):  # a home that cannot be written can be read all the same; whoever writes says why
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
 
 

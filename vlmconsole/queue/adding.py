@@ -213,6 +213,8 @@ def _plan_one(preset: Preset, sets: Sequence[str], places: Places, alone: bool) 
     # A job with an environment of its own runs in another Python, which is not looked into.
     missing = () if options.environment else tuple(name for name in kind.needed(model) if find_spec(name) is None)
     guess = kind.estimate(model) if kind.estimate and model else None
+    if kind.estimate_here and model:
+        guess = kind.estimate_here(model, places)
     unused = tuple(kind.unused(model)) if kind.unused and model else ()
     return Planned(job, guess, missing=missing, problems=tuple(dict.fromkeys(problems)), unused=unused)
 
