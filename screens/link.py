@@ -346,6 +346,8 @@ class ServerLink:
 
     def visual_tokens(self, picture: Picture) -> int | None:
         """Expected visual tokens of a picture by the model's processor settings; None when they are unknown."""
+        from vlmconsole.engines.served_model import picture_settings
         from vlmconsole.engines.sight import expected_tokens
 
-        return expected_tokens(picture, self.profile.processor_settings())
+        settings = self._client.settings if self._client is not None else None
+        return expected_tokens(picture, picture_settings(self.profile, settings))

@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 from recorded import body, exchanges
 
+from vlmconsole.engines.chat import ChatClient
 from vlmconsole.engines.compared import capacity
+from vlmconsole.engines.effective import EffectiveSettings
+from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import make_profile
+from vlmconsole.engines.served_model import picture_settings
 from vlmconsole.engines.sglang import from_server_info
 from vlmconsole.engines.sglang_settings import OTHER
 from vlmconsole.measure.compare import Comparison, compare
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.vision.kv import KVShape
+from vlmconsole.vision.tokens import visual_tokens
 
 
 def info(**change: Any) -> dict[str, Any]:
@@ -135,6 +140,39 @@ def test_kv_bytes_are_of_the_dtype_read_back(tmp_path: Path, change: dict[str, A
     told = from_server_info(info(**change))
     kib = 2 * 2 * 64 * size * 8192 / 1024
     assert f"{kib / 1024:.1f} MiB" in capacity(profile, told)
+
+
+PROCESSOR = {"min_pixels": 3136, "max_pixels": 12845056}
+
+
+@pytest.mark.parametrize(
+    ("image", "tokens"),
+    [
+        ({}, 192),
+        ({"max_pixels": 50176}, 54),
+        ({"min_pixels": 401408}, 540),
+        ({"min_pixels": 784, "max_pixels": 1568}, 1),
+        ({"max_pixels": 50176, "resample": 3}, None),
+        ({"max_pixels": "50176 px"}, None),
+        ({"size": {"longest_edge": 100}}, None),
+        (7, None),
+    ],
+)
+def test_picture_limits_of_the_launch_line_decide_the_expected_tokens(image: Any, tokens: int | None) -> None:
+    """They are told in the server info; the model's own limits would raise a false alarm."""
+    values = {"name": "x", "engine": "sglang", "base_url": "http://127.0.0.1:1", "processor": PROCESSOR}
+    profile, told = make_profile(values), from_server_info(info(mm_process_config={"image": image}))
+    found = picture_settings(profile, told)
+    assert (None if found is None else visual_tokens(448, 336, found).visual_tokens) == tokens
+    assert picture_settings(profile, None) == profile.processor
+
+
+async def test_the_budget_counts_with_the_context_that_was_read_back() -> None:
+    values = {"name": "x", "engine": "sglang", "base_url": "http://127.0.0.1:1", "context": 32768}
+    for told, context in ((from_server_info(info(context_length=256)), 256), (EffectiveSettings("sglang"), 32768)):
+        client = ChatClient(make_profile(values), told)
+        found = await client.budget([Message("user", "Hi")], 300)
+        assert found.context == context
 
 
 def test_a_dtype_that_is_not_known_changes_nothing() -> None:

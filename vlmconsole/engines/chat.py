@@ -34,7 +34,7 @@ from vlmconsole.engines.messages import Message, to_record, to_request
 from vlmconsole.engines.profile import ServerProfile, redact
 from vlmconsole.engines.prompt import LONG, Counter, counted, text_counter
 from vlmconsole.engines.selected import SelectedAdapter, selected
-from vlmconsole.engines.served_model import prompt_facts
+from vlmconsole.engines.served_model import picture_settings, prompt_facts
 from vlmconsole.engines.sight import LOCAL, PROBE, Budget, TextTokens, budget, look
 from vlmconsole.engines.stream import Delta, StreamParser, StreamResult
 from vlmconsole.engines.timing import timing
@@ -117,10 +117,11 @@ class ChatClient:
         """Tokens of the question against the context, before it is sent. chosen: False where `max_tokens` is only the
         usual ceiling: then `answer` of the budget is what the context leaves of it.
         """
-        context = self.profile.context or (self.settings.context if self.settings else None)
+        context = (self.settings.context if self.settings else None) or self.profile.context
         text = await counted(await self._counter(), messages, context or LONG)
         lowest = 0 if chosen else LEAST_TOKENS
-        return budget(messages, max_tokens, context, self.profile.processor_settings(), text.exact, text.part, lowest)
+        pictures = picture_settings(self.profile, self.settings)
+        return budget(messages, max_tokens, context, pictures, text.exact, text.part, lowest)
 
     async def ask(
         self,
@@ -333,7 +334,7 @@ class ChatClient:
         if cached is None and settings.omitted_cached_is_zero and result.ended == "done" and result.usage.events:
             cached = 0
             notes.append(settings.cached_rule)
-        sights = look(messages, result.usage, text, self.profile.processor_settings())
+        sights = look(messages, result.usage, text, picture_settings(self.profile, settings))
         asked = str(record.get("model") or "")
         noted = remarks(
             result,

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.models.base import BaseReadError, read_base
 from vlmconsole.models.door import can_render, door
 from vlmconsole.models.template import TemplateError
+from vlmconsole.vision.tokens import ProcessorSettings
 
 
 def folder_of(profile: ServerProfile, settings: EffectiveSettings) -> Path | None:
@@ -22,6 +25,25 @@ def folder_of(profile: ServerProfile, settings: EffectiveSettings) -> Path | Non
     try:
         return folder if Path(settings.model_path).samefile(folder) else None
     except OSError:
+        return None
+
+
+def picture_settings(profile: ServerProfile, settings: EffectiveSettings | None) -> ProcessorSettings | None:
+    """What decides the visual tokens: the model's, under what the server says that it was started with.
+
+    None where it was started with a key that the arithmetic here does not know: then nothing is expected, as a wrong
+    expectation would be an alarm.
+    """
+    base = profile.processor_settings()
+    told = settings.told("mm-process-config") if settings is not None else None
+    changed = told.get("image") if isinstance(told, dict) else None
+    if base is None or not changed:
+        return base
+    if not isinstance(changed, dict) or changed.keys() - {"min_pixels", "max_pixels"}:
+        return None
+    try:
+        return ProcessorSettings.model_validate({**base.model_dump(), **changed})
+    except ValidationError:
         return None
 
 
