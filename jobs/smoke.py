@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import Field
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
 from vlmconsole.jobs.serve import started_by_the_lab
+from vlmconsole.jobs.unused import unused_by_client
 
 from vlmconsole.errors import LabError
 from vlmconsole.measure.settings import BenchSettings
@@ -70,4 +71,5 @@ KIND = JobKind(
     estimate=lambda spec: Estimate(seconds=10, note="three short answers, once the server runs"),
     devices=lambda spec, places: ["cpu"],
     needs_server=needs_server,
+    unused=unused_by_client,
 )

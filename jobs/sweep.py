@@ -10,6 +10,7 @@ from typing import Any
 from vlmconsole.jobs.cells import FAILED, Cells
 from vlmconsole.jobs.contract import Context, Estimate, IncompleteError, JobKind, Stopped
 from vlmconsole.jobs.serve import on_cpu, profile_of
+from vlmconsole.jobs.unused import unused_by_client
 
 from vlmconsole.errors import LabError
 from vlmconsole.measure.settings import BenchSettings
@@ -183,4 +184,5 @@ KIND = JobKind(
     estimate_here=estimate,
     timing_sensitive=True,
     devices=devices,
+    unused=unused_by_client,
 )

@@ -14,3 +14,15 @@ def unused(spec: BaseModel, used: Collection[str], who: str) -> list[str]:
             told = ", ".join(sorted(value.model_fields_set)) if isinstance(value, BaseModel) else repr(value)
             found.append(f"{name} ({told}) is not used by {who}")
     return found
+
+
+def unused_by_client(spec: BaseModel) -> list[str]:
+    """For jobs that measure or ask a server, named by its profile or by its address: what belongs to the other way."""
+    address = bool(getattr(spec, "base_url", ""))
+    idle = {"server"} if address else {"model", "api_key_env"}
+    found = unused(
+        spec, type(spec).model_fields.keys() - idle, "a server by its " + ("address" if address else "profile")
+    )
+    if getattr(spec, "rate", None) is None:
+        found += unused(spec, type(spec).model_fields.keys() - {"arrivals"}, "a closed loop (no rate)")
+    return found

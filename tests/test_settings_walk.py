@@ -142,3 +142,29 @@ def test_an_interpreter_that_no_launch_line_takes_is_said() -> None:
         return make_profile({"name": "x", "engine": "sglang", "launch": launch}).warnings()
 
     assert told("python") == [] and "launch.interpreter" in told("/opt/bin/vllm")[0]
+
+
+@pytest.mark.parametrize("kind", ["bench", "sweep", "smoke"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"server": "mine"}, []),
+        ({"server": "mine", "model": "m"}, ["model"]),
+        ({"server": "mine", "model": "m", "api_key_env": "KEY"}, ["model", "api_key_env"]),
+        ({"base_url": "http://127.0.0.1:1", "model": "m", "api_key_env": "KEY"}, []),
+        ({"base_url": "http://127.0.0.1:1", "server": "mine"}, ["server"]),
+        ({"server": "mine", "arrivals": "poisson"}, ["arrivals"]),
+        ({"server": "mine", "arrivals": "poisson", "rate": 2.0}, []),
+    ],
+)
+def test_a_server_by_its_profile_or_by_its_address(kind: str, given: dict[str, Any], told: list[str]) -> None:
+    found = load_kind(kind)
+    if not given.keys() <= found.spec.model_fields.keys():
+        return  # a first look has no loop
+    assert found.unused is not None
+    try:
+        spec = found.spec.model_validate(given | ({"grid": {"concurrency": [1]}} if kind == "sweep" else {}))
+    except ValueError as refused:
+        assert told and all(name in str(refused) for name in told)
+        return
+    assert [text.split(" (")[0] for text in found.unused(spec)] == told
