@@ -115,6 +115,35 @@ def dripping_events(handler: Handler) -> None:
     _for_ever(handler, ONE, 0.05)
 
 
+def open_lines(handler: Handler) -> None:
+    """Events without a blank line between them, for ever."""
+    _head(handler, kind="text/event-stream")
+    _for_ever(handler, ONE.rstrip(b"\n") + b"\n" + ONE.rstrip(b"\n") * 3 + b"\n", 0.0)
+
+
+def broken_lines(handler: Handler) -> None:
+    """`data:` lines that never make a whole object, and no blank line: each was once parsed with all before it."""
+    _head(handler, kind="text/event-stream")
+    _for_ever(handler, b'data: {"choices": [\n' * 2_000)
+
+
+def endless_text(handler: Handler) -> None:
+    """Whole events of 256 KiB of text, for ever."""
+    _head(handler, kind="text/event-stream")
+    _for_ever(handler, b'data: {"choices":[{"delta":{"content":"%s"}}]}\n\n' % (b"word and " * (PIECE // 9)))
+
+
+def endless_reasoning(handler: Handler) -> None:
+    _head(handler, kind="text/event-stream")
+    _for_ever(handler, b'data: {"choices":[{"delta":{"reasoning":"%s"}}]}\n\n' % (b"hm, so\\n\\n" * (PIECE // 10)))
+
+
+def heavy_events(handler: Handler) -> None:
+    """Events of almost 2 MiB of the JSON that takes the most memory."""
+    _head(handler, kind="text/event-stream")
+    _for_ever(handler, b'data: {"usage": {}, "x": [%s[]]}\n\n' % (b"{}," * 690_000))
+
+
 def endless_trailers(handler: Handler) -> None:
     _head(handler, ("Transfer-Encoding", "chunked"), kind="text/event-stream")
     handler.wfile.write(b"%x\r\n%s\r\n0\r\n" % (len(ONE), ONE))
@@ -138,6 +167,11 @@ CHAT: tuple[Callable[[Handler], None], ...] = (
     endless_events,
     dripping_events,
     endless_trailers,
+    open_lines,
+    broken_lines,
+    endless_text,
+    endless_reasoning,
+    heavy_events,
 )
 MANNERS = {manner.__name__.replace("_", "-"): manner for manner in (*EVERYWHERE, *CHAT)}
 #: the same on the chat's path only, so that a client comes so far as to ask

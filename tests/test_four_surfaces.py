@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import io
 import json
+import random
 import re
 import threading
 from argparse import Namespace
@@ -306,12 +307,11 @@ def test_the_four_surfaces_say_the_same_of_whole_and_of_known_hurt_streams(home:
     _drawn(home, [(data, 7) for data in known])
 
 
-@settings(
-    max_examples=1, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=[Phase.generate]
-)
-@given(cases=st.lists(case, min_size=30, max_size=30))
-def test_the_four_surfaces_say_the_same_of_hurt_streams(home: Path, cases: list[tuple[bytes, int]]) -> None:
-    _drawn(home, cases)
+def test_the_four_surfaces_say_the_same_of_hurt_streams(home: Path) -> None:
+    """A drawn handful, always the same one; the slow test below draws a thousand anew each time."""
+    draw = random.Random(16)
+    changed = [draw.choice(CHANGES)(draw.choice(STREAMS), draw.random(), draw.random()) for _ in range(24)]
+    _drawn(home, [(data, draw.choice((1, 5, 80, 10_000))) for data in changed])
 
 
 @pytest.mark.slow

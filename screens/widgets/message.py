@@ -11,7 +11,6 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 from vlmconsole.screens.terminal import Drawing
-from vlmconsole.screens.widgets.markdown import SHOWN
 from vlmconsole.screens.widgets.picture import picture_view
 from vlmconsole.screens.widgets.prose import Prose
 from vlmconsole.screens.widgets.why import seconds, sight_lines, summary
@@ -28,6 +27,7 @@ ENDINGS = {
     "interrupted": "✂ interrupted: the console ended mid-answer",
     "failed": "✗ failed",
 }
+LIMITED = "✂ ended by the console"
 REPORTED = "✗ the server reported an error mid-answer"
 #: What can be done here about what has to be said of an answer, by its code.
 WAYS = {
@@ -39,8 +39,8 @@ WAYS = {
 }
 SIGNS = {"limit": "✂", "context": "✂", "empty": "✗", "reasoning": "✗", "lost": "✗"}
 
-#: Characters of reasoning shown while it comes; all of it once the answer has ended.
-THOUGHT = 600
+#: Characters of reasoning shown while it comes, and once the answer has ended: laying out more stops the screen.
+THOUGHT, THOUGHTS = 600, 20_000
 
 
 def clock(at: float) -> str:
@@ -80,8 +80,9 @@ def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None, wa
 
 def _ending(message: StoredMessage) -> str:
     ending, begun = ENDINGS[message.state], bool(message.text or message.reasoning)
-    if message.state == "cut" and (message.answer or {}).get("ended") == "error":
-        ending = REPORTED
+    answer = message.answer or {}
+    if message.state == "cut" and answer.get("ended") == "error":
+        ending = LIMITED if answer.get("closed_by_us") else REPORTED
     if message.state == "stopped" and not begun:
         ending = "■ stopped before the first token"
     elif message.state != "failed":
@@ -173,8 +174,9 @@ class MessageView(Vertical):
         view = self.query_one(".reasoning", Static)
         view.display = bool(reasoning)
         if reasoning:
-            rest = f"… {len(reasoning) - SHOWN:,} characters more" if len(reasoning) > SHOWN else ""
-            view.update(Content(inert(reasoning[:SHOWN]) + rest))
+            rest = len(reasoning) - THOUGHTS
+            more = f"\n… {rest:,} characters more (Enter shows all)" if rest > 0 else ""
+            view.update(Content(inert(reasoning[:THOUGHTS]) + more))
 
     def _mark(self) -> None:
         state = self.message.state

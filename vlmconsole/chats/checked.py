@@ -165,6 +165,7 @@ def read_answer(text: Any) -> tuple[dict[str, Any], bool]:
         "questions_left_out": _whole,
         "settings": _table,
         "streamed": _flag,
+        "closed_by_us": _flag,
         "unreadable": _whole,
         "models": _texts,
     }

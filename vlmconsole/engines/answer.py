@@ -67,6 +67,7 @@ class Answer:
                 "tpot_why": self.timing.tpot_why or None,
             },
             "streamed": self.result.streamed,
+            "closed_by_us": self.result.closed_by_us,
             "unreadable": self.result.unreadable + self.result.garbled,
             "models": self.result.models,
             "remarks": [remark.to_json() for remark in self.remarks],

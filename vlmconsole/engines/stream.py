@@ -68,7 +68,8 @@ class Stamps:
     last_text: float | None = None
     done: float | None = None
     ended: float | None = None
-    text_pieces: array[float] = field(default_factory=lambda: array("d"))
+    # Not in the repr: asyncio's way of taking Ctrl-C back makes one of the whole answer, for seconds.
+    text_pieces: array[float] = field(default_factory=lambda: array("d"), repr=False)
 
 
 @dataclass(slots=True)
@@ -93,6 +94,8 @@ class StreamResult:
     """Events, or pieces of them, that were no JSON object; lines that belong to no event; what was too long to keep."""
     garbled: int = 0
     """Lines with bytes that are not UTF-8: a character of the answer may be another one."""
+    closed_by_us: bool = False
+    """True when a limit of ours ended it: `error` says which."""
     streamed: bool = True
     """False when the server answered with one whole JSON body: then no time inside the answer is known."""
 
@@ -293,7 +296,7 @@ class StreamParser:
 
     def stop(self, why: str) -> None:
         """Take nothing more in, because of `why`; what came is kept."""
-        self.full = True
+        self.full = self.result.closed_by_us = True
         self._fail(why)
 
     def _fail(self, what: Any) -> None:
