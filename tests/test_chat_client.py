@@ -120,6 +120,33 @@ async def test_error_statuses_are_one_clear_line() -> None:
             assert answer.result.error.startswith(f"server box answered {some[0]['status']}: ")
 
 
+@pytest.mark.parametrize(
+    ("status", "words", "way"),
+    [
+        (400, "Output reservation leaves no room for the prompt.", "--max-tokens"),
+        (400, "max_completion_tokens is too large: 100000.This model supports at most 2048", "--max-tokens"),
+        (400, "max_tokens=100000 cannot be greater than max_model_len=2048.", "--max-tokens"),
+        (400, "Protected conversation exceeds the available context budget.", "new conversation"),
+        (400, "The input (9010 tokens) is longer than the model's context length", "new conversation"),
+        (400, "At most 2 image(s) may be provided in one prompt.", "fewer"),
+        (400, "LoRA adapter 'nope' was requested, but LoRA is not enabled.", "without it"),
+        (400, "Failed to load model: no snapshot", "model's name"),
+        (422, "body.foo: Extra inputs are not permitted", "field"),
+        (405, "Method Not Allowed", "/chat/completions"),
+        (413, "", "smaller"),
+        (503, "Loading model", "starting"),
+        (418, "teapot", ""),
+    ],
+)
+async def test_an_error_status_comes_with_what_to_do(status: int, words: str, way: str) -> None:
+    refused = json_reply({"detail": words}, status)
+    async with replay({CHAT: refused}) as player, ChatClient(profile(player)) as client:
+        answer = await client.ask(HI)
+    said_of_it = answer.result.error or ""
+    assert said_of_it.startswith(f"server box answered {status}: {words}") and way in said_of_it
+    assert way or not said_of_it.endswith(")")
+
+
 async def test_a_full_queue_under_status_200_is_an_error() -> None:
     full = exchanges("sglang-0.5.23")["lora_queue_overflow_stream"][1]
     async with replay({CHAT: recorded_reply(full)}) as player, ChatClient(profile(player)) as client:

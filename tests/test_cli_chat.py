@@ -6,7 +6,9 @@ import io
 import json
 import os
 import sys
+import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from replay import Reply, json_reply, replay, said, sse
@@ -54,6 +56,63 @@ async def test_json_is_one_value_and_a_failure_is_one_line_with_what_came(tmp_pa
     assert good[0] == 0 and value["text"] == "red" and value["usage"]["cached_tokens"] is None
     assert cut[0] == 1 and cut[2] == f"error: {player.url} closed the answer before [DONE]\n"
     assert json.loads(cut[1])["error"]["answer"]["text"] == "half"
+
+
+THOUGHT = {"choices": [{"delta": {"reasoning_content": "hm"}}]}
+LOST = [b'data: {"id":"c","object":"ch' + sse(said("red"))[0], b"data: [DONE]\n\n"]
+
+
+ENDINGS = [
+    (sse(said("red", "length")), 0, "red\n", "warning: hit the 1024-token limit: raise --max-tokens"),
+    (sse(THOUGHT, said("", "length")), 1, "", "raise --max-tokens (it was 1024)"),
+    (LOST, 1, "red\n", "error: 1 event of the stream unreadable"),
+    (sse({**said("red"), "model": "other"}, THOUGHT), 0, "red\n", "warning: asked for m, and other answered"),
+]
+
+
+async def test_how_an_answer_ended_is_said_and_decides_the_code(tmp_path: Path) -> None:
+    """A few as processes; test_four_surfaces.py has all of them in its own."""
+
+    def reply(request: dict[str, Any]) -> Reply:
+        return Reply(ENDINGS[int(request["messages"][0]["content"])][0])
+
+    async with replay({"POST /v1/chat/completions": reply}) as player:
+        asked = (run(tmp_path, "chat", str(n), "--base-url", player.url) for n in range(len(ENDINGS)))
+        done = await asyncio.gather(*asked)
+    for got, (_, code, out, words) in zip(done, ENDINGS, strict=True):
+        assert got[:2] == (code, out) and words in got[2], got
+    assert "first reasoning" in done[-1][2] and "client lag" in done[-1][2]
+
+
+async def test_a_whole_body_shows_its_figures_and_the_alarm(tmp_path: Path) -> None:
+    body = {"model": "m", "choices": [{"message": {"content": "red"}, "finish_reason": "stop"}]}
+    body["usage"] = {"prompt_tokens": 9, "completion_tokens": 1}
+    async with replay({"POST /v1/chat/completions": json_reply(body)}) as player:
+        code, out, err = await run(tmp_path, "chat", "x", "--base-url", player.url, "--image", PICTURE)
+    assert (code, out) == (0, "red\n") and "9 in, 1 out" in err and "TTFT unknown" in err and "not streamed" in err
+    assert "✗ ALARM" in err and "did not see" in err
+
+
+async def test_an_image_is_found_as_the_screen_finds_it(tmp_path: Path) -> None:
+    names = ("Screenshot 2026-11-29 at 8.44\u202fPM.png", unicodedata.normalize("NFD", "Größe.png"))
+    for name in names:
+        (tmp_path / name).write_bytes(Path(PICTURE).read_bytes())
+    folder = tmp_path / unicodedata.normalize("NFC", "Fotos ö")
+    folder.mkdir()
+    (folder / "a b.png").write_bytes(Path(PICTURE).read_bytes())
+    written = [
+        str(tmp_path / names[0]).replace("\u202f", " "),
+        str(tmp_path / unicodedata.normalize("NFC", names[1])),
+        (tmp_path / names[0]).as_uri(),
+        f"file://localhost{(folder / 'a b.png').as_posix().replace(' ', '%20')}",
+        str(tmp_path / unicodedata.normalize("NFD", "Fotos ö") / "a b.png"),
+    ]
+    async with replay({"POST /v1/chat/completions": Reply(sse(said("red", "stop")))}) as player:
+        words = [word for path in written for word in ("--image", path)]
+        code, out, err = await run(tmp_path / "home", "chat", "x", "--base-url", player.url, *words)
+        gone = await run(tmp_path / "home", "chat", "x", "--base-url", player.url, "--image", "file:///nowhere/a.png")
+    assert (code, out) == (0, "red\n"), err
+    assert gone[0] == 1 and "/nowhere/a.png" in gone[2]
 
 
 async def test_bad_usage_is_2_and_failures_are_1_with_one_line(tmp_path: Path) -> None:
@@ -123,8 +182,9 @@ async def test_a_server_given_by_its_address_is_called_by_it(tmp_path: Path) -> 
     refused = {"POST /v1/chat/completions": json_reply({"error": {"message": "Too warm"}}, 400)}
     async with replay(nameless) as silent, replay(refused) as player:
         done = await asyncio.gather(*(run(tmp_path, "chat", "x", "--base-url", one.url) for one in (silent, player)))
-    said = (f"{silent.url} names no model; name it with --model", f"{player.url} answered 400: Too warm")
-    assert done == [(1, "", f"error: {line}\n") for line in said]
+    said = (f"{silent.url} names no model; name it with --model", f"{player.url} answered 400: Too warm (the server")
+    for got, line in zip(done, said, strict=True):
+        assert got[:2] == (1, "") and got[2].startswith(f"error: {line}"), got
 
 
 @pytest.mark.parametrize(

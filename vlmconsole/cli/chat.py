@@ -79,7 +79,7 @@ def chat(
         "temperature": settings.temperature if temperature is None else temperature,
         "extra": {name: value for name, value in (("seed", seed), ("top_p", top_p)) if value is not None},
     }
-    lag = LagMeter()
+    lag = LagMeter(0.005)
     answer = asyncio.run(_asked(profile, messages, asked, adapter, other_base, lag))
     _finish(answer, lag)
 
@@ -238,7 +238,9 @@ def _why(answer: Answer, lag: LagMeter) -> list[str]:
         f"cached {'not reported' if answer.cached_tokens is None else answer.cached_tokens}",
     ]
     late = lag.facts()["lag_p99_ms"]
-    if late is not None:
+    if late is None:
+        parts.append("client lag not measured: too short an answer")
+    else:
         parts.append(f"client lag p99 {late:.1f} ms{': too high, timings unreliable' if late > LAG_LIMIT else ''}")
     lines = [" · ".join(parts)]
     if answer.conditions.adapter:

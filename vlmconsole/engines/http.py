@@ -10,6 +10,7 @@ import httpx
 
 from vlmconsole import __version__
 from vlmconsole.engines import access
+from vlmconsole.engines.advice import advice
 from vlmconsole.engines.profile import GIVEN, ServerProfile, redact
 from vlmconsole.engines.stream import error_text
 from vlmconsole.errors import LabError
@@ -142,16 +143,8 @@ def http_error(profile: ServerProfile, status: int, body: bytes) -> str:
     """One line for an HTTP error status, with what the server said and, where we know it, what to do."""
     value = parse_object(body)
     said = redact(error_text(value if value is not None else body[:2000].decode("utf-8", "replace")), _key_of(profile))
-    given = profile.name == GIVEN
-    hint = {
-        401: " (a key needs a profile: api_key_env)"
-        if given
-        else " (check api_key_env or api_key_file of the profile)",
-        403: " (this key may not do that)",
-        404: f" (is {'--base-url' if given else 'base_url'} right, and the model's name?)",
-        429: " (too many requests: wait, or ask for less)",
-    }.get(status, "")
-    return f"{profile.called} answered {status}: {said or 'without a word'}{hint}"
+    way = advice(status, said, profile.name == GIVEN)
+    return f"{profile.called} answered {status}: {said or 'without a word'}{f' ({way})' if way else ''}"
 
 
 def _key_of(profile: ServerProfile) -> str | None:
