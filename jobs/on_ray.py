@@ -8,6 +8,7 @@ here. ``vlmconsole`` must be installed where the cluster's ``python`` is.
 """
 
 import json
+import os
 import queue
 import shlex
 import shutil
@@ -25,6 +26,11 @@ BOOK = "ray.json"  # where the job is on Ray, so that whoever finds the worker d
 GRACE = 30  # seconds that Ray gives the far worker between TERM and KILL
 SILENCE = 300.0  # seconds without a word from the cluster until it counts as lost
 PATIENCE = 30.0  # seconds for the end of the log after the job's end
+AGENT = 120.0  # seconds that a cluster without an agent is asked again: its head takes that long on a busy machine
+AGAIN = 2.0  # seconds between
+NO_AGENT = "no available agent"
+MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"  # Ray's own variables
+DEFAULT_TOKEN = "~/.ray/auth_token"
 MOST = 200 * 1024**2  # bytes that may be sent there
 
 
@@ -49,7 +55,14 @@ def run_on_ray(context: Context, job: dict[str, Any]) -> dict[str, Any]:
     raise JobError(f"on Ray: {reason or state or 'it ended without saying how'}")
 
 
-def _client(address: str) -> Any:
+def _client(options: dict[str, Any]) -> Any:
+    """A client of the cluster that `options` name. Raises JobError."""
+    for name, key in ((MODE, "auth"), (TOKEN_PATH, "token_file")):  # before Ray is imported: it reads them once
+        if options.get(key):
+            os.environ[name] = str(options[key])
+    if options.get("token_file"):
+        os.environ.pop(TOKEN, None)  # which would come before the file
+    address = options["address"]
     try:
         from ray.job_submission import JobSubmissionClient
     except ImportError:
@@ -57,37 +70,77 @@ def _client(address: str) -> Any:
     try:
         return JobSubmissionClient(address)
     except Exception as error:  # Ray raises whatever its transport does
+        if refused := _not_let_in(address, error):
+            raise refused from None
         raise JobError(
             f"no Ray cluster answers at {address}: {_said(error)}", "it is the dashboard's address"
         ) from None
 
 
+def _not_let_in(address: str, error: Exception) -> JobError | None:
+    """The error for people where the cluster wants a token, or another one; None for any other fault."""
+    text = str(error)
+    if "Authentication required" in text or "no authentication token was found" in text:
+        what = f"the Ray cluster at {address} wants a token: authentication required"
+    elif "Authentication failed" in text or "Invalid authentication token" in text:
+        what = f"the Ray cluster at {address} does not take this token: authentication failed"
+    else:
+        return None
+    mode, path = os.environ.get(MODE) or "not set", os.environ.get(TOKEN_PATH) or DEFAULT_TOKEN
+    return JobError(
+        f"{what} ({MODE} is {mode}, the token's file {path})",
+        f'export {MODE}=token where you queue, and {TOKEN_PATH}=FILE unless it is {DEFAULT_TOKEN}; or auth = "token"'
+        " and token_file in [queue.ray]",
+    )
+
+
 def _submit(context: Context, options: dict[str, Any]) -> Any:
-    client = _client(options["address"])
+    client = _client(options)
     staging = Path(tempfile.mkdtemp(prefix="vlmconsole-ray-"))
     try:
         _stage(context, staging)
         words = [options["python"], "-P", "-m", "vlmconsole.jobs.on_ray", "there"]
-        client.submit_job(
-            entrypoint=shlex.join(words),
-            submission_id=f"vlmconsole-{context.run.name}",
-            runtime_env={
+        job = {
+            "entrypoint": shlex.join(words),
+            "submission_id": f"vlmconsole-{context.run.name}",
+            "runtime_env": {
                 "working_dir": str(staging),
                 "env_vars": {"PYTHONUNBUFFERED": "1", "RAY_JOB_STOP_WAIT_TIME_S": str(GRACE)},
             },
-            metadata={"run": context.run.name},
-            entrypoint_num_cpus=options["cpus"],
-            entrypoint_num_gpus=options["gpus"],
-        )
-    except JobError:
-        raise
-    except Exception as error:
-        raise JobError(f"Ray did not take the job: {_said(error)}") from None
+            "metadata": {"run": context.run.name},
+            "entrypoint_num_cpus": options["cpus"],
+            "entrypoint_num_gpus": options["gpus"],
+        }
+        _until_taken(context, client, job, options["address"])
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+    # How it is let in goes along, by path: whoever ends the job for a dead worker has another environment.
+    known = {"auth": os.environ.get(MODE), "token_file": os.environ.get(TOKEN_PATH)}
     where = {"address": options["address"], "submission": f"vlmconsole-{context.run.name}"}
-    context.run.write_json(BOOK, where)
+    context.run.write_json(BOOK, where | {key: value for key, value in known.items() if value})
     return client
+
+
+def _until_taken(context: Context, client: Any, job: dict[str, Any], address: str) -> None:
+    """Submit the job; a cluster whose agent is not up yet is asked again, for AGENT seconds at most."""
+    deadline, said = time.monotonic() + AGENT, False
+    while True:
+        try:
+            client.submit_job(**job)
+            return
+        except Exception as error:
+            if refused := _not_let_in(address, error):
+                raise refused from None
+            if NO_AGENT not in str(error).lower():
+                raise JobError(f"Ray did not take the job: {_said(error)}") from None
+            if time.monotonic() >= deadline:
+                why = f"the Ray cluster at {address} had no agent for the job for {AGENT:.0f} s"
+                raise JobError(why, "see whether its head node is up and not overloaded (`ray status`)") from None
+        if not said:
+            context.events.note(f"the Ray cluster has no agent yet: it is asked again for {AGENT:.0f} s", "warning")
+            said = True
+        if context.wait(AGAIN):
+            raise Stopped
 
 
 def _stage(context: Context, staging: Path) -> None:
@@ -215,7 +268,7 @@ def stop(run: Path) -> int:
         where = json.loads((run / BOOK).read_text("utf-8"))
     except (OSError, ValueError):
         return 0
-    _quietly(_client(where["address"]).stop_job, where["submission"])
+    _quietly(_client(where).stop_job, where["submission"])
     return 0
 
 

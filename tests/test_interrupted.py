@@ -73,6 +73,15 @@ def test_a_cancelled_flow_names_each_step_once(
     assert "12 steps" in said.err
 
 
+@pytest.mark.parametrize(("words", "may"), [(("--hand-over",), True), ((), False)])
+def test_bench_may_be_handed_the_device_of_a_server(
+    places: Places, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], may: bool
+) -> None:
+    ctrl_c_after(monkeypatch, adding, "add")
+    assert call(places, "bench", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", *words) == 130
+    assert Store(places.queue).get(1).hand_over is may
+
+
 def test_what_is_only_queued_stays_and_says_so(
     places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,6 +84,32 @@ def test_rays_python_is_the_clusters_own(places: Places, monkeypatch: pytest.Mon
     assert adding.plan(preset, [], places)[0].job.options["ray"]["python"] == sys.executable
 
 
+@pytest.mark.parametrize("name", ["~/.ssh/id_rsa", "/etc/passwd", "~/.ray/../.netrc", "token"])
+def test_a_preset_has_no_file_sent_to_its_cluster(
+    name: str, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token goes to the address that the preset names."""
+    monkeypatch.setenv(TRUSTED_VARIABLE, "job_kinds")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    def planned(token: str) -> str:
+        text = f'{COUNT}[queue.ray]\nauth = "token"\ntoken_file = "{token}"\n'
+        (places.presets / "own.toml").write_text(text)
+        ray = adding.plan(load_preset("own", places), [], places)[0].job.options["ray"]
+        return str(ray["token_file"])
+
+    with pytest.raises(PresetError, match="may not have sent"):
+        planned(name)
+    assert planned("~/.ray/auth_token") == str(tmp_path / ".ray/auth_token")
+    monkeypatch.setenv(TRUSTED_VARIABLE, f"job_kinds,{tmp_path}/token")
+    assert planned("token") == f"{tmp_path}/token"
+    (places.presets / "own.toml").write_text(f'{COUNT}[queue.ray]\ntoken = "the token itself"\n')
+    with pytest.raises(PresetError, match=r"no key “ray\.token”") as error:
+        adding.plan(load_preset("own", places), [], places)
+    assert "the token itself" not in error.value.told
+
+
 def test_the_user_allows_it_by_a_setting(places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (places.presets / "count.toml").write_text(COUNT)
     preset = load_preset("count", places)

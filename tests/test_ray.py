@@ -1,26 +1,33 @@
 """The same preset here and on a real Ray cluster of this machine: same summary, followed live, cancelled, mourned.
 
-Opt-in, as it needs the extra ``ray`` and half a minute: ``pytest -m optin tests/test_ray.py``.
+In both modes that Ray knows, open and with a token. Opt-in, as it needs the extra ``ray`` and some minutes:
+``pytest -m optin tests/test_ray.py``.
 """
 
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from vlmconsole.jobs.kinds import TRUSTED_VARIABLE
 
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
 
 pytestmark = [pytest.mark.optin, pytest.mark.timeout(600)]
 HERE = Path(__file__).parent
+Call = Callable[..., tuple[int, Any]]
 
 
 def free_port() -> int:
@@ -32,34 +39,58 @@ def free_port() -> int:
 STARTS = 3  # Ray ends itself when its own agent takes more than 15 s to start, as it does beside other work
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """The dashboard's address of a one-machine cluster that ends with the tests."""
+class Cluster:
+    """A one-machine cluster; ``token`` is the file of its token, None where it wants none."""
+
+    def __init__(self, token: Path | None) -> None:
+        self.token = token
+        self.address = f"http://127.0.0.1:{free_port()}"
+        words = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={free_port()}"]
+        words += [f"--dashboard-port={self.address.rpartition(':')[2]}", "--dashboard-host=127.0.0.1"]
+        self.head = subprocess.Popen(
+            [*words, "--num-cpus=2", "--disable-usage-stats"], start_new_session=True, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, env={**plain(), **self.variables(), "PYTHONPATH": str(HERE)},
+        )  # fmt: skip
+
+    def variables(self) -> dict[str, str]:
+        """What Ray reads of how one is let in."""
+        if self.token is None:
+            return {"RAY_AUTH_MODE": "disabled"}
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token)}
+
+    def client(self) -> Any:
+        from ray.job_submission import JobSubmissionClient
+
+        key = f"Bearer {self.token.read_text()}" if self.token is not None else ""
+        return JobSubmissionClient(self.address, headers={"Authorization": key} if key else None)
+
+
+def plain() -> dict[str, str]:
+    """This environment without anything of Ray's."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+
+
+@pytest.fixture(scope="module", params=["open", "token"])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster that ends with the tests."""
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    token = None
+    if request.param == "token":
+        token = tmp_path_factory.mktemp("ray") / "token"
+        token.write_text(secrets.token_hex(32))
     for _ in range(STARTS):
-        head, address = start_head()
+        made = Cluster(token)
         try:
             deadline = time.monotonic() + 240
-            while head.poll() is None and not takes_jobs(address):
+            while made.head.poll() is None and not takes_jobs(made):
                 assert time.monotonic() < deadline, "the Ray head did not get ready"
                 time.sleep(0.5)
-            if head.poll() is None:
-                yield address
+            if made.head.poll() is None:
+                yield made
                 return
         finally:
-            end(head)
+            end(made.head)
     pytest.fail(f"the Ray head ended by itself, {STARTS} times: see Ray's session logs")
-
-
-def start_head() -> tuple[subprocess.Popen[bytes], str]:
-    port, board = free_port(), free_port()
-    words = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}"]
-    words += [f"--dashboard-port={board}", "--dashboard-host=127.0.0.1", "--num-cpus=2", "--disable-usage-stats"]
-    head = subprocess.Popen(
-        words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(HERE)},
-    )  # fmt: skip
-    return head, f"http://127.0.0.1:{board}"
 
 
 def end(head: subprocess.Popen[bytes]) -> None:
@@ -71,12 +102,10 @@ def end(head: subprocess.Popen[bytes]) -> None:
         os.killpg(head.pid, signal.SIGKILL)
 
 
-def takes_jobs(address: str) -> bool:
+def takes_jobs(cluster: Cluster) -> bool:
     """Whether the cluster runs a job to its end: the dashboard listens long before it can."""
-    from ray.job_submission import JobSubmissionClient
-
     try:
-        client = JobSubmissionClient(address)
+        client = cluster.client()
         name = client.submit_job(entrypoint="true")
         deadline = time.monotonic() + 120
         while (status := client.get_job_status(name).value) in ("PENDING", "RUNNING"):
@@ -89,23 +118,40 @@ def takes_jobs(address: str) -> bool:
 
 
 @pytest.fixture
-def home(tmp_path: Path, cluster: str) -> Path:
-    (tmp_path / "presets").mkdir()
+def home(tmp_path: Path, cluster: Cluster) -> Path:
+    return made_home(tmp_path, cluster.address)
+
+
+def made_home(home: Path, address: str) -> Path:
+    (home / "presets").mkdir()
     here = 'kind = "job_kinds:COUNT"\ntitle = "Counts"\n[spec]\nsteps = 12\nseconds = 0.05\n'
-    there = f'{here}[queue.ray]\naddress = "{cluster}"\npython = "{sys.executable}"\n'
-    (tmp_path / "presets" / "count.toml").write_text(here)
-    (tmp_path / "presets" / "count-ray.toml").write_text(there)
-    return tmp_path
+    there = f'{here}[queue.ray]\naddress = "{address}"\npython = "{sys.executable}"\n'
+    (home / "presets" / "count.toml").write_text(here)
+    (home / "presets" / "count-ray.toml").write_text(there)
+    return home
 
 
-def call(home: Path, *words: str) -> tuple[int, Any]:
+@pytest.fixture
+def call(cluster: Cluster) -> Call:
+    """A command of someone who has what the cluster wants in their environment."""
+
+    def as_known(home: Path, *words: str) -> tuple[int, Any]:
+        return call_with(cluster.variables(), home, *words)
+
+    return as_known
+
+
+def call_with(variables: dict[str, str], home: Path, *words: str) -> tuple[int, Any]:
     command = [sys.executable, "-P", "-m", "vlmconsole", "--home", str(home), *words, "--json"]
-    env = {**os.environ, "PYTHONPATH": str(HERE), "VLMCONSOLE_SUPERVISOR_IDLE": "1"}
+    env = {
+        **plain(), **variables, "PYTHONPATH": str(HERE), "VLMCONSOLE_SUPERVISOR_IDLE": "1",
+        TRUSTED_VARIABLE: f"job_kinds,{sys.executable},{variables.get('RAY_AUTH_TOKEN_PATH', '')}",
+    }  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=env, check=False)
     return done.returncode, json.loads(done.stdout)
 
 
-def run_of(home: Path, number: int, step: int) -> RunFolder:
+def run_of(call: Call, home: Path, number: int, step: int) -> RunFolder:
     """The run of a job once it has come to that step."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
@@ -116,7 +162,7 @@ def run_of(home: Path, number: int, step: int) -> RunFolder:
     raise AssertionError("it did not come so far")
 
 
-def test_the_same_preset_here_and_there_gives_the_same_summary(home: Path) -> None:
+def test_the_same_preset_here_and_there_gives_the_same_summary(home: Path, call: Call) -> None:
     code, here = call(home, "run", "count")
     assert code == 0
     code, there = call(home, "run", "count-ray")
@@ -131,9 +177,9 @@ def test_the_same_preset_here_and_there_gives_the_same_summary(home: Path) -> No
     assert call(home, "verify")[1]["intact"]
 
 
-def test_cancelled_there_it_keeps_what_it_made(home: Path) -> None:
+def test_cancelled_there_it_keeps_what_it_made(home: Path, call: Call) -> None:
     number = call(home, "jobs", "add", "count-ray", "--set", "steps=600")[1]["id"]
-    run_of(home, number, 3)
+    run_of(call, home, number, 3)
     call(home, "jobs", "cancel", str(number))
     code, now = call(home, "jobs", "wait", str(number))
     assert code == 1 and now["state"] == "cancelled"
@@ -141,16 +187,90 @@ def test_cancelled_there_it_keeps_what_it_made(home: Path) -> None:
     assert summary["partial"] and summary["steps"] >= 3
 
 
-def test_a_worker_killed_here_leaves_nothing_working_there(home: Path, cluster: str) -> None:
-    from ray.job_submission import JobSubmissionClient
-
+def test_a_worker_killed_here_leaves_nothing_working_there(home: Path, cluster: Cluster, call: Call) -> None:
     number = call(home, "jobs", "add", "count-ray", "--set", "steps=4000")[1]["id"]
-    run = run_of(home, number, 2)
+    run = run_of(call, home, number, 2)
     os.kill(run.state()["pid"], signal.SIGKILL)
     code, now = call(home, "jobs", "wait", str(number))
     assert code == 1 and now["state"] == "lost"
-    client, name = JobSubmissionClient(cluster), run.read_json("ray.json")["submission"]
+    client, name = cluster.client(), run.read_json("ray.json")["submission"]
     deadline = time.monotonic() + 90
     while client.get_job_status(name).value not in ("STOPPED", "FAILED"):
         assert time.monotonic() < deadline, "the Ray job goes on"
         time.sleep(0.5)
+
+
+def test_whoever_has_not_what_the_cluster_wants_reads_what_to_do(home: Path, cluster: Cluster, tmp_path: Path) -> None:
+    if cluster.token is None:
+        code, there = call_with({}, home, "run", "count-ray")  # nothing is wanted, nothing need be said
+        assert code == 0
+        return
+    code, there = call_with({}, home, "run", "count-ray")
+    assert code == 1 and "authentication required" in there["reason"] and "RAY_AUTH_MODE" in there["reason"]
+    wrong = tmp_path / "wrong"
+    wrong.write_text("0" * 64)
+    code, there = call_with({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(wrong)}, home, "run", "count-ray")
+    assert code == 1 and "authentication failed" in there["reason"] and str(wrong) in there["reason"]
+    preset = home / "presets" / "count-ray.toml"
+    preset.write_text(preset.read_text() + f'auth = "token"\ntoken_file = "{cluster.token}"\n')
+    trusted = {TRUSTED_VARIABLE: f"job_kinds,{sys.executable},{cluster.token}"}
+    command = [sys.executable, "-P", "-m", "vlmconsole", "--home", str(home), "run", "count-ray", "--json"]
+    env = {**plain(), **trusted, "PYTHONPATH": str(HERE), "VLMCONSOLE_SUPERVISOR_IDLE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=env, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    token = cluster.token.read_bytes()
+    assert not [path for path in home.rglob("*") if path.is_file() and token in path.read_bytes()]
+
+
+class Answers(BaseHTTPRequestHandler):
+    """A dashboard that knows no agent, for the first so many jobs."""
+
+    refusals = 0
+
+    def _answer(self, status: int, value: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(value)))
+        self.end_headers()
+        self.wfile.write(value)
+
+    def do_GET(self) -> None:
+        self._answer(200, b'{"version": "4", "ray_version": "2.60.0", "ray_commit": "x"}')
+
+    def do_PUT(self) -> None:
+        self._answer(200, b"{}")
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        Answers.refusals -= 1
+        if Answers.refusals >= 0:
+            self._answer(500, b"No available agent to submit job, please try again later.")
+        else:
+            self._answer(500, b"another fault")
+
+    def log_message(self, *words: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("refusals", "words"), [(2, "another fault"), (10**6, "had no agent")])
+def test_a_cluster_without_an_agent_is_asked_again_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int, words: str
+) -> None:
+    """The real client against a dashboard that has no agent: its answer's words are Ray's own."""
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    from vlmconsole.jobs import on_ray
+    from vlmconsole.jobs.contract import Context, JobError
+
+    monkeypatch.setattr(on_ray, "AGENT", 1.0)
+    monkeypatch.setattr(on_ray, "AGAIN", 0.2)
+    monkeypatch.setattr(Answers, "refusals", refusals)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    places = Places(tmp_path / "home").ensure()
+    run = RunFolder.create(places.runs, kind="k", preset="p", spec={}, title="t", home=places.home)
+    options = {"address": address, "cpus": 1.0, "gpus": 0.0, "python": "python"}
+    with pytest.raises(JobError, match=words):
+        on_ray.run_on_ray(Context(run, places), {"ray": options})
+    notes = [event["text"] for event in run.read_jsonl("events.jsonl") if event["kind"] == "note"]
+    assert len(notes) == 1 and "no agent yet" in notes[0]
+    server.shutdown()

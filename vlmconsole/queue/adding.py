@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -19,6 +19,7 @@ from vlmconsole.queue.model import Mode, NewJob
 from vlmconsole.queue.schedule import odd
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
+from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
 
 PRIORITY = 1_000_000  # largest
@@ -34,7 +35,14 @@ class RayOptions(BaseModel):
     address: str = Field("http://127.0.0.1:8265", description="the cluster's dashboard")
     cpus: float = Field(1.0, ge=0, description="CPUs asked of Ray")
     gpus: float = Field(0.0, ge=0, description="GPUs asked of Ray")
+    auth: Literal["", "token", "disabled"] = Field("", description="token where the cluster wants one; RAY_AUTH_MODE")
+    token_file: str = Field("", description="the token's file, never the token itself; RAY_AUTH_TOKEN_PATH")
     python: str = Field(PYTHON, description="the Python there that has vlmconsole installed")
+
+    @field_validator("token_file")
+    @classmethod
+    def _whole(cls, value: str) -> str:
+        return str(named(value).absolute()) if value else value
 
 
 class QueueOptions(BaseModel):
@@ -253,8 +261,15 @@ def _changes(stated: Mapping[str, Any], spec: Mapping[str, Any], before: str = "
 
 
 def _check_python(options: QueueOptions, places: Places) -> None:
-    """Raise PresetError where the [queue] table names a program that is neither of the lab nor trusted by its user."""
+    """Raise PresetError where the [queue] table names a program or a token's file that its user does not trust."""
     python = options.ray.python if options.ray is not None else PYTHON
+    token = options.ray.token_file if options.ray is not None else ""
+    # It is sent to the address that the preset names: nobody else's preset may choose what is sent.
+    if token and Path(token).parent != Path.home() / ".ray" and token not in trusted(places):
+        raise PresetError(
+            f"[queue.ray] token_file = {token!r} is a file that a preset may not have sent",
+            f"Export RAY_AUTH_TOKEN_PATH where you queue, or trust it: trusted_programs = {json.dumps(token)}.",
+        )
     if python != PYTHON and python not in trusted(places):
         raise PresetError(
             f"[queue.ray] python = {python!r} is a program that a preset may not name",

@@ -50,8 +50,16 @@ class Executor(Protocol):
 class LocalWorker:
     """A worker on this machine; ``process`` is None for an adopted one, which is not our child."""
 
-    def __init__(self, run: RunFolder, pid: int, token: str | None, process: "subprocess.Popen[bytes] | None") -> None:
+    def __init__(
+        self,
+        run: RunFolder,
+        pid: int,
+        token: str | None,
+        process: "subprocess.Popen[bytes] | None",
+        variables: Mapping[str, str | None] | None = None,
+    ) -> None:
         self.run, self.pid, self.token, self._process = run, pid, token, process
+        self._variables = {key: value for key, value in (variables or {}).items() if value is not None}
 
     def ended(self) -> str | None:
         if self._process is not None:
@@ -76,7 +84,8 @@ class LocalWorker:
         if self.run.file("ray.json").exists() and not self.run.file("summary.json").exists():
             command = [sys.executable, "-P", "-m", "vlmconsole.jobs.on_ray", "stop", str(self.run.path)]
             quiet = subprocess.DEVNULL
-            subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
+            env = {**os.environ, **self._variables}  # a cluster may want the token of whoever queued it
+            subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, env=env, start_new_session=True)
 
 
 class LocalExecutor:
@@ -86,7 +95,7 @@ class LocalExecutor:
         self, run: RunFolder, interpreter: Path, locks: Sequence[int], variables: Mapping[str, str | None]
     ) -> LocalWorker:
         process = start_worker(run, interpreter, keep_open=locks, variables=variables)
-        return LocalWorker(run, process.pid, processes.started(process.pid), process)
+        return LocalWorker(run, process.pid, processes.started(process.pid), process, variables)
 
     def adopt(self, run: RunFolder, pid: int, token: str) -> LocalWorker | None:
         return LocalWorker(run, pid, token, None) if processes.alive(pid, token) else None

@@ -29,6 +29,7 @@ COMMON = (
     "HF_TOKEN",
     "HF_HOME",
     "RAY_AUTH_MODE",
+    "RAY_AUTH_TOKEN",
     "RAY_AUTH_TOKEN_PATH",
 )
 OPTION = "variables"  # of a job's options: the names that were set where it was queued
