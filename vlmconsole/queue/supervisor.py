@@ -290,7 +290,7 @@ class Supervisor:
         except LabError as error:
             self.store.finish(job.id, "failed", error.told)
         except (OSError, MemoryError) as error:
-            if passes(error):
+            if isinstance(error, MemoryError) or passes(error):
                 self.refusals.refused(error)  # the next round takes the job back as one that never began
                 return
             self.store.finish(job.id, "failed", f"it could not be started: {refusal(error)}")
