@@ -217,7 +217,9 @@ def _waterfall(name: str, bars: Sequence[Bar], width: int) -> list[FigureLine]:
     def column(seconds: float) -> int:
         return max(0, min(room, round(seconds / span * room)))
 
-    note = f"shortest TTFT {figure(least)} s" if least is not None else "no request gave text"
+    thought = any(bar.thought for bar in some)
+    what = "shortest wait for a first token, of the reasoning" if thought else "shortest TTFT"
+    note = f"{what} {figure(least)} s" if least is not None else "no request gave text"
     made = [
         FigureLine(Content("")),
         FigureLine(

@@ -20,7 +20,13 @@ from vlmconsole.runs.titles import title
 if TYPE_CHECKING:
     from rich.console import Console
 
-FIGURES = {"TTFT": "ttft_s", "TTFT from due": "ttft_from_scheduled_s", "TPOT": "tpot_s", "E2E": "e2e_s"}
+FIGURES = {
+    "TTFT": "ttft_s",
+    "TTFT from due": "ttft_from_scheduled_s",
+    "first reasoning": "ttfr_s",
+    "TPOT": "tpot_s",
+    "E2E": "e2e_s",
+}
 NO_CONDITIONS = "no conditions are recorded: these figures may not be compared with any other"
 NOT_IN_LINE = frozenset({"n", "notes", "settings", "quantization", "template_sha256"})  # said elsewhere
 
@@ -78,6 +84,8 @@ def _figures(console: Console, cell: Cell) -> None:
         console.print(table)
         if said := few(min(small), "requests"):
             _print(console, said)
+    if left_out := tpot_left_out(summary):
+        _print(console, left_out)
     each = number(summary.get("requests_per_s"))
     if cell.throughput is not None:
         more = "" if each is None else f", {each:.2f} requests/s"
@@ -92,6 +100,15 @@ def _figures(console: Console, cell: Cell) -> None:
     parts.append("" if late is None else f"client lag p99 {late * 1000:.1f} ms")
     parts.append(f"finish {', '.join(reasons) or '–'}")
     _print(console, " · ".join(filter(None, parts)))
+
+
+def tpot_left_out(summary: dict[str, Any]) -> str:
+    """How many counted answers are in no TPOT and why; "" where all are."""
+    found = {why: count for why, value in _dict(summary.get("tpot_left_out")).items() if (count := number(value))}
+    if not found:
+        return ""
+    reasons = ", ".join(f"{count:g} × {why}" for why, count in found.items())
+    return f"TPOT leaves out {sum(found.values()):g} of {number(summary.get('n')) or 0:g} answers: {reasons}"
 
 
 def _recorded(run: RunFolder) -> list[dict[str, Any]]:

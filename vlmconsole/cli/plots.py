@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MOST_BARS = 12  # requests of one waterfall
 MOST_FALLS = 4  # waterfalls: those of the cells with most requests in flight matter
-WAIT, DECODE = "░", "█"
+WAIT, REASONING, DECODE = "░", "▒", "█"
 
 
 def show_plots(console: Console, run: RunFolder) -> None:
@@ -60,7 +60,9 @@ def scatter(one: Axes, width: int) -> list[str]:
 
 
 def waterfall(name: str, bars: list[Bar], width: int) -> list[str]:
-    """One line a request on a common time axis: ``░`` waiting and prefill, ``█`` decode, ``×`` not counted."""
+    """One line a request on a common time axis: ``░`` waiting and prefill, ``▒`` reasoning (where some came before the
+    text), ``█`` decode, ``×`` not counted.
+    """
     bars = bars[:MOST_BARS]
     begin = min(bar.sent for bar in bars)
     span = max(bar.end for bar in bars) - begin or 1.0
@@ -69,11 +71,14 @@ def waterfall(name: str, bars: list[Bar], width: int) -> list[str]:
     def column(seconds: float) -> int:
         return min(room, round((seconds - begin) / span * room))
 
-    lines = [f"{name or 'requests'}: {WAIT} waiting and prefill  {DECODE} decode  × not counted"]
+    thought = any(bar.thought for bar in bars)
+    more = f"{REASONING} reasoning  " if thought else ""
+    lines = [f"{name or 'requests'}: {WAIT} waiting and prefill  {more}{DECODE} decode  × not counted"]
     for bar in bars:
         start, end = column(bar.sent), column(bar.end)
         first = end if bar.first is None else column(bar.first)
-        drawn = " " * start + WAIT * max(1, first - start) + DECODE * (end - first)
+        text = first if bar.first is None else column(bar.first + bar.thought)
+        drawn = " " * start + WAIT * max(1, first - start) + REASONING * (text - first) + DECODE * (end - text)
         lines.append(f"{bar.index:>4} {'×' if bar.failed else ' '} {drawn}")
     return [*lines, f"       0 s{f'{span:.3g} s':>{room - 3}}"]
 

@@ -178,6 +178,7 @@ def to_row(one: Measured, *, counted: bool, aside: str | None = None) -> dict[st
         "ttft_kernel_s": _round(one.ttft_kernel_s),
         "ttfr_s": _round(one.timing.ttfr_s),
         "tpot_s": _round(one.timing.tpot_s),
+        "tpot_why": one.timing.tpot_why or None,
         "e2e_s": _round(one.timing.e2e_s),
         "itl_s": [round(gap, 6) for gap in one.gaps_s],
         "finish_reason": result.finish_reason,

@@ -91,6 +91,7 @@ class CellSummary:
     client: ClientCost | None
     server: dict[str, Distribution]  # what was scraped of the server meanwhile, e.g. running, waiting
     first_failures: list[str] = field(default_factory=list)
+    tpot_left_out: dict[str, int] = field(default_factory=dict)  # counted answers without a TPOT, by the reason
     failure_limit: float = FAILURE_LIMIT  # largest share of failures of a valid cell
     host: HostLoad | None = None  # how busy the client's machine was
 
@@ -108,6 +109,7 @@ class Gatherer:
         self.first_failures: dict[str, str] = {}
         self.aside: Counter[str] = Counter()
         self.finish: Counter[str] = Counter()
+        self.no_tpot: Counter[str] = Counter()
         self.times: dict[str, list[float | None]] = {
             key: [] for key in ("ttft", "scheduled", "kernel", "ttfr", "tpot", "e2e")
         }
@@ -154,6 +156,8 @@ class Gatherer:
         self.times["kernel"].append(one.ttft_kernel_s)
         self.times["ttfr"].append(timing.ttfr_s)
         self.times["tpot"].append(timing.tpot_s)
+        if timing.tpot_s is None:
+            self.no_tpot[timing.tpot_why or "not known"] += 1
         self.times["e2e"].append(timing.e2e_s)
         self.itl.extend(one.gaps_s)
         self.piece_is_token &= tokens is not None and tokens == len(stamps.text_pieces)
@@ -232,6 +236,7 @@ class Gatherer:
             client=client,
             server=server,
             first_failures=[f"{kind}: {detail}" for kind, detail in self.first_failures.items()],
+            tpot_left_out=dict(self.no_tpot),
             failure_limit=failure_limit,
             host=host,
         )

@@ -18,7 +18,8 @@ class Bar:
     """One request on its cell's time axis, seconds after the first was sent.
 
     From ``sent`` to ``first`` it waited and was prefilled: a client cannot tell the two apart, but beside C > B the
-    steps show. ``first`` None: no text came. ``due`` is when it should have been sent (open loop).
+    steps show. ``first`` is the first token that came, of the reasoning where there is one; None: none came.
+    ``thought``: seconds of reasoning before the text. ``due`` is when it should have been sent (open loop).
     """
 
     index: int
@@ -27,6 +28,7 @@ class Bar:
     end: float
     failed: bool = False
     due: float | None = None
+    thought: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -111,10 +113,12 @@ def waterfalls(run: RunFolder) -> dict[str, list[Bar]]:
         failed = row.get("failure") is not None or not row.get("counted")
         end = next((value for key in ("done", "end") if (value := number(row.get(key))) is not None), sent)
         index = number(row.get("index"))
-        first = number(row.get("first_text"))
-        bar = Bar(
-            int(index) if index is not None else -1, sent, first, max(sent, end), failed, number(row.get("scheduled"))
-        )
+        text = number(row.get("first_text"))
+        firsts = [at for at in (number(row.get("first_reasoning")), text) if at is not None]
+        first = min(firsts, default=None)
+        due, end = number(row.get("scheduled")), max(sent, end)
+        thought = 0.0 if first is None else max(0.0, (end if text is None else text) - first)
+        bar = Bar(int(index) if index is not None else -1, sent, first, end, failed, due, thought)
         found.setdefault(str(row.get("cell", "")), []).append(bar)
     for bars in found.values():
         bars.sort(key=lambda bar: bar.sent)
@@ -128,12 +132,14 @@ def overlap(bars: Sequence[Bar]) -> float:
 
 
 def shortest(bars: Sequence[Bar]) -> float | None:
-    """The shortest TTFT of a cell, seconds: what lies beyond it in another's TTFT was waiting, or a slower prefill."""
+    """The shortest time to a first token of a cell, seconds: what lies beyond it was waiting (or prefill)."""
     return min((bar.first - bar.sent for bar in bars if bar.first is not None and not bar.failed), default=None)
 
 
 def parts(bar: Bar, least: float | None) -> tuple[float, float, float]:
-    """(beyond the cell's shortest TTFT, that shortest, decode) of one request, seconds; without text all is waiting."""
+    """(beyond the cell's shortest time to a first token, that shortest, decode with its reasoning) of one request,
+    seconds; without a token all is waiting.
+    """
     if bar.first is None:
         return bar.end - bar.sent, 0.0, 0.0
     ttft = max(0.0, bar.first - bar.sent)

@@ -45,7 +45,7 @@ def sections(run: RunFolder) -> list[Section]:
 
 _HOW_READ = (
     "Light: time to first token beyond the shortest of the cell, so waiting (or a slower prefill; a client cannot tell "
-    "which). Middle: the shortest TTFT of the cell. Dark: decode. Hatched outline: not counted."
+    "which). Middle: that shortest time. Dark: decode, its reasoning included. Hatched outline: not counted."
 )
 
 
@@ -215,7 +215,7 @@ def _waterfalls(falls: dict[str, list[Bar]]) -> list[Part]:
         for bar in bars[:MOST_BARS]:
             wait, prefill, decode = parts(bar, least)
             kinds = ("lost", "lost", "lost") if bar.failed else ("wait", "prefill", "decode")
-            said = f"sent {bar.sent - begin:.3f} s, TTFT {wait + prefill:.3f} s, decode {decode:.3f} s"
+            said = f"sent {bar.sent - begin:.3f} s, first token after {wait + prefill:.3f} s, decode {decode:.3f} s"
             label = f"{bar.index} ×" if bar.failed else str(bar.index)
             lines.append(
                 svg.Span(label, bar.sent - begin, list(zip(kinds, (wait, prefill, decode), strict=True)), said)
