@@ -26,6 +26,8 @@ from browser import CHROMIUM, browser
 from vlmconsole.engines import launch, mlx_guard
 from vlmconsole.engines.http import open_client
 from vlmconsole.engines.launch import KEY_MARK
+from vlmconsole.engines.located import located
+from vlmconsole.engines.profile import make_profile
 from vlmconsole.engines.servers import Ready, readback
 from vlmconsole.runs.places import Places
 
@@ -212,6 +214,34 @@ def test_the_key_is_in_a_file_of_its_owner_and_nowhere_else(mlx_server: Ready) -
     # A lost record: the server is found by its marks, and asked with its key.
     found = launch.orphan(places, "demo")
     assert found is not None and found.access.key_file == place
+
+
+async def test_by_its_address_too_it_is_asked_with_its_key_from_its_own_home(mlx_server: Ready, tmp_path: Path) -> None:
+    assert mlx_server.log is not None
+    home = Path(mlx_server.log).parents[2]
+    url = f"{mlx_server.base_url}/v1"
+
+    async def run(home: Path, *words: str) -> tuple[int, str]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "vlmconsole", "--home", str(home), *words,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        out, _ = await asyncio.wait_for(process.communicate(), 120)
+        return process.returncode or 0, out.decode()
+
+    ours, theirs = await asyncio.gather(
+        run(home, "--quiet", "chat", "Hello", "--base-url", url, "--json"),
+        run(tmp_path, "chat", "Hello", "--base-url", url),
+    )
+    answer = json.loads(ours[1])
+    assert ours[0] == 0 and answer["ended"] == "done" and "adapter" not in answer["conditions"], "the base, told so"
+    assert theirs[0] == 1 and "401" in theirs[1] and "key" in theirs[1]
+    given = make_profile({"name": "own", "engine": "openai", "base_url": url})
+    at = located(given, Places(home))
+    assert at.base_url == given.base_url and at.access == mlx_server.profile.access
+    for other in ("http://127.0.0.1:9/v1", "http://192.0.2.1:1/v1"):
+        away = make_profile({"name": "own", "engine": "openai", "base_url": other})
+        assert located(away, Places(home)).access.held is None
 
 
 def test_it_does_not_start_without_a_key() -> None:

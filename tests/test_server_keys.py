@@ -82,15 +82,16 @@ async def test_a_server_that_refuses_the_key_is_there(
     ready = await servers.ensure_server(served("vllm", tmp_path), places)
     try:
         named = 'api_key_env = "A_KEY"\n' if key else ""
-        (places.servers / "given.toml").write_text(f'engine = "vllm"\nbase_url = "{ready.base_url}"\n{named}')
-        given = load_profiles(places.servers)["given"]
-        status = await servers.probe(given, places)
+        other = Places(tmp_path / "other").ensure()  # in its own home it would be found by its address
+        (other.servers / "given.toml").write_text(f'engine = "vllm"\nbase_url = "{ready.base_url}"\n{named}')
+        given = load_profiles(other.servers)["given"]
+        status = await servers.probe(given, other)
         assert (status.word, status.state, status.answered) == ("key refused", "unreachable", True)
         assert "401" in status.why and "api_key_env" in status.why and (key or "unused") not in status.why
 
         def shown(*words: str) -> str:
             with pytest.raises(SystemExit) as ended:
-                main(["--home", str(places.home), *words])
+                main(["--home", str(other.home), *words])
             assert ended.value.code == 1 or words[1] == "list"
             return capsys.readouterr().out
 

@@ -15,6 +15,10 @@ from vlmconsole.engines import faraway, flags, keys, launch, launch_lines, mlx, 
 from vlmconsole.engines.effective import EffectiveSettings, Flushed
 from vlmconsole.engines.http import EngineError, http_error, open_client, request
 from vlmconsole.engines.launch import LaunchError, Progress, Running
+from vlmconsole.engines.located import at_running
+from vlmconsole.engines.located import launched_here as launched_here
+from vlmconsole.engines.located import located as located
+from vlmconsole.engines.located import reachable as reachable
 from vlmconsole.engines.profile import GIVEN, ProfileError, ServerProfile
 from vlmconsole.engines.selected import UNKNOWN, SelectedAdapter
 from vlmconsole.engines.served_model import add_quantization
@@ -63,30 +67,6 @@ def adapter_label(
     return UNKNOWN if telling(profile, settings) is openai else None
 
 
-def launched_here(profile: ServerProfile) -> bool:
-    """Whether the profile's server is one that this console starts."""
-    return profile.launch is not None and not profile.ssh_host
-
-
-def located(profile: ServerProfile, places: Places) -> ServerProfile:
-    """The profile with the address of its running server, where one was started here; else as it is."""
-    running = launch.recorded(places, profile.name) if launched_here(profile) else None
-    return _at(profile, running) if running is not None and running.alive else profile
-
-
-def _at(profile: ServerProfile, running: Running) -> ServerProfile:
-    """The profile at its running server, with the key of that start."""
-    return profile.at(running.base_url, access=running.access)
-
-
-async def reachable(profile: ServerProfile, places: Places) -> ServerProfile:
-    """The profile with the address that it is asked at from here: as `located`, or through the tunnel to its host.
-
-    Raises SshError.
-    """
-    return await faraway.reached(profile, places) if faraway.is_far(profile) else located(profile, places)
-
-
 async def ensure_server(profile: ServerProfile, places: Places, on_progress: Progress | None = None) -> Ready:
     """A server that answers: found running, or started and waited for.
 
@@ -96,7 +76,7 @@ async def ensure_server(profile: ServerProfile, places: Places, on_progress: Pro
     if faraway.is_far(profile):
         return await _far(profile, places)
     if not launched_here(profile):
-        return await _reached(profile)
+        return await _reached(located(profile, places))
     begun = time.monotonic()
 
     def waiting() -> None:
@@ -105,7 +85,7 @@ async def ensure_server(profile: ServerProfile, places: Places, on_progress: Pro
 
     running = launch.recorded(places, profile.name)
     whole = not launch.damaged(places, profile.name)  # else it is mended below, with the lock held
-    if whole and running is not None and running.alive and await _answers(_at(profile, running)):
+    if whole and running is not None and running.alive and await _answers(at_running(profile, running)):
         return await _ready(profile, running, started_here=False)
     async with launch.locked(places, profile.name, waiting):
         running = launch.adopted(places, profile.name)
@@ -331,7 +311,7 @@ async def _check_line(
 
 async def _until_ready(profile: ServerProfile, running: Running, on_progress: Progress | None) -> None:
     assert profile.launch is not None
-    at = _at(profile, running)
+    at = at_running(profile, running)
     async with open_client(at, 5.0) as client:
 
         async def answers() -> bool:
@@ -357,7 +337,7 @@ async def _answers(profile: ServerProfile, timeout_s: float = 2.0, client: httpx
 
 
 async def _ready(profile: ServerProfile, running: Running, *, started_here: bool) -> Ready:
-    at = _at(profile, running)
+    at = at_running(profile, running)
     model = await served_model(at)
     return Ready(running.base_url, model, running.pid, running.log, at.at(at.base_url, model), started_here)
 

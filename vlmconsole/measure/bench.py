@@ -52,7 +52,7 @@ def find_server(
     if settings.base_url:
         values = {"name": "bench", "engine": "openai", "base_url": settings.base_url}
         values |= {"served_model": settings.model, "api_key_env": settings.api_key_env}
-        return asyncio.run(_ask(make_profile(values, "bench")))
+        return asyncio.run(_ask(servers.located(make_profile(values, "bench"), places)))
     name = settings.server or default
     profiles = profiles_for(name, places.servers)
     if name not in profiles:
