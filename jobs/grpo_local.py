@@ -280,6 +280,7 @@ def _finish(
             step=trainer.step,
             seed=spec.seed,
             resumable=False,
+            prompt_sha256=door(folder).prompt_sha256,
         ),
     )
     again = load(target, dtype=precision, device=device)

@@ -254,6 +254,7 @@ def _summary(context: Context, spec: GrpoSpec, folder: Path, base_sha256: str, d
         run=context.run.name,
         step=spec.steps,
         resumable=False,
+        prompt_sha256=door(folder).prompt_sha256,
     )
     write_provenance(merged, origin)
     before = load(folder, dtype="bfloat16").model.state_dict()

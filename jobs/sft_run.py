@@ -303,6 +303,7 @@ class Teacher:
 
     def _origin(self, epoch: int, step: int) -> Provenance:
         return Provenance(
+            prompt_sha256=self.prompt["prompt_sha256"],
             kind="repair" if self.spec.adapter else "sft",
             base=bases.base_name(self.spec.base),
             base_sha256=self.base_sha,

@@ -307,3 +307,25 @@ def test_special_tokens_and_the_engines_variables_reach_the_template(tmp_path: P
     json.dumps(dict(door(folder).template.special))
     started = time.monotonic()
     assert text_counter(folder, "mlx") is not text_counter(folder) and time.monotonic() - started < 60
+
+
+def test_runs_under_other_prompts_are_not_compared_and_older_ones_are_where_their_form_is_known() -> None:
+    from vlmconsole.gates.evidence import unlike
+    from vlmconsole.measure.compare import compare
+    from vlmconsole.runs.conditions import Conditions
+
+    def under(engine: str, sha: str | None) -> Conditions:
+        return Conditions(engine=engine, prompt_sha256=sha, template_sha256=None if sha is None else "t" * 64)
+
+    for engine, old_is_known in (("in-process", True), ("mlx-vlm", False)):
+        old, bare, other = (under(engine, sha) for sha in (None, BARE_PROMPT, "1" * 64))
+        for one, two, same in (
+            (old, old, True),
+            (old, bare, True),
+            (old, other, not old_is_known),
+            (bare, other, False),
+        ):
+            said = compare(one, two)
+            assert [difference.key for difference in said.differs] == ([] if same else ["prompt_sha256"])
+            assert bool(unlike(one.model_dump(mode="json"), two.model_dump(mode="json"))) == (not same)
+    assert compare(bare, other, only="prompt_sha256").comparable

@@ -114,3 +114,62 @@ def test_an_evaluation_says_its_prompt_and_takes_no_answers_to_another(stand_in:
     assert model.conditions().prompt_sha256 == model.facts["prompt_sha256"] == door(stand_in).prompt_sha256
     plain = InProcess(settings.model_copy(update={"base": ""}), "after", Places(home=tmp_path / "home"))
     assert plain.conditions().prompt_sha256 == BARE_PROMPT and "prompt_sha256" not in plain.facts
+
+
+def test_a_training_is_asked_in_the_models_own_form_and_says_so(stand_in: Path, tmp_path: Path) -> None:
+    """A real training on the stand-in; its adapter asked in the same form, and on the same weights without it."""
+    from sft_runs import lab, make, work
+
+    from vlmconsole.evaluation.local import InProcess
+    from vlmconsole.evaluation.settings import EvaluateSettings
+    from vlmconsole.gates.audit import audit
+    from vlmconsole.training.adapters import open_adapter
+
+    places = lab(tmp_path / "home")
+    runs = [make(places, epochs=1, dev_epochs=[1], base=base) for base in (str(stand_in), "")]
+    for run in runs:
+        work(places, run)
+    own, plain = ([entry["tokens"] for entry in run.read_json("mask.json")["each"]] for run in runs)
+    assert len({a - b for a, b in zip(own, plain, strict=True)}) == 1 and own[0] > plain[0]
+    hashes = [run.read_json("conditions.json")["prompt_sha256"] for run in runs]
+    assert hashes == [door(stand_in).prompt_sha256, BARE_PROMPT]
+    for run in runs:
+        (mask,) = [finding for finding in audit(run, places).findings if finding.name == "supervision mask"]
+        assert mask.state == "ok" and "tokenized anew" in mask.text
+    adapters = [open_adapter(run.file("adapter")) for run in runs]
+    assert [adapter.provenance.prompt_sha256 for adapter in adapters if adapter.provenance] == hashes
+    for base, unlike in ((str(stand_in), (False, True)), ("", (True, False))):
+        for adapter, other in zip(adapters, unlike, strict=True):
+            settings = EvaluateSettings(base=base, data=["naming"], paired=False, before_adapter=str(adapter.path))
+            notes = InProcess(settings, "before", places).conditions().notes
+            assert any("another prompt form" in note for note in notes) == other
+
+
+def test_an_older_run_is_replayed_as_it_was_asked(stand_in: Path, tmp_path: Path) -> None:
+    """Runs of before recorded no prompt and had turns alone, whatever their base's template says."""
+    from sft_runs import lab
+    from vlmconsole.jobs import evaluate
+    from vlmconsole.jobs.contract import Context
+
+    from vlmconsole.gates.replay import replay
+    from vlmconsole.gates.replaying import ReplayError
+    from vlmconsole.runs.folder import RunFolder
+
+    places = lab(tmp_path / "home")
+    spec = {"data": [str(places.home / "few.toml")], "paired": False, "max_new_tokens": 8, "base": ""}
+    run = RunFolder.create(places.runs, kind="evaluate", preset="e", spec=spec, title="e", home=places.home)
+    summary = evaluate.KIND.run(Context(run, places, None), evaluate.KIND.spec.model_validate(spec))
+    run.write_json("summary.json", summary)
+    sample = next(iter(run.read_jsonl("before.jsonl")))["id"]
+    assert not replay(run, places, sample, side="before").differs
+    conditions = run.read_json("conditions.json")
+    assert conditions["before"].pop("prompt_sha256") == BARE_PROMPT
+    run.write_json("conditions.json", conditions)
+    job = run.job()
+    job["spec"]["base"] = str(stand_in)  # the same weights under a template with a system turn
+    run.write_json("job.json", job)
+    assert not replay(run, places, sample, side="before").differs
+    conditions["before"]["prompt_sha256"] = BARE_PROMPT
+    run.write_json("conditions.json", conditions)
+    with pytest.raises(ReplayError, match="prompt"):
+        replay(run, places, sample, side="before")

@@ -30,6 +30,7 @@ class InProcess:
         self, settings: EvaluateSettings, side: str, places: Places, stopping: Callable[[], bool] = lambda: False
     ) -> None:
         from vlmconsole.training import adapters, bases
+        from vlmconsole.training.provenance import other_prompt
 
         self.settings, self.stopping = settings, stopping
         self._loaded: Any = None
@@ -62,6 +63,8 @@ class InProcess:
             "seed": settings.seed,
         }
         self.prompt = door(self.folder).facts()
+        asked = other_prompt(self.adapter.provenance, self.prompt["prompt_sha256"]) if self.adapter else ""
+        self._notes = tuple(filter(None, (label, f"adapter {self.who.adapter} {asked}" if asked else "")))
         self.facts |= another_prompt(self.prompt)  # answers to another prompt are not taken over
 
     def ask(self, items: Sequence[Item]) -> list[Said]:
@@ -114,7 +117,7 @@ class InProcess:
                 "decoding": "greedy",
                 "versions": versions,
             },
-            notes=(self.who.label,) if self.who.label else (),
+            notes=self._notes,
         )
 
     def _load(self) -> Any:

@@ -13,16 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.counting.findings import Finding, finding
+from vlmconsole.errors import LabError
 from vlmconsole.gates.audit_pictures import Seen, Shelves, digest_of
 from vlmconsole.gates.audit_score import counting_reward, naming_reward
 from vlmconsole.gates.audit_weights import AuditWeightsError, audit_change, tensors, weights_hash
 from vlmconsole.gates.ledger import Chain, sha256_file
 from vlmconsole.gates.plan import find_frozen
 from vlmconsole.gates.trained import earlier_attempts, first_step
+from vlmconsole.models.qwen2_5_vl import END, IMAGE
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.words import many
 
-END = "<|im_end|>"
+AT_ONCE = 512
+"""Chats rendered in one call, whose time is limited."""
 
 
 def audit_training(run: RunFolder, chain: Chain, shelves: Shelves, base: Path | None) -> list[Finding]:
@@ -155,29 +158,55 @@ def _mask(run: RunFolder, shelves: Shelves, base: Path | None) -> Finding:
         return Finding(name, "not verifiable", f"the training split of {mask.get('dataset')} is not in this lab")
     wrong = [f"{uid} is in no training split" for uid in sorted(each.keys() - rows.keys())]
     wrong += [f"{uid} has no mask" for uid in sorted(rows.keys() - each.keys())]
-    tokens = _tokenizer(base)
-    for uid in sorted(each.keys() & rows.keys()):
-        wrong += [f"{uid}: {text}" for text in _masked(each[uid], rows[uid], tokens)]
+    tokens, shared = _tokenizer(base), sorted(each.keys() & rows.keys())
+    texts, how = _written(run, base, [rows[uid] for uid in shared])
+    if tokens is None or texts is None:
+        texts, how = [None] * len(shared), how if tokens is not None else "by their text; no tokenizer here"
+    for uid, text in zip(shared, texts, strict=True):
+        wrong += [f"{uid}: {fault}" for fault in _masked(each[uid], rows[uid], tokens, text)]
     wrong += _steps(run, each)
-    how = "tokenized anew" if tokens is not None else "by their text; no tokenizer here"
     return finding(name, f"{len(each)} pictures teach their answer and its end mark alone ({how})", wrong)
 
 
-def _masked(one: dict[str, Any], row: Seen, tokens: Any) -> list[str]:
+def _written(run: RunFolder, base: Path | None, rows: list[Seen]) -> tuple[list[Any] | None, str]:
+    """(each row's prompt, answer and rest as the base's chat template writes them, how the masks are looked at).
+
+    None where the template is not here, or is another one than the training had. Runs that recorded no prompt had turns
+    alone.
+    """
+    from vlmconsole.models.door import bare_door, can_render, door
+    from vlmconsole.training.prompts import Turn, spell
+
+    recorded = _object(run, "conditions.json").get("prompt_sha256")
+    if base is None or not can_render():
+        return None, "by their text; no chat template here"
+    try:
+        template = bare_door() if recorded is None else door(base)
+        if recorded is not None and template.prompt_sha256 != recorded:
+            return None, "by their text; the base's chat template is another one now"
+        # The image itself is not needed: it stands as one mark.
+        chats = [[Turn(row.question, row.truth, (None,))] for row in rows]  # type: ignore[arg-type]
+        parts = [spell(chats[at : at + AT_ONCE], template) for at in range(0, len(chats), AT_ONCE)]
+        return [pieces for part in parts for pieces in part], "tokenized anew"
+    except LabError as error:
+        return None, f"by their text; {error.message}"
+
+
+def _masked(one: dict[str, Any], row: Seen, tokens: Any, pieces: Any) -> list[str]:
     if one.get("supervised") != row.truth + END:
         return [f"{str(one.get('supervised'))[:60]!r} is taught, not the answer and its end mark"]
     first, last, whole = (int(one.get(key, -1)) for key in ("supervised_from", "supervised_to", "tokens"))
     if not 0 < first < last <= whole:
         return [f"tokens {first} to {last} of {whole} are taught"]
-    if tokens is None:
+    if pieces is None:
         return []
-    answer, newline = len(tokens(row.truth + END)), len(tokens("\n"))
-    head = "<|im_start|>user\n<|vision_start|>" + "<|image_pad|>" * int(one.get("visual_tokens", 0)) + "<|vision_end|>"
-    prompt = len(tokens(f"{head}{row.question}<|im_end|>\n<|im_start|>assistant\n"))
-    if (first, last, whole) != (prompt, prompt + answer, prompt + answer + newline):
+    asked, answered, after = (piece.text for piece in pieces)
+    prompt = len(tokens(asked.replace(IMAGE, IMAGE * int(one.get("visual_tokens", 0)))))
+    answer, rest = len(tokens(answered)), len(tokens(after))
+    if (first, last, whole) != (prompt, prompt + answer, prompt + answer + rest):
         return [
             f"tokens {first} to {last} of {whole} are taught; the answer is {prompt} to {prompt + answer}"
-            f" of {prompt + answer + newline}: the mask reaches over the prompt or leaves out the answer"
+            f" of {prompt + answer + rest}: the mask reaches over the prompt or leaves out the answer"
         ]
     return []
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
+from vlmconsole.runs.conditions import BARE_PROMPT
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.reading import UnreadableError, read_json
 
@@ -34,6 +35,7 @@ class Provenance:
 
     `precision` is the base's while training ("float32", "bfloat16"). `parent_sha256` is the adapter that this one
     continues (None: a fresh one). `resumable`: the run kept the optimizer's state beside these weights.
+    `prompt_sha256` is of the prompt form that it was trained on; None in older ones, which had turns alone.
     """
 
     kind: str
@@ -49,11 +51,23 @@ class Provenance:
     epoch: int | None = None
     seed: int | None = None
     resumable: bool = False
+    prompt_sha256: str | None = None
     created: str = field(default_factory=_now)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, the shape of `provenance.json`."""
         return asdict(self)
+
+
+def other_prompt(origin: Provenance | None, prompt_sha256: str) -> str:
+    """What is to be said where an adapter is asked in another prompt form than it was trained on; "" where it is not.
+
+    A foreign adapter says nothing of it.
+    """
+    trained = None if origin is None else origin.prompt_sha256 or BARE_PROMPT
+    if trained is None or trained == prompt_sha256:
+        return ""
+    return f"was trained on another prompt form ({trained[:12]}…) than it is asked in ({prompt_sha256[:12]}…)"
 
 
 def weights_sha256(folder: Path) -> str:
@@ -125,7 +139,7 @@ def _fault(value: Any) -> str:
     for key in ("step", "epoch", "seed"):
         if value.get(key) is not None and not isinstance(value[key], int):
             return f"{key} is not a whole number"
-    parent = value.get("parent_sha256")
-    if parent is not None and not isinstance(parent, str):
-        return "parent_sha256 is not a text"
+    for key in ("parent_sha256", "prompt_sha256"):
+        if value.get(key) is not None and not isinstance(value[key], str):
+            return f"{key} is not a text"
     return "" if isinstance(value.get("created", ""), str) else "created is not a text"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vlmconsole.engines.selected import SelectedAdapter
+from vlmconsole.models.door import can_render, door
+from vlmconsole.models.template import TemplateError
 from vlmconsole.runs.places import Places
 from vlmconsole.training.adapters import Adapter, AdapterError, check_fits, find_adapter
 from vlmconsole.training.convert import served_by_mlx, served_by_sglang
 from vlmconsole.training.lora_config import SeveralAdaptersError
+from vlmconsole.training.provenance import other_prompt
 
 if TYPE_CHECKING:
     from vlmconsole.engines.profile import ServerProfile
@@ -44,6 +48,17 @@ def select(
     return _checked(adapter, profile, precision, places, other_base)
 
 
+def _prompt(adapter: Adapter, base: Path) -> list[str]:
+    """What is to be said of the prompt form, as far as the base's own template is what the server renders."""
+    if not can_render():
+        return []
+    try:
+        asked = other_prompt(adapter.provenance, door(base).prompt_sha256)
+    except TemplateError:
+        return []
+    return [f"adapter {adapter.name} {asked}"] if asked else []
+
+
 def _checked(
     adapter: Adapter, profile: ServerProfile, precision: str | None, places: Places, other_base: bool
 ) -> SelectedAdapter:
@@ -60,6 +75,7 @@ def _checked(
         label = check_fits(adapter, base, precision, override=other_base)
         if label:
             notes.append(f"adapter {adapter.name} on another base: {label}")
+        notes += _prompt(adapter, base)
     if profile.engine == "mlx":
         folder = served_by_mlx(adapter, places.cache, base)
         return SelectedAdapter(adapter.name, str(folder), adapter.sha256, folder, tuple(notes))
