@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 COMMANDS = ", ".join(f"{word} {more}".strip() for word, more, _ in TYPED)
 AFRESH = "begin a new conversation"  # how the advice ends where the question alone would fit
-ANSWERING = "an answer is being given; Esc stops it"
+ANSWERING = "still answering · x or Ctrl+C stops it"
+STOPS = "Ctrl+C stops the answer"
+CANCELLED = "edit cancelled · i, then Ctrl+Z brings its text back"
 _SLASH = re.compile(r"/[a-z]+(?=\s|$)")
 #: The budget is counted this long (seconds) after the last key.
 BUDGET_PAUSE = 0.25
@@ -212,6 +214,7 @@ class ChatAsk(ChatDraft):
         if self.changing is not None:
             self.changing = None
             self.composer.stand()
+            await self.bring_back()
             await self.transcript.show(self.store.messages(chat.id))
         else:
             await self.transcript.append(question)
@@ -267,6 +270,7 @@ class ChatAsk(ChatDraft):
         )
         self.running.append(turn)
         self._coming.discard(message.id)
+        self._say_what_stops()
         self._say_what_is_waited_for()
         try:
             finished = await turn.run()
@@ -275,10 +279,41 @@ class ChatAsk(ChatDraft):
             self.begun.pop(message.id, None)
             if not self.running:
                 self.composer.withdraw(FAULT)
+            self._say_what_stops()
         self.transcript.replace(finished)
+        if finished.state == "stopped" and not turn.sent:
+            await self._take_back(finished)
         self.show_list()
         if turn.unkept:
             await self._keep_late(turn)
+
+    def _say_what_stops(self) -> None:
+        """The keys that stop an answer are there, and in the footer, while one runs."""
+        self.composer.question.answering = bool(self.running)
+        if self.changing is None:
+            self.composer.stand(STOPS if self.running else "")
+        self.refresh_bindings()
+
+    async def _take_back(self, answer: StoredMessage) -> None:
+        """Put a question whose answer was stopped before it was sent back into the composer, before what is there."""
+        if self.chat is None or self.chat.id != answer.chat_id:
+            return
+        *_, question = [item for item in self.transcript.messages if item.id < answer.id and item.role == "user"]
+        kept = self.store.messages(self.chat.id, superseded=True)
+        if any(item.id > question.id and item.id != answer.id for item in kept):
+            return  # asked of a second server too, or asked again: the conversation has it
+        try:
+            pictures = [picture.load() for picture in question.pictures]
+        except ValueError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self.store.supersede(self.chat.id, question.id)
+        await self.transcript.show(self.store.messages(self.chat.id))
+        self.show_welcome()
+        self.pending = [*pictures, *self.pending]
+        self.composer.question.back(question.text)
+        await self.show_pending()
+        self.keep_draft()
 
     def _say_what_is_waited_for(self) -> None:
         """Of the server in use: one that has yet to start, or to come back, is no first token that is late."""
@@ -328,30 +363,51 @@ class ChatAsk(ChatDraft):
             self.notify(ANSWERING, severity="warning", markup=False)
             return
         try:
-            self.pending = [picture.load() for picture in asked.pictures]
+            pictures = [picture.load() for picture in asked.pictures]
         except ValueError as error:
             self.notify(str(error), severity="error", markup=False)
             return
-        self.changing = asked.id
         question = self.composer.question
+        if self.changing is None:  # else what is written is a change of another question
+            self._aside = question.text, self.pending
+        self.changing, self.pending = asked.id, pictures
         question.load_text(asked.text)
         question.move_cursor(question.document.end)
         await self.show_pending()
         self.action_write()
         self.composer.stand(CHANGING)
 
+    def action_stop(self) -> None:
+        """x, and Ctrl+C while writing: stop the answer; what came of it stays."""
+        for turn in self.running:
+            turn.stop()
+
     async def action_leave(self) -> None:
-        """Esc: stop what is running; else stop changing a question; else leave the composer."""
-        if self.running:
-            for turn in self.running:
-                turn.stop()
+        """Esc: leave the composer or the filter. Outside of them: stop changing a question; an answer goes on."""
+        if self.typing:
+            self.leave_composer()
+            if self.running:
+                self.composer.notice(ANSWERING, about=FAULT)
         elif self.changing is not None:
             self.changing, self.pending = None, []
             self.composer.stand()
-            self.composer.question.clear()
+            self.composer.question.replace_all("")
+            await self.bring_back()
             await self.show_pending()
+            self.composer.notice(CANCELLED)
+        elif self.running:
+            self.composer.notice(ANSWERING, "$warning", about=FAULT)
         else:
             self.leave_composer()
+
+    def on_question_interrupted(self) -> None:
+        self.action_stop()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The keys that stop are there while there is something to stop."""
+        if action == "stop" and not self.running:
+            return False
+        return super().check_action(action, parameters)
 
     # -- settings of this conversation ---------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DRAFT_PAUSE = 1.0
 #: Seconds between two tries to keep what the store did not take.
 KEEP_AGAIN = 5.0
-CHANGING = "changing a question: Enter asks anew and puts aside what followed, Esc leaves it"
+CHANGING = "editing · Enter re-asks and hides later turns · Esc Esc cancels"
 BACK = "what was written and not sent is here again; Ctrl+G empties the line"
 
 
@@ -34,6 +34,8 @@ class ChatDraft(ChatPictures):
         self._question: Question | None = None  # held: when the screen hears of its end, its widgets are gone
         #: The question that is being changed, by its message's id.
         self.changing: int | None = None
+        #: What was written when that began; it comes back when that ends.
+        self._aside: tuple[str, list[Picture]] = ("", [])
         #: As it was last kept; None: otherwise than it stands.
         self._written: tuple[str, int | None, int | None, list[Picture]] | None = ("", None, None, [])
 
@@ -48,6 +50,7 @@ class ChatDraft(ChatPictures):
         if self.changing is not None and (chat is None or self.chat is None or chat.id != self.chat.id):
             self.changing = None
             self.composer.stand()
+            await self.bring_back()
         await super().open_chat(chat)
         self.keep_draft_soon()
 
@@ -57,6 +60,15 @@ class ChatDraft(ChatPictures):
 
     def on_unmount(self) -> None:
         self.keep_draft()
+
+    async def bring_back(self) -> None:
+        """Put what was written before a question was changed before what is written now."""
+        (text, pictures), self._aside = self._aside, ("", [])
+        if text:
+            self.composer.question.back(text)
+        if pictures:
+            self.pending = [*pictures, *self.pending]
+            await self.show_pending()
 
     def keep_draft_soon(self) -> None:
         """Keep it in a moment; not for each key."""

@@ -78,6 +78,11 @@ class Turn:
         self.ttft_s: float | None = None
 
     @property
+    def sent(self) -> bool:
+        """Whether the question was on its way to the server: before that, nobody has it but this console."""
+        return self._sent is not None
+
+    @property
     def text(self) -> str:
         return self._text.getvalue()
 

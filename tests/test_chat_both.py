@@ -98,7 +98,7 @@ async def test_reasoning_is_shown_as_it_comes(tmp_path: Path) -> None:
             await until(lambda: bool(screen.answers()) and thought().startswith(("Let me count [/INST]", "…")))
             assert screen.answers()[-1].state == "streaming" and screen.answers()[-1].text == ""
             await until(lambda: thought().startswith("…"))  # a long one shows its end while it comes
-            await pilot.press("escape")
+            await pilot.press("ctrl+c")
             await until(lambda: answered(screen))
             await until(lambda: thought().startswith("Let me count [/INST]") and thought().endswith("again "))
             assert screen.answers()[-1].state == "stopped"

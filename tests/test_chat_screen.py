@@ -88,13 +88,13 @@ async def test_a_cut_line_keeps_what_came_and_the_next_question_works(tmp_path: 
             assert screen.answers()[1].text == "Whole."
 
 
-async def test_escape_stops_the_answer_and_closes_the_socket(tmp_path: Path) -> None:
+async def test_x_stops_the_answer_and_closes_the_socket(tmp_path: Path) -> None:
     async with chat_server(Say(["word "] * 400, gap=0.02), Say(["Next."])) as server:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "Go on for ever")
             await until(lambda: bool(screen.running) and "word" in screen.running[0].text)
-            await pilot.press("escape")
+            await pilot.press("escape", "x")
             await until(lambda: answered(screen))
             assert screen.answers()[0].state == "stopped"
             assert screen.answers()[0].text.startswith("word ")
@@ -120,7 +120,7 @@ async def test_the_ttft_stands_from_the_first_piece_on(tmp_path: Path) -> None:
             assert screen.answers()[-1].state == "streaming"
             await until(lambda: any("TTFT" in row for row in rows()))
             live = screen.running[0].ttft_s
-            await pilot.press("escape")
+            await pilot.press("ctrl+c")
             await until(lambda: answered(screen))
             answer = screen.answers()[-1].answer
             assert answer is not None and live == pytest.approx(answer["timing"]["ttft_s"])

@@ -113,7 +113,7 @@ def kept(home: Path) -> None:
 
 
 def app(home: Path, port: int, *, full: bool = True, theme: str = "dark") -> ConsoleApp:
-    home.mkdir(exist_ok=True)
+    home.mkdir(mode=0o700, exist_ok=True)
     profile_file(home, port, processor={"max_pixels": 50176}, context=4096)
     (home / "config.toml").write_text(f'server = "toy"\ntheme = "{theme}"\n')
     if full:

@@ -43,6 +43,9 @@ class Question(TextArea):
             self.text = text
             self.taken = asyncio.Event()
 
+    class Interrupted(Message):
+        """Ctrl+C with nothing selected: the answer that comes is to stop."""
+
     class Emptied(Message):
         """Backspace in an empty question: the last chip goes."""
 
@@ -51,6 +54,7 @@ class Question(TextArea):
             soft_wrap=True, show_line_numbers=False, compact=True, highlight_cursor_line=False, id="question"
         )
         self.cursor_blink = False
+        self.answering = False  # whether an answer comes that could be stopped
         # F1 to F6 are the screens while one writes, too: a TextArea would select its line by F6, all of it by F7.
         for key in ("f6", "f7"):
             self._bindings.key_to_bindings.pop(key, None)
@@ -103,6 +107,13 @@ class Question(TextArea):
 
     def action_send(self) -> None:
         self.post_message(Composer.Sent(self.text))
+
+    def action_copy(self) -> None:
+        """Ctrl+C: copy what is selected; else stop the answer, where one comes."""
+        if self.answering and not self.selected_text:
+            self.post_message(self.Interrupted())
+        else:
+            super().action_copy()
 
 
 class Chip(Static):
