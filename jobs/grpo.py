@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vlmconsole.training.memory import Work
 
 LEARNING = "training"  # the phase after the data
+AT_ONCE = 16  # greedy questions at once, in validation and in the check of the export
 BUNDLED_STEP = 0.35  # seconds a step of 16 answers of the bundled model, one busy core
 
 
@@ -80,14 +81,19 @@ def planned_work(spec: GrpoSpec, gpu: bool) -> "Work":
 
     verl = spec.engine == "verl"
     precision = "bfloat16" if verl else bases.precision_for(spec.precision, "cuda" if gpu else "cpu")
+    # Where nothing is known of a model's answers they are planned as long as they may be.
+    short = bases.is_bundled(spec.base) and spec.temperature <= 1
+    longest = min(spec.max_new_tokens, memory.SPOKEN) if short else spec.max_new_tokens
     return memory.Work(
         base=spec.base,
         precision=precision,
         masters=has_masters(spec, precision),
         trained="language",
         rows=1 if verl else min(spec.micro, spec.questions) * spec.answers,
-        answer_tokens=spec.max_new_tokens,
-        scored=spec.max_new_tokens,
+        answer_tokens=longest,
+        scored=longest,
+        group=1 if verl else spec.answers,
+        checked=0 if verl else min(AT_ONCE, max(spec.reload_check, spec.validation if spec.validate_every else 0)),
         rollouts=spec.questions * spec.answers,
         checkpointing=verl,
         offload=verl and spec.verl.offload,

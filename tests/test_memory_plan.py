@@ -68,6 +68,87 @@ def test_activations_are_what_autograd_keeps(precision: str, trained: str) -> No
     assert planned == pytest.approx(measured, rel=0.005)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("questions", "n", "length"), [(1, 4, 10), (2, 8, 30)])
+def test_answers_to_one_question_share_its_prompt(precision: str, questions: int, n: int, length: int) -> None:
+    import torch
+    from test_grpo import rows
+
+    from vlmconsole.training import grpo, rollout
+    from vlmconsole.training.model import load
+    from vlmconsole.training.prompts import Turn
+
+    loaded, shape = load(BASE, dtype=precision), shape_of(BASE)
+    grpo.freeze_eyes(loaded.model)
+    prompts = rollout.look(loaded, [[Turn(row.question, None, (row.image(),))] for row in rows(questions)])
+    ids = torch.randint(5, 400, (questions * n, length))
+    kept: dict[int, tuple[int, Any]] = {}
+    weights = {parameter.data_ptr() for parameter in loaded.model.parameters()}
+
+    def keep(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        rollout.log_probabilities(loaded, prompts, rollout.Answers(ids, torch.ones_like(ids), n))
+    work = Work(
+        precision=precision,
+        trained="language",
+        rows=questions * n,
+        group=n,
+        text_tokens=prompts.ids.shape[1] - 64,
+        answer_tokens=length,
+        scored=length,
+    )
+    parts = {part.name: part.bytes for part in plan(work).parts if part.phase == "forward and backward"}
+    # Of the logits' line autograd keeps the log-probabilities; the rest is there while they are made.
+    planned = parts["activations"] + parts["shared prompts"] + 4 * questions * n * length * shape.vocabulary
+    assert planned == pytest.approx(sum(size for size, _ in kept.values()), rel=0.03)
+
+
+def test_a_process_does_not_inherit_the_peak_of_the_one_that_started_it() -> None:
+    import subprocess
+    import sys
+
+    inner = "from vlmconsole.training.memory import measured_peak; print(measured_peak())"
+    outer = (
+        "import subprocess, sys\nballast = bytearray(b'x') * 600_000_000\n"
+        f"print(subprocess.run([sys.executable, '-c', {inner!r}], capture_output=True, text=True).stdout)"
+    )
+    done = subprocess.run([sys.executable, "-c", outer], capture_output=True, text=True, timeout=60, check=True)
+    assert 5_000_000 < int(done.stdout) < 300_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("preset", "sets"),
+    [
+        ("grpo-3-tiny", ["steps=2"]),
+        ("grpo-3-tiny", ["steps=2", "answers=16"]),
+        ("grpo-3-tiny", ["steps=2", "precision=bfloat16"]),
+        ("sft-expand-tiny", ["epochs=1", "dev_epochs=[1]"]),
+    ],
+)
+def test_the_bundled_models_plan_is_what_a_worker_takes(preset: str, sets: list[str], tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    from vlmconsole.jobs.launch import create_run
+    from vlmconsole.jobs.presets import load_preset, overlay
+
+    from vlmconsole.runs.places import Places
+
+    places = Places(tmp_path / "home").ensure()
+    chosen = load_preset(preset, places)
+    run = create_run(places, chosen, overlay(chosen, sets), None)
+    subprocess.run([sys.executable, "-m", "vlmconsole.jobs.worker", str(run.path)], timeout=1500, check=True)
+    memory = run.read_json("summary.json")["memory"]
+    assert memory["planned_bytes"] == pytest.approx(memory["peak_bytes"], rel=0.2)  # 15 % beside other work, and noise
+
+
 def test_the_labs_own_training_fits_its_card() -> None:
     found = plan(Work(base=THREE, precision="bfloat16", text_tokens=75), "the lab's card", LAB_CARD)
     assert found.verdict == "fits" and found.peak_phase == "forward and backward"

@@ -7,6 +7,7 @@ measured peak (`Plan.against`).
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,8 +21,18 @@ WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
 ADAM = 2  # moments a trained number has
 TIGHT = 0.85
 """Above this share of the device a plan is "tight": allocators split memory, and a formula misses short peaks."""
-PROCESS = {"cpu": int(0.45 * GIB), "gpu": int(0.6 * GIB)}
-"""Python with torch, transformers and peft (0.4 GiB resident, measured); on a GPU its CUDA context (an assumption)."""
+PROCESS = {"cpu": int(0.48 * GIB), "gpu": int(0.6 * GIB)}
+"""Python with torch, transformers, peft and pyarrow in a worker that has trained (433 MiB resident after loading, about
+490 with the libraries that a backward pass and the optimizer touch; measured); on a GPU its CUDA context (assumed)."""
+
+KERNELS = 48 << 20
+"""What a CPU's bfloat16 kernels keep: weights in their own order and scratch space (measured: 47 MiB)."""
+
+PIXELS = 3
+"""How often a batch's pixels are there at once: question by question, put together, and as the tower reads them."""
+
+SPOKEN = 32
+"""Tokens of the bundled model's longest answers at temperature 1 or below; a ceiling above that is not reached."""
 
 KEPT = 100 * 1024
 """What making and examining one picture of a dataset leaves in the same process (measured: 1,184 to 3,136 pictures)."""
@@ -37,7 +48,9 @@ class Work:
     LoRA of `rank` or the whole language half. `rollouts` are sequences answered at once (0: none). `offload`: weights'
     optimizer state is on the CPU except in the optimizer's own step. `foreach` is AdamW's switch. `scored` is how many
     of a row's tokens get logits in training (None: all). `pictures` are those that the job makes and examines first.
-    `masters`: the optimizer steps float32 copies of coarser weights, which get the gradients, too.
+    `masters`: the optimizer steps float32 copies of coarser weights, which get the gradients, too. `group` are the
+    rows that share a question: in-process, its prompt is run once for them and its pictures are looked at once a step.
+    `checked` are questions that a copy of the model, loaded anew beside it, answers at once in the end (0: none).
     """
 
     base: str = ""
@@ -55,6 +68,8 @@ class Work:
     foreach: bool = False
     pictures: int = 0
     masters: bool = False
+    group: int = 1
+    checked: int = 0
 
 
 @dataclass(frozen=True)
@@ -128,10 +143,14 @@ def plan(work: Work, device: str = "cpu", available: int | None = None) -> Plan:
 
 
 def host_memory() -> int:
-    """This machine's memory in bytes."""
+    """This machine's memory in bytes, or what a container may have of it."""
     import psutil
 
-    return int(psutil.virtual_memory().total)
+    limits = [int(psutil.virtual_memory().total)]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # control groups, second and first version
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
+            limits.append(int((Path("/sys/fs/cgroup") / name).read_text("ascii")))
+    return min(limits)
 
 
 def measured_peak(device: str = "cpu") -> int:
@@ -143,6 +162,10 @@ def measured_peak(device: str = "cpu") -> int:
     import resource
     import sys
 
+    # A process that another one has forked begins with that one's peak in its resource usage, not in its own status.
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text("ascii").splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) * 1024
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
 
@@ -179,6 +202,7 @@ def _parts(work: Work, shape: Shape, settings: ProcessorSettings, kind: Literal[
     parts = [
         Part("process", PROCESS[kind], how="measured on a CPU" if kind == "cpu" else "CUDA context, assumed"),
         Part("data", work.pictures * KEPT if kind == "cpu" else 0, how=f"{work.pictures} pictures made and examined"),
+        Part("kernels", KERNELS if kind == "cpu" and width < 4 else 0, how="bfloat16 on a CPU"),
         Part("weights", shape.parameters * width, how=f"{shape.parameters:,} × {width} bytes"),
         Part("adapter", trained * own if adapter else 0, how=f"rank {work.rank}, {trained:,} × 4 bytes"),
         Part("float32 copies", trained * 4 if work.masters else 0, how=f"{trained:,} × 4 bytes"),
@@ -188,26 +212,31 @@ def _parts(work: Work, shape: Shape, settings: ProcessorSettings, kind: Literal[
             "optimizer's work", _step(work, shape, trained) * own, "optimizer step", "foreach" if work.foreach else ""
         ),
     ]
-    saved = work.rows * tokens * per_token(shape, width, work.rank if adapter else None, work.checkpointing)
+    each = per_token(shape, width, work.rank if adapter else None, work.checkpointing)
+    # A shared prompt is run once; its keys and values are repeated for the rows, and once more as attention takes them.
+    shared, checking = work.group > 1, "checking the export"
+    run = work.rows // work.group * (tokens - work.answer_tokens) + work.rows * (work.answer_tokens - 1)
+    run = run if shared else work.rows * tokens
     scored = work.rows * (tokens if work.scored is None else work.scored)
     learning = "forward and backward"
     parts += [
-        Part("activations", saved, learning, f"{work.rows} × {tokens} tokens"),
+        Part("activations", run * each, learning, f"{run:,} tokens of {work.rows} rows"),
+        Part(
+            "shared prompts", 2 * shape.kv(tokens - 1, work.rows, width) if shared else 0, learning, "keys and values"
+        ),
         Part("logits", scored * shape.vocabulary * (width + 12), learning, f"{scored} × {shape.vocabulary:,}"),
     ]
-    looks = {learning: work.rows, "answering": work.rollouts}
+    looks = {learning: 0 if shared else work.rows, "answering": work.rollouts // work.group, checking: work.checked}
     for phase, rows in looks.items():
         patches = rows * visual * settings.merge_size**2
         wide = 5 * shape.vision_hidden + 3 * shape.vision_inner
-        # Answers are put together from single questions, which are kept until they are written down.
-        pixels = (2 if phase == "answering" else 1) * 4 * 3 * shape.temporal * shape.patch**2
+        pixels = (1 if phase == learning else PIXELS) * 4 * 3 * shape.temporal * shape.patch**2
         parts.append(Part("vision", patches * (wide * width + pixels), phase, f"{patches} patches, no gradient"))
-    if work.rollouts:
-        parts.append(
-            Part("KV cache", shape.kv(tokens, work.rollouts, width), "answering", f"{work.rollouts} × {tokens}")
-        )
+    parts.append(Part("a second copy", shape.parameters * width if work.checked else 0, checking, "loaded anew"))
+    for phase, rows in (("answering", work.rollouts), (checking, work.checked)):
+        parts.append(Part("KV cache", shape.kv(tokens, rows, width), phase, f"{rows} × {tokens}"))
         # Every row's own logits, and the float32 copy that sampling works on.
-        parts.append(Part("logits", work.rollouts * shape.vocabulary * (width + 8), "answering"))
+        parts.append(Part("logits", rows * shape.vocabulary * (width + 8), phase))
     return parts
 
 
