@@ -170,3 +170,12 @@ def test_counters_start_without_the_picture_and_statistics_libraries() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_scored_rows_keep_their_ids_and_one_given_twice_is_told(cli: Any, tmp_path: Path) -> None:
+    truth = {"red_circles": 1, "blue_squares": 2}
+    right = {"answer": json.dumps(truth), "truth": truth}
+    file = lines(tmp_path / "ids.jsonl", {**right, "id": "q1"}, right, {**right, "id": 7}, {**right, "id": "q1"})
+    code, out, err = cli("score", "counting", file, "--json")
+    assert [row.get("id") for row in json.loads(out)["rows"]] == ["q1", None, 7, "q1"]
+    assert code == 0 and "q1" in err

@@ -10,7 +10,7 @@ import pytest
 from odd_pictures import flag, oriented, saved
 from PIL import Image
 from written_pngs import DEPTHS, Written, every_kind
-from written_tiffs import ASSOCIATED, RGB, UNASSOCIATED, tiff
+from written_tiffs import ASSOCIATED, RGB, UNASSOCIATED, UNSPECIFIED, tiff
 
 from vlmconsole.vision.images import Picture, PictureError, open_picture
 
@@ -52,6 +52,7 @@ def test_tiff_is_white_where_it_is_see_through_or_refused(photometric: int, bits
     sent = np.asarray(picture.image()).astype(float)[0]
     assert np.abs(sent - shown).max() < 2.5, f"{sent} instead of {shown}"
     assert ("transparency drawn" in picture.said) == (extra in (ASSOCIATED, UNASSOCIATED))
+    assert ("unspecified" in picture.note) == (extra == UNSPECIFIED)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +124,7 @@ def assert_shows(picture: Picture, expected: np.ndarray, orientation: int, store
 def test_every_container_is_turned_as_it_says(kind: str, options: dict[str, object], orientation: int) -> None:
     picture = open_picture(oriented(kind, orientation, **options), name="x")
     assert_shows(picture, UPRIGHT[orientation](np.asarray(flag()).astype(float)), orientation)
+    assert orientation == 1 or ("HEIF" if kind in ("HEIF", "AVIF") else "EXIF") in picture.said
 
 
 _STAND_IN = 0x0113
@@ -210,6 +212,7 @@ def test_an_orientation_in_xmp_alone_is_said_as_it_is_done(kind: str, orientatio
     turned = "orientation" in picture.said
     expected = UPRIGHT[orientation if turned else 1](np.asarray(flag()).astype(float))
     assert_shows(picture, expected, orientation if turned else 1)
+    assert not turned or "XMP orientation" in picture.said
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])

@@ -1,9 +1,10 @@
-"""``vlmconsole score``: the lab's scorers over a JSONL file, one row an input line, in order."""
+"""``vlmconsole score``: the lab's scorers over a JSONL file, one row an input line, in order, with the line's id."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import typer
 
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say
+from vlmconsole.runs.plain import one_line
 from vlmconsole.runs.words import many
 
 
@@ -83,12 +85,18 @@ def textvqa_row(line: dict[str, Any]) -> dict[str, Any]:
 def _score(file: str, row_of: Callable[[dict[str, Any]], dict[str, Any]], scorer: str, measure: str) -> None:
     rows: list[dict[str, Any]] = []
     numbers: list[int] = []
+    seen: Counter[str] = Counter()
     for number, text in _lines(file):
         numbers.append(number)
+        named: dict[str, Any] = {}
         try:
-            rows.append(row_of(_object(text)))
+            line = _object(text)
+            if isinstance(line.get("id"), (str, int)):
+                named = {"id": line["id"]}
+                seen[str(line["id"])] += 1
+            rows.append({**named, **row_of(line)})
         except _BadLineError as error:
-            rows.append({"error": f"line {number}: {error}"})
+            rows.append({**named, "error": f"line {number}: {error}"})
     wrong = [row["error"] for row in rows if "error" in row]
     scored = [row[measure] for row in rows if row.get(measure) is not None]
     mean = sum(scored) / len(scored) if scored else None
@@ -103,6 +111,11 @@ def _score(file: str, row_of: Callable[[dict[str, Any]], dict[str, Any]], scorer
             console.print(f"mean {measure} {mean:.4f} over {many(len(scored), 'line')}  ({scorer})", markup=False)
 
     emit({"rows": rows, "scorer": scorer, "mean": mean, "n": len(scored)}, human)
+    twice = [name for name, n in seen.items() if n > 1]
+    if twice:
+        say(
+            f"note: {many(len(twice), 'id')} in more than one line, each counted: {', '.join(map(one_line, twice[:5]))}"
+        )
     if wrong:
         say(f"{len(wrong)} of {len(rows)} lines could not be scored; the first: {wrong[0]}")
         raise typer.Exit(FAILED)

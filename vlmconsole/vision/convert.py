@@ -71,7 +71,7 @@ def decode(
         decoded.image = Image.merge("LA" if grey else "RGBA", (*parts, opacity))
         if image.mode == "1":
             changes.append("1-bit black and white widened to 8 bits")
-    _turn(decoded, opened.orientation, kind)
+    _turn(decoded, opened.orientation, opened.orientation_source, kind)
     decoded.image, recoloured = to_rgb(decoded.image, image.info.get("icc_profile"), background)
     changes += recoloured
     if not changes and kind in _SENDABLE and image.mode in ("L", "RGB"):
@@ -89,6 +89,7 @@ class _Opened:
     image: Image.Image
     size: tuple[int, int]
     orientation: int
+    orientation_source: str
     has_gps: bool
     changes: list[str]
     notes: list[str]
@@ -113,9 +114,11 @@ def _opened(data: bytes, kind: str, name: str, max_pixels: int, max_ratio: float
             # return black pixels without a word. TIFF in turn forgets its orientation while loading.
             image.load()
         notes: list[str] = []
-        orientation, has_gps = _read_exif(image, notes)
+        orientation, has_gps, source = _read_exif(image, notes)
         if kind in ("HEIC", "AVIF"):
-            orientation = _of_container(orientation, data, kind, frame, notes)
+            orientation, source = _of_container(orientation, data, kind, frame, notes), "HEIF"
+        if kind == "TIFF" and 0 in _whole(image.tag_v2.get(338, ())):  # type: ignore[attr-defined]
+            notes.append("a channel of unspecified meaning ignored")
         white_is_zero = kind == "TIFF" and image.tag_v2.get(262) == 0  # type: ignore[attr-defined]
         image.load()
     except (PictureError, MemoryError):
@@ -127,7 +130,11 @@ def _opened(data: bytes, kind: str, name: str, max_pixels: int, max_ratio: float
         if not any(decoder in Image.OPEN for decoder in _DECODERS[kind]):
             raise PictureError(f"{name}: the Pillow installed here cannot read {kind}; export it as PNG") from error
         raise PictureError(_why_unreadable(data, kind, name, error)) from error
-    return _Opened(image, size, orientation, has_gps, changes, notes, white_is_zero)
+    return _Opened(image, size, orientation, source, has_gps, changes, notes, white_is_zero)
+
+
+def _whole(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _check_size(size: tuple[int, int], name: str, max_pixels: int, max_ratio: float) -> None:
@@ -165,18 +172,30 @@ def _pick_frame(image: Image.Image, kind: str, name: str, frame: int) -> list[st
     return [f"{what} {frame + 1} of {count} only"]
 
 
-def _read_exif(image: Image.Image, notes: list[str]) -> tuple[int, bool]:
-    """(orientation 1 to 8 by EXIF, or by XMP without it; whether a GPS position is in the file)."""
+def _read_exif(image: Image.Image, notes: list[str]) -> tuple[int, bool, str]:
+    """(orientation 1 to 8; whether a GPS position is in the file; EXIF or XMP, whichever says the orientation)."""
     original = image.info.get("original_orientation")  # the HEIC decoder writes 1 into the EXIF that it gives
-    orientation, has_gps = 1, False
+    orientation, has_gps, source = 1, False, "EXIF"
     try:  # EXIF blocks are written by thousands of programs, some badly
-        exif = image.getexif()
+        exif = image.getexif()  # Pillow puts XMP's orientation into it where EXIF has none
         value = original if original is not None else exif.get(_ORIENTATION, 1)
         orientation = value if value in TURNS else 1
+        source = "EXIF" if _in_exif(image) else "XMP"
         has_gps = bool(exif.get_ifd(_GPS))
     except Exception as error:
         notes.append(f"unreadable EXIF ignored ({one_line(error, 60)})")
-    return orientation, has_gps
+    return orientation, has_gps, source
+
+
+def _in_exif(image: Image.Image) -> bool:
+    """Whether the orientation stands in EXIF itself (of a TIFF, in its own tags)."""
+    if hasattr(image, "tag_v2"):
+        return _ORIENTATION in image.tag_v2
+    raw, alone = image.info.get("exif"), Image.Exif()
+    if raw is None:
+        return "Raw profile type exif" in image.info
+    alone.load(raw)
+    return _ORIENTATION in alone
 
 
 def _of_container(exif: int, data: bytes, kind: str, frame: int, notes: list[str]) -> int:
@@ -210,7 +229,7 @@ def _deep_bits(image: Image.Image, data: bytes, kind: str, name: str) -> list[st
     return [f"{bits} bits a channel reduced to 8"] if bits > 8 else []
 
 
-def _turn(decoded: Decoded, orientation: int, kind: str) -> None:
+def _turn(decoded: Decoded, orientation: int, source: str, kind: str) -> None:
     if orientation == 1:
         return
     # HEIC and TIFF decoders have turned the pixels already; the others leave it to the viewer.
@@ -218,7 +237,6 @@ def _turn(decoded: Decoded, orientation: int, kind: str) -> None:
         decoded.image = decoded.image.transpose(TURNS[orientation])
     elif orientation >= 5:
         decoded.original_size = decoded.image.size[::-1]
-    source = "HEIF" if kind in ("HEIC", "AVIF") else "EXIF"
     decoded.changes.append(f"turned upright ({source} orientation {orientation})")
 
 
