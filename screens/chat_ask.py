@@ -325,7 +325,7 @@ class ChatAsk(ChatDraft):
         for turn in self.running:
             view = self.transcript.view_of(turn.message.id)
             if view is not None and link is not None and turn.message.server == link.profile.name:
-                view.wait_for(FIRST_TOKEN if link.view.state == "ready" else SERVER)
+                view.wait_for(FIRST_TOKEN if link.view.state == "ready" else link.view.reason or SERVER)
 
     async def _keep_late(self, turn: Turn) -> None:
         """Try until the store takes the answer, to the console's end."""

@@ -47,10 +47,16 @@ class ServerView:
     version: str = ""
     note: str = ""
     adapter: str = ""
+    waits: str = ""  # what the job of a server that is to start waits for in the queue
 
     def with_adapter(self, name: str) -> ServerView:
         """The same, with the adapter that a conversation names."""
         return replace(self, adapter=one_line(name, 40)) if name else self
+
+    @property
+    def reason(self) -> str:
+        """What a server that is to start waits for in the queue, with the ways out; "" when it does not wait there."""
+        return f"{self.waits} · F3 shows the queue · S picks another server" if self.waits else ""
 
     @property
     def short(self) -> str:
@@ -247,7 +253,7 @@ class ServerLink:
         if client is not None:
             await client.aclose()
         self._phase = ""
-        self._move(state="starting", note="")
+        self._move(state="starting", note="", waits="")
         try:
             ready = await ensure_served(self.profile, self.places, self._progress)
             self.profile, self._ours, self._pid = ready.profile, ready.pid is not None, ready.pid
@@ -255,10 +261,10 @@ class ServerLink:
             await client.prepare()
         except (LabError, RuntimeError, ValueError, OSError) as error:
             self._failed = status(self.profile, self.places).pid
-            self._move(state="failed", note=str(error))
+            self._move(state="failed", note=str(error), waits="")
             return
         self._client, self._missed, self._pulsed = client, 0, time.monotonic()
-        self._take(client, state="ready", note="", engine=NAMES[self.profile.engine])
+        self._take(client, state="ready", note="", waits="", engine=NAMES[self.profile.engine])
 
     def _take(self, client: ChatClient, **more: Any) -> None:
         """Show the settings that the client read last: a server may be restarted with others under our eyes."""
@@ -271,8 +277,11 @@ class ServerLink:
             self._changed()
 
     def _progress(self, phase: str, waited_s: float) -> None:
-        self._phase, self._since = one_line(phase, 60), time.monotonic() - waited_s
-        self._move(note=f"{self._phase} {waited_s:.0f} s")
+        from vlmconsole.queue.served import waited_for
+
+        waits = waited_for(phase)
+        self._phase, self._since = "waits" if waits else one_line(phase, 60), time.monotonic() - waited_s
+        self._move(note=f"{self._phase} {waited_s:.0f} s", waits=one_line(waits, 300))
 
     def _move(self, **fields: Any) -> None:
         self.view = replace(self.view, **fields)

@@ -206,5 +206,10 @@ async def test_an_answer_says_whether_it_waits_for_its_server_or_for_the_model(t
             assert link is not None and "waiting for the first token" in str(foot.render())
             link._move(state="starting", note="")
             await until(lambda: "waiting for its server" in str(foot.render()))
+            link._progress("job 2 waits for cpu, in use by another vlmconsole (pid 5, another lab home)", 2.0)
+            await until(lambda: "waiting for cpu, in use by another vlmconsole (pid 5" in str(foot.render()))
+            assert "F3 shows the queue" in str(foot.render()), "and the way out"
+            link._progress("loading the model", 3.0)
+            await until(lambda: "waiting for its server" in str(foot.render()))
             link._move(state="ready", note="")
             await until(lambda: answered(screen))

@@ -17,6 +17,15 @@ def fitted(text: str, width: int, *, right: bool = False) -> str:
     return " " * missing + text if right else text + " " * missing
 
 
+def whole_words(text: str, width: int) -> str:
+    """`text` in at most `width` cells, cut between two words where it is too long."""
+    if cell_len(text) <= width:
+        return text
+    cut = set_cell_size(text, max(0, width - 1)).rstrip()
+    words = cut.rpartition(" ")[0] if " " in cut and not text[len(cut) :].startswith(" ") else cut
+    return f"{words.rstrip(' ,;:·(')}…"[:width]
+
+
 def figure(value: float) -> str:
     """Four significant digits: 0.04812, 12.3, 1042, 1.2e-05."""
     if value == int(value) and abs(value) < 1e6:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from textual.content import Content
-from vlmconsole.screens.widgets.figures import bar, fitted
+from vlmconsole.screens.widgets.figures import bar, fitted, whole_words
 
 from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.queue.desk import Row, duration
@@ -103,7 +103,7 @@ class Columns:
     def _rest(self, row: Row, now: float) -> Content:
         job = row.job
         if job.state in ("failed", "lost", "queued", "cancelled") or state_word(job) == "stopping":
-            return Content(one_line(row.why.removeprefix(WAITING), 300)).stylize("$muted")
+            return Content(whole_words(one_line(row.why.removeprefix(WAITING), 300), self.rest)).stylize("$muted")
         if job.state == "done":
             took = duration(job.ended - job.started) if job.ended and job.started else ""
             ago = f"{about(max(1.0, now - job.ended))} ago" if job.ended and now - job.ended < 86400 else ""

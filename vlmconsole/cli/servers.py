@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 MARKS = {
     "ready": "●",
     "starting": "◐",
+    "waiting": "◐",
     "stopped": "○",
     "not reachable": "○",
     "ended": "✗",
@@ -143,14 +146,29 @@ def progress(name: str) -> Any:
 async def _probe_all(profiles: list[ServerProfile]) -> list[ServerStatus]:
     from vlmconsole.engines.servers import probe
 
-    return list(await asyncio.gather(*(probe(profile, state.lab.places) for profile in profiles)))
+    return _with_jobs(await asyncio.gather(*(probe(profile, state.lab.places) for profile in profiles)))
+
+
+def _with_jobs(found: Sequence[ServerStatus]) -> list[ServerStatus]:
+    """What the queue says of servers that are not there: one that waits for its device is not just stopped."""
+    from vlmconsole.queue.served import with_its_job
+    from vlmconsole.queue.store import Store
+
+    places = state.lab.places
+    if not places.queue.exists() or all(status.state not in ("stopped", "ended") for status in found):
+        return list(found)
+    try:
+        with closing(Store(places.queue)) as store:
+            return [with_its_job(status, store, places)[0] for status in found]
+    except LabError:  # `jobs list` says what is wrong with the queue
+        return list(found)
 
 
 async def _look(profile: ServerProfile) -> tuple[ServerStatus, EffectiveSettings | None, str | None]:
     from vlmconsole.engines.servers import probe, reachable, readback
 
     places = state.lab.places
-    status = await probe(profile, places)
+    status = _with_jobs([await probe(profile, places)])[0]
     if status.state != "ready":
         return status, None, f"the server is {status.state}"
     try:

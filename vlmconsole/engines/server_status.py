@@ -14,6 +14,7 @@ class ServerStatus:
 
     answered: something is there, be it with an error. refused: it is there and takes no key of ours.
     silent: it takes connections and does not answer, as one that is frozen or very busy.
+    waits: its job is in the queue, for what `why` says.
     """
 
     name: str
@@ -26,6 +27,7 @@ class ServerStatus:
     answered: bool = False
     refused: bool = False
     silent: bool = False
+    waits: bool = False
 
     @property
     def amiss(self) -> bool:
@@ -38,4 +40,6 @@ class ServerStatus:
         """The state as a person is told it."""
         if self.refused:
             return "key refused"
+        if self.waits:
+            return "waiting"
         return "not reachable" if self.state == "unreachable" and not self.amiss else self.state

@@ -6,6 +6,7 @@ asked. Several consoles asking at once join the same job.
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from vlmconsole.engines import launch, launch_lines, servers
 from vlmconsole.engines.launch import LaunchError, Progress
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.server_status import ServerStatus
 from vlmconsole.engines.servers import Ready
 from vlmconsole.errors import LabError
 from vlmconsole.queue import process
@@ -27,6 +29,7 @@ from vlmconsole.runs.places import Places
 TICK = 0.1  # seconds between two looks at the job
 TELL = 1.0  # seconds between two looks why it waits
 DYING = 5.0  # seconds in which the job of a server that just died says so
+_QUEUED = re.compile(r"job \d+ waits(?: for|:) (.+)", re.DOTALL)  # see `view.waits`
 AHEAD = 200  # queued jobs looked into to say why ours waits
 
 
@@ -35,6 +38,22 @@ def serving(store: Store, name: str) -> Job | None:
     active = [job for job in store.active() if job.serves == name]
     waiting = [line.id for line in store.lines() if line.serves == name]
     return active[0] if active else store.get(waiting[0]) if waiting else None
+
+
+def with_its_job(status: ServerStatus, store: Store, places: Places) -> tuple[ServerStatus, Job | None]:
+    """A server's status with the job that serves it or will, which says more of one that is not there."""
+    job = serving(store, status.name)
+    if job is None or status.state not in ("stopped", "ended"):
+        return status, job
+    why = views(store, places, [job], process.running(places) is not None, AHEAD)[0].why
+    waits = job.state == "queued" and why.startswith("waiting ")
+    return replace(status, state="starting", waits=waits, why=f"job {job.id}: {why or job.state}"), job
+
+
+def waited_for(phase: str) -> str:
+    """What a start waits for in the queue, from its phase as `ensure_served` tells it; "" once it began."""
+    queued = _QUEUED.match(phase)
+    return queued[1] if queued else ""
 
 
 async def ensure_served(profile: ServerProfile, places: Places, on_progress: Progress | None = None) -> Ready:

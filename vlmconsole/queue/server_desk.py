@@ -27,11 +27,9 @@ from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.engines.server_status import ServerStatus
 from vlmconsole.engines.servers import Ready
 from vlmconsole.errors import LabError
-from vlmconsole.queue import process
 from vlmconsole.queue.model import Job
-from vlmconsole.queue.served import ensure_served, serving, stop_served
+from vlmconsole.queue.served import ensure_served, stop_served, with_its_job
 from vlmconsole.queue.store import Store
-from vlmconsole.queue.view import views
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.logfile import LogPage
@@ -151,14 +149,8 @@ class ServerDesk:
         asked = self._asked.get(profile.name)
         status = asked.status if asked is not None else servers.status(profile, self.places)
         assert self._store is not None
-        job = serving(self._store, profile.name)
-        why = status.why
-        if job is not None and status.state in ("stopped", "ended"):
-            # Its job says more: it waits for its device, or is about to start.
-            waits = views(self._store, self.places, [job], process.running(self.places) is not None, AHEAD)[0].why
-            status = replace(status, state="starting")
-            why = f"job {job.id}: {waits or job.state}"
-        return Line(profile, status, job, why)
+        status, job = with_its_job(status, self._store, self.places)
+        return Line(profile, status, job, status.why)
 
     def _sheet(self, line: Line, page: LogPage | None) -> Sheet:
         asked = self._asked.get(line.profile.name)
