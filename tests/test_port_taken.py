@@ -30,6 +30,7 @@ from vlmconsole.gauges.fetch import Fetcher
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.measure.inputs import Recipe
 from vlmconsole.measure.load import Cell, Target, run_cell
+from vlmconsole.runs import listening
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.listening import listener
 from vlmconsole.runs.places import Places
@@ -169,15 +170,32 @@ async def test_the_port_of_a_dead_tunnel_gets_nothing(tmp_path: Path) -> None:
         far.stop()
 
 
-def test_who_listens_is_read_as_the_kernel_tells_it() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells it")
+@pytest.mark.parametrize(
+    ("family", "address"), [("4", "127.0.0.1"), ("4", "0.0.0.0"), ("6", "::"), ("6", "::ffff:127.0.0.1")]
+)
+def test_who_listens_is_read_as_the_kernel_tells_it(family: str, address: str) -> None:
+    kind = socket.AF_INET if family == "4" else socket.AF_INET6
     assert listener(launch.free_port()) is None
-    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
-        with socket.socket(family) as own:
-            own.bind((address, 0))
-            own.listen()
-            port = own.getsockname()[1]
-            with socket.create_connection(("127.0.0.1", port)):  # other states of the same port do not count
-                there = listener(port)
-                if sys.platform == "linux":
-                    assert there is not None and there.uid == os.getuid()
-                    assert there.inode == os.fstat(own.fileno()).st_ino
+    with socket.socket(kind) as own:
+        own.bind((address, 0))
+        own.listen()
+        port = own.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):  # other states of the same port do not count
+            there = listener(port)
+            assert there is not None and there.uid == os.getuid()
+            assert there.inode == os.fstat(own.fileno()).st_ino
+            # Both ways of asking see the same, for where one of them is shut.
+            assert listening._asked(port, kind) == listening._read(port, kind) != {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells it")
+def test_another_address_of_the_same_port_is_not_taken_for_it() -> None:
+    with socket.socket(socket.AF_INET6) as only_six, socket.socket() as elsewhere:
+        only_six.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        only_six.bind(("::1", 0))
+        only_six.listen()
+        assert listener(only_six.getsockname()[1]) is None
+        elsewhere.bind(("127.0.0.2", 0))
+        elsewhere.listen()
+        assert listener(elsewhere.getsockname()[1]) is None

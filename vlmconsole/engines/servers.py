@@ -54,8 +54,8 @@ def telling(profile: ServerProfile, settings: EffectiveSettings | None) -> Modul
     The profile's; for a generic server that is mlx-vlm by its own word mlx-vlm's, which must be told "none": left to
     itself it goes on with the adapter of whoever asked before.
     """
-    generic = profile.engine == "openai" and settings is not None
-    return mlx if generic and str(settings.raw.get("server", "")).startswith("mlx_vlm") else ENGINES[profile.engine]
+    says = str(settings.raw.get("server", "")) if settings is not None else ""
+    return mlx if profile.engine == "openai" and says.startswith("mlx_vlm") else ENGINES[profile.engine]
 
 
 def adapter_label(
