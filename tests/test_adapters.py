@@ -172,7 +172,8 @@ def test_mlx_form_holds_the_same_numbers(made: Path, tmp_path: Path) -> None:
     with pytest.raises(AdapterError, match="exists already"):
         convert_to_mlx(one, out, BASE)
     again = open_adapter(out)
-    assert again.format == "mlx" and served_by_mlx(again, tmp_path) == out
+    served = served_by_mlx(again, tmp_path)  # a copy: a server that has the folder's name loaded goes on with it
+    assert again.format == "mlx" and open_adapter(served).sha256 == again.sha256
 
 
 def test_the_served_form_is_made_once_and_again_when_the_adapter_changes(adapter: Path, tmp_path: Path) -> None:

@@ -280,9 +280,18 @@ def test_another_alpha_beside_the_same_weights_is_another_adapter(adapter: Path,
     write_provenance(adapter, origin())  # which says that it was trained with alpha 8
     with pytest.raises(AdapterError, match="alpha 32, but provenance"):
         check_fits(open_adapter(adapter), BASE, None, override=True)
-    set_config(adapter, lora_alpha=8, r=2)
-    with pytest.raises(AdapterError, match="rank 2"):
-        check_fits(open_adapter(adapter), BASE, None, override=True)
+    for values, named in (({"r": 2}, "rank 2"), ({"r": 4, "use_rslora": True}, "another scale")):
+        set_config(adapter, lora_alpha=8, **values)
+        with pytest.raises(AdapterError, match=named):
+            check_fits(open_adapter(adapter), BASE, None, override=True)
+    set_config(adapter, use_rslora=False)
+    mlx = convert_to_mlx(open_adapter(adapter), tmp_path / "mlx", BASE)
+    first = served_by_mlx(open_adapter(mlx), tmp_path, BASE)
+    parameters(mlx, scale=2.5)
+    with pytest.raises(AdapterError, match="alpha 10, but provenance"):
+        served_by_mlx(open_adapter(mlx), tmp_path, BASE)
+    (mlx / "provenance.json").unlink()
+    assert served_by_mlx(open_adapter(mlx), tmp_path, BASE) != first
 
 
 def test_a_pattern_that_would_take_for_ever_is_refused_at_once(adapter: Path) -> None:
@@ -364,7 +373,7 @@ def test_an_adapter_in_mlx_form_is_checked_before_it_is_served(
     change: Callable[[Path], None], reason: str, made: Path, tmp_path: Path
 ) -> None:
     folder = convert_to_mlx(open_adapter(made), tmp_path / "mlx", BASE)
-    assert served_by_mlx(open_adapter(folder), tmp_path, BASE) == folder
+    assert open_adapter(served_by_mlx(open_adapter(folder), tmp_path, BASE)).sha256 == open_adapter(folder).sha256
     change(folder)
     with pytest.raises(AdapterError, match=reason):
         served_by_mlx(open_adapter(folder), tmp_path, BASE)

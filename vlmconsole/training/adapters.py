@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -184,23 +185,21 @@ def _named(some: Sequence[Adapter]) -> str:
 def settings_of(adapter: Adapter) -> LoraSettings:
     """What a PEFT adapter's configuration asks for. Raises AdapterError for what is not computed here, by name."""
     settings = lora_settings(_config(adapter.path), adapter.path / CONFIG)
-    origin = adapter.provenance
-    if (
-        origin is not None
-        and settings.plain
-        and origin.rank
-        and (settings.rank, settings.alpha)
-        != (
-            origin.rank,
-            origin.alpha,
-        )
-    ):
-        raise AdapterError(
-            f"{adapter.path / CONFIG}: rank {settings.rank} and alpha {settings.alpha:g}, but provenance.json says that"
-            f" it was trained with {origin.rank} and {origin.alpha}",
-            "one of the two files was changed: take the adapter from its run again",
-        )
+    _check_origin(adapter, settings.rank, settings.alpha if settings.plain else math.nan)
     return settings
+
+
+def _check_origin(adapter: Adapter, rank: int, alpha: float) -> None:
+    """Rank and alpha are those that the adapter was trained with, where its provenance tells. Raises AdapterError."""
+    origin = adapter.provenance
+    if origin is None or not origin.rank or (rank == origin.rank and math.isclose(alpha, origin.alpha)):
+        return
+    scaled = f"rank {rank} and alpha {alpha:g}" if math.isfinite(alpha) else "another scale for its layers"
+    raise AdapterError(
+        f"{adapter.path / CONFIG} says {scaled}, but provenance.json that it was trained with rank {origin.rank} and"
+        f" alpha {origin.alpha}",
+        "one of the two files was changed: take the adapter from its run again",
+    )
 
 
 def layers(adapter: Adapter) -> list[Layer]:
@@ -236,7 +235,8 @@ def check_understood(adapter: Adapter) -> None:
             "take it away if it is not part of the adapter; an adapter in several files cannot be used",
         )
     if adapter.format == "mlx":
-        check_mlx(adapter.name, _config(adapter.path), adapter.path / CONFIG, _header(adapter))
+        rank, scale = check_mlx(adapter.name, _config(adapter.path), adapter.path / CONFIG, _header(adapter))
+        _check_origin(adapter, rank, scale * rank)
         return
     lora_tensors.check_matrices(adapter.name, settings_of(adapter), layers(adapter), _header(adapter))
 

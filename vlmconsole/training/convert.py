@@ -137,14 +137,12 @@ def merge(base: Path, adapter: Adapter, out: Path, label: str = "") -> Path:
 
 
 def served_by_mlx(adapter: Adapter, cache: Path, base: Path | None = None) -> Path:
-    """The folder that mlx-vlm can load: the adapter's own, or its MLX form, made once and kept in `cache`.
+    """The folder that mlx-vlm can load: its MLX form, or a copy of one that is in it, made once and kept in `cache`.
 
     The kept form is named by `Adapter.identity`, so a changed adapter is converted again, also where only its
-    configuration changed. Raises AdapterError.
+    configuration changed; a server goes by the folder's name and would answer with what it has loaded. Raises
+    AdapterError.
     """
-    if adapter.format == "mlx":
-        check_whole(adapter, base)
-        return adapter.path
     out = cache / "adapters" / f"{adapter.identity[:32]}-mlx"
     try:
         made = read_json(out / ORIGIN)
@@ -154,7 +152,20 @@ def served_by_mlx(adapter: Adapter, cache: Path, base: Path | None = None) -> Pa
         return out
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return convert_to_mlx(adapter, out, base)
+    return convert_to_mlx(adapter, out, base) if adapter.format == "peft" else _copied(adapter, out, base)
+
+
+def _copied(adapter: Adapter, out: Path, base: Path | None) -> Path:
+    check_whole(adapter, base)
+
+    def fill(folder: Path) -> None:
+        for name in (FILES["mlx"], CONFIG):
+            shutil.copyfile(adapter.path / name, folder / name)
+        (folder / ORIGIN).write_text(to_json({"from": adapter.name, "sha256": adapter.sha256}), "utf-8")
+        if adapter.provenance is not None:
+            write_provenance(folder, adapter.provenance)
+
+    return _whole_folder(out, fill)
 
 
 def served_by_sglang(adapter: Adapter, cache: Path, base: Path | None = None) -> Path:

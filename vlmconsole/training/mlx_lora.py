@@ -30,8 +30,9 @@ _INNER: dict[str, Callable[[Any], bool]] = {
 
 def check_mlx(
     name: str, config: Mapping[str, Any], file: Path, header: Mapping[str, Tensor], base: Path | None = None
-) -> None:
-    """Every key is understood, every key of `keys` has both its matrices, of its rank, and no other tensor is there.
+) -> tuple[int, float]:
+    """Its rank and scale. Every key is understood, every key of `keys` has both its matrices, of its rank, and no other
+    tensor is there.
 
     mlx-vlm loads the tensors by name and leaves out, silently, what it does not know. Raises AdapterError.
     """
@@ -60,6 +61,7 @@ def check_mlx(
                 f"{name} does not fit the model in {base}: {module} is {there}, the adapter is made for {b[1]}×{a[0]}",
                 "it belongs to another model",
             )
+    return rank, float(inner["scale"])
 
 
 def _shapes(name: str, header: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
