@@ -97,6 +97,18 @@ def test_an_adapter_of_ones_own_comes_first(runs: Runs, made: Path) -> None:
     assert runs.find("sft-tiny") == runs.places.adapters / "sft-tiny"
 
 
+def test_a_folder_here_does_not_hide_the_labs_name(runs: Runs, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = runs.train("sft-tiny", "done", *WHOLE)
+    here = made.parent / "here"
+    for name in ("sft-tiny", first.name, "other", "last"):
+        shutil.copytree(made, here / name)
+    monkeypatch.chdir(here)
+    for name in ("sft-tiny", first.name, "last"):
+        assert runs.find(name) == first.file("adapter")
+        assert runs.find(f"./{name}") == here / name
+    assert runs.find("other") == here / "other"
+
+
 @pytest.mark.parametrize("name", ["..", "../adapters", "/", "", ".hidden", "a/../b", "run/epoch-2/..", "nowhere"])
 def test_an_exact_name_never_leaves_the_lab(runs: Runs, name: str) -> None:
     assert exact_adapter(runs.places, name) is None

@@ -95,16 +95,13 @@ def evaluated_adapter(run: RunFolder, side: str, places: Places) -> Path | None:
 
     A name that was asked for may mean another adapter by now. None when it is not here, or the side has none.
     """
-    from vlmconsole.training.adapters import CONFIG, exact_adapter
+    from vlmconsole.training.adapters import exact_adapter
 
     spec, conditions = run.job().get("spec"), run.read_json("conditions.json")
     asked = str(spec.get(f"{side}_adapter") or "") if isinstance(spec, dict) else ""
     if not asked:
         return None
-    try:
-        by_path = any((named(asked) / inner / CONFIG).is_file() for inner in ("", "adapter"))
-    except LabError:
-        by_path = False
+    by_path = "/" in asked and exact_adapter(places, asked) is None
     of_side = conditions.get(side) if isinstance(conditions, dict) else None
     recorded = str(of_side.get("adapter") or "") if isinstance(of_side, dict) else ""
     exact = exact_adapter(places, recorded.partition(" sha256:")[0]) if not by_path else None

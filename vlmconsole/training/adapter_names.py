@@ -19,10 +19,14 @@ _PART = re.compile(r"(.+):(epoch-\d+|adapter)")
 
 @dataclass(frozen=True)
 class Names:
-    """The names that fit, and of unfinished runs of a preset by that name how they stand (for an error)."""
+    """The names that fit, and of unfinished runs of a preset by that name how they stand (for an error).
+
+    `whole`: what was typed is a whole name (an adapter's, a run's, a preset's, `last`), no part of one.
+    """
 
     fitting: tuple[str, ...]
     unfinished: tuple[str, ...] = field(default=())
+    whole: bool = False
 
 
 def names_for(text: str, known: Sequence[str], places: Places) -> Names:
@@ -31,14 +35,14 @@ def names_for(text: str, known: Sequence[str], places: Places) -> Names:
     wanted, part = (match[1], match[2]) if match else (text, "")
     exact = [name for name in known if name in (text, f"{wanted}/{part or CHOSEN}")]
     if exact:
-        return Names((exact[0],))
+        return Names((exact[0],), whole=True)
     runs = _Runs(places)
     of_part = [name for name in known if name.endswith(f"/{part or CHOSEN}")]
     done = [name for name in of_part if runs.done(name)]
     of_preset = [name for name in of_part if runs.preset(name) == wanted]
     newest = done if wanted == LAST else [name for name in of_preset if name in done]
     if newest:
-        return Names((newest[0],))
+        return Names((newest[0],), whole=True)
     if wanted == LAST:
         return Names((), tuple(f"{name.partition('/')[0]} is {runs.state(name)}" for name in of_part))
     for clear in (_clear(wanted, done, runs.preset), _clear(wanted, of_part, None), _clear(text, known, None)):

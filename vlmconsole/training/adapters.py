@@ -127,6 +127,11 @@ def list_adapters(places: Places, problems: list[str] | None = None) -> list[Ada
     return found
 
 
+def _at(path: Path) -> Path | None:
+    """The adapter that a path means: the folder itself, or a run's chosen one."""
+    return next((folder for folder in (path, path / "adapter") if (folder / CONFIG).is_file()), None)
+
+
 def exact_adapter(places: Places, name: str) -> Path | None:
     """The folder of the adapter that `list_adapters` calls `name`; None where there is none of exactly that name."""
     run, _, inner = name.partition("/")
@@ -147,13 +152,12 @@ def find_adapter(places: Places, name: str | Path) -> Adapter:
 
     Raises AdapterError, naming what there is, and SeveralAdaptersError.
     """
-    path = named(name)
-    if (path / CONFIG).is_file():
-        return open_adapter(path.absolute())
-    if (path / "adapter" / CONFIG).is_file():
-        return open_adapter((path / "adapter").absolute(), f"{path.name}/adapter")
-    text, known = str(name), list_adapters(places)
+    path, text = named(name), str(name)
+    bare = "/" not in text  # then a whole name of the lab's goes before a folder that happens to lie here
+    known = list_adapters(places) if bare or not _at(path) else []
     names = names_for(text, [adapter.name for adapter in known], places)
+    if (here := _at(path)) is not None and not (bare and names.whole):
+        return open_adapter(here.absolute(), "" if here == path else f"{path.name}/adapter")
     chosen = [adapter for adapter in known if adapter.name in names.fitting]
     if len(chosen) == 1:
         return chosen[0]
