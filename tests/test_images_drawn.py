@@ -226,3 +226,46 @@ def test_a_broken_position_does_not_hide_the_orientation(kind: str) -> None:
     options = {"JPEG": {"quality": 95}, "WEBP": {"lossless": True}}.get(kind, {})
     picture = open_picture(saved(flag(), kind, exif=bytes(raw), **options), name="x")
     assert_shows(picture, UPRIGHT[6](np.asarray(flag()).astype(float)), 6)
+
+
+# --- files of Windows and the old web, written by hand ----------------------------------------------------------------
+
+MASK = b"".join(struct.pack(">I", 0xF0 << 24) for _ in range(8))  # the left half of 8×8 see-through
+LEFT, RIGHT = (1, 1), (6, 1)
+PALETTE = b"\x00\x00\x00\x00\x00\x00\xff\x00" + bytes(4 * 254)  # black, red
+
+
+def icon(bits: int, rows: bytes, palette: bytes, mask: bytes) -> bytes:
+    body = struct.pack("<IiiHHIIiiII", 40, 8, 16, 1, bits, 0, 0, 0, 0, 0, 0) + palette + rows + mask
+    return struct.pack("<HHH", 0, 1, 1) + struct.pack("<BBBBHHII", 8, 8, 0, 0, 1, bits, len(body), 22) + body
+
+
+def bitmap(alpha_mask: int) -> bytes:
+    """A version 4 bitmap, red, its left half with an opacity of 0 where the header names one."""
+    rows = (b"\0\0\xff\0" * 4 + b"\0\0\xff\xff" * 4) * 8
+    head = struct.pack("<IiiHHIIiiII", 108, 8, 8, 1, 32, 3, len(rows), 0, 0, 0, 0)
+    head += struct.pack("<IIII", 0xFF0000, 0xFF00, 0xFF, alpha_mask) + b"BGRs" + bytes(48)
+    return b"BM" + struct.pack("<IHHI", 14 + len(head) + len(rows), 0, 0, 14 + len(head)) + head + rows
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        icon(1, b"\xff\0\0\0" * 8, PALETTE[:8], MASK),
+        icon(4, bytes([0x11] * 32), PALETTE[:64], MASK),
+        icon(8, bytes([1] * 64), PALETTE, MASK),
+        icon(24, b"\0\0\xff" * 64, b"", MASK),
+        icon(32, (b"\0\0\xff\0" * 4 + b"\0\0\xff\xff" * 4) * 8, b"", bytes(32)),
+        bitmap(0xFF000000),
+    ],
+)
+def test_icons_and_bitmaps_are_white_where_they_are_see_through(data: bytes) -> None:
+    picture = open_picture(data, name="x")
+    sent = picture.image()
+    assert (sent.getpixel(LEFT), sent.getpixel(RIGHT)) == ((255, 255, 255), (255, 0, 0))
+    assert "transparency drawn over white" in picture.said
+
+
+def test_a_bitmap_whose_header_names_no_opacity_is_opaque() -> None:
+    picture = open_picture(bitmap(0), name="x")
+    assert picture.image().getpixel(LEFT) == (255, 0, 0) and "transparency" not in picture.said
