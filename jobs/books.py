@@ -1,7 +1,6 @@
 """Closing the books of a run: its final state, then the seal. Done by the worker, or by whoever finds it dead."""
 
 import os
-import re
 import signal
 import time
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 from vlmconsole.jobs.launch import log_tail
 
 from vlmconsole.gates.ledger import Ledger
-from vlmconsole.runs.folder import FINAL, RunFolder
+from vlmconsole.runs.folder import FINAL, TEMPORARY, RunFolder
 from vlmconsole.runs.locking import take
 from vlmconsole.runs.places import Places
 
@@ -18,7 +17,6 @@ DISK_FULL = 4  # a worker's exit code: it could not write how it ended
 FULL = "the disk was full, so that it could not even write how it ended: free some space and retry"
 GONE = "the worker is gone"  # of one that is no child of ours: how it died is not known
 UNFINISHED = "could not finish the books of this run"  # begins a worker's last words then
-TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")  # of `write_atomic`
 
 
 def close(run: RunFolder, state: str, reason: str | None) -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from supervised import LONG, Lab, lab_fixture, places_fixture  # noqa: F401
 
+from vlmconsole import doctor
+from vlmconsole import lab as console
 from vlmconsole.queue import lock_files
 from vlmconsole.queue.locks import DeviceLocks
 from vlmconsole.queue.resources import Machine
@@ -385,3 +387,16 @@ def test_a_socket_is_no_lock(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(str(tmp_path / "x.lock"))
     assert lock_files.openable(tmp_path / "x.lock") is None
+
+
+def test_the_doctor_says_whether_devices_are_shared_with_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name, state in (("missing", None), ("file", "wrong"), ("folder", "ok")):
+        monkeypatch.setenv("VLMCONSOLE_DEVICE_LOCKS", str(tmp_path / name))
+        (tmp_path / "file").touch()
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        found = {check.name: check for check in doctor.examine(console.Lab.open(tmp_path / "home"))}
+        assert (found["device locks"].state if "device locks" in found else None) == state
+        assert not (tmp_path / "missing").exists()

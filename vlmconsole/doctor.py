@@ -224,6 +224,18 @@ def _devices() -> Iterator[Check]:
     from vlmconsole.gauges.nvidia import summary
 
     yield Check("nvidia gpu", "info", summary())
+    from vlmconsole.queue.locks import DeviceLocks
+    from vlmconsole.queue.process import lock_folder
+
+    locks = DeviceLocks(lock_folder())
+    if not os.path.lexists(locks.wanted):  # nobody has worked here yet: nothing is made by looking
+        return
+    try:
+        where = locks.folder
+    except OSError as error:
+        yield Check("device locks", "wrong", str(error), "set VLMCONSOLE_DEVICE_LOCKS to a folder on a local disk")
+        return
+    yield Check("device locks", "wrong" if locks.remark else "ok", locks.remark or str(where))
 
 
 def _logout(root: Path = Path("/")) -> Iterator[Check]:

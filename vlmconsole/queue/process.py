@@ -24,7 +24,7 @@ from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.supervisor import Supervisor
 from vlmconsole.queue.trouble import pause, say, told
-from vlmconsole.runs import processes
+from vlmconsole.runs import leftovers, processes
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.locking import take
 from vlmconsole.runs.places import Places
@@ -38,6 +38,11 @@ LOG_LIMIT = 4 * 1024 * 1024
 LOCKS_VARIABLE = "VLMCONSOLE_DEVICE_LOCKS"  # folder of the device locks, for tests and for odd machines
 SLOTS_VARIABLE = "VLMCONSOLE_CPU_SLOTS"
 IDLE_VARIABLE = "VLMCONSOLE_SUPERVISOR_IDLE"
+
+
+def lock_folder() -> Path:
+    """Where the device locks of this machine are asked for."""
+    return Path(os.environ.get(LOCKS_VARIABLE) or SHARED)
 
 
 def _lock_path(places: Places) -> Path:
@@ -135,8 +140,10 @@ def main(argv: list[str] | None = None) -> int:
         left.unlink(missing_ok=True)
     write_atomic(places.state / "supervisor.json", to_json(info))
     say("started")
+    if left := leftovers.clear(places):
+        say(f"removed {len(left)} files that killed processes had left: {', '.join(str(path) for path in left[:5])}")
     slots = int(os.environ.get(SLOTS_VARIABLE, 0)) or None
-    machine = Machine(DeviceLocks(Path(os.environ.get(LOCKS_VARIABLE, SHARED))), slots)
+    machine = Machine(DeviceLocks(lock_folder()), slots)
     supervisor = Supervisor(places, machine)
     try:
         supervisor.values.listen()

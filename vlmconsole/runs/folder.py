@@ -21,6 +21,7 @@ from vlmconsole.runs.redaction import redacted
 LATEST = 1e11  # wall seconds: a later moment in a damaged file is none
 OBJECTS = ("job.json", "state.json", "summary.json", "conditions.json")
 SERVER = "serve"  # the kind of a run that is a server's
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")  # of `write_atomic`
 FINAL = frozenset({"done", "failed", "cancelled", "lost"})
 STATES = ("queued", "starting", "running", "done", "failed", "cancelled", "lost")
 
