@@ -226,7 +226,9 @@ async def test_the_real_server_from_the_command_line(mlx_server: Ready) -> None:
     assert states["demo"] == "ready" and {"mlx-local", "sglang-remote", "openai"} <= set(states)
     effective = json.loads(shown[1])["effective"]
     assert effective["running_limit"] == 4 and effective["version"] == "0.7.10"
-    (sight,) = json.loads(asked[1])["vision"]
+    answer = json.loads(asked[1])
+    (sight,) = answer["vision"]
+    assert answer["models"] and {one["code"] for one in answer["remarks"]} <= {"limit"}, answer["remarks"]
     assert asked[0] == 0 and (sight["expected"], sight["observed"], sight["state"]) == (64, 64, "equal")
     assert json.loads(started[1])["how"] == "was running" and json.loads(started[1])["pid"] == mlx_server.pid
 

@@ -90,7 +90,8 @@ def server(device: str | None = None) -> Server:
 
 
 def summary_of(**changes: Any) -> Any:
-    return SimpleNamespace(**{"finish_reasons": {}, "input_tokens": 1, "output_tokens": 1, "n": 1, **changes})
+    usual = {"finish_reasons": {}, "models": {}, "input_tokens": 1, "output_tokens": 1, "n": 1}
+    return SimpleNamespace(**{**usual, **changes})
 
 
 def test_conditions_are_words() -> None:

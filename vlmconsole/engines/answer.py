@@ -8,7 +8,7 @@ from typing import Any
 
 from vlmconsole.engines import servers
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.ending import Remark
+from vlmconsole.engines.ending import Remark, answered_by
 from vlmconsole.engines.messages import system_sha256
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.selected import SelectedAdapter
@@ -91,16 +91,15 @@ def conditions_of(
 
     prompt: hashes of the served model's prompt form (`prompt.prompt_facts`).
     """
-    asked, named = record.get("model"), result.models
-    other = bool(named) and named != [asked]
+    # The name in the answer, where it is another than was asked for: that model is what was measured.
+    named, asked = answered_by(result.models, record.get("model"))
     cache = None if settings.prefix_cache is None else ("on" if settings.prefix_cache else "off")
     return Conditions(
         hardware=profile.hardware or (settings.this_machine if profile.loopback else None),
         engine=servers.NAMES[profile.engine],
         engine_version=settings.version,
-        # The name in the answer, where it is another than was asked for: that model is what was measured.
-        model=", ".join(named) if other else model or None,
-        asked_model=asked if other else None,
+        model=named if asked else model or None,
+        asked_model=asked,
         precision=settings.precision or profile.precision or None,
         quantization=settings.quantization,
         adapter=servers.adapter_label(profile, settings, adapter),
@@ -118,7 +117,7 @@ def conditions_of(
         seed=record.get("seed"),
         max_tokens=record.get("max_tokens"),
         system_sha256=system_sha256(record.get("messages", ())),
-        **({} if other else prompt),
+        **({} if asked else prompt),
         route="tunnel" if profile.ssh_host else ("loopback" if profile.loopback else "network"),
         client="vlmconsole chat (httpx)",
         settings=settings.values or None,

@@ -4,7 +4,7 @@ model. One reading for the chat screen, the command, exports and evaluations; ea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -41,17 +41,28 @@ def remarks(
     made = [*_content(result, max_tokens)]
     if result.loss:
         made.insert(0, Remark("lost", result.loss))
-    other = [name for name in result.models if name != asked]
-    if len(result.models) > 1:
-        made.append(Remark("models", f"{len(result.models)} models answered in one stream: {', '.join(result.models)}"))
-    elif other and asked:
-        made.append(Remark("model", f"asked for {asked}, and {other[0]} answered"))
-    if listed and asked and asked not in listed and not other:
-        names = ", ".join(listed[:3]) + (", …" if len(listed) > 3 else "")
-        made.append(Remark("unlisted", f"asked for {asked}, which /v1/models does not list ({names})"))
+    made += by_name(result.models, asked, listed)
     if not result.streamed and result.ended == "done":
         made.append(Remark("whole", "the answer came as one whole body, not streamed: its inner times are unknown"))
     return made
+
+
+def by_name(names: Sequence[str], asked: str, listed: tuple[str, ...] | None) -> list[Remark]:
+    """What the names of models in answers say against the one that was asked for; see :func:`remarks`."""
+    other = [name for name in names if name != asked]
+    if len(names) > 1:
+        return [Remark("models", f"{len(names)} models answered under one name: {', '.join(names)}")]
+    if other and asked:
+        return [Remark("model", f"asked for {asked}, and {other[0]} answered")]
+    if listed and asked and asked not in listed:
+        shown = ", ".join(listed[:3]) + (", …" if len(listed) > 3 else "")
+        return [Remark("unlisted", f"asked for {asked}, which /v1/models does not list ({shown})")]
+    return []
+
+
+def answered_by(names: Sequence[str], asked: str | None) -> tuple[str | None, str | None]:
+    """(the model that answered, the name asked for where that is another): the two as conditions hold them."""
+    return (", ".join(names), asked) if names and list(names) != [asked] else (asked, None)
 
 
 def _content(result: StreamResult, max_tokens: int | None) -> list[Remark]:

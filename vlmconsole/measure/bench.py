@@ -11,6 +11,7 @@ from typing import Any, Literal
 from vlmconsole import __version__
 from vlmconsole.engines import mlx, servers
 from vlmconsole.engines.effective import EffectiveSettings
+from vlmconsole.engines.ending import answered_by, by_name
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.profile import ServerProfile, make_profile, profiles_for
 from vlmconsole.engines.served_model import prompt_facts
@@ -232,14 +233,17 @@ def conditions_of(
     if summary.finish_reasons.keys() - {"length"} and not settings.equal_work:
         said = ", ".join(f"{reason} {count}" for reason, count in summary.finish_reasons.items())
         notes.append(f"answers ended by themselves ({said}): output work is not equal")
+    notes += [remark.text for remark in by_name(list(summary.models), server.model, told.listed)]
+    model, asked_model = answered_by(list(summary.models), server.model)
     return Conditions(
         hardware=profile.hardware or ((told.this_machine or hardware()) if route == "loopback" else None),
         engine=servers.NAMES[profile.engine],
         engine_version=told.version,
-        model=server.model,
+        model=model,
+        asked_model=asked_model,
         precision=told.precision or profile.precision or None,
         quantization=told.quantization,
-        **prompt_facts(profile, told),
+        **({} if asked_model else prompt_facts(profile, told)),
         adapter=servers.adapter_label(profile, told, None),
         image=settings.image or None,
         input_tokens=summary.input_tokens,

@@ -92,6 +92,7 @@ class CellSummary:
     server: dict[str, Distribution]  # what was scraped of the server meanwhile, e.g. running, waiting
     first_failures: list[str] = field(default_factory=list)
     tpot_left_out: dict[str, int] = field(default_factory=dict)  # counted answers without a TPOT, by the reason
+    models: dict[str, int] = field(default_factory=dict)  # names in the counted answers: how many held each
     failure_limit: float = FAILURE_LIMIT  # largest share of failures of a valid cell
     host: HostLoad | None = None  # how busy the client's machine was
 
@@ -110,6 +111,7 @@ class Gatherer:
         self.aside: Counter[str] = Counter()
         self.finish: Counter[str] = Counter()
         self.no_tpot: Counter[str] = Counter()
+        self.models: Counter[str] = Counter()
         self.times: dict[str, list[float | None]] = {
             key: [] for key in ("ttft", "scheduled", "kernel", "ttfr", "tpot", "e2e")
         }
@@ -161,6 +163,7 @@ class Gatherer:
         self.times["e2e"].append(timing.e2e_s)
         self.itl.extend(one.gaps_s)
         self.piece_is_token &= tokens is not None and tokens == len(stamps.text_pieces)
+        self.models.update(one.result.models)
         self.prompt.append(one.result.usage.prompt_tokens)
         self.output.append(tokens)
         self.cached.append(one.result.usage.cached_tokens)
@@ -237,6 +240,7 @@ class Gatherer:
             server=server,
             first_failures=[f"{kind}: {detail}" for kind, detail in self.first_failures.items()],
             tpot_left_out=dict(self.no_tpot),
+            models=dict(self.models),
             failure_limit=failure_limit,
             host=host,
         )

@@ -1,0 +1,56 @@
+"""Who answered: the names in the answers stand in the conditions of a measurement, and a comparison sees them."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from replay import Reply, json_reply, replay, said, sse
+
+from vlmconsole.engines.effective import EffectiveSettings
+from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.measure.bench import Server, conditions_of
+from vlmconsole.measure.compare import compare
+from vlmconsole.measure.load import Body, Cell, Target, run_cell
+from vlmconsole.measure.settings import BenchSettings
+from vlmconsole.measure.summary import CellSummary
+from vlmconsole.runs.folder import RunFolder
+
+CHAT = "POST /v1/chat/completions"
+
+
+def measured(home: Path, names: list[str | None]) -> tuple[CellSummary, str]:
+    """One request for each name, answered under it."""
+    replies = [Reply(sse({**said("red", "stop"), "model": name})) for name in names]
+    run = RunFolder.create(home / "runs", kind="bench", preset="t", spec={}, title="t", home=home)
+
+    async def ask() -> tuple[CellSummary, str]:
+        async with replay({CHAT: replies, "GET /v1/models": json_reply({"data": [{"id": "m"}]})}) as player:
+            bodies = [Body([b'{"model":"m","messages":[],"stream":true}']) for _ in names]
+            cell = Cell("t", Target.of(f"{player.url}/v1/chat/completions"), bodies, lag_limit_s=60.0)
+            return await asyncio.to_thread(run_cell, cell, run), player.url
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("names", "listed", "model", "asked", "note"),
+    [
+        (["m", "m"], ("m",), "m", None, ""),
+        ([None, None], None, "m", None, ""),
+        (["other", "other"], ("m",), "other", "m", "and other answered"),
+        (["m", "other"], ("m",), "m, other", "m", "2 models answered"),
+        (["m", "m"], ("x", "y"), "m", None, "does not list"),
+    ],
+)
+def test_conditions_of_a_measurement_name_the_model_that_answered(
+    tmp_path: Path, names: list[str | None], listed: tuple[str, ...] | None, model: str, asked: str | None, note: str
+) -> None:
+    summary, url = measured(tmp_path, names)
+    assert summary.n == 2 and summary.failures == 0
+    profile = ServerProfile(name="box", engine="openai", base_url=url)
+    there = Server(profile, EffectiveSettings("openai", model="m", listed=listed), "m")
+    told = conditions_of(BenchSettings(), there, summary, None, None)
+    assert (told.model, told.asked_model) == (model, asked)
+    assert any(note in one for one in told.notes) if note else not any("m," in one for one in told.notes)
+    usual = told.model_copy(update={"model": "m", "asked_model": None})
+    assert {one.key for one in compare(told, usual).differs} == ({"model", "asked_model"} if asked else set())
