@@ -18,6 +18,31 @@ SYSTEM_TURN = (
 )
 
 
+#: Qwen2.5-VL's own, as published in chat_template.json.
+PUBLISHED = (
+    "{% set image_count = namespace(value=0) %}{% set video_count = namespace(value=0) %}"
+    "{% for message in messages %}{% if loop.first and message['role'] != 'system' %}<|im_start|>system\n"
+    "You are a helpful assistant.<|im_end|>\n{% endif %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}<|im_end|>\n{% else %}"
+    "{% for content in message['content'] %}"
+    "{% if content['type'] == 'image' or 'image' in content or 'image_url' in content %}"
+    "{% set image_count.value = image_count.value + 1 %}"
+    "{% if add_vision_id %}Picture {{ image_count.value }}: {% endif %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif content['type'] == 'video' or 'video' in content %}{% set video_count.value = video_count.value + 1 %}"
+    "{% if add_vision_id %}Video {{ video_count.value }}: {% endif %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% elif 'text' in content %}{{ content['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def published(folder: Path) -> Path:
+    """Give a folder Qwen2.5-VL's own template in the file that it was published in."""
+    (folder / "chat_template.jinja").unlink()
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": PUBLISHED}))
+    change_json(folder / "tokenizer_config.json", lambda values: values.update(chat_template=PUBLISHED))
+    return folder
+
+
 def bundled_copy(target: Path, **config: Any) -> Path:
     """The bundled model's folder at `target`, with keys of its `config.json` changed (None: taken out)."""
     source = base_folder("")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_folders import bundled_copy, system_turn
+from model_folders import bundled_copy, published, system_turn
 
 from vlmconsole.engines.chat import ChatClient
 from vlmconsole.engines.messages import Message, to_request
@@ -16,6 +16,7 @@ from vlmconsole.engines.servers import ensure_server, stop_server
 from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import BARE_PROMPT
 from vlmconsole.runs.places import Places
+from vlmconsole.training.bases import base_folder
 from vlmconsole.vision.images import open_picture
 
 pytestmark = pytest.mark.slow
@@ -25,8 +26,8 @@ COUNT = "Count the red circles and the blue squares."
 
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundled model with the published template's own system turn."""
-    return system_turn(bundled_copy(tmp_path_factory.mktemp("base") / "stand-in"))
+    """The bundled model with Qwen2.5-VL's published template, which opens with a system turn of its own."""
+    return published(bundled_copy(tmp_path_factory.mktemp("base") / "stand-in"))
 
 
 def in_process(folder: Path) -> dict[str, list[int]]:
@@ -77,10 +78,11 @@ def of_mlx_vlm(folder: Path, messages: list[Message]) -> list[int]:
     return ids
 
 
-def test_the_same_tokens_as_mlx_vlms_own_functions(stand_in: Path) -> None:
-    ours = in_process(stand_in)
-    for name, messages in asked().items():
-        assert ours[name] == of_mlx_vlm(stand_in, messages), name
+def test_the_same_tokens_as_mlx_vlms_own_functions(stand_in: Path, tmp_path: Path) -> None:
+    for folder in (stand_in, system_turn(bundled_copy(tmp_path / "other")), base_folder("")):
+        ours = in_process(folder)
+        for name, messages in asked().items():
+            assert ours[name] == of_mlx_vlm(folder, messages), (folder, name)
 
 
 def test_the_same_count_as_its_real_server_and_the_prompt_in_the_conditions(stand_in: Path, tmp_path: Path) -> None:
