@@ -205,6 +205,22 @@ def test_many_threads_share_one_template_and_its_process_may_die() -> None:
     assert opened.render([([{"role": "user", "content": surrogate}], True)]) == [surrogate]
 
 
+def test_a_process_that_cannot_be_started_or_is_killed_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = made("{{ messages[0]['role'] }}")
+    with monkeypatch.context() as without:
+        without.setattr(renderer.sys, "executable", "/nowhere/python")
+        with pytest.raises(TemplateError, match="could not be started"):
+            opened.render([(PROBE, True)])
+    assert opened.render([(PROBE, True)]) == ["user"]
+    killed = made("x")
+    assert killed.render([(PROBE, True)]) == ["x"]
+    assert killed._renderer._worker is not None
+    killed._renderer._worker.kill()
+    with pytest.raises(TemplateError, match="its process ended"):
+        killed.render([(PROBE, True)])
+    assert killed.render([(PROBE, True)]) == ["x"]
+
+
 def test_no_secret_of_ours_is_in_the_templates_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_KEY", "sk-123456")
     opened = made("x")

@@ -186,7 +186,7 @@ NESTED: list[dict[str, Any] | None] = [
     {"image_processor": {"merge_size": 1, "size": None}},
     {"image_processor": {**OLD, "size": {"shortest_edge": 6000}}},
 ]
-PICTURES = [(448, 336), (40, 40), (1000, 700), (3000, 2000)]
+PICTURES = [(448, 336), (40, 40), (1200, 900)]
 
 
 def processor_files(folder: Path, flat: dict[str, Any] | None, nested: dict[str, Any] | None) -> Path:

@@ -32,7 +32,7 @@ class RenderError(Exception):
 
 
 class Renderer:
-    """One template. Calls may come from several threads; after a fatal failure each is refused at once."""
+    """One template. Calls may come from several threads; one that ran out of time or memory is not tried again."""
 
     def __init__(self, template: str) -> None:
         self._template = template
@@ -65,14 +65,17 @@ class Renderer:
             _end(worker)
 
     def _start(self) -> None:
-        self._worker = subprocess.Popen(
-            [sys.executable, "-P", render_child.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={key: os.environ[key] for key in _KEPT if key in os.environ} | {"PYTHONUTF8": "1"},
-            start_new_session=True,
-        )
+        try:
+            self._worker = subprocess.Popen(
+                [sys.executable, "-P", render_child.__file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={key: os.environ[key] for key in _KEPT if key in os.environ} | {"PYTHONUTF8": "1"},
+                start_new_session=True,
+            )
+        except OSError as error:  # no memory, no file descriptor: the next call may have them
+            raise RenderError(f"its process could not be started: {error.strerror or error}") from None
         weakref.finalize(self, _end, self._worker)
         self._exchange({"template": self._template, "memory": MEMORY, "seconds": SECONDS, "most": MOST})
 
@@ -84,10 +87,11 @@ class Renderer:
             _send(worker.stdin.fileno(), json.dumps(value).encode() + b"\n", until)
             answer = json.loads(self._line(until))
         except (OSError, EOFError, TimeoutError, ValueError) as error:
-            ended = _end(worker)
+            status = _end(worker)
             self._worker, self._buffer = None, b""
-            self._lost = _why(error, ended)
-            raise RenderError(self._lost) from None
+            if status == -signal.SIGPROF or isinstance(error, TimeoutError):
+                self._lost = f"it did not come to an end within {SECONDS:.0f} s of processor time"
+            raise RenderError(self._lost or f"its process ended with {status}") from None
         if "error" in answer:
             if answer.get("fatal"):
                 self._lost = str(answer["error"])
@@ -133,9 +137,3 @@ def _end(worker: subprocess.Popen[bytes]) -> int:
     if worker.poll() is None:
         worker.kill()
     return worker.wait()
-
-
-def _why(error: Exception, status: int) -> str:
-    if status == -signal.SIGPROF or isinstance(error, TimeoutError):
-        return f"it did not come to an end within {SECONDS:.0f} s of processor time"
-    return f"its process ended with {status}"
