@@ -93,7 +93,7 @@ class ChatScreen(ChatRecent):
         if message is None or message.answer is None:
             self.notify("no answer with evidence is chosen", markup=False)
             return
-        self.app.push_screen(Reader("Evidence", evidence(message)))
+        self.app.push_screen(Reader("Evidence", evidence(message, self.store.request(message.id))))
 
     def action_sampling(self) -> None:
         """s: system prompt, temperature, longest answer, seed and top-p of this conversation."""

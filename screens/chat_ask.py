@@ -215,7 +215,7 @@ class ChatAsk(ChatDraft):
             self.changing = None
             self.composer.stand()
             await self.bring_back()
-            await self.transcript.show(self.store.messages(chat.id))
+            await self.show_messages(chat)
         else:
             await self.transcript.append(question)
         self.show_welcome()
@@ -233,7 +233,7 @@ class ChatAsk(ChatDraft):
         self._coming.add(message.id)
         self.chat = self.store.chat(self.chat.id)
         if instead is not None:
-            await self.transcript.show(self.store.messages(self.chat.id))
+            await self.show_messages(self.chat)
         else:
             await self.transcript.append(message)
         self.show_list()
@@ -299,7 +299,7 @@ class ChatAsk(ChatDraft):
         if self.chat is None or self.chat.id != answer.chat_id:
             return
         *_, question = [item for item in self.transcript.messages if item.id < answer.id and item.role == "user"]
-        kept = self.store.messages(self.chat.id, superseded=True)
+        kept = self.store.messages(self.chat.id, superseded=True, evidence=0)
         if any(item.id > question.id and item.id != answer.id for item in kept):
             return  # asked of a second server too, or asked again: the conversation has it
         try:
@@ -308,7 +308,7 @@ class ChatAsk(ChatDraft):
             self.notify(str(error), severity="error", markup=False)
             return
         self.store.supersede(self.chat.id, question.id)
-        await self.transcript.show(self.store.messages(self.chat.id))
+        await self.show_messages(self.chat)
         self.show_welcome()
         self.pending = [*pictures, *self.pending]
         self.composer.question.back(question.text)

@@ -101,7 +101,7 @@ class ChatDesk(Screen[None]):
         from vlmconsole.screens.widgets.transcript import Transcript
 
         panes, middle = self.query_one("#panes"), self.query_one("#middle")
-        transcript = Transcript(drawing=self.console.drawing, id="transcript")
+        transcript = Transcript(drawing=self.console.drawing, whole=self.store.message, id="transcript")
         transcript.display = False
         await panes.remove_children(".hold")
         await panes.mount(Conversations(id="conversations"), before=middle)
@@ -182,10 +182,16 @@ class ChatDesk(Screen[None]):
     async def open_chat(self, chat: Chat | None) -> None:
         """Show a conversation (None: an empty one that is stored with its first question)."""
         self.chat = chat
-        await self.transcript.show(self.store.messages(chat.id) if chat is not None else [])
+        await self.show_messages(chat)
         self.show_list()
         self.show_welcome()
         self.show_server()
+
+    async def show_messages(self, chat: Chat | None) -> None:
+        """A conversation's messages as the store has them, with the evidence of those that are mounted."""
+        from vlmconsole.screens.widgets.transcript import WINDOW
+
+        await self.transcript.show(self.store.messages(chat.id, evidence=WINDOW) if chat is not None else [])
 
     def show_welcome(self) -> None:
         empty = not self.transcript.messages

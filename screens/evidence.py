@@ -10,9 +10,12 @@ from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import StoredMessage
 
 
-def evidence(message: StoredMessage) -> list[tuple[str, str]]:
-    """Headed parts of an answer's evidence: how it ended, conditions, usage as sent, timing, proof, the request."""
-    answer = message.answer or {}
+def evidence(message: StoredMessage, request: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+    """Headed parts of an answer's evidence: how it ended, conditions, usage as sent, timing, proof, the request.
+
+    `request`: the request with its messages in full, where the message has them by reference.
+    """
+    answer = {**(message.answer or {}), **({"request": request} if request else {})}
     ended = f"{message.state}{': ' + message.error if message.error else ''}"
     parts = [("How it ended", ended)]
     if message.damaged:

@@ -62,10 +62,11 @@ class Turn:
         self._extra = dict(extra or {})
         self._adapter, self._other_base = adapter, other_base
         # Read here, in the event loop: the store's connection belongs to it.
-        before = [item for item in store.messages(chat.id) if item.id < message.id]
+        before = [item for item in store.messages(chat.id, evidence=0) if item.id < message.id]
         # What another server answered to the same question is not part of what this one is asked.
         asked = max((index for index, item in enumerate(before) if item.role == "user"), default=-1)
         self._before = before[: asked + 1]
+        self._reference: dict[str, Any] = {}  # what was sent, by the messages' ids
         self._left_out = 0  # questions before this one that were not sent, as the person chose
         self._text, self._reasoning = io.StringIO(), io.StringIO()
         self._pieces = 0
@@ -141,7 +142,11 @@ class Turn:
         asked = self._before[-1].id if self._before else 0
         since = min(int(self._chat.sampling.get("since", 0)), asked)
         self._left_out = sum(item.role == "user" and item.id < since for item in self._before)
-        for item in turns(self._before, self._link.profile.name, since):
+        sent = turns(self._before, self._link.profile.name, since)
+        self._reference = {"message_ids": [item.id for item in sent]}
+        if made:
+            self._reference["system"] = self._chat.system
+        for item in sent:
             made.append(Message(item.role, item.text, tuple(picture.load() for picture in item.pictures)))
         return made
 
@@ -179,7 +184,9 @@ class Turn:
         facts: dict[str, Any] = answer.to_json()
         facts["client"] = lag.facts()
         facts["settings"] = self._link.settings
-        facts["request"] = answer.request
+        # By reference: the messages are in the store already, and in full they would grow with the square.
+        asked = {name: value for name, value in answer.request.items() if name != "messages"}
+        facts["request"] = {**asked, **self._reference, "body_sha256": answer.body_sha256} if asked else {}
         facts["usage_raw"] = answer.result.usage.raw
         if self._left_out:
             facts["questions_left_out"] = self._left_out

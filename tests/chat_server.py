@@ -34,6 +34,8 @@ class ChatServer:
 
     says: list[Say] = field(default_factory=lambda: [Say()])
     requests: list[dict[str, Any]] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    context: int = 4096
     closed_early: int = 0
     port: int = 0
     name: str = ""
@@ -53,9 +55,10 @@ class ChatServer:
                 )
                 body = await reader.readexactly(length)
                 if path.endswith("/models"):
-                    self._whole(writer, {"object": "list", "data": [{"id": "toy", "max_model_len": 4096}]})
+                    self._whole(writer, {"object": "list", "data": [{"id": "toy", "max_model_len": self.context}]})
                 elif method == "POST":
                     self.requests.append(json.loads(body))
+                    self.bodies.append(body)
                     if not await self._stream(reader, writer):
                         return
                 else:

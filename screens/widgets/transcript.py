@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from textual.containers import VerticalScroll
 from textual.message import Message
@@ -26,9 +26,13 @@ class Transcript(VerticalScroll):
             super().__init__()
             self.message = message
 
-    def __init__(self, *, drawing: Drawing, id: str | None = None) -> None:
+    def __init__(
+        self, *, drawing: Drawing, whole: Callable[[int], StoredMessage] | None = None, id: str | None = None
+    ) -> None:
+        """`whole` gives a message by its id with its evidence, where it came without."""
         super().__init__(id=id)
         self.drawing = drawing
+        self._whole = whole
         self.messages: list[StoredMessage] = []
         self.chosen = -1
         self._low = self._high = 0
@@ -173,9 +177,17 @@ class Transcript(VerticalScroll):
             self._high -= extra
         self._moving = False
 
-    def _view(self, index: int) -> MessageView:
+    def _read(self, index: int) -> StoredMessage:
+        """A message with its evidence: a long conversation comes without that of its earlier answers."""
         message = self.messages[index]
-        follower = self.messages[index + 1] if index + 1 < len(self.messages) else None
+        ended = message.role == "assistant" and message.state != "streaming"
+        if ended and message.answer is None and self._whole is not None:
+            message = self.messages[index] = self._whole(message.id)
+        return message
+
+    def _view(self, index: int) -> MessageView:
+        message = self._read(index)
+        follower = self._read(index + 1) if index + 1 < len(self.messages) else None
         return MessageView(
             message,
             drawing=self.drawing,

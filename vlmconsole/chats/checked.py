@@ -55,6 +55,10 @@ def _tables(value: Any) -> bool:
     return isinstance(value, list) and all(map(_table, value))
 
 
+def _wholes(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_whole, value))
+
+
 def _whole_or_text(value: Any) -> bool:
     return _whole(value) or _text(value)
 
@@ -174,7 +178,7 @@ def read_answer(text: Any) -> tuple[dict[str, Any], bool]:
         "usage": _USAGE,
         "timing": _TIMING,
         "client": {"lag_p99_ms": _number},
-        "request": {**_ASKED, "messages": _tables},
+        "request": {**_ASKED, "messages": _tables, "message_ids": _wholes, "system": _text, "body_sha256": _text},
     }
     for name, checks in tables.items():
         if answer.get(name) is not None:

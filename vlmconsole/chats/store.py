@@ -27,6 +27,7 @@ from vlmconsole.chats.records import (
     StoredPicture,
 )
 from vlmconsole.chats.schema import connect, connect_to_read
+from vlmconsole.engines.messages import Message, to_record
 from vlmconsole.runs.folder import write_atomic
 
 if TYPE_CHECKING:
@@ -181,16 +182,49 @@ class ChatStore:
         self._run("UPDATE messages SET superseded = 1 WHERE chat_id = ? AND id >= ?", (chat_id, from_id))
 
     def message(self, message_id: int) -> StoredMessage:
-        row = self._run("SELECT * FROM messages WHERE id = ?", (message_id,)).fetchone()
+        row = self._run(f"SELECT {_COLUMNS}, {_LEAN} AS answer FROM messages WHERE id = ?", (message_id,)).fetchone()
         if row is None:
             raise ChatStoreError(f"there is no message {message_id}")
         return self._message(row)
 
-    def messages(self, chat_id: int, *, superseded: bool = False) -> list[StoredMessage]:
-        """All messages of a conversation in order; those put aside only when asked for."""
+    def messages(self, chat_id: int, *, superseded: bool = False, evidence: int | None = None) -> list[StoredMessage]:
+        """All messages of a conversation in order; those put aside only when asked for.
+
+        evidence: how many of the newest come with the evidence of their answers (None: all). Reading thousands of
+        them costs seconds and hundreds of MB, and a screen shows a few.
+        """
         keep = "" if superseded else " AND superseded = 0"
-        rows = self._run(f"SELECT * FROM messages WHERE chat_id = ?{keep} ORDER BY id", (chat_id,))
-        return [self._message(row) for row in rows.fetchall()]
+        first = 0
+        if evidence is not None:
+            newest = f"SELECT id FROM messages WHERE chat_id = ?{keep} ORDER BY id DESC LIMIT 1 OFFSET ?"
+            row = self._run(newest, (chat_id, max(0, evidence - 1))).fetchone() if evidence else None
+            first = row["id"] if row is not None else (0 if evidence else _NONE)
+        columns = f"{_COLUMNS}, CASE WHEN id >= ? THEN {'answer' if evidence is None else _LEAN} END AS answer"
+        rows = self._run(f"SELECT {columns} FROM messages WHERE chat_id = ?{keep} ORDER BY id", (first, chat_id))
+        pictures: dict[int, list[sqlite3.Row]] = {}
+        of_chat = (
+            "SELECT p.message_id, p.sha256, p.facts FROM pictures p JOIN messages m ON m.id = p.message_id"
+            " WHERE m.chat_id = ? ORDER BY p.message_id, p.position"
+        )
+        for item in self._run(of_chat, (chat_id,)):
+            pictures.setdefault(item["message_id"], []).append(item)
+        return [self._message(row, pictures.get(row["id"], [])) for row in rows.fetchall()]
+
+    def request(self, message_id: int) -> dict[str, Any] | None:
+        """The request behind an answer, its messages in full (pictures by their hash); None for one without.
+
+        They are kept by reference, as ids of messages: kept in full with each answer a conversation grew by the square.
+        """
+        row = self._run("SELECT answer FROM messages WHERE id = ?", (message_id,)).fetchone()
+        request = read_answer(row["answer"])[0].get("request") if row is not None and row["answer"] else None
+        if not isinstance(request, dict) or "message_ids" not in request:
+            return request
+        ids = [item for item in request["message_ids"] if isinstance(item, int)]
+        sent = [Message("system", request["system"])] if request.get("system") else []
+        for message in (self.message(item) for item in ids):
+            sent.append(Message(message.role, message.text, tuple(picture.outline() for picture in message.pictures)))
+        rest = {name: value for name, value in request.items() if name not in ("message_ids", "system")}
+        return {**rest, "messages": to_record(sent)}
 
     def mark_interrupted(self) -> int:
         """Close answers whose writer is gone (killed, crashed, machine restarted). Returns how many."""
@@ -272,8 +306,9 @@ class ChatStore:
     def _picture_path(self, sha256: str, mime: str) -> Path:
         return self.pictures / f"{sha256}.{_EXTENSIONS.get(mime, 'bin')}"
 
-    def _message(self, row: sqlite3.Row) -> StoredMessage:
-        pictures, lost = self._pictures_of("pictures", row["id"])
+    def _message(self, row: sqlite3.Row, items: Sequence[sqlite3.Row] | None = None) -> StoredMessage:
+        """A message of its row; `items` are its pictures' rows where they have been read."""
+        pictures, lost = self._pictures_of("pictures", row["id"]) if items is None else self._pictures(items)
         answer, damaged = (None, False) if row["answer"] is None else read_answer(row["answer"])
         known = row["role"] in ("user", "assistant") and row["state"] in STATES
         return StoredMessage(
@@ -295,7 +330,11 @@ class ChatStore:
     def _pictures_of(self, table: str, owner: int) -> tuple[list[StoredPicture], bool]:
         """The pictures of a message or a draft, and whether a damaged one was left out."""
         column = "message_id" if table == "pictures" else "draft_id"
-        items = self._run(f"SELECT sha256, facts FROM {table} WHERE {column} = ? ORDER BY position", (owner,))
+        return self._pictures(
+            self._run(f"SELECT sha256, facts FROM {table} WHERE {column} = ? ORDER BY position", (owner,)).fetchall()
+        )
+
+    def _pictures(self, items: Sequence[sqlite3.Row]) -> tuple[list[StoredPicture], bool]:
         found = [(item["sha256"], read_facts(item["sha256"], item["facts"])) for item in items]
         pictures = [self._picture(sha256, facts) for sha256, facts in found if facts is not None]
         return pictures, len(pictures) < len(found)
@@ -322,6 +361,13 @@ class ChatStore:
             raise ChatStoreError(f"the conversations in {self.database} cannot be used: {error}") from error
 
 
+_NONE = (1 << 63) - 1  # above every id
+_COLUMNS = "id, chat_id, role, text, reasoning, created, state, error, server, superseded"
+#: Evidence as it is read for a list: without the messages of the request, which earlier versions kept in full.
+_LEAN = (
+    "CASE WHEN length(answer) > 65536 AND json_valid(answer) THEN json_remove(answer, '$.request.messages')"
+    " ELSE answer END"
+)
 _CHATS = "SELECT c.*, (SELECT COUNT(*) FROM messages m WHERE m.chat_id = c.id AND m.superseded = 0) AS n FROM chats c"
 
 

@@ -33,6 +33,8 @@ class Answer:
     """As the server reported them; an omission counts as zero only under a verified rule (`conditions.notes`)."""
     remarks: list[Remark] = field(default_factory=list)
     """What has to be said besides its words: see `engines.ending`."""
+    body_sha256: str = ""
+    """SHA-256 (hex) of the request's body as it was sent, byte for byte; "" where none was."""
 
     @property
     def text(self) -> str:

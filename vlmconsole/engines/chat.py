@@ -156,7 +156,8 @@ class ChatClient:
         payload = json.dumps({**body, "messages": to_request(messages)}).encode()
         result = await self._stream(payload, chosen, on_delta, on_sent)
         text = NOT_COUNTED if result.ended == "cancelled" else await self._text_tokens(messages, result, chosen)
-        return self._answer(messages, result, text, record, chosen)
+        answer = self._answer(messages, result, text, record, chosen)
+        return replace(answer, body_sha256=sha256(payload).hexdigest())
 
     async def glance(
         self, messages: Sequence[Message], adapter: SelectedAdapter | None, max_tokens: int
