@@ -229,6 +229,8 @@ async def test_the_real_server_from_the_command_line(mlx_server: Ready) -> None:
     answer = json.loads(asked[1])
     (sight,) = answer["vision"]
     assert answer["models"] and {one["code"] for one in answer["remarks"]} <= {"limit"}, answer["remarks"]
+    beside = {line["name"]: line for line in json.loads(shown[1])["settings"]}
+    assert (beside["running limit B"]["wanted"], beside["running limit B"]["state"]) == ("4", "same")
     assert asked[0] == 0 and (sight["expected"], sight["observed"], sight["state"]) == (64, 64, "equal")
     assert json.loads(started[1])["how"] == "was running" and json.loads(started[1])["pid"] == mlx_server.pid
 

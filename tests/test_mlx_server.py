@@ -77,6 +77,22 @@ def test_started_by_file_name_its_folder_shadows_nothing(tmp_path: Path) -> None
     assert done.returncode == 1 and "--host must be" in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("flags", "ran"), [([], False), (["--trust-remote-code"], True)])
+def test_its_loader_runs_no_program_of_a_models_author(flags: list[str], ran: bool, tmp_path: Path) -> None:
+    """Behind the guard and the look before the start: mlx-vlm loads a model again for each change of adapter."""
+    pytest.importorskip("mlx_vlm")
+    (tmp_path / "own.py").write_text("class Model: pass\n" + f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    code = (
+        "from pathlib import Path\nfrom vlmconsole.engines.mlx_server import hide, refuse_code\nhide()\n"
+        f"refuse_code({flags != []})\nfrom mlx_vlm import utils\n"
+        f"utils.get_model_and_args({{'model_type': 'qwen2_5_vl', 'model_file': 'own.py'}}, Path({str(tmp_path)!r}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode == 0) == ran == (tmp_path / "ran").exists()
+    assert ran or "model_file" in done.stderr
+
+
 def test_plain_mask_is_what_the_bits_say() -> None:
     mx = pytest.importorskip("mlx.core")
     words = [[0b101, -1, 0], [-2147483648, 0, 1]]

@@ -77,6 +77,7 @@ def show(name: str = typer.Argument(..., help="A profile's name.")) -> None:
     profile = find_profile(name)
     status, effective, why = asyncio.run(_look(profile))
     wanted = _wanted(profile)
+    lines = compare_settings(profile, wanted, effective)
     value: dict[str, Any] = {
         **_row(profile, status),
         "log": status.log,
@@ -84,11 +85,11 @@ def show(name: str = typer.Argument(..., help="A profile's name.")) -> None:
         "cost": cost_said(profile, status, time.time()) or None,
         "wanted": wanted,
         "effective": None if effective is None else {k: v for k, v in asdict(effective).items() if k != "raw"},
+        "settings": [asdict(line) for line in lines],
         "not_read_back": why,
         "warnings": profile.warnings(),
         "notes": profile.notes,
     }
-    lines = compare_settings(profile, wanted, effective)
     emit(value, lambda console: _sheet(console, value, lines, status.word))
     if status.state != "ready":
         raise typer.Exit(1)
