@@ -165,8 +165,8 @@ async def start(
 
 
 def _key(profile: ServerProfile, places: Places, words: list[str]) -> tuple[str, Path | None]:
-    """As `servers` gives one to a server here; only vLLM and SGLang are started on other machines with one."""
-    if profile.engine == "mlx" or not keys.takes_key(profile, words):
+    """As `servers` gives one to a server here; mlx-vlm's own server, which is started there, reads it as well."""
+    if not keys.takes_key(profile, words):
         return "", None
     return (own, None) if (own := profile.api_key()) else keys.new_key(folder(places), f"{profile.name}.far")
 
