@@ -51,6 +51,7 @@ class DeviceLocks:
 
     def __init__(self, folder: Path = SHARED) -> None:
         self.wanted = folder
+        self._opened: tuple[float, Mapping[str, int]] | None = None
         self.remark = ""  # why the locks are not shared with other users; "" when they are
 
     @property
@@ -146,7 +147,7 @@ class DeviceLocks:
     def holder(self, name: str) -> str:
         """Who holds a device, for people: a process of ours, else (Linux) another user's, else nobody we can name."""
         paths = self.files().get(name, ())
-        if (pid := _process_of(paths)) is not None:
+        if (pid := next(filter(None, map(self._processes().get, map(str, paths))), None)) is not None:
             return _words(pid)
         for pid in filter(None, map(lock_files.kernel_holder, paths)):
             with contextlib.suppress(OSError, KeyError):
@@ -155,6 +156,20 @@ class DeviceLocks:
                     who = pwd.getpwuid(user).pw_name if user != os.getuid() else ""
                     return f"in use by user {who} (pid {pid})" if who else _words(pid)
         return "in use by a job of another user or lab home"
+
+    def _processes(self) -> Mapping[str, int]:
+        """{lock file: a process of ours that has it open} (Linux); for all at once, as it reads all of /proc."""
+        now = time.monotonic()
+        if self._opened is None or now - self._opened[0] > 1.0:
+            folders = {str(self.folder), str(self.wanted)}
+            found: dict[str, int] = {}
+            for entry in Path("/proc").glob("[0-9]*/fd/*"):
+                with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+                    target, pid = str(entry.readlink()), int(entry.parts[2])
+                    if pid != os.getpid() and target.rpartition("/")[0] in folders:
+                        found.setdefault(target, pid)
+            self._opened = now, found
+        return self._opened[1]
 
     def keep(self, names: Iterable[str]) -> list[int]:
         """Keep the files of held devices from being cleaned away; the locks that had to be taken anew.
@@ -171,16 +186,6 @@ class DeviceLocks:
                 descriptor, _ = lock_files.lock(path, fcntl.LOCK_EX)
                 again += [] if descriptor is None else [descriptor]
         return again
-
-
-def _process_of(paths: Iterable[Path]) -> int | None:
-    """The process of ours that has one of those files open (Linux)."""
-    wanted = {str(path) for path in paths}
-    for entry in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):  # ended meanwhile, or another user's
-            if str(entry.readlink()) in wanted and int(entry.parts[2]) != os.getpid():
-                return int(entry.parts[2])
-    return None
 
 
 def _words(pid: int) -> str:

@@ -140,8 +140,8 @@ def main(argv: list[str] | None = None) -> int:
         left.unlink(missing_ok=True)
     write_atomic(places.state / "supervisor.json", to_json(info))
     say("started")
-    if left := leftovers.clear(places):
-        say(f"removed {len(left)} files that killed processes had left: {', '.join(str(path) for path in left[:5])}")
+    if gone := leftovers.clear(places):
+        say(f"removed {len(gone)} files that killed processes had left: {', '.join(map(str, gone[:5]))}")
     slots = int(os.environ.get(SLOTS_VARIABLE, 0)) or None
     machine = Machine(DeviceLocks(lock_folder()), slots)
     supervisor = Supervisor(places, machine)

@@ -15,7 +15,7 @@ from vlmconsole.runs.machine import usable_cores
 
 # Drivers keep a few hundred MiB on an idle card; more than this share without a visible process is someone unseen.
 UNSEEN_SHARE = 0.05
-SAME_HOLDER = 10.0  # seconds for which who holds a lock is not looked for again among all processes
+SAME_HOLDER = 60.0  # seconds for which who holds a lock is not looked for again among all processes
 
 
 class Machine:
