@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from chat_server import chat_server, profile_file
 from lora import BASE, make_adapter
+from model_folders import bundled_copy
 from vlmconsole.screens.widgets.why import adapter_rows
 
 from vlmconsole.engines.chat import Answer, ChatClient
+from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile, make_profile
 from vlmconsole.engines.selected import UNKNOWN
@@ -74,6 +76,22 @@ async def test_mlx_vlm_by_its_own_word_is_told_that_none_is_wanted(name: str) ->
         found = await readback(generic(server.port))
         fields = request_fields(BenchSettings(server="toy"), Server(generic(server.port), found, "toy"))
         assert fields["adapter_path"] is None and fields["context_management"] == []
+
+
+@pytest.mark.parametrize(
+    ("serves", "known"), [("itself", True), ("another", False), ("", True), ("relative/path", True)]
+)
+def test_the_hash_is_of_what_is_served_and_not_of_what_a_profile_names(
+    serves: str, known: bool, tmp_path: Path
+) -> None:
+    other = bundled_copy(tmp_path / "other")
+    path = {"itself": str(BASE), "another": str(other)}.get(serves, serves)
+    profile = make_profile({"name": "m", "engine": "mlx", "base_url": "http://127.0.0.1:9", "model": str(BASE)})
+    told = EffectiveSettings("mlx", model=path or "x", model_path=path or None)
+    spec = EvaluateSettings(data=["small"], backend="server", server="m", paired=False)
+    with served(spec, "before", Server(profile, told, "x"), Places(tmp_path / "lab").ensure()) as side:
+        assert (side.who.model_sha256 is not None) == known
+        assert side.who.model == ("tiny-qwen2.5-vl" if known else "x")
 
 
 def test_unknown_is_not_the_base_when_runs_are_compared() -> None:

@@ -47,6 +47,12 @@ def picture_settings(profile: ServerProfile, settings: EffectiveSettings | None)
         return None
 
 
+def serves_another(profile: ServerProfile, settings: EffectiveSettings) -> bool:
+    """Whether the server names a folder of this machine that is not the one which its profile names."""
+    folder, path = profile.model_dir(), Path(settings.model_path or "")
+    return folder is not None and path.is_absolute() and path.is_dir() and not path.samefile(folder)
+
+
 def add_quantization(profile: ServerProfile, settings: EffectiveSettings) -> None:
     """Let the folder's config say how the weights are quantised, where the server does not: `precision` with it.
 

@@ -17,7 +17,7 @@ from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.selected import SelectedAdapter
-from vlmconsole.engines.served_model import prompt_facts
+from vlmconsole.engines.served_model import prompt_facts, serves_another
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.answerer import Said, Stopping, Who
 from vlmconsole.evaluation.items import Item
@@ -179,7 +179,8 @@ def _who(settings: EvaluateSettings, side: str, server: Server, places: Places) 
 
     unknown = servers.adapter_label(server.profile, server.settings, None) is not None
     # What a generic server loads is its own affair: the folder that a profile names is not thereby what answers.
-    folder = server.profile.model_dir() if server.profile.engine != "openai" else None
+    other = server.profile.engine == "openai" or serves_another(server.profile, server.settings)
+    folder = None if other else server.profile.model_dir()
     sha = base_sha256(folder) if folder is not None else None
     model = folder.name if folder is not None else server.model
     precision = server.settings.precision
