@@ -69,6 +69,20 @@ def test_mig_slices_are_the_devices(nvml: Path) -> None:
     assert out == "[('gpu0.mig0', 'MIG-0-0', None), ('gpu0.mig1', 'MIG-0-1', None)]"
 
 
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("0 GPU-a 0 0\n", "[(None, None)]"),
+        ("0 GPU-a 0 0 mig\n", "[(None, None), (None, None)]"),
+        (f"0 GPU-a 0 {GIB}\n", "[(None, None)]"),
+        (f"0 GPU-a {GIB} 0\n", f"[({GIB}, 0)]"),
+    ],
+)
+def test_zeros_in_place_of_a_memory_are_unknown(nvml: Path, table: str, said: str) -> None:
+    assert ask(nvml, table, "print([(c.memory_total, c.memory_used) for c in read().cards])") == said
+    assert "0.0 GiB" not in ask(nvml, table, "print(summary())")
+
+
 def test_what_may_not_be_asked_is_unknown_and_not_zero(nvml: Path) -> None:
     out = ask(nvml, f"0 GPU-a {32 * GIB} {9 * GIB} private\n", "c = read().cards[0]; print(c.processes, c.memory_used)")
     assert out == f"() {9 * GIB}"

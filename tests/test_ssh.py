@@ -369,6 +369,33 @@ def test_far_gpus_report_every_second_and_come_back_after_a_cut(
     assert source._process is None
 
 
+FAILED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+
+
+@needs_sshd
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (f"echo {shlex.quote(FAILED)}; echo; exit 9", ("NVIDIA-SMI has failed", "exit code 9")),
+        ("printf 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", ("version mismatch", "18")),
+        ("echo warning >&2; echo 'No devices were found'; exit 6", ("No devices were found", "exit code 6")),
+        ("echo 'Unable to determine the device handle for GPU0'; sleep 60", ("Unable to determine",)),
+        ("echo 'libnvidia-ml.so is broken' >&2; exit 4", ("libnvidia-ml.so is broken",)),
+    ],
+)
+def test_the_cause_that_a_far_nvidia_smi_prints_is_kept(
+    sshd: Sshd, monkeypatch: pytest.MonkeyPatch, script: str, words: tuple[str, ...]
+) -> None:
+    host = far_tool(sshd, "nvidia-smi", f"{script}\n")
+    monkeypatch.setattr("vlmconsole.gauges.far.QUERY", f"exec {shlex.quote(str(sshd.home / 'bin' / 'nvidia-smi'))}")
+    source = FarGpu(host)
+    for _ in range(2):  # asked again it says the same
+        with pytest.raises(SourceError) as caught:
+            source.read()
+        assert all(word in caught.value.message for word in words), caught.value.message
+    source.close()
+
+
 @pytest.mark.slow
 @needs_sshd
 def test_far_machine_without_nvidia_smi_asks_the_console_there(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ QUERY = f"exec nvidia-smi --query-gpu={FIELDS} --format=csv,noheader,nounits -l 
 CONSOLE = "exec vlmconsole gauges --once --json"
 MIB = 1024**2
 FIRST, NEXT = 12.0, 2.5  # seconds that the first and every later report may take
+OTHER_WORDS = 1.0  # seconds for the rest of what is no report, and for the end of whoever said it
 CONSOLE_EVERY = 10.0  # seconds between two readings through the console there: each starts a Python
 _LACKING = ("not found", "No such file", "127")
 
@@ -45,8 +46,8 @@ def parse_nvidia_smi(lines: Iterable[str]) -> list[Card]:
                 name=f"gpu{number}",
                 uuid=uuid,
                 product=product,
-                memory_total=None if memory_total is None else round(memory_total * MIB),
-                memory_used=None if memory_used is None else round(memory_used * MIB),
+                memory_total=round(memory_total * MIB) if memory_total else None,
+                memory_used=round(memory_used * MIB) if memory_used is not None and memory_total else None,
                 utilization_percent=None if percent is None else round(percent),
                 temperature_c=None if degrees is None else round(degrees),
                 power_w=_told(power),
@@ -88,6 +89,9 @@ class FarGpu:
             if any(part in ended.said for part in _LACKING):
                 self._through_console = True  # no NVIDIA tools there: a Mac perhaps
                 return self._console()
+            if ended.by_the_tool:
+                code = "" if ended.code is None else f" (exit code {ended.code})"
+                raise SourceError(f"nvidia-smi on {self._host.name} says {beginning(ended.said)}{code}") from None
             fault = explain(self._host, ended.said, ended.code)
             raise SourceError(fault.message, fault.hint) from None
         except TimeoutError:
@@ -120,20 +124,26 @@ class FarGpu:
         with selectors.DefaultSelector() as watched:
             watched.register(process.stdout, selectors.EVENT_READ)
             while True:
-                whole = self._rest[: self._rest.rfind(b"\n") + 1].decode("utf-8", "replace").splitlines()
+                *ended, torn = self._rest.split(b"\n")
+                whole = [line.decode("utf-8", "replace") for line in ended if line.strip()]
                 count = _count(whole)
                 if count and len(whole) >= count:
                     taken = len(whole) - len(whole) % count
-                    self._rest = b"".join(line + b"\n" for line in self._rest.split(b"\n")[taken:-1])
+                    self._rest = b"".join(f"{line}\n".encode() for line in whole[taken:]) + torn
                     return whole[taken - count : taken]
+                if whole and not count:  # its reason for giving none; it ends after it
+                    until = min(until, time.monotonic() + OTHER_WORDS)
                 left = until - time.monotonic()
                 if left <= 0 or not watched.select(left):
+                    if whole and not count:
+                        raise _Ended(whole, "", None)
                     raise TimeoutError
                 data = os.read(process.stdout.fileno(), 65536)
                 if not data:
                     process.wait(2.0)
                     said = process.stderr.read(4096).decode("utf-8", "replace")
-                    raise _Ended(said or " ".join(whole[-3:]), process.returncode)
+                    last = torn.decode("utf-8", "replace")
+                    raise _Ended([*whole, last] if last.strip() else whole, said, process.returncode)
                 self._rest = (self._rest + data)[-262144:]
 
     def _console(self) -> Batch:
@@ -158,16 +168,24 @@ class FarGpu:
 
 
 class _Ended(Exception):
-    """The far nvidia-smi ended: its last words and ssh's exit code."""
+    """The far nvidia-smi gave no report: what it printed, what came on standard error, and ssh's exit code.
 
-    def __init__(self, said: str, code: int | None) -> None:
-        super().__init__(said)
-        self.said, self.code = said if code != 127 else f"127 {said}", code
+    nvidia-smi names its cause on standard output. What ssh itself says (code 255) is on standard error, where a banner
+    or a warning may stand as well.
+    """
+
+    def __init__(self, printed: list[str], error: str, code: int | None) -> None:
+        super().__init__(error)
+        reasons = [line.strip() for line in printed if not _count([line])]
+        self.by_the_tool = bool(reasons) and code != 255
+        self.code = code
+        self.said = " ".join(reasons[:3]) if self.by_the_tool else error
+        if code == 127:
+            self.said = f"127 {self.said}"
 
 
 def _count(lines: list[str]) -> int:
-    """How many cards the machine has, by the first field of the newest line; 1 for a line that is an error."""
-    if not lines:
-        return 0
-    first = lines[-1].partition(",")[0].strip()
-    return int(first) if first.isdigit() and int(first) > 0 else 1
+    """How many cards the machine has, by the first field of the newest line; 0 for a line that is no report's."""
+    first, comma, _ = lines[-1].partition(",") if lines else ("", "", "")
+    first = first.strip()
+    return int(first) if comma and first.isascii() and first.isdigit() and len(first) < 4 else 0

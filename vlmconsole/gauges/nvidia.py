@@ -87,6 +87,8 @@ class Nvml:
     @staticmethod
     def _read_device(nvml: Any, name: str, handle: Any) -> Card:
         memory = _ask(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        if memory is not None and not memory.total:
+            memory = None  # a call that succeeds with zeros (a driver in trouble, some containers) told nothing
         rates = _ask(nvml, lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
         power = _ask(nvml, lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         processes = _ask(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
