@@ -117,7 +117,7 @@ def _opener(context: Context, spec: EvaluateSettings) -> Opener:
 @contextmanager
 def _served(context: Context, spec: EvaluateSettings, side: str) -> Iterator[Answerer]:
     """The side behind its server: one of its own where whole models are compared, else the lab's or a running one."""
-    from vlmconsole.evaluation.served import served, with_model
+    from vlmconsole.evaluation.served import cache_remark, served, with_model
     from vlmconsole.measure.bench import find_server
     from vlmconsole.measure.settings import BenchSettings
 
@@ -136,6 +136,8 @@ def _served(context: Context, spec: EvaluateSettings, side: str) -> Iterator[Ans
         else:
             settings = BenchSettings(server=spec.server_of(side))
             server = find_server(settings, context.places, say=context.events.note)
+        if remark := cache_remark(server.settings):
+            context.events.note(f"{server.profile.name}: {remark}", "warning")
         yield stack.enter_context(served(spec, side, server, context.places, context.stopping))
 
 

@@ -22,6 +22,7 @@ from vlmconsole.measure.tune import CONFIRM, TuneCell, TuneSettings, Value, with
 from vlmconsole.runs.places import Places
 
 RULE = "rule.json"
+KEPT = "baseline kept"  # the state of a confirmation with nothing to confirm
 
 
 def run(context: Context, spec: TuneSettings) -> dict[str, Any]:
@@ -154,9 +155,20 @@ def _equal(have: Any, wanted: Value) -> bool:
 def _confirm(
     context: Context, spec: TuneSettings, profile: ServerProfile, winner: TuneCell, base: TuneCell, book: Cells
 ) -> dict[str, Any]:
-    """Winner and baseline on fresh starts, 2 × the requests of a cell; judged by the limits frozen before."""
+    """Winner and baseline on fresh starts, 2 × the requests of a cell; judged by the limits frozen before.
+
+    Where the rule chose the baseline there is no change to confirm: two runs of one cell would tell of noise only.
+    """
     from vlmconsole.measure import tune_rule
 
+    if winner.name == base.name:
+        for role in ("chosen", "baseline"):
+            book.planned.pop(f"{CONFIRM}{role}", None)
+        said = f"the rule chose the baseline, {base.name}: there is no change to confirm"
+        context.events.note(said)
+        nothing = dict.fromkeys(("ttft_p95", "throughput", "peak_bytes"))
+        both = {"chosen": winner.name, "baseline": base.name, "same_cell": True}
+        return {"state": KEPT, "said": [said], "change": nothing, **both}
     chosen = tune_rule.Measured.of(_cell(context, spec, profile, winner, book, f"{CONFIRM}chosen"))
     other = tune_rule.Measured.of(_cell(context, spec, profile, base, book, f"{CONFIRM}baseline"))
     confirmed, said = tune_rule.confirm(chosen, other, spec.rule)
@@ -197,6 +209,9 @@ def _save(
     values_of = tuned.model_dump(mode="json", exclude_defaults=True, exclude={"name"})
     context.run.file("chosen.toml").write_text(tomlkit.dumps(values_of), "utf-8")
     line = _words(tuned)
+    if confirmation["state"] == KEPT:
+        context.events.note(f"{profile.name} stays as it is; its launch line is in chosen.toml")
+        return {"profile": None, "launch": line}
     if confirmation["state"] != "confirmed":
         context.events.note("the choice was not confirmed: it is kept in chosen.toml and not made a profile", "warning")
         return {"profile": None, "launch": line}

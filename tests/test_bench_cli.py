@@ -147,6 +147,26 @@ def test_a_prompt_is_fitted_to_the_length_that_the_server_counts(per_word: float
         fit(count, 100)
 
 
+@pytest.mark.parametrize("per_word", [1.0, 1.31, 2.0, 3.5])
+@pytest.mark.parametrize("context", [1735, 1736, 1800, 4096])
+def test_a_guess_past_the_context_is_no_end(per_word: float, context: int) -> None:
+    def count(words: int, probe: int) -> int | str:
+        tokens = 143 + int(words * per_word)
+        return tokens if tokens <= context else f"{tokens} tokens are more than {context}"
+
+    assert abs(fit(count, 1735).tokens - 1735) <= per_word
+
+
+@pytest.mark.parametrize(("context", "said"), [(1000, "is more than the server takes"), (100, "does not count")])
+def test_a_length_past_the_context_is_refused_with_the_server_s_reason(context: int, said: str) -> None:
+    def count(words: int, probe: int) -> int | str:
+        return 143 + 2 * words if 143 + 2 * words <= context else f"longer than {context}"
+
+    with pytest.raises(InputError, match=said) as caught:
+        fit(count, 1735)
+    assert f"longer than {context}" in caught.value.message
+
+
 def test_a_cell_without_a_picture_and_with_one_say_it_in_the_record() -> None:
     recipe = Recipe("cell", {"model": "m"}, (56, 28))
     text = json.dumps(recipe.record(3))

@@ -129,8 +129,10 @@ def reasoning(summary: dict[str, Any]) -> list[str]:
         parts = [f"{name} {share:+.1%}" for name, share in shares.items() if share is not None]
         if change["peak_bytes"] is not None:
             parts.append(f"memory peak {change['peak_bytes'] / 2**20:+,.0f} MiB")
-        lines.append(f"{confirmation['state']} on fresh starts: {'; '.join(confirmation['said'])}")
-        lines.append(f"against the baseline: {', '.join(parts)}")
+        fresh = "" if not parts and confirmation.get("same_cell") else " on fresh starts"
+        lines.append(f"{confirmation['state']}{fresh}: {'; '.join(confirmation['said'])}")
+        if parts:
+            lines.append(f"against the baseline: {', '.join(parts)}")
         lines.append(
             f"saved as server profile {summary['profile']}" if summary["profile"] else "not saved as a profile"
         )

@@ -33,6 +33,13 @@ UNTOLD = "adapter and weights unknown: the server is a generic one"
 LOOK_S = 0.2  # seconds between two looks whether a stop is asked for
 
 
+def cache_remark(told: EffectiveSettings) -> str:
+    """What is to be said beside an evaluation of a server with its prefix cache on; "" where it is off or not told."""
+    if not told.prefix_cache:
+        return ""
+    return "the prefix cache is on: an answer may differ by what was asked before it; switch it off for an evaluation"
+
+
 class Served:
     """An answerer that asks a server. Raises LabError for an adapter that this server cannot use."""
 
@@ -131,7 +138,11 @@ class Served:
             route=self._route,
             client=f"vlmconsole {__version__} evaluation (httpx)",
             settings=told.values or None,
-            notes=(*told.notes, *(self._adapter.notes if self._adapter is not None else ())),
+            notes=(
+                *told.notes,
+                *filter(None, [cache_remark(told)]),
+                *(self._adapter.notes if self._adapter is not None else ()),
+            ),
         )
 
     @property

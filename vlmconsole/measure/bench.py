@@ -20,7 +20,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.gauges.scrape import ServerMetrics
 from vlmconsole.measure.calibrate import read_calibration
-from vlmconsole.measure.inputs import Fitted, Recipe, fit
+from vlmconsole.measure.inputs import NOT_COUNTED, WITHOUT, Fitted, Recipe, fit
 from vlmconsole.measure.load import Cell, Target, run_cell
 from vlmconsole.measure.machine import hardware
 from vlmconsole.measure.plan import schedule
@@ -112,7 +112,7 @@ async def _fit(server: Server, recipe: Recipe, wanted: int) -> Fitted:
     loop = asyncio.get_running_loop()
     async with open_client(server.profile, 300.0) as client:
 
-        async def ask(words: int, probe: int) -> int:
+        async def ask(words: int, probe: int) -> int | str:
             trial = Recipe(f"{recipe.cell}/probe", recipe.request, recipe.image, words)
             body = {**trial.request, "messages": trial.messages(probe), "max_tokens": 1}
             body.pop("min_tokens", None)
@@ -122,14 +122,13 @@ async def _fit(server: Server, recipe: Recipe, wanted: int) -> Fitted:
             stream.finish(0.0)
             tokens = stream.result.usage.prompt_tokens
             if answer.status_code != 200 or tokens is None:
-                why = stream.result.error or "its usage holds no prompt tokens"
-                raise LabError(
-                    f"The input length cannot be set, as the server does not count a prompt ({why}).",
-                    "Without input_tokens a short prompt is measured.",
-                )
+                said = stream.result.error or "its usage holds no prompt tokens"
+                if answer.status_code in (401, 403, 404, 429):  # nothing that a shorter prompt would change
+                    raise LabError(NOT_COUNTED.format(said), WITHOUT)
+                return said
             return tokens
 
-        def count(words: int, probe: int) -> int:
+        def count(words: int, probe: int) -> int | str:
             return asyncio.run_coroutine_threadsafe(ask(words, probe), loop).result()
 
         return await asyncio.to_thread(fit, count, wanted)

@@ -26,6 +26,9 @@ _FILLER = "the box on the left has one more line than the box on the right and s
 SALT_WORDS, FILLER = tuple(_SALT.split()), tuple(_FILLER.split())
 QUESTION = "Describe what you see and count it."
 PROBES = 8  # requests spent at most on finding a length
+NEAR = 0.95  # of the wanted length: below it, where longer prompts were refused, it was not reached
+NOT_COUNTED = "The input length cannot be set, as the server does not count a prompt ({})."
+WITHOUT = "Without input_tokens a short prompt is measured."
 BLOCKS = 16  # pictures are this many coloured blocks wide and high
 
 
@@ -119,23 +122,33 @@ class Fitted:
         return self.tokens == self.wanted
 
 
-def fit(count: Callable[[int, int], int], wanted: int) -> Fitted:
+def fit(count: Callable[[int, int], int | str], wanted: int) -> Fitted:
     """The number of filler words that gives ``wanted`` prompt tokens.
 
-    ``count(filler words, probe number)`` asks the server. The nearest length found is returned when none fits
-    exactly, as where a word is two tokens. Raises InputError when even an empty filler is too long.
+    ``count(filler words, probe number)`` asks the server: tokens, or why it would not take the prompt. A guess that it
+    refuses is one too long; the nearest length found is returned when none fits exactly, as where a word is two tokens.
+    Raises InputError when even an empty filler is too long or refused, and when what is refused is what was asked for.
     """
     words, low = 0, 0
     high: int | None = None
     tried: dict[int, int] = {}
-    while len(tried) < PROBES and words not in tried:
-        tokens = tried[words] = count(words, len(tried))
-        if tokens == wanted:
+    refused: dict[int, str] = {}
+    while len(tried) + len(refused) < PROBES and words not in tried and words not in refused:
+        answer = count(words, len(tried) + len(refused))
+        if isinstance(answer, str):
+            refused[words] = answer
+            if not tried:
+                raise InputError(NOT_COUNTED.format(answer), WITHOUT)
+            high = words
+            words = low + (words - low) // 2
+            continue
+        tried[words] = answer
+        if answer == wanted:
             break
-        if tokens > wanted:
+        if answer > wanted:
             if words == 0:
                 raise InputError(
-                    f"The shortest prompt of this kind has {tokens} tokens; {wanted} were asked for.",
+                    f"The shortest prompt of this kind has {answer} tokens; {wanted} were asked for.",
                     "Ask for more input tokens, or for a smaller picture.",
                 )
             high = words
@@ -143,6 +156,11 @@ def fit(count: Callable[[int, int], int], wanted: int) -> Fitted:
             low = words
         words = _next(tried, wanted, low, high)
     best = min(tried, key=lambda tries: (abs(tried[tries] - wanted), tries))
+    if refused and tried[best] < NEAR * wanted:
+        raise InputError(
+            f"A prompt of {wanted} tokens is more than the server takes ({refused[min(refused)]}).",
+            f"The longest that it took had {max(tried.values())}: ask for fewer input tokens.",
+        )
     return Fitted(best, tried[best], wanted)
 
 

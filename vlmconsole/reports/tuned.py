@@ -32,13 +32,11 @@ def sections(run: RunFolder) -> list[Section]:
         if dropped:
             made.append(Prose("Dropped", [f"{name}: {shown(why)}" for name, why in dropped.items()], "warn"))
     if confirmed:
-        good = confirmed.get("state") == "confirmed"
-        made.append(
-            Prose(
-                f"Fresh starts: {shown(confirmed.get('state'))}", _lines(confirmed.get("said")), "" if good else "bad"
-            )
-        )
-        change = _object(confirmed.get("change"))
+        good = confirmed.get("state") in ("confirmed", "baseline kept")
+        change = {key: value for key, value in _object(confirmed.get("change")).items() if value is not None}
+        heading = "Fresh starts" if change or not good else "Confirmation"
+        said = _lines(confirmed.get("said"))
+        made.append(Prose(f"{heading}: {shown(confirmed.get('state'))}", said, "" if good else "bad"))
         if change:
             made.append(
                 Facts("Chosen against baseline, both measured again", [_change(*one) for one in change.items()])
