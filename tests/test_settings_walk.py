@@ -168,3 +168,18 @@ def test_a_server_by_its_profile_or_by_its_address(kind: str, given: dict[str, A
         assert told and all(name in str(refused) for name in told)
         return
     assert [text.split(" (")[0] for text in found.unused(spec)] == told
+
+
+def test_keys_of_the_queue_table_that_have_nothing_to_work_on(tmp_path: Path) -> None:
+    from vlmconsole.jobs.presets import Preset
+
+    places = Places(tmp_path)
+
+    def told(queue: dict[str, Any], kind: str = "smoke", spec: dict[str, Any] | None = None) -> list[str]:
+        planned = _plan_one(Preset("p", kind, "t", spec or {}, queue=queue), [], places, alone=True)
+        return [text.split(" is ")[0] for text in planned.unused]
+
+    assert told({}) == told({"devices": ["cpu"]}) == told({"ray": {}}) == []
+    assert told({"devices": ["cpu"], "ray": {}}) == ["[queue] devices"]
+    assert told({"keep": False}) == ["[queue] keep"]
+    assert told({"keep": False}, "serve", {"profile": "demo"}) == []

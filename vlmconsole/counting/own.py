@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -74,7 +75,7 @@ def own_file(path: Path) -> OwnFile:
 def count_own(path: Path) -> tuple[int, Counter[str]]:
     """(rows, keys that nothing reads) of a user's file, without opening a picture. Raises DataError."""
     n, ignored = 0, Counter[str]()
-    for _, value in _values(path):
+    for _, value in _values(path, images=False):
         n += 1
         if isinstance(value, dict):
             ignored.update(_ignored(value))
@@ -95,10 +96,31 @@ def content_sha256(path: Path) -> str:
     for where, value in _values(path):
         for source in image_paths(_first(value, IMAGES), path.parent) if isinstance(value, dict) else ():
             try:
-                whole.update(hashlib.sha256(read_picture_bytes(source)).digest())
+                whole.update(_picture_sha256(source))
             except PictureError as error:
                 raise DataError(f"{where}: {error}") from None
     return whole.hexdigest()
+
+
+_KNOWN: dict[tuple[str | int, ...], bytes] = {}
+_SETTLED_S = 2.0  # a file younger than this may change again without its times showing it
+
+
+def _picture_sha256(path: Path) -> bytes:
+    """Hash of a picture's bytes, remembered while its file stays the same one. A plan is made several times over."""
+    try:
+        stat = path.stat()
+    except (OSError, ValueError):
+        return hashlib.sha256(read_picture_bytes(path)).digest()  # raises what is wrong, in words
+    key = (str(path), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    if key not in _KNOWN:
+        sha = hashlib.sha256(read_picture_bytes(path)).digest()
+        if time.time() - max(stat.st_mtime, stat.st_ctime) < _SETTLED_S:
+            return sha
+        if len(_KNOWN) >= 200_000:
+            _KNOWN.clear()
+        _KNOWN[key] = sha
+    return _KNOWN[key]
 
 
 def _rows(path: Path, whole: OwnFile) -> Iterator[tuple[str, Row | DataError]]:
@@ -128,10 +150,13 @@ def _rows(path: Path, whole: OwnFile) -> Iterator[tuple[str, Row | DataError]]:
             yield given, row
 
 
-def _values(path: Path) -> Iterator[tuple[str, Any]]:
-    """(place, value) of each line or row; a DataError in place of a line that cannot be read."""
+def _values(path: Path, *, images: bool = True) -> Iterator[tuple[str, Any]]:
+    """(place, value) of each line or row; a DataError in place of a line that cannot be read.
+
+    Without `images` a Parquet file's are left in it, which may hold gigabytes.
+    """
     if path.suffix == ".parquet":
-        yield from _parquet(path)
+        yield from _parquet(path, images)
         return
     try:
         file = path.open("rb")
@@ -161,14 +186,15 @@ def _json(line: bytes, where: str) -> Any:
     return value if isinstance(value, dict) else DataError(f"{where} is no JSON object")
 
 
-def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
+def _parquet(path: Path, images: bool) -> Iterator[tuple[str, Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with path.open("rb") as opened, pq.ParquetFile(opened) as file:
             number = 0
-            for batch in file.iter_batches(batch_size=64):
+            columns = None if images else [name for name in file.schema_arrow.names if name not in IMAGES]
+            for batch in file.iter_batches(batch_size=64, columns=columns):
                 for value in batch.to_pylist():
                     number += 1
                     yield f"{path.name} row {number}", value
@@ -178,7 +204,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
 
 def own_truths(path: Path) -> Iterator[tuple[str, str]]:
     """(place or id, truth) of each row that can be read, without opening a picture. Raises DataError."""
-    for where, value in _values(path):
+    for where, value in _values(path, images=False):
         if isinstance(value, DataError):
             continue  # told when the rows are read
         try:

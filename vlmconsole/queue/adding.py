@@ -223,8 +223,18 @@ def _plan_one(preset: Preset, sets: Sequence[str], places: Places, alone: bool) 
     guess = kind.estimate(model) if kind.estimate and model else None
     if kind.estimate_here and model:
         guess = kind.estimate_here(model, places)
-    unused = tuple(kind.unused(model)) if kind.unused and model else ()
-    return Planned(job, guess, missing=missing, problems=tuple(dict.fromkeys(problems)), unused=unused)
+    unused = [*(kind.unused(model) if kind.unused and model else ()), *_idle_options(options, serves)]
+    return Planned(job, guess, missing=missing, problems=tuple(dict.fromkeys(problems)), unused=tuple(unused))
+
+
+def _idle_options(options: QueueOptions, serves: str | None) -> list[str]:
+    """Keys of the [queue] table that are set and have nothing to work on."""
+    found = []
+    if options.ray is not None and options.devices:
+        found.append("[queue] devices is not used with [queue.ray]: Ray gives out its own")
+    if not options.keep and serves is None:
+        found.append("[queue] keep is not used: this job is no server")
+    return found
 
 
 def _bases(preset: Preset) -> tuple[Path, ...]:
