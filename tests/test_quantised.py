@@ -100,6 +100,10 @@ def test_a_folder_counts_only_where_the_server_names_it_on_this_machine(
         other = EffectiveSettings("sglang", model_path=path, precision="bfloat16")
         add_quantization(profile, other)
         assert (other.precision, other.quantization, prompt_facts(profile, other)) == ("bfloat16", None, {})
+    thinking = make_profile({**keys, "engine": "mlx", **more})
+    assert prompt_facts(thinking, told) == prompt_facts(
+        profile, told
+    )  # this template asks for no variable of mlx-vlm's
     with_flag = EffectiveSettings("sglang", model_path=str(folder), values={"chat-template": "x"})
     assert prompt_facts(profile, with_flag) == {}
 

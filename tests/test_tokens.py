@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import random
@@ -218,6 +219,8 @@ def ours(folder: Path, reader: Any) -> list[tuple[int, ...]] | None:
 @pytest.mark.parametrize("nested", range(len(NESTED)))
 @pytest.mark.parametrize("flat", range(len(FLAT)))
 def test_both_files_are_read_as_transformers_reads_them(tmp_path: Path, flat: int, nested: int) -> None:
+    if int(importlib.metadata.version("transformers").partition(".")[0]) < 5:
+        pytest.skip("before 5 it knows no nested part, and 4.57 passes over a size without min_pixels and max_pixels")
     folder = processor_files(tmp_path, FLAT[flat], NESTED[nested])
     module = real_module()
     kind = getattr(module, "Qwen2VLImageProcessorPil", None) or module.Qwen2VLImageProcessor

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.prompt import VARIABLES
 from vlmconsole.models.base import BaseReadError, read_base
 from vlmconsole.models.door import can_render, door
 from vlmconsole.models.template import TemplateError
@@ -76,6 +77,6 @@ def prompt_facts(profile: ServerProfile, settings: EffectiveSettings | None) -> 
         return {}
     folder = folder_of(profile, settings)
     try:
-        return door(folder).facts() if folder is not None else {}
+        return door(folder).facts(VARIABLES.get(profile.engine)) if folder is not None else {}
     except TemplateError:
         return {}

@@ -51,12 +51,16 @@ class Door:
     @cached_property
     def prompt_sha256(self) -> str:
         """SHA-256 of `PROBE` as it is rendered: prompts of another form have another one. Raises TemplateError."""
-        (text,) = self.render([(PROBE, True)])
-        return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+        return self._probed({})
 
-    def facts(self) -> dict[str, str]:
-        """The hashes that conditions hold. Raises TemplateError."""
-        return {"prompt_sha256": self.prompt_sha256, "template_sha256": self.template.sha256}
+    def facts(self, variables: Mapping[str, Any] | None = None) -> dict[str, str]:
+        """The hashes that conditions hold; variables: as in `render`. Raises TemplateError."""
+        probed = self._probed(variables) if variables else self.prompt_sha256
+        return {"prompt_sha256": probed, "template_sha256": self.template.sha256}
+
+    def _probed(self, variables: Mapping[str, Any]) -> str:
+        (text,) = self.render([(PROBE, True)], variables)
+        return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def can_render() -> bool:

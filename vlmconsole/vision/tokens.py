@@ -53,9 +53,9 @@ class ProcessorSettings(BaseModel):
     def from_model_dir(cls, folder: str | Path, reader: Reader = "transformers") -> ProcessorSettings:
         """The settings of a model folder, as `reader` reads its `processor_config.json` and `preprocessor_config.json`.
 
-        transformers takes the part `image_processor` of the first where there is one, else the second; mlx-vlm lays
-        that part over the second, key by key, and resizes whatever they say. Raises ProcessorError when the folder has
-        neither, or something that the reader or this arithmetic cannot use.
+        transformers (from 5 on) takes the part `image_processor` of the first where there is one, else the second;
+        mlx-vlm lays that part over the second, key by key, and resizes whatever they say. Raises ProcessorError when
+        the folder has neither, or something that the reader or this arithmetic cannot use.
         """
         folder = Path(folder)
         nested, flat = _read_object(folder / NESTED), _read_object(folder / FLAT)
