@@ -65,17 +65,17 @@ def finish(store: Store, number: int, noted: list[int]) -> int:
     code = follow_job(store, number, state.lab.places, cancels=noted)
     job = store.get(number)
     if job.kind == "flow" or not job.run:
+        members = store.steps(number)
         steps = [
             {"id": one.id, "step": one.step, "state": one.state, "reason": one.reason, "run": one.run}
             | {"verdict": verdict_of(one) or None}
-            for one in store.steps(number)
+            for one in members
         ]
-        labels = {one.id: label_of(one) for one in store.steps(number)}
         lines = [f"{job.state}{': ' + job.reason if job.reason else ''}"]
-        for one in steps:
-            judged = f", verdict {labels[one['id']]}" if one["verdict"] else ""
+        for member, one in zip(members, steps, strict=True):
+            judged = f", verdict {label_of(member)}" if one["verdict"] else ""
             lines.append(f"  {one['step']}: {one['state']}{judged}  {one['run'] or ''}")
-        lines += [said_of(one) for one in store.steps(number) if verdict_of(one)]
+        lines += [said_of(member) for member in members if verdict_of(member)]
         emit({"job": number, "state": job.state, "reason": job.reason, "steps": steps}, "\n".join(lines))
         return code or 0
     folder = RunFolder(Path(job.run))
