@@ -7,6 +7,7 @@ profile), summary.json with the rule's reasoning step by step.
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Any
 
 import tomlkit
@@ -128,7 +129,10 @@ def _cell(
             if not book.done:
                 say_how_held(context, settings, server)
             with sampled(launch.recorded(context.places, server.profile.name)) as peak:
-                entry = book.measure(name, settings, server, varied, lambda: {**more, "memory": peak.to_json()})
+                entry = book.measure(
+                    name, settings, server, varied, lambda: {**more, "memory": peak.to_json()},
+                    answers=partial(owned.alive, context, server),
+                )  # fmt: skip
     except LabError as error:
         return book.failed(name, varied, error, more)
     context.check_stop()
