@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from vlmconsole.jobs.cells import FAILED, Cells
-from vlmconsole.jobs.contract import Context, Estimate, IncompleteError, JobKind, Stopped
+from vlmconsole.jobs.contract import Context, Estimate, IncompleteError, JobError, JobKind, Stopped
 from vlmconsole.jobs.serve import on_cpu, profile_of
 from vlmconsole.jobs.unused import unused_by_client
 
@@ -61,6 +61,11 @@ def _with_server(context: Context, spec: SweepSettings, group: list[SweepCell], 
             except LabError as error:
                 for cell in group:
                     book.failed(cell.name, cell.varied(), error)
+                return
+            if not mine and not owned.answers(server):
+                gone = JobError(f"the server at {server.profile.base_url} does not answer")
+                for cell in group:
+                    book.failed(cell.name, cell.varied(), gone)
                 return
             say_how_held(context, group[0].settings, server)
             while group:

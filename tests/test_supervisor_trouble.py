@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -190,9 +191,15 @@ NOBODY = [
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="becomes another user: root, setpriv")
-def test_a_real_limit_of_processes_is_waited_out(tmp_path: Path) -> None:
+def test_a_real_limit_of_processes_is_waited_out() -> None:
     """The supervisor of a user who may have no process besides it; then the limit is raised."""
-    home, locks = tmp_path / "home", tmp_path / "devices"
+    with tempfile.TemporaryDirectory(prefix="vlmconsole-limit-") as folder:  # pytest's own is closed to others
+        Path(folder).chmod(0o755)
+        wait_out_a_limit(Path(folder))
+
+
+def wait_out_a_limit(place: Path) -> None:
+    home, locks = place / "home", place / "devices"
     for folder in (home, locks):
         folder.mkdir()
         os.chown(folder, 65534, -1)
@@ -209,7 +216,7 @@ def test_a_real_limit_of_processes_is_waited_out(tmp_path: Path) -> None:
     subprocess.run([*NOBODY, sys.executable, "-c", script, home], env=environment, check=True)
     supervisor = subprocess.Popen(
         [*NOBODY, "prlimit", "--nproc=1:", sys.executable, "-P", "-m", "vlmconsole.queue.process", home],
-        env=environment, stdout=subprocess.DEVNULL,
+        env=environment,
     )  # fmt: skip
     store, deadline = Store(home / "queue.sqlite"), time.monotonic() + 60
     while "EAGAIN" not in str(store.meta(PAUSE)):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from vlmconsole.cli.run import ending
 from vlmconsole.gates.figures import short_answer
 from vlmconsole.gates.rules import LABELS, Metric
 from vlmconsole.measure.compare import COMPARED, FIGURES
@@ -14,6 +16,7 @@ from vlmconsole.reports import svg
 from vlmconsole.reports.learned import listed
 from vlmconsole.reports.parts import Table, answer, flat
 from vlmconsole.runs.conditions import Conditions
+from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.titles import TITLES, in_unit, title
 
 RAW = re.compile(r"[a-z0-9]_[a-z0-9]")
@@ -95,3 +98,13 @@ def test_what_all_tensor_names_begin_with_is_said_once() -> None:
     )
     (alone,) = listed("Tensors", [{"name": "lm_head.weight"}, {"name": "norm.weight"}], "weights.json", 60)
     assert isinstance(alone, Table) and alone.rows[0][0] == "lm_head.weight" and not alone.note
+
+
+def test_that_a_job_was_stopped_is_no_partial_reward(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, kind="sweep", preset="p", spec={}, title="t", home=tmp_path)
+    run.set_state("cancelled", "cancelled on request")
+    run.write_json("summary.json", {"n": 3, "partial": True})
+    text = ending(run)
+    assert "partial reward" not in text and "until then" in text
+    run.write_json("summary.json", {"partial": 0.5})
+    assert "partial reward: 0.5" in ending(run) and "until then" not in ending(run)

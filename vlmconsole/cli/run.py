@@ -137,8 +137,12 @@ def ending(folder: RunFolder, *, figures: bool = True) -> str:
     summary: Any = folder.read_json("summary.json", {})
     if isinstance(summary, dict) and figures:
         shown = frozen_figures(summary) if folder.job().get("kind") == "freeze" else summary
+        # A summary's own mark that its job did not come to its end is no score of that name.
+        shown = {key: figure for key, figure in shown.items() if key != "partial" or not isinstance(figure, bool)}
         known = {key: figure for key, figure in shown.items() if not isinstance(figure, dict | list | None)}
         lines += [f"  {title(key)}: {_said(in_unit(key, figure))}" for key, figure in known.items()]
+    if isinstance(summary, dict) and summary.get("partial") is True and figures:
+        lines.append("  these figures are of what was done until then")
     lines += [f"  {name} cannot be read: it is damaged" for name in folder.unreadable()]
     if now.get("state") == "done" and not folder.file("summary.json").exists():
         lines.append("  summary.json is missing: its figures are lost")
