@@ -173,6 +173,7 @@ async def test_a_picture_that_cannot_be_sent_is_said_and_nothing_is_sent(tmp_pat
 
 async def test_a_question_too_long_for_the_context_is_offered_a_smaller_picture(tmp_path: Path) -> None:
     async with chat_server() as server:
+        server.context = 700
         profile_file(tmp_path, server.port, context=700, processor={"max_pixels": 12845056})
         async with console(tmp_path) as (pilot, screen):
             await screen.attach([picture(tmp_path)])
