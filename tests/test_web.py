@@ -170,7 +170,21 @@ async def test_in_a_real_browser(tmp_path: Path) -> None:
                 await asyncio.sleep(0.5)
             else:
                 raise AssertionError(page.console)
+            # The keyboard is live without a click: the terminal's own field has it.
+            for _ in range(60):
+                if await page.run("document.activeElement.className") == "xterm-helper-textarea":
+                    break
+                await asyncio.sleep(0.5)
+            else:
+                raise AssertionError(await page.run("document.activeElement.outerHTML.slice(0, 200)"))
             await asyncio.sleep(5)
+            await page.picture(tmp_path / "before.png")
+            await page.key("F3", 114)
+            await asyncio.sleep(5)
+            await page.picture(tmp_path / "jobs.png")
+            assert (tmp_path / "before.png").read_bytes() != (tmp_path / "jobs.png").read_bytes()
+            await page.key("F1", 112)
+            await asyncio.sleep(2)
             data = base64.b64encode(PICTURE.read_bytes()).decode()
             file = f"new File([Uint8Array.from(atob('{data}'), c => c.charCodeAt(0))], 'scene.png')"
             assert await page.run(f"take([{file}]).then(() => said.textContent)") == (

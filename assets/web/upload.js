@@ -45,6 +45,18 @@ async function take(files) {
   }
 }
 
+// The keyboard is live at once, without a click: the terminal's own field takes it when it is there, and again when
+// the window comes back. What a person has chosen meanwhile (the file dialog's button) is left alone.
+function listen() {
+  const target = document.querySelector(".xterm-helper-textarea");
+  if (target && (document.activeElement === document.body || !document.activeElement)) target.focus();
+  return Boolean(target);
+}
+const waiting = new MutationObserver(() => { if (listen()) waiting.disconnect(); });
+if (!listen()) waiting.observe(document.documentElement, { childList: true, subtree: true });
+new MutationObserver(listen).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+addEventListener("focus", listen);
+
 addEventListener("dragover", (event) => {
   if (!event.dataTransfer.types.includes("Files")) return;
   event.preventDefault();

@@ -19,17 +19,22 @@ import shlex
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from importlib import resources
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from aiohttp import web
 from textual_serve.server import Server
 
 import vlmconsole.assets
+from vlmconsole.cli.web_door import Door
 from vlmconsole.runs.places import Places
 from vlmconsole.vision.images import PictureError, open_picture
 
 LARGEST = 64 * 1024 * 1024  # bytes of one upload
+LONGEST_LOG = 1024 * 1024  # bytes of web.log, and of the one before it
+LOG = logging.getLogger("aiohttp.server")
 INBOX_LARGEST = 4 * 1024**3  # bytes that the inbox may hold by uploads
 OWN = {"console.css": "text/css", "upload.js": "text/javascript"}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -53,6 +58,7 @@ class ConsoleServer(Server):
         self._hosts = {f"{name}:{self.port_here}" for name in (shown, "127.0.0.1", "localhost")}
         self._page = _asset("index.html").decode()
         self._writing = asyncio.Lock()
+        self.door = Door(LOG.warning)
 
     @property
     def entry(self) -> str:
@@ -61,11 +67,21 @@ class ConsoleServer(Server):
 
     def run(self) -> None:
         """Serve until Ctrl+C or TERM. What a malformed request made of aiohttp goes into a log, not on the terminal."""
-        log = logging.getLogger("aiohttp.server")
-        log.propagate = False
+        LOG.propagate = False
         self._places.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        log.addHandler(logging.FileHandler(self._places.state / "web.log", delay=True, encoding="utf-8"))
-        web.run_app(self.make(), sock=self._listening, print=lambda *_: None, access_log=None, shutdown_timeout=3.0)
+        kept = RotatingFileHandler(
+            self._places.state / "web.log", maxBytes=LONGEST_LOG, backupCount=1, delay=True, encoding="utf-8"
+        )
+        LOG.addHandler(kept)
+        with suppress(web.GracefulExit, KeyboardInterrupt):
+            asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        runner = web.AppRunner(self.make(), access_log=None, handle_signals=True, shutdown_timeout=3.0)
+        try:
+            await self.door.serve(runner, self._listening)
+        finally:
+            await runner.cleanup()
 
     def make(self) -> web.Application:
         """The application: every route behind :meth:`_guard`."""
@@ -98,6 +114,7 @@ class ConsoleServer(Server):
             return moved
         if not self._known(request.cookies.get(self._cookie, "")):
             return _refused("open the address that the terminal shows: it holds the key")
+        self.door.known(request.protocol)
         active = request.path.endswith("/ws") or request.method != "GET"
         if active and request.headers.get("Origin") != f"http://{host}":
             return _refused("another page asked for this")
