@@ -17,6 +17,7 @@ from vlmconsole.engines.profile import make_profile
 from vlmconsole.engines.served_model import picture_settings
 from vlmconsole.engines.sglang import from_server_info
 from vlmconsole.engines.sglang_settings import OTHER
+from vlmconsole.evaluation.served import cache_remark
 from vlmconsole.measure.compare import Comparison, compare
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.vision.kv import KVShape
@@ -180,3 +181,10 @@ def test_a_dtype_that_is_not_known_changes_nothing() -> None:
     assert shape.stored_as("nvfp9").bytes_per_element == shape.stored_as(None).bytes_per_element == 4
     assert shape.stored_as("torch.bfloat16").bytes_per_element == 2
     assert shape.stored_as("fp4_e2m1").bytes_per_element == 0.5
+
+
+@pytest.mark.parametrize(("off", "remark"), [(False, True), (True, False), (None, False)])
+def test_an_evaluation_on_a_server_with_its_prefix_cache_on_gets_a_remark(off: bool | None, remark: bool) -> None:
+    told = from_server_info(info(disable_radix_cache=off))
+    assert bool(cache_remark(told)) is remark
+    assert not remark or "prefix cache is on" in cache_remark(told)
