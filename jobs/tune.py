@@ -168,11 +168,11 @@ def _confirm(
     if winner.name == base.name:
         for role in ("chosen", "baseline"):
             book.planned.pop(f"{CONFIRM}{role}", None)
-        said = f"the rule chose the baseline, {base.name}: there is no change to confirm"
-        context.events.note(said)
+        reason = f"the rule chose the baseline, {base.name}: there is no change to confirm"
+        context.events.note(reason)
         nothing = dict.fromkeys(("ttft_p95", "throughput", "peak_bytes"))
         both = {"chosen": winner.name, "baseline": base.name, "same_cell": True}
-        return {"state": KEPT, "said": [said], "change": nothing, **both}
+        return {"state": KEPT, "said": [reason], "change": nothing, **both}
     chosen = tune_rule.Measured.of(_cell(context, spec, profile, winner, book, f"{CONFIRM}chosen"))
     other = tune_rule.Measured.of(_cell(context, spec, profile, base, book, f"{CONFIRM}baseline"))
     confirmed, said = tune_rule.confirm(chosen, other, spec.rule)

@@ -163,4 +163,4 @@ def hide_in_output() -> None:
 
     with contextlib.suppress(AttributeError):
         if not isinstance(sys.stdout, RedactedStream):
-            sys.stdout, sys.stderr = RedactedStream(sys.stdout), RedactedStream(sys.stderr)  # type: ignore[assignment]
+            sys.stdout, sys.stderr = RedactedStream(sys.stdout), RedactedStream(sys.stderr)
