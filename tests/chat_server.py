@@ -26,6 +26,11 @@ class Say:
     picture_tokens: int = 64
     status: int = 200
     error: str = ""
+    finish: str = "stop"
+    output_tokens: int | None = None
+    """None: one for each piece."""
+    model: str = ""
+    last: bytes = b"data: [DONE]\n\n"
 
 
 @dataclass
@@ -91,18 +96,19 @@ class ChatServer:
             if writer.is_closing() or reader.at_eof():
                 self.closed_early += 1
                 return False
-            self._event(writer, {"choices": [{"index": 0, "delta": delta}]})
+            named = {"model": say.model} if say.model else {}
+            self._event(writer, {**named, "choices": [{"index": 0, "delta": delta}]})
             await writer.drain()
         if say.cut:
             writer.transport.abort()
             return False
-        self._event(writer, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+        self._event(writer, {"choices": [{"index": 0, "delta": {}, "finish_reason": say.finish}]})
         if say.prompt_tokens is not None:
             pictures = json.dumps(self.requests[-1]).count('"image_url": {')
             prompt = say.prompt_tokens if pictures else say.prompt_tokens - say.picture_tokens - 2
-            usage = {"prompt_tokens": prompt, "completion_tokens": len(say.pieces)}
+            usage = {"prompt_tokens": prompt, "completion_tokens": say.output_tokens or len(say.pieces)}
             self._event(writer, {"choices": [], "usage": usage})
-        self._chunk(writer, b"data: [DONE]\n\n")
+        self._chunk(writer, say.last)
         writer.write(b"0\r\n\r\n")
         return True
 
