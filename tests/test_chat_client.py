@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile_server import hostile
 from PIL import Image
 from recorded import ENGINES, exchanges
 from replay import Replay, Reply, json_reply, recorded_reply, replay, said, sse
@@ -270,6 +271,16 @@ async def test_the_servers_own_words_stand_before_the_connection_that_it_closed(
     async with replay({CHAT: broken}) as player, ChatClient(profile(player)) as client:
         answer = await client.ask(HI)
     assert (answer.text, answer.result.ended, answer.result.error) == ("half", "error", "out of memory")
+
+
+@pytest.mark.parametrize("manner", ["chat-dripping-header", "chat-endless-interim"])
+async def test_a_head_that_never_ends_is_given_up(manner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "SILENCE_S", 0.5)
+    with hostile() as url:
+        at = make_profile({"name": "box", "engine": "openai", "base_url": f"{url}/{manner}", "served_model": "m"})
+        async with ChatClient(at) as client:
+            answer = await asyncio.wait_for(client.ask(HI), 20)
+    assert answer.result.ended == "error" and "did not begin" in (answer.result.error or "")
 
 
 async def test_a_body_that_never_ends_its_line_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

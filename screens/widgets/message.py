@@ -34,7 +34,7 @@ WAYS = {
     "limit": " · s raises it · r asks again",
     "context": " · n begins a new conversation",
     "empty": " · r asks again",
-    "reasoning": " · s raises the limit · r asks again",
+    "reasoning": " · r asks again",
     "lost": " · r asks again",
 }
 SIGNS = {"limit": "✂", "context": "✂", "empty": "✗", "reasoning": "✗", "lost": "✗"}

@@ -240,7 +240,11 @@ class ChatClient:
             parser.result.stamps.sent = sent = time.monotonic()
             if on_sent is not None:
                 on_sent(sent)
-            response = await http.send(outgoing, stream=True)
+            try:
+                async with asyncio.timeout(SILENCE_S):  # a head may drip, or be interim for ever
+                    response = await http.send(outgoing, stream=True)
+            except TimeoutError:
+                raise EngineError(f"{self.profile.called} did not begin its answer within {SILENCE_S:g} s") from None
             status = response.status_code
             if wrong := head_fault(status, dict(response.headers)):
                 said = f"{self.profile.called} answered {wrong}"
