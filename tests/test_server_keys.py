@@ -74,7 +74,7 @@ async def test_a_server_asks_for_a_key_of_its_own_start(engine: str, places: Pla
         await servers.stop_server(box, places)
 
 
-@pytest.mark.parametrize("key", ["", "a-wrong-one", "another-wrong-one"])
+@pytest.mark.parametrize("key", ["", "a-wrong-one"])
 async def test_a_server_that_refuses_the_key_is_there(
     key: str, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,7 +111,9 @@ def read_only(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
-@pytest.mark.parametrize("words", [["list"], ["show", "demo"], ["list", "--json"]])
+@pytest.mark.parametrize(
+    "words", [["list"], *(pytest.param(w, marks=pytest.mark.slow) for w in (["show", "demo"], ["list", "--json"]))]
+)
 def test_a_home_that_cannot_be_written_can_be_read(words: list[str], places: Places) -> None:
     done = read_only(places.home, "servers", *words)
     if "mount" in done.stderr or "unshare" in done.stderr:
