@@ -15,6 +15,7 @@ from vlmconsole.engines import launch
 from vlmconsole.engines.launch_lines import command, launch_line
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile
 from vlmconsole.engines.servers import ensure_server, stop_server
+from vlmconsole.evaluation.served import with_model
 from vlmconsole.models.programs import ProgramsError, programs_in, refuse_programs
 from vlmconsole.queue.served import ensure_served
 from vlmconsole.runs.places import Places
@@ -99,6 +100,18 @@ async def test_refused_when_it_is_started_and_allowed_by_the_profile(places: Pla
         assert (await ensure_server(allowed, places)).started_here
     finally:
         await stop_server(allowed, places)
+
+
+def test_trust_in_one_model_is_none_in_another(places: Places, tmp_path: Path) -> None:
+    """An evaluation may put another model behind a profile: its preset names that one, and nobody has trusted it."""
+    known, foreign = (bundled_copy(tmp_path / name, auto_map=MAP) for name in ("known", "foreign"))
+    for more in ({"trust_remote_code": True}, {"extra": ["--trust-remote-code"]}):
+        launch_more = {"argv": ["/bin/true", "{model}"], **({"extra": more["extra"]} if "extra" in more else {})}
+        keys = {key: value for key, value in more.items() if key != "extra"}
+        box = make_profile({"name": "box", "engine": "vllm", "model": str(known), "launch": launch_more} | keys)
+        assert str(known) in command(box, places, 1) and str(known) in command(with_model(box, known), places, 1)
+        with pytest.raises(ProfileError, match="auto_map"):
+            command(with_model(box, foreign), places, 1)
 
 
 def test_the_users_own_flag_is_a_word_of_theirs_too(places: Places, tmp_path: Path) -> None:

@@ -215,6 +215,11 @@ def test_mlx_parameters_go_where_the_lab_starts_it_from() -> None:
     ("changes", "said"),
     [
         (("grid={}",), "grid is empty"),
+        (("grid={trust_remote_code = [true, false]}",), "in its profile alone"),
+        (("grid={model_path = ['evil']}",), "in its profile alone"),
+        (("grid={host = ['0']}",), "in its profile alone"),
+        (("grid={attention_backend = ['../evil.py', 'triton']}",), "in its profile alone"),
+        (("grid={reasoning_parser_plugin = ['evil']}",), "in its profile alone"),
         (("grid.chunked_prefill_size=[256, 256]",), "each value once"),
         (("grid.max_running_requests=[1]",), "the same setting"),
         (("rule.baseline={chunked_prefill_size = 512}",), "must give a value for each of"),

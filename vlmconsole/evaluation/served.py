@@ -25,10 +25,12 @@ from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.measure.bench import Server
 from vlmconsole.measure.machine import hardware
 from vlmconsole.runs.conditions import Conditions
+from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
 from vlmconsole.vision.images import open_picture
 
 CONSTANT = frozenset({"whole", "unlisted"})  # remarks that are the server's, and say nothing of one answer
+TRUSTING = "--trust-remote-code"
 UNTOLD = "adapter and weights unknown: the server is a generic one"
 LOOK_S = 0.2  # seconds between two looks whether a stop is asked for
 
@@ -180,6 +182,11 @@ def with_model(profile: ServerProfile, folder: Path) -> ServerProfile:
         raise LabError(
             f"The launch line of {profile.name} names its model itself.", "Write {model} there, so that it can change."
         )
+    launch = profile.launch
+    if launch is not None and named(profile.model) != folder:  # whoever trusts one model's programs trusts those alone
+        argv, extra = (tuple(w for w in words if w != TRUSTING) for words in (launch.argv, launch.extra))
+        launch = launch.model_copy(update={"argv": argv, "extra": extra})
+        profile = profile.model_copy(update={"trust_remote_code": False, "launch": launch})
     return profile.model_copy(update={"model": str(folder), "served_model": ""})
 
 

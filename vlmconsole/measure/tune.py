@@ -80,6 +80,8 @@ class TuneSettings(BaseModel):
                 raise ValueError(f"grid.{key}: write a launch parameter as chunked_prefill_size")
             if not values or len(set(map(repr, values))) != len(values):
                 raise ValueError(f"grid.{key}: give each value once, at least one")
+            if any(_chooses_program(key, value) for value in values):
+                raise ValueError(f"grid.{key}: what a server loads, runs or listens at stands in its profile alone")
             if key in ("max_running_requests", "max_num_seqs") and self.running_limit is not None:
                 raise ValueError(f"grid.{key} and running_limit are the same setting (B): leave one out")
         count = math.prod(map(len, self.grid.values()))
@@ -164,6 +166,18 @@ def with_parameters(profile: ServerProfile, values: dict[str, Value]) -> ServerP
         else:
             profile = with_flag(profile, flag, value)
     return profile
+
+
+_LOADS = frozenset({"model", "tokenizer", "plugin", "cls", "class", "custom", "loader", "host", "url", "key", "draft"})
+_LOADS |= {"lora", "adapter", "template", "module", "config"}
+
+
+def _chooses_program(key: str, value: Value) -> bool:
+    """Whether a launch parameter would choose what is loaded or run: a preset, which is data, may not."""
+    words = set(key.split("_"))
+    if isinstance(value, str):
+        return bool(words & _LOADS) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", value)
+    return value is True and bool(words & {"trust", "remote", "custom"})
 
 
 def _same(one: Value, other: Value) -> bool:
