@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lora import BASE, bundled, make_adapter, origin
+from vlmconsole.jobs import there
 
 from vlmconsole.cli import main
 from vlmconsole.engines.profile import make_profile
@@ -222,6 +223,8 @@ def test_a_pissa_adapter_is_refused_at_every_door(
         facts = {"name": "p", "engine": engine, "base_url": "http://127.0.0.1:9"} | ({"model": model} if model else {})
         with pytest.raises(AdapterError, match="init_lora_weights"):
             select("turned", make_profile(facts, "p"), None, places, other_base=True)
+    for alone in (True, False):  # what a job's plan says of `adapter=…`, before anything runs
+        assert "init_lora_weights" in there.adapter("turned", places, alone)[0]
     with pytest.raises(AdapterError, match="init_lora_weights"):
         load_peft(bundled(), folder)
     with pytest.raises(AdapterError, match="init_lora_weights"):

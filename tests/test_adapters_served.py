@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 from lora import BASE, bundled, make_adapter
 
+from vlmconsole.cli import main
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.scene import make_scene
 from vlmconsole.engines.chat import ChatClient
@@ -140,6 +141,25 @@ async def test_an_adapter_that_cannot_be_loaded_fails_the_question_and_not_the_s
         assert answer.result.ended == "error" and "could not be loaded" in (answer.result.error or "")
         again = await client.ask([Message("user", "Hello")], max_tokens=16)
         assert again.ok and again.conditions.adapter is None
+
+
+def test_chat_with_an_adapter_that_is_not_understood_asks_nothing(
+    mlx_server: Ready, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = Places(tmp_path / "home").ensure()
+    config = make_adapter(places.adapters / "turned") / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "init_lora_weights": "pissa_niter_4"}))
+    (places.servers / "there.toml").write_text(
+        f'engine = "mlx"\nbase_url = "{mlx_server.profile.base_url}"\nmodel = "{BASE}"\n'
+        f'api_key_file = "{tmp_path / "key"}"\n'
+    )
+    (tmp_path / "key").touch(0o600)
+    (tmp_path / "key").write_text(mlx_server.profile.api_key() or "")
+    for more in ([], ["--other-base"]):
+        with pytest.raises(SystemExit) as left:
+            main(["--home", str(places.home), "chat", "Hello", "--server", "there", "--adapter", "turned", *more])
+        printed = capsys.readouterr()
+        assert left.value.code != 0 and "init_lora_weights" in printed.err and not printed.out.strip()
 
 
 def test_what_is_not_the_servers_own_base_is_refused(places: Places, tmp_path: Path) -> None:
