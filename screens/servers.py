@@ -151,7 +151,7 @@ class ServersScreen(LookingScreen):
             "head_dim": str(shape.head_dim),
             "element": f"{shape.bytes_per_element:g}",
         }
-        lines = worked_out(values, pictures, ())
+        lines = worked_out(values, pictures, (), shape)
         text = Content.assemble(
             ("calculator", "$muted"),
             (f"  {one_line(where, 60)}  ", "$faint"),

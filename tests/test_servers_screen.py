@@ -118,7 +118,9 @@ def results(capsys: pytest.CaptureFixture[str], commands: str) -> list[dict[str,
     return found
 
 
-def test_the_commands_under_the_calculators_work_out_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_under_the_calculators_work_out_the_same(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     demo = load_profiles(None)["demo"]
     values = {"size": " 448 x 336", "tokens": "4096", "sequences": "4"}
     for profile, more, visual in (
@@ -136,6 +138,17 @@ def test_the_commands_under_the_calculators_work_out_the_same(capsys: pytest.Cap
         assert tokens["visual_tokens"] == visual and f"{visual} visual tokens" in lines
         assert f"= {size_text(memory['bytes'])}" in lines and memory["sequences"] == 4
     assert "--model asset:tiny-qwen2.5-vl" in twins(demo, {**values, **own, "layers": "4"})
+    text = {"model_type": "gemma3_text", "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 8,
+            "hidden_size": 3840, "sliding_window": 1024}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
+    gemma = demo.model_copy(update={"model": str(tmp_path)})
+    shape, pictures, where = shape_for(gemma)
+    typed = {"size": "none", "tokens": "32768", "sequences": "1", "layers": "48", "kv_heads": "8", "head_dim": "256",
+             "element": "2"}  # fmt: skip
+    lines = "\n".join(worked_out(typed, pictures, shape.notes, shape))
+    (memory,) = results(capsys, twins(gemma, typed))
+    assert memory["bytes"] == 2368 * 2**20 and "= 2.3 GiB" in lines and "1024 in 40 of the layers" in lines
+    assert "Qwen2.5-VL's rule" in where
     odd = demo.model_copy(update={"processor": ProcessorSettings(max_pixels=100_000)})
     assert "vlmconsole tokens" not in twins(odd, {**values, **own}), "no command has words for these settings"
     assert twins(None, {**values, **own, "size": "big", "layers": ""}) == ""

@@ -38,17 +38,24 @@ FIELDS = (
 def shape_for(profile: ServerProfile | None) -> tuple[KVShape, ProcessorSettings, str]:
     """(KV shape, picture settings, where they are from) of a profile's model, else of Qwen2.5-VL-3B."""
     folder = profile.model_dir() if profile is not None else None
-    pictures = (profile.processor_settings() if profile is not None else None) or QWEN2_5_VL
-    if folder is not None:
+    own = profile.processor_settings() if profile is not None else None
+    pictures = own or QWEN2_5_VL
+    if profile is not None and folder is not None:
+        borrowed = "" if own is not None else ", its pictures by Qwen2.5-VL's rule"
         try:
-            return from_config(folder), pictures, f"the model of {profile.name}" if profile else ""
+            return from_config(folder), pictures, f"the model of {profile.name}{borrowed}"
         except LabError as error:
             return LAB, pictures, f"Qwen2.5-VL-3B, as {error.message}"
     return LAB, pictures, "Qwen2.5-VL-3B"
 
 
-def worked_out(values: dict[str, str], pictures: ProcessorSettings, notes: tuple[str, ...]) -> list[str]:
-    """The lines of both calculations for what was typed; a wrong value is said in the place of its result."""
+def worked_out(
+    values: dict[str, str], pictures: ProcessorSettings, notes: tuple[str, ...], model: KVShape | None = None
+) -> list[str]:
+    """The lines of both calculations for what was typed; a wrong value is said in the place of its result.
+
+    model: whose windows hold while as many layers are typed as it has.
+    """
     lines: list[str] = []
     found = _SIZE.fullmatch(values["size"])
     try:
@@ -67,7 +74,10 @@ def worked_out(values: dict[str, str], pictures: ProcessorSettings, notes: tuple
         return [*lines, "KV cache: whole numbers above 0, please; bytes may be 0.5"]
     if min(*numbers.values(), element) <= 0 or max(numbers.values()) > 10**9 or element > 16:
         return [*lines, "KV cache: whole numbers above 0, please; bytes may be 0.5"]
-    shape = KVShape(numbers["layers"], numbers["kv_heads"], numbers["head_dim"], element, notes=notes)
+    windows = (0, 0)
+    if model is not None and numbers["layers"] == model.layers:
+        windows = (model.windowed_layers, model.window)
+    shape = KVShape(numbers["layers"], numbers["kv_heads"], numbers["head_dim"], element, *windows, notes=notes)
     return [*lines, *kv_steps(shape, numbers["tokens"], numbers["sequences"])]
 
 
@@ -86,7 +96,7 @@ def twins(profile: ServerProfile | None, values: dict[str, str]) -> str:
             lines.append(f"vlmconsole tokens {size}{model}")
     given = {"layers": f"{shape.layers}", "kv_heads": f"{shape.kv_heads}", "head_dim": f"{shape.head_dim}"}
     given["element"] = f"{shape.bytes_per_element:g}"
-    if not model or shape.windowed_layers or any(values[name].strip() != said for name, said in given.items()):
+    if not model or any(values[name].strip() != said for name, said in given.items()):
         flags = {"layers": "--layers", "kv_heads": "--kv-heads", "head_dim": "--head-dim", "element": "--bytes"}
         model = "".join(f" {flag} {shlex.quote(values[name].strip())}" for name, flag in flags.items())
     if all(value.strip() for value in values.values()):
@@ -145,7 +155,9 @@ class Calculators(ModalScreen[None]):
     def _draw(self) -> None:
         values = {field.name or "": field.value for field in self.query(Input)}
         notes = tuple(self._shape.notes)
-        self.query_one("#worked-out", Static).update(Content("\n".join(worked_out(values, self._pictures, notes))))
+        self.query_one("#worked-out", Static).update(
+            Content("\n".join(worked_out(values, self._pictures, notes, self._shape)))
+        )
         self.query_one("#twins", Static).update(Content(twins(self._profile, values)).stylize("$faint"))
 
     def action_cancel(self) -> None:

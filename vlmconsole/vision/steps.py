@@ -31,10 +31,13 @@ def rule_text(settings: ProcessorSettings, name: str) -> str:
 def kv_steps(shape: KVShape, tokens: int, sequences: int) -> list[str]:
     """From the model's shape to the bytes of ``sequences`` sequences of ``tokens`` tokens, and what is not in them."""
     total = shape.bytes(tokens, sequences)
+    fewer = ""
+    if shape.windowed_layers and shape.window < tokens:
+        fewer = f" ({shape.window} in {shape.windowed_layers} of the layers)"
     return [
         f"2 (keys, values) × {shape.layers} layers × {shape.kv_heads} KV heads × {shape.head_dim}"
         f" × {shape.bytes_per_element:g} bytes = {size_text(shape.bytes_per_token)} a token",
-        f"× {tokens} tokens × {sequences} sequence{'s' if sequences > 1 else ''} = {size_text(total)}",
+        f"× {tokens} tokens{fewer} × {sequences} sequence{'s' if sequences > 1 else ''} = {size_text(total)}",
         *shape.notes,
         f"Not in it: {', '.join(EXCLUDED)}.",
     ]
