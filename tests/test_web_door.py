@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import resource
 import socket
@@ -102,8 +103,8 @@ def test_under_few_descriptors_the_terminal_stays_readable(tmp_path: Path) -> No
         address = re.search(r"http://127.0.0.1:(\d+)\S+", server.stdout.readline())
         assert address is not None
         for _ in range(300):
-            client = socket.create_connection(("127.0.0.1", int(address[1])), timeout=5)
-            idle.append(client)
+            with contextlib.suppress(OSError):  # one that is not even taken is no attack
+                idle.append(socket.create_connection(("127.0.0.1", int(address[1])), timeout=1))
         for client in idle:
             client.close()
         asyncio.run(_enters(address[0]))

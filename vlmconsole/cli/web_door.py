@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-STRANGERS = 64  # connections without the key at once
+STRANGERS = 64  # connections without the key at once; fewer where the machine gives few descriptors
 PATIENCE = 15.0  # seconds until one of them must have shown it
 LOOK = 1.0  # seconds between two looks for those whose time is over
 QUIET = 60.0  # seconds between two lines about the same trouble of the machine
@@ -28,6 +28,7 @@ class Door:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._since: dict[web.RequestHandler[Any], float] = {}  # strangers, and when each came (monotonic seconds)
+        self._most = STRANGERS
         self._told = 0.0
 
     def known(self, connection: Any) -> None:
@@ -43,7 +44,7 @@ class Door:
         """Accept connections until it is cancelled."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._trouble)
-        _more_descriptors()
+        self._most = min(STRANGERS, _more_descriptors() // 4)
         await runner.setup()
         assert runner.server is not None
         accepting = await loop.create_server(self._watched(runner.server), sock=listening, backlog=128)
@@ -58,7 +59,7 @@ class Door:
         def connection() -> asyncio.Protocol:
             self._part(PATIENCE)
             strangers = self.strangers
-            for oldest in strangers[: max(0, len(strangers) + 1 - STRANGERS)]:
+            for oldest in strangers[: max(0, len(strangers) + 1 - self._most)]:
                 _close(oldest)
             handler: web.RequestHandler[Any] = server()
             self._since[handler] = time.monotonic()
@@ -88,9 +89,11 @@ def _close(connection: web.RequestHandler[Any]) -> None:
         connection.transport.abort()
 
 
-def _more_descriptors() -> None:
-    """As many open files as the machine's hard limit gives: each page takes several."""
+def _more_descriptors() -> int:
+    """As many open files as the machine's hard limit gives (each page takes several); returns how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
     with contextlib.suppress(OSError, ValueError):
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+        return max(soft, wanted)
+    return soft
