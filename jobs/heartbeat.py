@@ -10,6 +10,7 @@ import psutil
 
 from vlmconsole.gauges import nvidia
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.logfile import keep_end
 from vlmconsole.runs.titles import MIB
 
 BEAT = 5.0  # seconds between two beats
@@ -110,20 +111,13 @@ def rotate(run: RunFolder, limit: int = LOG_LIMIT) -> Rotated | None:
     size = run.log.stat().st_size if run.log.exists() else 0
     if size <= limit:
         return None
-    oldest, dropped = run.file(f"log.{KEPT_LOGS}.txt"), max(0, size - 2 * limit)
-    lost = dropped + (oldest.stat().st_size if oldest.exists() and run.file("log.1.txt").exists() else 0)
+    oldest, last = run.file(f"log.{KEPT_LOGS}.txt"), run.file("log.1.txt")
+    lost = oldest.stat().st_size if oldest.exists() and last.exists() else 0
     for number in range(KEPT_LOGS, 1, -1):
         older = run.file(f"log.{number - 1}.txt")
         if older.exists():
             older.replace(run.file(f"log.{number}.txt"))
-    with run.log.open("rb") as log, run.file("log.1.txt").open("wb") as kept:
-        if dropped:
-            kept.write(f"[{dropped / MIB:.1f} MiB of this log before this line are not kept]\n".encode())
-            log.seek(dropped)
-        left = size - dropped  # not to its end: it may grow as fast as it is copied
-        while left and (block := log.read(min(left, 1 << 20))):
-            kept.write(block)
-            left -= len(block)
+    lost += keep_end(run.log, last, size, 2 * limit)
     lost += max(0, run.log.stat().st_size - size)
     os.truncate(run.log, 0)
     return Rotated(lost)

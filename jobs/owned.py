@@ -16,9 +16,12 @@ from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.measure.bench import Server
 from vlmconsole.runs import processes
+from vlmconsole.runs.logfile import left_out
 from vlmconsole.runs.redaction import redacted_bytes
 
 LONGEST_LINE = 1024 * 1024  # bytes of a log that are taken at once
+
+LOG_LIMIT = 32 * 1024 * 1024  # bytes of each start of a server that are kept of its log
 
 
 @contextlib.contextmanager
@@ -122,6 +125,10 @@ def _keep_log(context: Context, name: str, label: str, *, moved: bool) -> None:
     folder: Path = launch.folder(context.places)
     log, kept = folder / f"{name}.log", context.run.file(f"server-{label}.log")
     with contextlib.suppress(FileNotFoundError), log.open("rb") as more, kept.open("ab") as whole:
+        if (dropped := log.stat().st_size - LOG_LIMIT) > 0:
+            whole.write(left_out(dropped))
+            more.seek(dropped)
+            more.readline(LONGEST_LINE)  # half a line, in which half a key would not be known
         while line := more.readline(LONGEST_LINE):
             whole.write(redacted_bytes(line))
     if moved:

@@ -80,7 +80,7 @@ KIND = JobKind("own", "Own", Spec, lambda context, spec: {"found": __file__})
 """
 
 
-@pytest.mark.parametrize("module", ["own_kind_7f", "own_package_7f"])
+@pytest.mark.parametrize("module", ["own_kind_7f", pytest.param("own_package_7f", marks=pytest.mark.slow)])
 def test_a_kind_on_the_callers_pythonpath_is_found_by_the_worker(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:

@@ -18,6 +18,7 @@ from supervised import LONG, Lab, lab_fixture, places_fixture  # noqa: F401
 from vlmconsole.jobs import books
 from vlmconsole.jobs.presets import Preset, PresetError
 
+from vlmconsole.cli import main
 from vlmconsole.queue import adding, process
 from vlmconsole.queue.model import FINAL, NewJob
 from vlmconsole.queue.refusals import PAUSE
@@ -177,6 +178,21 @@ def test_a_refused_fork_pauses_ever_longer_and_says_why(
         lab.store.set_meta(PAUSE, None)  # as when it is over
     assert waits[0] < waits[1] < waits[2]
     assert lab.ends(first, second) == ["done"] * 2 and lab.store.get(first).attempt == 1
+
+
+def test_a_queue_whose_process_cannot_be_started_keeps_what_is_queued(
+    places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def popen(self: object, *words: object, **more: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    (places.presets / "count.toml").write_text('kind = "job_kinds:COUNT"\n')
+    monkeypatch.setattr(subprocess.Popen, "__init__", popen)
+    with pytest.raises(SystemExit) as ended:
+        main(["--home", str(places.home), "jobs", "add", "count"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 1 and "stays queued" in said and "jobs resume" in said
+    assert Store(places.queue).get(1).state == "queued"
 
 
 # Another user, who may read what is ours (this Python lies in our home, perhaps) but has no other privilege.

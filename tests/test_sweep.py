@@ -218,7 +218,10 @@ def test_a_cell_that_cannot_be_measured_is_kept_with_its_reason(server: Referenc
         sweep.run(context(tmp_path / "b", "sweep", {}), alone)
 
 
-@pytest.mark.parametrize("death", ["between two cells", "in a cell", "before the first"])
+@pytest.mark.parametrize(
+    "death",
+    ["in a cell", *(pytest.param(when, marks=pytest.mark.slow) for when in ("between two cells", "before the first"))],
+)
 def test_cells_whose_server_died_are_missing_and_measured_by_the_next_attempt(tmp_path: Path, death: str) -> None:
     """Once such a sweep was done, exit 0, and its retry found nothing to do."""
     common = {"model": "reference", "requests": 12, "warm_up": 0, "lag_limit_ms": PATIENT_MS, "output_tokens": 6}

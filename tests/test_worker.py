@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vlmconsole.jobs import books
+from vlmconsole.jobs import books, owned
+from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.heartbeat import Heartbeat, rotate
 from vlmconsole.jobs.launch import create_run, log_tail, start_worker
 from vlmconsole.jobs.presets import Preset, overlay
 
+from vlmconsole.engines import launch
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
@@ -183,6 +185,21 @@ def test_a_log_without_end_is_kept_small_and_says_what_is_not_kept(tmp_path: Pat
         run.log.write_bytes(b"x" * 15_000)
         assert (moved := rotate(run, 10_000)) is not None
     assert moved.dropped == 15_000 and sum(path.stat().st_size for path in run.path.glob("log*")) == 30_000
+
+
+def test_a_servers_log_in_its_run_is_kept_small_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owned, "LOG_LIMIT", 1000)
+    places = Places(tmp_path).ensure()
+    folder = launch.folder(places)
+    folder.mkdir(parents=True, exist_ok=True)
+    run = make(tmp_path)
+    for text in (b"early\n" * 1_000_000 + b"why it died\n", b"second start\n"):
+        (folder / "own.log").write_bytes(text)
+        owned._keep_log(Context(run, places), "own", "b4", moved=True)
+    kept = run.file("server-b4.log").read_bytes()
+    assert (
+        kept.startswith(b"[5.7 MiB of this log") and kept.endswith(b"why it died\nsecond start\n") and len(kept) < 1100
+    )
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vlmconsole.runs.plain import inert
+from vlmconsole.runs.titles import MIB
 
 PAGE = 256 * 1024  # bytes read at once
 LONGEST = 2000  # characters shown of one line
@@ -49,6 +50,26 @@ def shown(raw: bytes) -> str:
     last = raw.rstrip(b"\r").rpartition(b"\r")[2][: 4 * LONGEST]
     text = inert(last.decode("utf-8", "backslashreplace")).replace("\n", " ").expandtabs(4)
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def keep_end(log: Path, kept: Path, size: int, most: int) -> int:
+    """Add the last ``most`` of the first ``size`` bytes of a log to ``kept``, below a line that says how much is left
+    out; returns how many bytes that is. Raises OSError.
+    """
+    dropped, left = max(0, size - most), min(size, most)
+    with log.open("rb") as source, kept.open("ab") as target:
+        if dropped:
+            target.write(left_out(dropped))
+            source.seek(dropped)
+        while left and (block := source.read(min(left, 1 << 20))):
+            target.write(block)
+            left -= len(block)
+    return dropped
+
+
+def left_out(dropped: int) -> bytes:
+    """The line of a log that stands for so many bytes before it."""
+    return f"[{dropped / MIB:.1f} MiB of this log before this line are not kept]\n".encode()
 
 
 def newest(log: Path) -> Path:
