@@ -33,6 +33,7 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     """Freeze the plan, answer both sides, judge. What was answered stays, whatever happens."""
     from vlmconsole.jobs.data import course, ready
 
+    from vlmconsole.counting.manifest import manifest_digest, read_manifest
     from vlmconsole.counting.textvqa_data import make_textvqa
     from vlmconsole.evaluation import items as asked
     from vlmconsole.evaluation.answerer import Stopping
@@ -68,6 +69,7 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
         raise Stopped({"note": "stopped; a retry goes on from the answers that there are"}) from None
     for name, group in summary["groups"].items():
         context.log(f"{name}: {_told(group)}")
+    summary["data"] = {folder.name: manifest_digest(read_manifest(folder)) for folder in folders}
     summary["verdict"] = None
     if plan is not None:
         summary |= _judged(context, spec, plan)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from audited import SmallLab, wrong
 from PIL import Image
 from test_dataset import checked
 
 from vlmconsole.cli import main
 from vlmconsole.counting import ready
 from vlmconsole.counting.dataset import make_dataset, manifest_digest, read_manifest
-from vlmconsole.counting.generations import generation, generations
+from vlmconsole.counting.generations import aside, generation, generations
 from vlmconsole.counting.recipe import load_recipe
-from vlmconsole.counting.rows import DataError, read_rows
+from vlmconsole.counting.rows import DataError, Row, read_rows
 from vlmconsole.counting.splits import LeakError, PictureIndex
+from vlmconsole.gates.altered import altered
+from vlmconsole.gates.audit import audit
 from vlmconsole.gates.audit_pictures import Shelves
 
 
@@ -254,3 +259,48 @@ def test_a_scorer_that_cannot_judge_the_truths_is_refused_before_the_job(
     told = there.scorer(str(files.recipe), scorer, Places(files.home), roles=["test"])
     assert (told == []) == fits
     assert fits or ("cannot judge" in told[0] and "t/" in told[0] and "scorer = naming can" in told[0])
+
+
+# --- what was made of an earlier generation --------------------------------------------------------------------------
+
+
+def replaced(lab: SmallLab) -> Path:
+    """The lab's dataset put aside, and another generation under its name: every label of two splits is another."""
+    old = aside(lab.dataset)
+    lab.dataset.rename(old)
+    shutil.copytree(old, lab.dataset)
+
+    def mend(rows: list[Row]) -> list[Row]:
+        return [replace(row, truth='{"red_circles": 9, "blue_squares": 9}') for row in rows]
+
+    lab.remake("train", mend)
+    lab.remake("test-regular", mend)
+    return old
+
+
+def test_old_runs_keep_their_generation_in_audit_and_verify(tmp_path: Path) -> None:
+    lab = SmallLab(tmp_path / "home").whole()
+    before = {one.name.partition(":")[0] for one in audit(lab.run, lab.places).findings if one.state == "wrong"}
+    assert before == set()
+    old = replaced(lab)
+    for run in (lab.run, lab.trained):
+        assert wrong(audit(run, lab.places)) == {}
+    assert altered(lab.places, lab.ledger.read())["data"] == []
+    # Without the old generation the new one is what it always was: a dataset that was swapped.
+    shutil.rmtree(old)
+    found = wrong(audit(lab.run, lab.places))
+    assert "samples" in found and "test set" in found and "mini: identity" in found
+    assert altered(lab.places, lab.ledger.read())["data"] != []
+
+
+def test_an_evaluation_without_a_plan_is_held_to_the_generation_that_it_names(tmp_path: Path) -> None:
+    lab = SmallLab(tmp_path / "home").whole()
+    lab.run.file("plan.json").unlink()
+    digest = manifest_digest(read_manifest(lab.dataset))
+    replaced(lab)
+    assert "samples" not in wrong(audit(lab.run, lab.places)), "of before digests were recorded: any generation"
+    summary = lab.run.read_json("summary.json")
+    lab.run.write_json("summary.json", {**summary, "data": {"mini": digest}})
+    assert "samples" not in wrong(audit(lab.run, lab.places))
+    lab.run.write_json("summary.json", {**summary, "data": {"mini": manifest_digest(read_manifest(lab.dataset))}})
+    assert "samples" in wrong(audit(lab.run, lab.places))

@@ -34,7 +34,7 @@ def audit_evaluation(run: RunFolder, chain: Chain, ledger: Ledger, shelves: Shel
     found = [_frozen(run, chain, plan, sides)]
     if plan is not None:
         found.append(_test_set(plan, sides, shelves))
-    found += [_pictures(sides, shelves, plan), _pairs(sides), _tensors(sides), _scores(sides, plan)]
+    found += [_pictures(sides, shelves, _digests(run, plan)), _pairs(sides), _tensors(sides), _scores(sides, plan)]
     rows = {s.id: (s.id, s.picture_sha256, s.pixel_sha256) for side in sides for s in side.samples.values()}
     found.append(isolation(shelves, rows.values(), "test", "tested pictures"))
     return [*found, _verdict(run, chain, ledger, plan)]
@@ -131,16 +131,30 @@ def _test_set(plan: Plan, sides: list[Side], shelves: Shelves) -> Finding:
     return finding("test set", f"the {len(bound)} pictures that the plan names, by hash", wrong)
 
 
-def _pictures(sides: list[Side], shelves: Shelves, plan: Plan | None) -> Finding:
+def _digests(run: RunFolder, plan: Plan | None) -> dict[str, str]:
+    """Dataset → digest of what was asked about: by the plan, else by the run's own account."""
+    if plan is not None:
+        return plan.data.digests
+    summary = run.read_json("summary.json")
+    data = summary.get("data") if isinstance(summary, dict) else None
+    return {str(name): str(digest) for name, digest in data.items()} if isinstance(data, dict) else {}
+
+
+def _pictures(sides: list[Side], shelves: Shelves, digests: dict[str, str]) -> Finding:
     """Each sample's picture, question and truth are those of the dataset's file."""
-    # Generations of a dataset share their names: the last of this order counts, the ones that the plan names.
-    bound = {shelves.called(*item) for item in (plan.data.digests.items() if plan is not None else ())}
-    shelved = sorted(shelves.rows, key=lambda place: (place[0] in bound, "@" not in place[0]))
-    rows: dict[str, Seen] = {row.uid: row for place in shelved for row in shelves.rows[place]}
+    # Generations of a dataset share their names: the last of this order counts, the ones that are named.
+    asked = {shelves.called(*item) for item in digests.items()}
+    shelved = sorted(shelves.rows, key=lambda place: (place[0] in asked, "@" not in place[0]))
+    rows: dict[str, list[Seen]] = {}
+    for row in (row for place in shelved for row in shelves.rows[place]):
+        rows.setdefault(row.uid, []).append(row)
     wrong, n = [], 0
     for side in sides:
         for sample in side.samples.values():
-            row = rows.get(sample.id)
+            known = rows.get(sample.id, [])
+            # A run that names no digests was asked about any generation that has exactly this.
+            exact = [one for one in known if _is(one, sample)] if not digests else []
+            row = next(iter([*exact, *known[-1:]]), None)
             if row is None:
                 wrong.append(f"{sample.id} is in no dataset of this lab")
                 continue
@@ -154,6 +168,11 @@ def _pictures(sides: list[Side], shelves: Shelves, plan: Plan | None) -> Finding
     if not n and not wrong:
         return Finding("samples", "not verifiable", "there are no samples")
     return finding("samples", f"{many(n, 'answer')} about the pictures, questions and truths of their datasets", wrong)
+
+
+def _is(row: Seen, sample: Sample) -> bool:
+    same = (row.sha256, row.pixel_sha256) == (sample.picture_sha256, sample.pixel_sha256)
+    return same and prompt_hash(row.question) == sample.prompt_sha and row.truth == sample.truth
 
 
 def _pairs(sides: list[Side]) -> Finding:

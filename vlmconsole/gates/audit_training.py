@@ -44,7 +44,7 @@ def audit_training(run: RunFolder, chain: Chain, shelves: Shelves, base: Path | 
     ]
     wrong = []
     for name, digest in sorted(data.items()):
-        manifest = shelves.manifests.get(name)
+        manifest = shelves.manifests.get(shelves.called(name, digest))
         if manifest is not None and digest_of(manifest) != digest:
             wrong.append(f"{name} is {digest_of(manifest)[:12]}… now, the adapter was made from {str(digest)[:12]}…")
     if not data:
@@ -55,6 +55,13 @@ def audit_training(run: RunFolder, chain: Chain, shelves: Shelves, base: Path | 
 def _object(run: RunFolder, name: str) -> dict[str, Any]:
     value = run.read_json(name)
     return value if isinstance(value, dict) else {}
+
+
+def _digest(run: RunFolder, file: dict[str, Any]) -> Any:
+    """The digest of the dataset that one of a training's files is about, by itself or by the adapter's account."""
+    data = _object(run, "adapter/provenance.json").get("data")
+    told = data.get(str(file.get("dataset"))) if isinstance(data, dict) else None
+    return file.get("dataset_sha256") or told
 
 
 def _selection(run: RunFolder, chain: Chain, shelves: Shelves, summary: dict[str, Any]) -> list[Finding]:
@@ -82,7 +89,7 @@ def _selection(run: RunFolder, chain: Chain, shelves: Shelves, summary: dict[str
 
 
 def _choice(run: RunFolder, rule: dict[str, Any], shelves: Shelves, summary: dict[str, Any]) -> Finding:
-    rows = {row.uid: row for row in shelves.split(str(rule.get("dataset")), "dev", rule.get("dataset_sha256"))}
+    rows = {row.uid: row for row in shelves.split(str(rule.get("dataset")), "dev", _digest(run, rule))}
     wrong: list[str] = []
     sums: dict[int, Fraction] = {}
     uids = [str(uid) for uid in rule.get("uids", [])]
@@ -153,7 +160,7 @@ def _mask(run: RunFolder, shelves: Shelves, base: Path | None) -> Finding:
     each = {str(one.get("uid")): one for one in mask.get("each", []) if isinstance(one, dict)}
     if not each:
         return Finding(name, "not verifiable", "mask.json is missing or empty")
-    rows = {row.uid: row for row in shelves.split(str(mask.get("dataset")), "train", mask.get("dataset_sha256"))}
+    rows = {row.uid: row for row in shelves.split(str(mask.get("dataset")), "train", _digest(run, mask))}
     if not rows:
         return Finding(name, "not verifiable", f"the training split of {mask.get('dataset')} is not in this lab")
     wrong = [f"{uid} is in no training split" for uid in sorted(each.keys() - rows.keys())]
