@@ -199,6 +199,11 @@ def test_training_evaluation_and_merging_ask_the_same_reader(tmp_path: Path) -> 
         ({}, None, ""),
         ({"quantization": {"group_size": 64, "bits": 4}}, Quantization("mlx", 4, 64, "affine"), "4-bit affine"),
         (
+            {"quantization": {"group_size": 64, "bits": 4, "skip_vision": False}},
+            Quantization("mlx", 4, 64, "affine"),
+            "group 64 (mlx)",
+        ),
+        (
             {"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}},
             Quantization("mlx", 4, 32, "mxfp4"),
             "4-bit mxfp4, group 32",

@@ -77,9 +77,10 @@ def _read(stated: Mapping[str, Any]) -> Quantization:
     if method == "mlx" or (method is None and not fours):
         mixed: dict[int, int] = {}
         own = _whole(stated, "bits")
-        for value in stated.values():
+        for name, value in stated.items():
             # Layers named for themselves: settings of their own, or false for one that was left as it was.
-            bits = 0 if value is False else _whole(value, "bits") if isinstance(value, Mapping) else None
+            left = value is False and ("." in name or name == "lm_head")
+            bits = 0 if left else _whole(value, "bits") if isinstance(value, Mapping) else None
             if bits is not None and bits != own:
                 mixed[bits] = mixed.get(bits, 0) + 1
         mode = _text(stated, "mode") or ("affine" if own else None)
