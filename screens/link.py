@@ -18,7 +18,8 @@ from vlmconsole.runs.places import Places
 from vlmconsole.runs.plain import one_line
 
 if TYPE_CHECKING:
-    from vlmconsole.engines.chat import Answer, ChatClient
+    from vlmconsole.engines.answer import Answer
+    from vlmconsole.engines.chat import ChatClient
     from vlmconsole.engines.effective import EffectiveSettings
     from vlmconsole.engines.messages import Message
     from vlmconsole.engines.profile import ServerProfile

@@ -20,7 +20,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.runs.plain import one_line
 
 if TYPE_CHECKING:
-    from vlmconsole.engines.chat import Answer
+    from vlmconsole.engines.answer import Answer
     from vlmconsole.engines.messages import Message
     from vlmconsole.engines.stream import Delta
 

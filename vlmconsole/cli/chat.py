@@ -14,7 +14,8 @@ from vlmconsole.cli.servers import find_profile, progress
 from vlmconsole.runs.plain import inert, one_line
 
 if TYPE_CHECKING:
-    from vlmconsole.engines.chat import Answer, ChatClient
+    from vlmconsole.engines.answer import Answer
+    from vlmconsole.engines.chat import ChatClient
     from vlmconsole.engines.lag import LagMeter
     from vlmconsole.engines.messages import Message
     from vlmconsole.engines.profile import ServerProfile

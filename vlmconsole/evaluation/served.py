@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from vlmconsole import __version__
 from vlmconsole.engines import servers
-from vlmconsole.engines.chat import Answer, ChatClient
+from vlmconsole.engines.answer import Answer
+from vlmconsole.engines.chat import ChatClient
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.messages import Message
