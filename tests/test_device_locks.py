@@ -1,6 +1,7 @@
 """The shared lock folder: what another user lays there, cleaners of /tmp, and several lab homes on one machine."""
 
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -25,6 +26,12 @@ from vlmconsole.runs.places import Places
 MALLORY, ALICE = 54001, 54002  # real users of the kernel's; names are not needed
 
 root = pytest.mark.skipif(os.getuid() != 0, reason="needs to become other users")
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The devices are looked at ten times as often as usual."""
+    monkeypatch.setattr("vlmconsole.queue.supervisor.LOOK", 0.2)
 
 
 @pytest.fixture
@@ -177,13 +184,20 @@ def test_a_lock_file_that_was_removed_while_it_was_waited_for_is_no_lock(tmp_pat
     assert again is not None and not held
 
 
-@pytest.mark.parametrize("removed", ["all", "own", pytest.param("common", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "removed", ["all", "own", "folder", "replaced", pytest.param("common", marks=pytest.mark.slow)]
+)
 def test_a_holder_whose_files_were_cleaned_away_holds_on(lab: Lab, tmp_path: Path, removed: str) -> None:
     number = lab.add(devices=("cpu",), **LONG)
     lab.at_step(number)
     for path in (tmp_path / "devices").glob("cpu.0.*"):
-        if removed == "all" or (path.name == "cpu.0.lock") == (removed == "common"):
+        if removed == "replaced":
+            (tmp_path / "new").touch()
+            (tmp_path / "new").replace(path)
+        elif removed in ("all", "folder") or (path.name == "cpu.0.lock") == (removed == "common"):
             path.unlink()
+    if removed == "folder":
+        shutil.rmtree(tmp_path / "devices")
     lab.supervisor._looked = -1e9
     lab.supervisor.tick()
     other = Machine(DeviceLocks(tmp_path / "devices"), 1)

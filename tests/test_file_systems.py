@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from supervised import places_fixture  # noqa: F401
 
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.lab import Lab
+from vlmconsole.queue.locks import DeviceLocks
 from vlmconsole.queue.model import stored_run
+from vlmconsole.queue.resources import Machine
 from vlmconsole.runs import file_system
 from vlmconsole.runs.places import Places
 
@@ -86,6 +89,28 @@ def test_a_home_without_shared_memory_is_refused_by_the_file_systems_name(
         words = ("chats", "delete", "1")
     told = console(shim, tmp_path / "home", "shared", *words)
     assert named(told, tmp_path / "home") and "shared memory" in told
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EBADF])
+def test_a_lock_folder_without_locks_is_the_reason_a_job_waits_with(shim: Path, tmp_path: Path, number: int) -> None:
+    code = """
+        import sys
+        from pathlib import Path
+        from vlmconsole.queue.locks import DeviceLocks
+        from vlmconsole.queue.resources import Machine
+        print(Machine(DeviceLocks(Path(sys.argv[1])), 1).look().taken["cpu.0"])
+    """
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(shim),
+        "LACKING": "flock",
+        "LACKING_FOLDER": str(tmp_path / "devices"),
+        "LACKING_ERRNO": str(number),
+    }
+    Machine(DeviceLocks(tmp_path / "devices"), 1).take(["cpu.0"])
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "devices")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert os.strerror(number) in done.stdout and "VLMCONSOLE_DEVICE_LOCKS" in done.stdout, done.stderr
 
 
 def test_the_doctor_names_the_file_system_and_tells_nobody_to_move_a_good_file(shim: Path, tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ class Chaos:
         orphans = [one for one in _marked(self.places.runs)]
         assert not orphans, f"orphans: {orphans}"
         locks = DeviceLocks(self.home / "devices")
-        held = [path.name for path in locks.folder.glob("*.lock") if locks.held(path.name.removesuffix(".lock"))]
+        held = [name for name in locks.files() if locks.held(name)]
         assert not held, f"left locked: {held}"
         ledger = Ledger(self.places.ledger)
         chain = ledger.read()
