@@ -199,7 +199,8 @@ def pieces(data: str) -> Pieces:
     value = _loads(data)
     if value is not _BROKEN:
         return Pieces([value])
-    values, lost, at, tries = [], 0, 0, 0
+    values: list[Any] = []
+    lost = at = tries = 0
     while True:
         at = _skip(data, at)
         if at == len(data):

@@ -26,11 +26,13 @@ DEFINITIONS = {
     ),
     "ttfr_s": "sent → first non-empty reasoning piece.",
     "tpot_s": (
-        "(last text piece − first text piece) / (output tokens − 1), output tokens from the server's usage. Others:"
+        "(last text piece − first text piece) / (text tokens − 1). Text tokens are the output tokens of the server's"
+        " usage, less the reasoning tokens; without these where it reasons, and where it reasons in mid-text, unknown. Others:"
         " guidellm's TPOT contains TTFT; clients that count chunks divide by another number."
     ),
     "itl_s": (
-        "gaps between neighbouring text pieces. Where pieces are not tokens it is per piece, and says so. Others:"
+        "gaps between neighbouring text pieces, none where reasoning came between them. Where pieces are not tokens"
+        " it is per piece, and says so. Others:"
         " aiperf's ITL is an average, (latency − TTFT) / (tokens − tokens of the first chunk)."
     ),
     "e2e_s": "sent → [DONE]. A stream without [DONE] has none. Others stop at the last chunk of any kind.",
