@@ -27,8 +27,8 @@ DEFINITIONS = {
     "ttfr_s": "sent → first non-empty reasoning piece.",
     "tpot_s": (
         "(last text piece − first text piece) / (text tokens − 1). Text tokens are the output tokens of the server's"
-        " usage, less the reasoning tokens; without these where it reasons, and where it reasons in mid-text, unknown. Others:"
-        " guidellm's TPOT contains TTFT; clients that count chunks divide by another number."
+        " usage, less the reasoning tokens; without these where it reasons, and where it reasons in mid-text, unknown."
+        " Others: guidellm's TPOT contains TTFT; clients that count chunks divide by another number."
     ),
     "itl_s": (
         "gaps between neighbouring text pieces, none where reasoning came between them. Where pieces are not tokens"
