@@ -146,8 +146,8 @@ def _pictures(sides: list[Side], shelves: Shelves, digests: dict[str, str]) -> F
     asked = {shelves.called(*item) for item in digests.items()}
     shelved = sorted(shelves.rows, key=lambda place: (place[0] in asked, "@" not in place[0]))
     rows: dict[str, list[Seen]] = {}
-    for row in (row for place in shelved for row in shelves.rows[place]):
-        rows.setdefault(row.uid, []).append(row)
+    for seen in (seen for place in shelved for seen in shelves.rows[place]):
+        rows.setdefault(seen.uid, []).append(seen)
     wrong, n = [], 0
     for side in sides:
         for sample in side.samples.values():
