@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -184,19 +185,15 @@ def measure(
             output_tokens=one.result.usage.completion_tokens,
         )
 
-    watch = _watch(server)
-    summary = run_cell(cell, run, on_progress=on_progress, on_request=on_request, stopping=stopping, watch=watch)
+    with _watching(server) as watch:
+        summary = run_cell(cell, run, on_progress=on_progress, on_request=on_request, stopping=stopping, watch=watch)
     return summary, conditions_of(settings, server, summary, fitted, calibration)
 
 
-def _watch(server: Server) -> Watch | None:
+@contextlib.contextmanager
+def _watching(server: Server) -> Iterator[Watch | None]:
     """What the server itself says is running and waiting, once a second; None where it has no such figures."""
     source = ServerMetrics.of(server.profile)
-    try:
-        source.read()
-    except SourceError:
-        source.close()
-        return None
 
     def read() -> dict[str, float]:
         try:
@@ -207,7 +204,15 @@ def _watch(server: Server) -> Watch | None:
         found = {short: batch.figures.get(long) for short, long in wanted.items()}
         return {short: one.value for short, one in found.items() if one and not one.stale and one.value is not None}
 
-    return read
+    try:
+        try:
+            source.read()
+        except SourceError:
+            yield None
+        else:
+            yield read
+    finally:
+        source.close()
 
 
 def conditions_of(

@@ -9,7 +9,7 @@ import select
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from vlmconsole.measure.plan import Plan
 Progress = Callable[[dict[str, Any]], None]
 Watch = Callable[[], Mapping[str, float]]
 WATCH_S = 1.0
+WATCH_GRACE_S = 10.0  # longest wait for a last reading, which has deadlines of its own
 TERM_GRACE_S = 10.0
 
 
@@ -35,12 +36,12 @@ def run_client(
     stopping: Callable[[], bool],
     watch: Watch | None,
 ) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """Let a client process run ``plan``; returns its report and what ``watch`` saw, once a second.
+    """Let a client process run ``plan``; returns its report and what ``watch`` saw, once a second, in its own thread.
 
     ``on_turn`` is called some ten times a second (to take in what has ended); it must be short. Raises LoadError when
     the client ended without having begun to measure.
     """
-    seen: dict[str, list[float]] = {}
+    watcher = _Watcher(watch)
     with tempfile.TemporaryFile() as stderr:
         # -P: a folder named like one of our modules in the working directory must not be imported instead.
         process = subprocess.Popen(
@@ -55,22 +56,46 @@ def run_client(
                 process.stdin.write(plan.to_json().encode() + b"\n")
                 process.stdin.flush()
             follower = _Follower(process.stdout.fileno(), on_progress)
-            asked, next_watch = False, time.monotonic()
+            asked = False
+            watcher.start()
             while follower.wait():
                 on_turn()
                 if stopping() and not asked:
                     asked = True
                     with contextlib.suppress(BrokenPipeError):
                         process.stdin.close()
-                if watch is not None and time.monotonic() >= next_watch:
-                    next_watch = time.monotonic() + WATCH_S
-                    for key, value in watch().items():
-                        seen.setdefault(key, []).append(value)
             process.wait(TERM_GRACE_S)
         finally:
+            seen = watcher.finish()
             _end(process)
         stderr.seek(0)
         return _report(plan, stderr.read().decode("utf-8", "replace")), seen
+
+
+class _Watcher(threading.Thread):
+    """Asks the server for its own numbers; one that drips holds up neither the intake nor a stop."""
+
+    def __init__(self, watch: Watch | None) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._watch, self._over, self._lock = watch, threading.Event(), threading.Lock()
+        self._seen: dict[str, list[float]] = {}
+
+    def run(self) -> None:
+        while self._watch is not None:
+            values = self._watch()
+            with self._lock:
+                for key, value in values.items():
+                    self._seen.setdefault(key, []).append(value)
+            if self._over.wait(WATCH_S):
+                return
+
+    def finish(self) -> dict[str, list[float]]:
+        """What was seen; nothing more is asked for."""
+        self._over.set()
+        if self.ident is not None:
+            self.join(WATCH_GRACE_S)
+        with self._lock:
+            return {key: list(values) for key, values in self._seen.items()}
 
 
 class _Follower:
