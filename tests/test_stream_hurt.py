@@ -77,6 +77,7 @@ def test_data_over_several_lines_with_objects_inside_is_one_event() -> None:
         ((chunk("red") + DONE).encode("utf-16-be"), "UTF-16"),
         (b"\x28\xb5\x2f\xfd" + bytes(range(256)), "zstd"),
     ],
+    ids=["gzip", "utf-16", "utf-16-be", "zstd"],  # packed bytes hold the time, and workers must agree on a test's name
 )
 def test_a_packed_body_is_named(body: bytes, words: str) -> None:
     result = whole(body)

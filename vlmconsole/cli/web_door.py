@@ -27,7 +27,7 @@ class Door:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._since: dict[web.RequestHandler[Any], float] = {}  # strangers, and when each came (monotonic seconds)
+        self._since: dict[web.RequestHandler, float] = {}  # strangers, and when each came (monotonic seconds)
         self._most = STRANGERS
         self._told = 0.0
 
@@ -36,7 +36,7 @@ class Door:
         self._since.pop(connection, None)
 
     @property
-    def strangers(self) -> list[web.RequestHandler[Any]]:
+    def strangers(self) -> list[web.RequestHandler]:
         """Open connections that have not shown the key, the oldest first."""
         return [connection for connection in self._since if connection.transport is not None]
 
@@ -61,7 +61,7 @@ class Door:
             strangers = self.strangers
             for oldest in strangers[: max(0, len(strangers) + 1 - self._most)]:
                 _close(oldest)
-            handler: web.RequestHandler[Any] = server()
+            handler: web.RequestHandler = server()
             self._since[handler] = time.monotonic()
             return handler
 
@@ -84,7 +84,7 @@ class Door:
             self._say(str(context.get("exception") or context.get("message")))
 
 
-def _close(connection: web.RequestHandler[Any]) -> None:
+def _close(connection: web.RequestHandler) -> None:
     if connection.transport is not None:
         connection.transport.abort()
 
