@@ -260,12 +260,25 @@ class ServerLink:
             self.profile, self._ours, self._pid = ready.profile, ready.pid is not None, ready.pid
             client = ChatClient(self.profile)
             await client.prepare()
+            warm = self._ours or await self._warm()
         except (LabError, RuntimeError, ValueError, OSError) as error:
             self._failed = status(self.profile, self.places).pid
             self._move(state="failed", note=str(error), waits="")
             return
         self._client, self._missed, self._pulsed = client, 0, time.monotonic()
-        self._take(client, state="ready", note="", waits="", engine=NAMES[self.profile.engine])
+        # Where it is still warming up a question is taken all the same: the server keeps it until it can answer.
+        self._phase = self._phase if warm else ""
+        state, note = ("ready", "") if warm else ("starting", WARMING)
+        self._take(client, state=state, note=note, waits="", engine=NAMES[self.profile.engine])
+
+    async def _warm(self) -> bool:
+        """Whether a server that somebody else started can answer by now: SGLang lists its models before that."""
+        from vlmconsole.engines.servers import probe
+        from vlmconsole.queue.server_desk import measuring
+
+        if self.profile.engine != "sglang" or await asyncio.to_thread(measuring, self.places):
+            return True
+        return (await probe(self.profile, self.places, PULSE_S, thoroughly=True)).state != "starting"
 
     def _take(self, client: ChatClient, **more: Any) -> None:
         """Show the settings that the client read last: a server may be restarted with others under our eyes."""

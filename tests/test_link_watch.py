@@ -154,8 +154,13 @@ async def test_the_top_bar_does_not_call_it_ready_once_it_is_gone(
 
 async def test_a_503_of_its_health_is_a_start(link: ServerLink, box: ServerProfile, tmp_path: Path) -> None:
     places = Places(tmp_path / "lab")
+    (tmp_path / "warming").touch()
     with serving(port_of(box), tmp_path, 4):
         await link.start()
+        assert link.view.short == f"box · {WARMING}", "its models are listed already"
+        assert (await ask(link)).ok, "a question is taken all the same"
+        (tmp_path / "warming").unlink()
+        await says(link, "ready")
     await says(link, "not reachable")
     (tmp_path / "warming").touch()
     with serving(port_of(box), tmp_path, 4):

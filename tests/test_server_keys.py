@@ -157,6 +157,8 @@ def test_which_lines_take_a_key() -> None:
         return keys.takes_key(make_profile({"name": "x", "engine": engine}), words)
 
     assert given("sglang", "python", "-m", "sglang.launch_server", "--port", "1") and given("mlx", "python", "x.py")
+    demo = make_profile({"name": "x", "engine": "mlx"})
+    assert keys.lacks_key(demo, ["python", "mlx_server.py"]) and not keys.lacks_key(plain(), ["python"])
     assert given("vllm", "vllm", "serve", "m") and not given("vllm", "vllm", "serve", "m", "--api-key", "of-the-user")
     assert not given("vllm", "vllm", "--api-key=x") and not given("openai", "anything")
     assert not given("sglang", "my-sglang", "--port", "1"), "a start line of the user's own is run as it is"
@@ -200,3 +202,20 @@ async def test_on_another_machine_the_key_comes_by_no_launch_line(far: Sshd, pla
     finally:
         await servers.stop_server(box, places)
     assert not list(launch.folder(places).glob("*.key"))
+
+
+async def test_one_that_was_started_without_a_key_is_named_as_open(places: Places, tmp_path: Path) -> None:
+    """As an older version left it running: it goes on to be used, and whoever looks reads what to do."""
+    box = served("vllm", tmp_path)
+    ready = await servers.ensure_server(box, places)
+    try:
+        assert (await servers.probe(box, places)).why == ""
+        state = launch.folder(places) / "box.json"
+        own = make_profile({"name": "box", "engine": "vllm", "launch": box.launch, "api_key_env": "A_KEY"})
+        record = json.loads(state.read_text())
+        record["key_file"] = ""
+        state.write_text(json.dumps(record))
+        assert ready.profile.api_key() is not None
+        assert servers._is_open(box, places) and not servers._is_open(own, places)
+    finally:
+        await servers.stop_server(box, places)

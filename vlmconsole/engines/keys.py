@@ -27,6 +27,12 @@ def takes_key(profile: ServerProfile, words: Sequence[str]) -> bool:
     return profile.engine != "sglang" or tuple(words[1:3]) == _SGLANG
 
 
+def lacks_key(profile: ServerProfile, words: Sequence[str]) -> bool:
+    """Whether a server of that running line asks for no key though its engine takes one."""
+    own = profile.api_key_env or profile.api_key_file
+    return profile.engine in VARIABLES and not own and "api-key" not in flags_of(words)
+
+
 def new_key(folder: Path, name: str) -> tuple[str, Path]:
     """A key and the file that holds it, of a name that no other start has had; those of earlier starts go."""
     forget(folder, name)

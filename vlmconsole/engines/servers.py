@@ -30,6 +30,7 @@ from vlmconsole.runs.places import Places
 
 ENGINES: dict[str, ModuleType] = {"mlx": mlx, "sglang": sglang, "vllm": vllm, "openai": openai}
 NAMES = {"mlx": "mlx-vlm", "sglang": "SGLang", "vllm": "vLLM", "openai": "OpenAI-compatible"}
+OPEN = "started without a key, by an older version: other users of this machine can use it; restart it"
 WARMING = "it answers, and is still warming up"
 HEALTH_S = 10.0  # seconds for a token of a server that may be busy
 _PORT_TRIES = 3
@@ -183,13 +184,20 @@ async def probe(
             return replace(known, silent=silent)
         return ServerStatus(profile.name, "unreachable", str(error), at.base_url, silent=silent)
     if response.status_code == 200:
-        return ServerStatus(profile.name, "ready", "", at.base_url, known.pid, known.since, known.log)
+        why = OPEN if known.pid is not None and _is_open(profile, places) else ""
+        return ServerStatus(profile.name, "ready", why, at.base_url, known.pid, known.since, known.log)
     status_code, there = response.status_code, (at.base_url, known.pid, known.since, known.log)
     if status_code == 503:
         return ServerStatus(profile.name, "starting", WARMING, *there, True)
     refused = status_code in (401, 403)
     why = http_error(at, status_code, response.content) if refused else f"answers with status {status_code}"
     return ServerStatus(profile.name, "unreachable", why, *there, True, refused)
+
+
+def _is_open(profile: ServerProfile, places: Places) -> bool:
+    """Whether its server was started without a key, as an older version of the lab did, though it could have one."""
+    running = launch.recorded(places, profile.name)
+    return running is not None and not running.key_file and keys.lacks_key(profile, running.argv)
 
 
 async def _warming_up(profile: ServerProfile, client: httpx.AsyncClient) -> bool:
