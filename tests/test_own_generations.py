@@ -23,6 +23,7 @@ from vlmconsole.counting.splits import LeakError, PictureIndex
 from vlmconsole.gates.altered import altered
 from vlmconsole.gates.audit import audit
 from vlmconsole.gates.audit_pictures import Shelves
+from vlmconsole.runs.folder import RunFolder
 
 
 class Files:
@@ -259,6 +260,22 @@ def test_a_scorer_that_cannot_judge_the_truths_is_refused_before_the_job(
     told = there.scorer(str(files.recipe), scorer, Places(files.home), roles=["test"])
     assert (told == []) == fits
     assert fits or ("cannot judge" in told[0] and "t/" in told[0] and "scorer = naming can" in told[0])
+
+
+@pytest.mark.parametrize("data", ["mine", "file", ["other", "mine"], "mine:train"])
+def test_a_dataset_that_a_run_works_with_is_not_replaced(
+    files: Files, capsys: pytest.CaptureFixture[str], data: Any
+) -> None:
+    files.make()
+    files.mend("test", "answer", "green")
+    spec = {"data": str(files.recipe) if data == "file" else data}
+    run = RunFolder.create(files.home / "runs", kind="sft", preset="p", spec=spec, title="t", home=files.home)
+    run.set_state("running")
+    code, _, err = command(files, capsys, "data", "make", str(files.recipe), "--replace")
+    assert code == 1 and run.name in err and len(generations(files.datasets, "mine")) == 1
+    run.set_state("done")
+    assert command(files, capsys, "data", "make", str(files.recipe), "--replace")[0] == 0
+    assert len(generations(files.datasets, "mine")) == 2
 
 
 # --- what was made of an earlier generation --------------------------------------------------------------------------

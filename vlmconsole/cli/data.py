@@ -41,6 +41,11 @@ def register(app: typer.Typer) -> None:
 
         recipe, tell = load_recipe(preset, seed=seed, rename=name), _progress("pictures")
         places = state.lab.places
+        if replace and (users := _at_work_with(recipe.name, preset)):
+            fail(
+                f"{', '.join(users)} works with {recipe.name} now, and would read two generations of it.",
+                "Wait for its end, or cancel it (vlmconsole jobs list).",
+            )
         before = _manifest_bytes(places.datasets / recipe.name)
         folder = ready.make(
             recipe, places.datasets, say=say, watch=lambda _, done, total: tell(done, total), replace=replace
@@ -155,6 +160,26 @@ def _find(dataset: str) -> Path:
         return path.absolute()
     hint = "vlmconsole data list shows what there is."
     fail(f"There is no dataset {dataset!r}, here or in {ours.parent}.", hint, code=USAGE)
+
+
+def _at_work_with(name: str, recipe: str) -> list[str]:
+    """The runs that are at work with a dataset, by its name or by its recipe's file."""
+    from vlmconsole.runs.folder import list_runs
+
+    def texts(value: Any) -> list[str]:
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        return [value] if isinstance(value, str) else [text for one in inner for text in texts(one)]
+
+    file = str(named(recipe).absolute())
+    return [
+        run.name
+        for run in list_runs(state.lab.places.runs)
+        if run.state().get("state") in ("starting", "running")
+        and any(
+            text.partition(":")[0] == name or (text.endswith(".toml") and str(named(text).absolute()) == file)
+            for text in texts(run.job().get("spec"))
+        )
+    ]
 
 
 def _manifest_bytes(folder: Path) -> bytes:
