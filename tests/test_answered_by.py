@@ -1,13 +1,18 @@
 """Who answered: the names in the answers stand in the conditions of a measurement, and a comparison sees them."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from evaluated import Bench, Scripted
 from replay import Reply, json_reply, replay, said, sse
 
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.evaluation.answerer import Said
 from vlmconsole.measure.bench import Server, conditions_of
 from vlmconsole.measure.compare import compare
 from vlmconsole.measure.load import Body, Cell, Target, run_cell
@@ -54,3 +59,23 @@ def test_conditions_of_a_measurement_name_the_model_that_answered(
     assert any(note in one for one in told.notes) if note else not any("m," in one for one in told.notes)
     usual = told.model_copy(update={"model": "m", "asked_model": None})
     assert {one.key for one in compare(told, usual).differs} == ({"model", "asked_model"} if asked else set())
+
+
+def test_an_evaluation_names_the_model_that_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows keep who answered, so that an attempt that goes on from another one knows it, too."""
+    ask = Scripted.ask
+
+    def by_another(self: Scripted, items: Sequence[Any]) -> list[Said]:
+        out = [replace(one, others=("other",), remarks=("model",)) for one in ask(self, items)]
+        return [replace(out[0], remarks=("model", "limit")), *out[1:]]
+
+    monkeypatch.setattr(Scripted, "ask", by_another)
+    bench = Bench(tmp_path)
+    run, evaluation = bench.attempt(plan=False)
+    summary = evaluation.answer()
+    conditions = run.read_json("conditions.json")
+    assert [(one["model"], one["asked_model"]) for one in conditions.values()] == [("other", "scripted")] * 2
+    rows = list(run.read_jsonl("before.jsonl"))
+    assert {tuple(row["answered_by"]) for row in rows} == {("other",)}
+    assert summary["endings"]["model"] == 2 * len(rows) and summary["endings"]["limit"] >= 1
+    assert any("answered by other" in line for line in bench.told)
