@@ -382,3 +382,29 @@ def test_an_adapter_in_mlx_form_is_checked_before_it_is_served(
         served_by_mlx(open_adapter(folder), tmp_path, BASE)
     with pytest.raises(AdapterError, match=reason):
         check_fits(open_adapter(folder), BASE, None, override=True)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_packed_weights_have_the_sizes_that_they_stand_for(bits: int, adapter: Path, tmp_path: Path) -> None:
+    """As MLX quantises: words of 32 bits, with scales and biases beside them, under mlx-vlm's own names."""
+    base = Path(shutil.copytree(BASE, tmp_path / "packed"))
+    tensors: Tensors = {}
+    for name, (kind, values) in read_arrays(base / "model.safetensors").items():
+        short = name.replace("model.layers", "language_model.model.layers").replace("visual.", "vision_tower.")
+        tensors[short] = (kind, values)
+        if ".layers." in short and short.endswith("proj.weight"):
+            out, into = values.shape
+            tensors[short] = ("I32", np.zeros((out, into * bits // 32), "<i4"))
+            for more in ("scales", "biases"):
+                tensors[short.replace("weight", more)] = ("F32", np.ones((out, into // 64), F32))
+    (base / "model.safetensors").write_bytes(to_bytes(tensors))
+    with pytest.raises(AdapterError, match="with how many bits"):
+        check_fits(open_adapter(adapter), base, None, override=True)
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "quantization": {"bits": bits, "group_size": 64}}))
+    assert check_fits(open_adapter(adapter), base, None, override=True)
+    with pytest.raises(AdapterError, match="as I32"):
+        merge(base, open_adapter(adapter), tmp_path / "merged")
+    (base / "config.json").write_text(json.dumps({**config, "quantization": {"bits": 12 - bits, "group_size": 64}}))
+    with pytest.raises(AdapterError, match="does not fit"):
+        check_fits(open_adapter(adapter), base, None, override=True)
