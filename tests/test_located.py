@@ -115,3 +115,9 @@ def test_a_title_tells_the_settings_that_were_changed(places: Places) -> None:
     assert "grid.concurrency = [1, 2]" in title("cb-grid-tiny", "grid.concurrency=[1, 2]")
     many = title("grpo-30-tiny", "steps=20", "answers=2", "lr=1e-3", "validate_every=5", "checkpoint_every=9")
     assert many.endswith("and 2 more")
+    steps = [
+        {"name": "short", "preset": "grpo-30-tiny", "set": {"steps": 20}},
+        {"name": "long", "preset": "grpo-30-tiny"},
+    ]
+    flow = adding.plan(Preset("f", "flow", "F", {"steps": steps}), ["long.answers=2"], places)
+    assert "grpo-30-tiny with steps = 20" in flow[1].job.title and "grpo-30-tiny with answers = 2" in flow[2].job.title

@@ -173,9 +173,9 @@ def together(steps: Sequence[Planned]) -> Estimate:
 
 def _plan_step(step: Step, sets: Sequence[str], places: Places, queue: dict[str, Any]) -> Planned:
     """One step; ``queue`` is the flow's own [queue] table, which each step's preset may overrule."""
-    preset = load_preset(step.preset, places)
-    preset = replace(preset, spec=merge(preset.spec, step.set), queue={**queue, **preset.queue})
-    one = _plan_one(preset, sets, places, alone=False)
+    own = load_preset(step.preset, places)
+    preset = replace(own, spec=merge(own.spec, step.set), queue={**queue, **own.queue})
+    one = _plan_one(preset, sets, places, alone=False, stated=own)
     after = sources(step.set)
     for text in step.after:
         name, _, mode = text.partition(":")
@@ -185,7 +185,9 @@ def _plan_step(step: Step, sets: Sequence[str], places: Places, queue: dict[str,
     return replace(one, job=replace(one.job, step=step.name), after_steps=tuple(after.items()))
 
 
-def _plan_one(preset: Preset, sets: Sequence[str], places: Places, alone: bool) -> Planned:
+def _plan_one(
+    preset: Preset, sets: Sequence[str], places: Places, alone: bool, stated: Preset | None = None
+) -> Planned:
     kind = load_kind(preset.kind, places)
     options = _options(preset)
     _check_python(options, places)
@@ -208,7 +210,7 @@ def _plan_one(preset: Preset, sets: Sequence[str], places: Places, alone: bool) 
     job = NewJob(
         preset.name,
         preset.kind,
-        titled(preset, kind.title, lay_over(preset, sets)),
+        titled(stated or preset, kind.title, lay_over(preset, sets)),
         settings,
         options.model_dump(exclude_none=True, exclude={"devices", "needs_server", "priority", "keep"})
         | _module(preset),
@@ -265,7 +267,7 @@ def _changes(stated: Mapping[str, Any], spec: Mapping[str, Any], before: str = "
         new = spec.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
             yield from _changes(old, new, f"{before}{key}.")
-        elif new != old and not sources(new):  # the result of an earlier step is not known yet
+        elif new != old and new not in (None, "", [], {}) and not sources(new):  # no result of an earlier step yet
             text = new if isinstance(new, str) else json.dumps(new, ensure_ascii=False, default=str)
             yield f"{before}{key} = {text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
 
