@@ -12,8 +12,13 @@ from pathlib import Path
 
 import pytest
 from echoing_server import FORMS, echoing
+from vlmconsole.jobs import owned
+from vlmconsole.jobs.contract import Context
 
+from vlmconsole.engines import launch
 from vlmconsole.runs.events import json_line
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
 from vlmconsole.runs.redaction import (
     MARK,
     RedactedStream,
@@ -96,6 +101,28 @@ def test_a_key_that_comes_in_pieces(size: int) -> None:
 def test_printing_hides_it(capsys: pytest.CaptureFixture[str]) -> None:
     print(f"got {KEY}", file=RedactedStream(sys.stdout))  # type: ignore[arg-type]
     assert capsys.readouterr().out == f"got {MARK}\n"
+
+
+@pytest.mark.parametrize("line", [f"GET / Bearer {KEY}", f"{FORMS['base64'](KEY)} x", f"\xff {FORMS['percent'](KEY)}"])
+def test_a_server_s_log_comes_into_a_run_without_it(tmp_path: Path, line: str) -> None:
+    places = Places(tmp_path).ensure()
+    run = RunFolder.create(places.runs, kind="sweep", preset="p", spec={}, title="t", home=tmp_path)
+    log = launch.folder(places) / "box.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(f"first\n{line}\nlast", "latin-1")
+    for _ in range(2):  # a second start of the server is appended
+        owned._keep_log(Context(run, places), "box", "b4", moved=False)
+    kept = run.file("server-b4.log").read_text("latin-1")
+    assert kept.count("first\n") == kept.count("last") == 2
+    assert KEY not in kept and line not in kept
+
+
+def test_a_job_s_log_and_events_have_it_not(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, kind="sweep", preset="p", spec={}, title="t", home=tmp_path)
+    run.events.note(f"the server says {KEY}", "warning")
+    run.set_state("failed", f"401: {KEY}")
+    run.write_json("summary.json", {"first_failures": [f"x {KEY}"]})
+    assert not [path for path in run.path.iterdir() if KEY in path.read_text("utf-8")]
 
 
 # -- surfaces ------------------------------------------------------------------------------------------------------
