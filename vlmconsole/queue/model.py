@@ -192,7 +192,7 @@ def run_of(value: object, lab: Places, over: bool = False) -> str | None:
     """
     if value is None:
         return None
-    if isinstance(value, str) and value and "/" not in value:  # see `stored_run`
+    if isinstance(value, str) and value and "/" not in value and not _is_utf8(str(lab.runs)):  # see `stored_run`
         value = str(lab.runs / value)
     if over and isinstance(value, str) and Path(value).parent.name == lab.runs.name:
         here = lab.runs / Path(value).name
@@ -206,11 +206,15 @@ def run_of(value: object, lab: Places, over: bool = False) -> str | None:
 
 def stored_run(run: str | None) -> str | None:
     """A run folder as it is written into a row: its name alone where the path of its lab home is not UTF-8."""
+    return run if _is_utf8(run or "") else Path(run or "").name
+
+
+def _is_utf8(path: str) -> bool:
     try:
-        (run or "").encode()
+        path.encode()
     except UnicodeEncodeError:
-        return Path(run or "").name
-    return run
+        return False
+    return True
 
 
 @dataclass(frozen=True)
