@@ -20,6 +20,7 @@ from load_runs import measure, rows, run_fixture  # noqa: F401
 
 from vlmconsole.measure.framing import Framing, Mode
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.machine import peak_rss_bytes
 
 LIMIT_MB = 300
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -139,15 +140,7 @@ class Peak(threading.Thread):
                     words = process.info["cmdline"] or []
                     if "vlmconsole.jobs.worker" in words and any(self.home in word for word in words):
                         for one in (process, *process.children(recursive=True)):
-                            self.peak = max(self.peak, high_water(one.pid))
-
-
-def high_water(pid: int) -> float:
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-    return 0.0
+                            self.peak = max(self.peak, peak_rss_bytes(one.pid) / 1024**2)
 
 
 def bench(home: Path, url: str, *words: str) -> tuple[str, float, float]:

@@ -48,19 +48,20 @@ def key_of(form: JobForm) -> str:
     return next(part.field.key for part in form.focused.ancestors if isinstance(part, FormLine))
 
 
-@pytest.mark.parametrize("preset", ["sft-expand-tiny", "eval-sft-tiny", "sft-seeds-tiny"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("sft-expand-tiny", "sft-seeds-tiny")]
+
+
+@pytest.mark.parametrize("preset", ["eval-sft-tiny", *SLOW])
 async def test_arrows_move_through_every_field_and_keep_it_in_sight(places: Places, preset: str) -> None:
     async with jobs(places, size=(80, 24)) as (pilot, _):
         form = await opened(pilot, places, preset)
         keys = [line.field.key for line in form.query(FormLine)]
         for key in keys:
-            assert (key_of(form), in_sight(form)) == (key, True)
+            await until(lambda key=key: (key_of(form), in_sight(form)) == (key, True))  # type: ignore[misc]
             await pilot.press("down")
-            await pilot.pause()
         for key in (keys[0], *reversed(keys[1:])):  # round the end, and back up
-            assert (key_of(form), in_sight(form)) == (key, True)
+            await until(lambda key=key: (key_of(form), in_sight(form)) == (key, True))  # type: ignore[misc]
             await pilot.press("up")
-            await pilot.pause()
 
 
 async def test_typing_after_the_wheel_goes_to_a_field_in_sight(places: Places) -> None:
@@ -73,8 +74,7 @@ async def test_typing_after_the_wheel_goes_to_a_field_in_sight(places: Places) -
             getattr(form.query_one(VerticalScroll), scroll)(animate=False)
             await pilot.pause()
             await pilot.press("6")
-            await pilot.pause()
-            assert (key_of(form), in_sight(form)) == (key, True)
+            await until(lambda: (key_of(form), in_sight(form)) == (key, True))
         assert isinstance(form.focused, Input) and form.focused.value.endswith("66")
 
 
@@ -83,11 +83,9 @@ async def test_pages_move_the_focus_with_the_view(places: Places) -> None:
         form = await opened(pilot, places, "sft-expand-tiny")
         first = key_of(form)
         await pilot.press("pagedown")
-        await pilot.pause()
-        assert key_of(form) != first and in_sight(form)
+        await until(lambda: key_of(form) != first and in_sight(form))
         await pilot.press("pageup")
-        await pilot.pause()
-        assert key_of(form) == first and in_sight(form)
+        await until(lambda: key_of(form) == first and in_sight(form))
 
 
 async def test_letters_on_a_choice_choose_and_others_are_refused_aloud(places: Places) -> None:

@@ -42,7 +42,8 @@ def python(code: str, *words: object) -> str:
 
 def test_a_home_that_was_open_is_closed_and_it_is_said(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    home.mkdir(0o755)
+    home.mkdir()
+    home.chmod(0o755)  # whatever the umask of the tests before
     chats = ChatStore(home / "chats.sqlite", home / "pictures")
     chats.add(chats.new_chat().id, "user", "in confidence")
     for end in ("", "-wal", "-shm"):
@@ -67,7 +68,8 @@ def test_an_open_database_in_a_closed_home_is_closed(tmp_path: Path, name: str) 
 def test_the_journals_are_closed_from_their_first_byte(tmp_path: Path, made: str) -> None:
     """The home may be open, the umask 022, and the database as an earlier version left it."""
     home = tmp_path / "home"
-    home.mkdir(0o755)
+    home.mkdir()
+    home.chmod(0o755)  # whatever the umask of the tests before
     if made == "0644":
         for name in ("chats.sqlite", "queue.sqlite"):
             with sqlite3.connect(home / name) as one:
@@ -89,7 +91,8 @@ def test_the_journals_are_closed_from_their_first_byte(tmp_path: Path, made: str
 
 def test_the_command_line_makes_nothing_that_others_read(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    home.mkdir(0o755)
+    home.mkdir()
+    home.chmod(0o755)  # whatever the umask of the tests before
     code = "from vlmconsole.cli import main; main(sys.argv[1:])"
     told = python(code, "--home", home, "jobs", "list")
     assert "could be read by others" in told and mode(home) == 0o700

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import resource
 import signal
 import subprocess
@@ -24,6 +23,8 @@ HERE = Path(__file__).resolve()
 sys.path.insert(0, str(HERE.parent.parent))
 
 from hostile_server import CHAT, EVERYWHERE, hostile  # noqa: E402
+
+from vlmconsole.runs.machine import peak_rss_bytes  # noqa: E402
 
 PATIENCE = 12.0
 MEMORY = 3_000_000_000  # bytes of address space that a run may take: one that runs away must not harm others
@@ -52,22 +53,20 @@ def command(url: str, manner: str, home: str, patience: float = PATIENCE) -> See
     begun = time.monotonic()
     with tempfile.TemporaryFile() as err:
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=err, preexec_fn=_limited)
-        heard, status, usage = None, 0, None
-        while True:
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if pid:
-                break
+        heard, peak = None, 0
+        while process.poll() is None:
+            peak = max(peak, peak_rss_bytes(process.pid))
             if heard is None and time.monotonic() - begun > patience:
                 heard = time.monotonic()
                 process.send_signal(signal.SIGINT)
             time.sleep(0.05)
-        process.returncode = os.waitstatus_to_exitcode(status)
         ended = time.monotonic()
         err.seek(0)
         said = err.read().decode("utf-8", "replace").strip().splitlines()
-    rss = usage.ru_maxrss / 1024
     last = next((line for line in reversed(said) if line.startswith("error")), said[-1] if said else "")
-    return Seen(manner, rss, ended - begun, None if heard is None else ended - heard, f"{process.returncode}: {last}")
+    return Seen(
+        manner, peak / 1024**2, ended - begun, None if heard is None else ended - heard, f"{process.returncode}: {last}"
+    )
 
 
 def console(url: str, manner: str, home: str, patience: float = PATIENCE) -> Seen:
@@ -106,11 +105,7 @@ async def inside(address: str, home: Path, patience: float) -> Seen:
         answer = screen.answers()[-1]
         stood = (lag.facts()["lag_max_ms"] or 0) / 1000
     words = f"{answer.state}: {answer.error}"
-    return Seen("", _peak_mb(), ended - begun, None if heard is None else ended - heard, words, stood)
-
-
-def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return Seen("", peak_rss_bytes() / 1024**2, ended - begun, None if heard is None else ended - heard, words, stood)
 
 
 def _limited() -> None:

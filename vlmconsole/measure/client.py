@@ -25,6 +25,7 @@ from vlmconsole.measure.plan import Plan
 from vlmconsole.measure.reader import PhaseReport, Reader
 from vlmconsole.measure.spill import SpillError, SpillWriter
 from vlmconsole.measure.stamps import clock
+from vlmconsole.runs.machine import peak_rss_bytes
 
 FILES_BESIDE = 64  # descriptors needed for anything but connections
 
@@ -44,16 +45,6 @@ def run_queue_wait_s() -> float | None:
         return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return None
-
-
-def peak_rss_bytes() -> int:
-    """Peak resident memory of this process so far."""
-    with contextlib.suppress(OSError):  # ru_maxrss survives exec and would count the parent's size
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def percentile_of_sorted(values: list[int], share: float) -> int:

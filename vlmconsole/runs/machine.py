@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
+import resource
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +18,22 @@ from vlmconsole.runs.words import many
 def usable_cores() -> int:
     """Cores that this process may use (its affinity where the system knows one)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def peak_rss_bytes(pid: int | None = None) -> int:
+    """Read the peak resident memory of a process so far, in bytes (this one's by default; 0 for one that is gone).
+
+    Source: `/proc/PID/status`. The resource usage that the system offers elsewhere survives a fork and an exec, and so
+    counts the parent's size.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{pid or 'self'}/status").read_text("ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    if pid is not None:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def machine_line(cards: Sequence[str] = ()) -> str:

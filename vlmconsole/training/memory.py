@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from vlmconsole.runs.machine import peak_rss_bytes
 from vlmconsole.training.bases import BaseError, base_folder
 from vlmconsole.training.shape import QWEN2_5_VL_3B, Shape, shape_of
 from vlmconsole.vision.tokens import QWEN2_5_VL, ProcessorSettings, visual_tokens
@@ -159,15 +160,7 @@ def measured_peak(device: str = "cpu") -> int:
         import torch
 
         return int(torch.cuda.max_memory_allocated())
-    import resource
-    import sys
-
-    # A process that another one has forked begins with that one's peak in its resource usage, not in its own status.
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/self/status").read_text("ascii").splitlines()
-        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) * 1024
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+    return peak_rss_bytes()
 
 
 def _base(name: str) -> tuple[Shape, ProcessorSettings]:
