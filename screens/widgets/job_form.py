@@ -134,7 +134,24 @@ class FormLine(Vertical):
 
 
 class FormFields(VerticalScroll, inherit_bindings=False, can_focus=False):
-    """The lines of a form. Scrolls with the focus: arrows and pages are the form's, which moves through the fields."""
+    """The lines of a form. Scrolls with the focus: arrows and pages are the form's, which moves through the fields.
+
+    Whatever changes their layout (the plan's lines below them, what is wrong with a field), the focused one stays seen.
+    """
+
+    def on_resize(self) -> None:
+        self.keep_in_sight()
+
+    def watch_virtual_size(self) -> None:
+        self.keep_in_sight()
+
+    def keep_in_sight(self) -> None:
+        """Scroll the field that takes the keys into the view, once everything has its place."""
+        self.call_after_refresh(self._reveal)
+
+    def _reveal(self) -> None:
+        if self.is_attached and (field := self.screen.focused) is not None and field in self.query("*"):
+            field.scroll_visible(animate=False)
 
 
 class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
@@ -213,8 +230,7 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
 
     def _keep_in_sight(self) -> None:
         """Whatever takes the keys is seen, also after the wheel moved the view."""
-        if self.focused is not None:
-            self.focused.scroll_visible(animate=False)
+        self.query_one(FormFields).keep_in_sight()
 
     def action_page(self, by: int) -> None:
         """Move the focus by as many fields as the view holds."""
