@@ -132,7 +132,9 @@ class ChatScreen(ChatRecent):
                 if self.chat is not None:
                     self.store.set_chat(self.chat.id, server=name)
 
-        self.app.push_screen(Choose("Who answers", options), chosen)
+        link = self.console.link
+        current = link.profile.name if link is not None else self.console.lab.settings.server
+        self.app.push_screen(Choose("Choose a server", options, current), chosen)
 
     def action_attach(self) -> None:
         """Ctrl+O: choose a picture from a list, with preview."""

@@ -210,8 +210,8 @@ class ServerLink:
             else:
                 await asyncio.sleep(FIND)
 
-    async def _who_brings_it(self) -> None:
-        """Say which job starts the server again by itself, where one waits to: after a hand-over."""
+    async def _job_that_brings_it(self) -> int | None:
+        """The job that starts the server again by itself, where one waits to: after a hand-over."""
 
         def waiting() -> int | None:
             from vlmconsole.queue.served import serving
@@ -230,9 +230,13 @@ class ServerLink:
             finally:
                 store.close()
 
-        number = None
         with contextlib.suppress(LabError):  # the jobs screen says what is wrong with the queue
-            number = await asyncio.to_thread(waiting)
+            return await asyncio.to_thread(waiting)
+        return None
+
+    async def _who_brings_it(self) -> None:
+        """Say which job brings a stopped server back."""
+        number = await self._job_that_brings_it()
         if self.view.state == "stopped":
             note = ENDED if number is None else f"stopped, job {number} brings it back"
             if note != self.view.note:
@@ -263,7 +267,11 @@ class ServerLink:
             warm = self._ours or await self._warm()
         except (LabError, RuntimeError, ValueError, OSError) as error:
             self._failed = status(self.profile, self.places).pid
-            self._move(state="failed", note=str(error), waits="")
+            back = await self._job_that_brings_it()
+            if back is None:
+                self._move(state="failed", note=str(error), waits="")
+            else:  # it made room for a job, and comes back by itself
+                self._move(state="stopped", note=f"stopped, job {back} brings it back", waits="")
             return
         self._client, self._missed, self._pulsed = client, 0, time.monotonic()
         # Where it is still warming up a question is taken all the same: the server keeps it until it can answer.

@@ -196,6 +196,10 @@ class ConsoleApp(FaultsTold, KeysInOrder):
         if said in self._notifications:  # it covers a corner of the very screen that it announced
             self._unnotify(said)
 
+    def action_help_quit(self) -> None:
+        """Ctrl+C with nothing to stop or to copy: say which key leaves."""
+        self.notify("q quits (Esc first, while writing); servers and jobs go on", markup=False)
+
     def action_toggle_theme(self) -> None:
         self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
 

@@ -129,14 +129,19 @@ class Form(ModalScreen[dict[str, str] | None]):
 
 
 class Choose(ModalScreen[str | None]):
-    """One of several; `options` are (id, label, note). None when left with Esc."""
+    """One of several; `options` are (id, label, note). None when left with Esc. The cursor begins at `current`."""
 
     CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [CANCEL]
 
-    def __init__(self, title: str, options: Sequence[tuple[str, str, str]]) -> None:
+    def __init__(self, title: str, options: Sequence[tuple[str, str, str]], current: str = "") -> None:
         super().__init__(classes="dialog")
-        self._title, self._options = title, options
+        self._title, self._options, self._current = title, options, current
+
+    def on_mount(self) -> None:
+        keys = [key for key, *_ in self._options]
+        if self._current in keys:
+            self.query_one(OptionList).highlighted = keys.index(self._current)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):

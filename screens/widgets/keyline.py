@@ -24,11 +24,14 @@ class KeyLine(Widget):
         self.refresh()
 
     def render(self) -> Content:
-        line = Content("")
+        line, seen = Content(""), set()
         for _, binding, enabled, _ in self.app.screen.active_bindings.values():
             if not (binding.show and enabled):
                 continue
             shown = binding.key_display or binding.key
+            if (shown, binding.description) in seen:  # several keys of one act, shown as one
+                continue
+            seen.add((shown, binding.description))
             piece = Content.assemble((shown, "$accent"), (f" {binding.description}", "$muted"))
             gap = "   " if line else ""
             if line.cell_length + len(gap) + piece.cell_length > self.size.width:

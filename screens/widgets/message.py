@@ -60,7 +60,8 @@ def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None, wa
     if message.role == "user":
         return Content("\n").join(damaged)
     if message.state == "streaming":
-        waiting = f"● {REASONING}" if waits == REASONING else f"● waiting for {waits}"
+        what = waits if waits.startswith("after ") else f"for {waits}"
+        waiting = f"● {REASONING}" if waits == REASONING else f"● waiting {what}"
         said = "● answering" if begun or message.text else waiting
         if ttft_s is not None:
             said += f" · TTFT {seconds(ttft_s)}"

@@ -94,7 +94,9 @@ def _listed(sha: str, entries: list[dict[str, Any]], places: Places, chain: Chai
     if plan is None and runs and not any(one.get("plan") == sha for one in chain.entries):
         return None  # a run's changed file that no gate verdict speaks of: `verify` names it
     there = [path for path in paths if path.is_file()]
-    fault = "" if plan is not None else "changed since it was frozen" if there else "its file is gone"
+    # Frozen bytes may lie in several places (the lab's plans, a run): one that was changed is told beside a good one.
+    changed = [path for path in there if _read(path, sha) is None]
+    fault = "changed since it was frozen" if changed else "" if plan is not None else "its file is gone"
     at = float(entries[0]["t"])
     return Listed(
         sha256=sha,
@@ -106,7 +108,7 @@ def _listed(sha: str, entries: list[dict[str, Any]], places: Places, chain: Chai
         limits=None,
         base_sha256=plan.base_sha256 if plan is not None else None,
         before_adapter=plan.before_adapter if plan is not None else None,
-        path=str((there or paths)[0]),
+        path=str((changed or there or paths)[0]),
         fault=fault,
         runs=tuple(_uses(sha, at, runs, places, chain)),
     )

@@ -83,7 +83,7 @@ class OwnRequests:
             self._subject, self._tokens = subject, 0
             self._window.clear()
         figures |= self._per_request(finished, note)
-        figures["own.throughput"] = self._throughput(finished, tick)
+        figures["own.throughput"] = self._throughput(finished, tick, in_flight)
         figures["own.in_flight"] = Figure(in_flight, note=note)
         figures["own.lag"] = lag
         return Batch(self.name, now, self._labelled(figures), tuple(marks), job=job)
@@ -109,13 +109,18 @@ class OwnRequests:
                 figures[figure] = Figure(samples[-1], samples=samples, note=trouble)
         return figures
 
-    def _throughput(self, finished: list[Finished], tick: float) -> Figure:
-        """Growth of a counter over the time between two looks, as the server's: looks are never just a second apart."""
+    def _throughput(self, finished: list[Finished], tick: float, in_flight: float) -> Figure:
+        """Growth of a counter over the time between two looks, as the server's: looks are never just a second apart.
+
+        While requests are in flight and none has ended in that time, it is unknown, not 0.
+        """
         self._tokens += sum(request.output_tokens or 0 for request in finished)
         self._window.push(tick, Scrape(counters={"output_tokens": float(self._tokens)}))
         now, mean = self._window.counted("output_tokens", SHORT), self._window.counted("output_tokens", LONG)
         if now is None or mean is None:
             return Figure(None, note="needs two readings")
+        if not now[0] and in_flight:
+            return Figure(None, note="tokens are counted when an answer ends")
         note = f"last {now[1]:.0f} s; {mean[1]:.0f} s mean {mean[0] / mean[1]:.1f} tok/s"
         note += "; tokens are counted when an answer ends"
         unknown = sum(1 for request in finished if request.output_tokens is None)

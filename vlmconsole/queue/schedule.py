@@ -79,7 +79,7 @@ class _Round:
             for job, other in self.waits_on.items():
                 if other in self.decision.stuck and job not in self.decision.stuck:
                     self.decision.stuck.add(job)
-                    self.decision.why[job] += ", which is stuck"
+                    self.decision.why[job] += ", which waits too"
                     moved = True
 
     def wait(self, want: Want, why: str, *, stuck: bool = False) -> None:
