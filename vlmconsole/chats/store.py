@@ -27,7 +27,6 @@ from vlmconsole.chats.records import (
     StoredPicture,
 )
 from vlmconsole.chats.schema import connect, connect_to_read
-from vlmconsole.engines.messages import Message, to_record
 from vlmconsole.runs.folder import write_atomic
 
 if TYPE_CHECKING:
@@ -219,6 +218,9 @@ class ChatStore:
         request = read_answer(row["answer"])[0].get("request") if row is not None and row["answer"] else None
         if not isinstance(request, dict) or "message_ids" not in request:
             return request
+        # Imported here: what a request looks like brings the image library, which the first frame does not wait for.
+        from vlmconsole.engines.messages import Message, to_record
+
         ids = [item for item in request["message_ids"] if isinstance(item, int)]
         sent = [Message("system", request["system"])] if request.get("system") else []
         for message in (self.message(item) for item in ids):
