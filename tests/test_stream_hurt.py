@@ -162,3 +162,66 @@ def test_a_stream_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         parser.feed(b"data: {}\n\n" * 100, 1.0)
     parser.finish(1.0)
     assert parser.full and parser.result.ended == "error" and "one answer" in (parser.result.error or "")
+
+
+def choices(*each: dict[str, object]) -> str:
+    return "".join(f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in each) + DONE
+
+
+def piece(text: str) -> dict[str, object]:
+    return {"delta": {"content": text}}
+
+
+def message(text: object, **more: object) -> dict[str, object]:
+    return {"message": {"role": "assistant", "content": text}, **more}
+
+
+@pytest.mark.parametrize(
+    ("body", "text", "unreadable"),
+    [
+        (choices(piece("four "), piece("dots"), message("four dots", delta={}, finish_reason="stop")), "four dots", 0),
+        (choices(piece("four "), piece("dots"), message("four dots", delta=None)), "four dots", 0),
+        (choices(*map(message, ("fo", "four", "four do", "four dots"))), "four dots", 0),
+        (choices(piece(" four "), piece("dots\n"), message("four dots")), " four dots\n", 0),
+        (choices(piece("four "), message("four dots")), "four dots", 0),
+        (choices(piece("four "), piece("dots"), message(None)), "four dots", 0),
+        (choices(message("four ", **piece("four ")), message("four dots", **piece("dots"))), "four dots", 0),
+        (choices(message("", **piece("four ")), message("four ", **piece("dots"))), "four dots", 0),
+        (choices(piece("four "), piece("dots"), message("five dots")), "four dots", 1),
+        (choices(piece("four "), piece("dots"), message("four")), "four dots", 1),
+        (choices(piece("four "), piece("\ud83d"), piece("\ude00"), message("four \U0001f600")), "four \U0001f600", 0),
+        (choices(message([{"type": "text", "text": "four"}]), message("four dots")), "four dots", 0),
+        (json.dumps({"choices": [message("four dots", finish_reason="stop")]}), "four dots", 0),
+    ],
+)
+def test_a_message_in_a_stream_is_the_text_so_far(body: str, text: str, unreadable: int) -> None:
+    result = whole(body)
+    assert (result.text, result.unreadable, result.ended) == (text, unreadable, "done")
+
+
+def test_reasoning_of_a_message_is_not_doubled_and_short_messages_cost_no_square() -> None:
+    final = {"message": {"reasoning_content": "hm", "content": "red"}}
+    result = whole(choices({"delta": {"reasoning_content": "hm"}}, piece("red"), final))
+    assert (result.reasoning, result.text, result.unreadable) == ("hm", "red", 0)
+    start = time.monotonic()
+    many = whole(choices(*[piece("x" * 100_000)] * 30, *[message("y", **piece("z"))] * 20_000))
+    assert (len(many.text), many.unreadable) == (3_020_000, 20_000)
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize(
+    ("reasons", "finish"),
+    [
+        (["", "stop", ""], "stop"),
+        (["stop", ""], "stop"),
+        (["length", "stop"], "length"),
+        (["length", None, " "], "length"),
+        (["stop", "length"], "length"),
+        (["content_filter", "stop"], "content_filter"),
+        ([""], None),
+    ],
+)
+def test_the_first_telling_reason_to_finish_stays(reasons: list[str | None], finish: str | None) -> None:
+    assert (
+        whole(choices(piece("red"), *({"delta": {}, "finish_reason": one} for one in reasons))).finish_reason == finish
+    )

@@ -43,6 +43,12 @@ _MAGIC = {
 MAX_RAW_USAGE = 16
 """How many raw usage objects are kept (the last ones); some servers send one with every token."""
 
+BLANKS = 1000
+"""Blanks by which the whole text at the end may differ from its pieces: servers trim it."""
+ORDINARY = frozenset({"stop", "eos", "eos_token", "end_turn"})
+"""Reasons to finish that say the least: any other one that came with the answer stands."""
+
+Kind = Literal["text", "reasoning"]
 Ended = Literal["done", "cut", "error", "cancelled"]
 
 
@@ -50,7 +56,7 @@ Ended = Literal["done", "cut", "error", "cancelled"]
 class Delta:
     """A non-empty piece of an answer. at: seconds on the clock of the caller."""
 
-    kind: Literal["text", "reasoning"]
+    kind: Kind
     text: str
     at: float
 
@@ -123,6 +129,11 @@ class StreamParser:
         self._events = EventSplitter()
         self._text, self._reasoning = io.StringIO(), io.StringIO()  # a list of a million pieces takes 60 times as much
         self._kept = self._fed = 0
+        self._came: dict[Kind, io.StringIO] = {
+            "text": io.StringIO(),
+            "reasoning": io.StringIO(),
+        }  # before keys are hidden
+        self._apart: set[Kind] = set()
         self._half = {"text": "", "reasoning": ""}
         self._hidden = {"text": StreamRedactor(), "reasoning": StreamRedactor()}
         self._raw: deque[dict[str, Any]] = deque(maxlen=MAX_RAW_USAGE)
@@ -233,15 +244,41 @@ class StreamParser:
             if not isinstance(choice, dict) or choice.get("index") not in (None, 0):
                 continue
             self._answers += 1
-            if isinstance(choice.get("finish_reason"), str):
-                result.finish_reason = without_keys(choice["finish_reason"])[:NAME]
-            said = choice.get("delta") or choice.get("message")
-            if isinstance(said, dict):
-                reasoning = plain_text(said.get("reasoning_content")) or plain_text(said.get("reasoning"))
-                self._piece("reasoning", reasoning, at, deltas)
-                self._piece("text", plain_text(said.get("content")), at, deltas)
+            reason = choice.get("finish_reason")
+            if isinstance(reason, str) and reason.strip() and result.finish_reason in {None, *ORDINARY}:
+                result.finish_reason = without_keys(reason)[:NAME]
+            before = {kind: came.tell() for kind, came in self._came.items()}
+            if isinstance(piece := choice.get("delta"), dict):
+                for kind, text in _words_of(piece):
+                    self._piece(kind, text, at, deltas)
+            if isinstance(whole := choice.get("message"), dict):
+                for kind, text in _words_of(whole):
+                    self._so_far(kind, text, before[kind], at, deltas)
 
-    def _piece(self, kind: Literal["text", "reasoning"], text: str, at: float, deltas: list[Delta]) -> None:
+    def _so_far(self, kind: Kind, text: str, before: int, at: float, deltas: list[Delta]) -> None:
+        """Takes in the whole text so far: only what is new of it counts, and what contradicts what came is lost.
+
+        before: characters that had come before this event, whose delta the text may leave out.
+        """
+        if not text or self.full:
+            return
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        came = self._came[kind]
+        length = came.tell()
+        if kind in self._apart or len(text) < min(before, length - BLANKS):
+            self._apart.add(kind)  # compared no more: a short one with every event would cost the square of the length
+            self.result.unreadable += 1
+            return
+        came.seek(0)
+        old = came.read()
+        if text.startswith(old):
+            self._half[kind] = ""
+            self._piece(kind, text[length:], at, deltas)
+        elif text != old[:before] and text.strip() != old.strip():
+            self._apart.add(kind)
+            self.result.unreadable += 1
+
+    def _piece(self, kind: Kind, text: str, at: float, deltas: list[Delta]) -> None:
         if not text or self.full:
             return
         text = self._half[kind] + text
@@ -259,9 +296,10 @@ class StreamParser:
             stamps.last_text = at
             stamps.text_pieces.append(at)
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if text else ""
+        self._came[kind].write(text)
         self._keep(kind, self._hidden[kind].feed(text), at, deltas)
 
-    def _keep(self, kind: Literal["text", "reasoning"], text: str, at: float, deltas: list[Delta]) -> None:
+    def _keep(self, kind: Kind, text: str, at: float, deltas: list[Delta]) -> None:
         if self._kept + len(text) > MAX_TEXT:
             self.stop(f"the answer passed {MAX_TEXT} characters; the rest was dropped")
             return
@@ -320,6 +358,11 @@ def plain_text(content: Any) -> str:
     if isinstance(content, list):
         return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
     return ""
+
+
+def _words_of(holder: dict[str, Any]) -> list[tuple[Kind, str]]:
+    reasoning = plain_text(holder.get("reasoning_content")) or plain_text(holder.get("reasoning"))
+    return [("reasoning", reasoning), ("text", plain_text(holder.get("content")))]
 
 
 def is_error(value: dict[str, Any]) -> bool:
