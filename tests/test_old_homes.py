@@ -66,6 +66,7 @@ def test_its_books_data_and_chats_are_read(home: Path) -> None:
     jobs = asked(home, "jobs", "list", "--all")["jobs"]
     assert [(job["id"], job["state"]) for job in jobs if job["state"] != "done"] == [(4, "cancelled")]
     assert len(jobs) == 10
+    assert {job["id"]: job["verdict"] for job in jobs if job["verdict"]} == {2: "PASS", 6: "INVALID"}
     assert asked(home, "data", "check", "small")["ok"]
     (chat,) = asked(home, "chats", "list")["chats"]
     assert (chat["title"], chat["messages"]) == ("What shape is red?", 4)

@@ -17,6 +17,7 @@ from vlmconsole.cli.foreground import INTERRUPTED, follow_job, interruptions
 from vlmconsole.jobs.launch import log_tail
 from vlmconsole.jobs.presets import list_presets, load_preset
 from vlmconsole.queue import adding, process
+from vlmconsole.queue.desk import label_of, verdict_of
 from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.model import ACTIVE, FINAL, Job, Mode
 from vlmconsole.queue.store import Store
@@ -147,7 +148,8 @@ def list_command(
     supervisor = process.running(places)
     found = views(store, places, store.listing(everything), supervisor is not None)
     drained = bool(store.meta("drained", False))
-    value = {"jobs": [one.to_json() for one in found], "drained": drained, "supervisor": supervisor}
+    jobs = [{**one.to_json(), "verdict": verdict_of(one.job) or None} for one in found]
+    value = {"jobs": jobs, "drained": drained, "supervisor": supervisor}
 
     def human(console: Console) -> None:
         if not found:
@@ -175,7 +177,9 @@ def _cells(one: JobView) -> tuple[str, ...]:
         progress = one.progress.counted() if share is None or job.kind == "flow" else f"{share:.0%}"
         progress += f" · {left}" if left else ""
     name = f"  {job.step}: {job.preset}" if job.flow else job.preset
-    return str(job.id), name, job.state, progress, device_words(job.granted or job.devices, "–"), one.told
+    # A job that is done is not simply well: what was judged of it stands beside it, as on the screens.
+    reason = " · ".join(filter(None, (label_of(job), one.told)))
+    return str(job.id), name, job.state, progress, device_words(job.granted or job.devices, "–"), reason
 
 
 def show(number: Number) -> None:
