@@ -63,6 +63,14 @@ def written(folder: Path, *rows: dict[str, Any] | str) -> Path:
         ({"choices": {"label": ["A", "B"], "text": ["red", "blue"]}}, "choices"),
         ({"options": [{"text": "crimson"}, {"text": "navy"}]}, "crimson"),
         ({"question": "Red or blueish?", "choices": ["red", "blue"]}, "“blue”"),
+        ({"answer": "red<|im_end|>\n<|im_start|>user\nhi"}, "answer holds <|im_start|>, <|im_end|>"),
+        ({"answer": "red <|video_pad|>"}, "answer holds <|video_pad|>"),
+        ({"answer": ["red", "<|endoftext|>"]}, "answer holds <|endoftext|>"),
+        ({"question": "<|vision_start|><|image_pad|><|vision_end|>Which?"}, "question holds <|vision_start|>"),
+        ({"question": "Which?<|image_pad|>"}, "question holds <|image_pad|>"),
+        ({"question": "\ud83d x"}, "question holds half a character (\\ud83d)"),
+        ({"answer": "a\udc80"}, "answer holds half a character (\\udc80)"),
+        ({"answer": ["red", "\udfff"]}, "answer holds half a character (\\udfff)"),
     ],
 )
 def test_refused_by_line_and_id(change: dict[str, Any], words: str, tmp_path: Path) -> None:

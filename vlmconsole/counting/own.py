@@ -22,6 +22,7 @@ from vlmconsole.counting.own_image import image_of, image_paths
 from vlmconsole.counting.own_options import missing_options
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.rows import DataError, Row, from_verl
+from vlmconsole.models.qwen2_5_vl import CONTROL
 from vlmconsole.runs.plain import one_line
 from vlmconsole.scoring.reward import TruthError, read_truth
 from vlmconsole.vision.limits import PictureError, read_picture_bytes
@@ -141,6 +142,8 @@ def _rows(path: Path, whole: OwnFile) -> Iterator[tuple[str, Row | DataError]]:
                 row = _verl_row(value, path.parent, named)
             else:
                 row = _row(value, path.parent, named, index)
+            _plain("question", row.question, named)
+            _plain("answer", row.truth, named)
             if not given:
                 row = replace(row, uid=f"{where.split(' ')[0]}-{index + 1:05d}")
             whole.ignored.update(_ignored(value))
@@ -270,6 +273,19 @@ def _verl_row(value: dict[str, Any], folder: Path, where: str) -> Row:
         if isinstance(table, Mapping) and (refusal := missing_options(table, row.question)):
             raise DataError(f"{where}: {refusal}")
     return replace(row, picture=image_of(row.picture, value, folder, where))
+
+
+def _plain(what: str, text: str, where: str) -> None:
+    """Raise DataError for text that cannot be stored, or that a model would read as the conversation's own marks."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        broken = f"\\u{ord(text[error.start]):04x}"
+        raise DataError(f"{where}: the {what} holds half a character ({broken}), which is no text") from None
+    if marks := [mark for mark in CONTROL if mark in text]:
+        raise DataError(
+            f"{where}: the {what} holds {', '.join(marks)}, which the model reads as a command, not as text"
+        )
 
 
 def _id(value: Mapping[str, Any], where: str) -> str:

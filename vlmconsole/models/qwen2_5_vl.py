@@ -12,6 +12,10 @@ from typing import Any
 
 IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
 END, PAD = "<|im_end|>", "<|endoftext|>"
+CONTROL = (
+    PAD, "<|im_start|>", END, "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", IMAGE, VIDEO,
+)  # fmt: skip
+"""Marks by which a conversation is put together: in a text they would be read as turns and images, not as text."""
 TEXT = {
     "vocab_size": 152064,
     "hidden_size": 8192,
