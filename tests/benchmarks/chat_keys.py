@@ -123,7 +123,7 @@ def measure(base_url: str, presses: int) -> dict[str, Any]:
             console.until("● answering".encode(), 30)
             console.rest(1)
             found["streaming"] = console.type(presses)
-            os.write(console.terminal, b"\x15\x1b")  # Esc stops the answer
+            os.write(console.terminal, b"\x15\x03")  # Ctrl+C stops the answer
             console.until(b"stopped by you", 30)  # so it was streaming to the end
         finally:
             console.end()
