@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+from vlmconsole.cli import streams
 from vlmconsole.cli.common import FAILED, Failure, print_failure, state
 from vlmconsole.errors import LabError, refusal
 from vlmconsole.runs.named import named
@@ -24,18 +25,24 @@ def main(argv: list[str] | None = None) -> None:
     Without a command it opens the console and imports nothing of the command line, to paint its first frame fast.
     """
     keep_private()
+    has_output = streams.open_missing()
+    streams.check_size()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot spell a sign (LC_ALL=POSIX) gets a `?` for it, never an error instead of the answer.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
         words = _take_globals(list(sys.argv[1:] if argv is None else argv))
+        if not has_output:
+            raise Failure("Standard output is closed: nothing was done.")
         if words:
+            streams.tell_refusals_apart()
             from vlmconsole.cli.tree import run
 
             code = run(words)
         else:
             code = _open_console()
+        sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130
     except LabError as error:
@@ -43,7 +50,11 @@ def main(argv: list[str] | None = None) -> None:
         code = error.code
     except BrokenPipeError:
         # The reader (`| head`) went away: not our failure, and Python must not complain at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.discard(sys.stdout)
+        code = FAILED
+    except streams.OutputError as error:
+        streams.discard(sys.stdout)
+        print_failure(Failure(f"Standard output cannot be written: {error.strerror}."))
         code = FAILED
     except OSError as error:
         # The machine's own refusals (no permission, disk full, no such folder): nothing of ours to trace.
@@ -97,6 +108,7 @@ def _open_console() -> int:
         )
     # Nothing that is imported becomes garbage: collecting meanwhile only delays the first frame. The app turns it on.
     gc.disable()
+    streams.ask_terminal()
     try:
         from vlmconsole.app import run_console
     except ModuleNotFoundError as missing:

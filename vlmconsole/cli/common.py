@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from vlmconsole.cli.streams import OutputError, discard
 from vlmconsole.errors import LabError
 from vlmconsole.runs.plain import inert
 
@@ -130,20 +131,25 @@ def say(message: str) -> None:
 def hush() -> None:
     """Say nothing more on stderr: `| tee log` died, of the same Ctrl-C it may be. What is done here must still end."""
     state.quiet = True
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stderr.fileno())
-    os.close(nowhere)
+    discard(sys.stderr)
 
 
 def print_failure(failure: LabError) -> None:
     """Write a failure to stderr, and under ``--json`` also as the one JSON value on stdout."""
     if state.json:
         error = {"message": failure.message, "hint": failure.hint or None, **getattr(failure, "details", {})}
-        sys.stdout.write(jsonlib.dumps({"error": _plain(error)}, ensure_ascii=False) + "\n")
+        try:
+            sys.stdout.write(jsonlib.dumps({"error": _plain(error)}, ensure_ascii=False) + "\n")
+            sys.stdout.flush()
+        except (BrokenPipeError, OutputError):  # the failure itself still goes to stderr, and into the exit code
+            discard(sys.stdout)
     # A message may quote a name or a file of someone else's; a terminal would obey what is in it.
-    sys.stderr.write(f"error: {inert(failure.message)}\n")
-    if failure.hint:
-        sys.stderr.write(f"       {inert(failure.hint)}\n")
+    hint = f"       {inert(failure.hint)}\n" if failure.hint else ""
+    try:
+        sys.stderr.write(f"error: {inert(failure.message)}\n{hint}")
+        sys.stderr.flush()
+    except OSError:
+        hush()
 
 
 def as_toml(value: Any) -> str:
