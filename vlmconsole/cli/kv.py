@@ -7,6 +7,7 @@ import typer
 from vlmconsole.cli.common import USAGE, emit, fail
 
 DEFAULT_TOKENS = 4096
+LEAST_BYTES, MOST_BYTES = 0.5, 16  # an element: a 4-bit number, and a complex one of two doubles
 
 
 def register(app: typer.Typer) -> None:
@@ -14,14 +15,18 @@ def register(app: typer.Typer) -> None:
 
     @app.command("kv")
     def kv(
-        layers: int | None = typer.Option(None, "--layers", min=1, metavar="L"),
-        kv_heads: int | None = typer.Option(None, "--kv-heads", min=1, metavar="H", help="Not the query heads."),
-        head_dim: int | None = typer.Option(None, "--head-dim", min=1, metavar="D"),
-        element: float | None = typer.Option(
-            None, "--bytes", min=0.5, metavar="B", help="Bytes an element; 2 for BF16."
+        layers: int | None = typer.Option(None, "--layers", min=1, max=10**5, metavar="L"),
+        kv_heads: int | None = typer.Option(
+            None, "--kv-heads", min=1, max=10**6, metavar="H", help="Not the query heads."
         ),
-        tokens: int = typer.Option(DEFAULT_TOKENS, "--tokens", min=1, metavar="T", help="Context of one sequence."),
-        sequences: int = typer.Option(1, "--sequences", min=1, metavar="S"),
+        head_dim: int | None = typer.Option(None, "--head-dim", min=1, max=10**6, metavar="D"),
+        element: float | None = typer.Option(
+            None, "--bytes", metavar="B", help="Bytes an element, 0.5 to 16; 2 for BF16."
+        ),
+        tokens: int = typer.Option(
+            DEFAULT_TOKENS, "--tokens", min=1, max=10**12, metavar="T", help="Context of one sequence."
+        ),
+        sequences: int = typer.Option(1, "--sequences", min=1, max=10**9, metavar="S"),
         model: str = typer.Option(
             "",
             "--model",
@@ -34,6 +39,9 @@ def register(app: typer.Typer) -> None:
         from vlmconsole.vision.kv import EXCLUDED, KVShape, from_config
         from vlmconsole.vision.steps import kv_steps
 
+        # Said the other way round, it would let a NaN pass, as the option's own range does.
+        if element is not None and not LEAST_BYTES <= element <= MOST_BYTES:
+            fail(f"--bytes {element:g} is no size of an element.", "Write 0.5 to 16; 2 for BF16.", USAGE)
         given = {"--layers": layers, "--kv-heads": kv_heads, "--head-dim": head_dim}
         if model:
             clash = [name for name, value in given.items() if value is not None]

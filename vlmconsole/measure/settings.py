@@ -51,7 +51,9 @@ class BenchSettings(BaseModel):
     input_tokens: int | None = Field(None, ge=1, description="prompt tokens, the picture's among them; default: short")
     output_tokens: int = Field(128, ge=1, description="ceiling of an answer, tokens; reached where the engine can")
     equal_work: bool = Field(False, description="set requests aside that did not give exactly output_tokens")
-    rate: float | None = Field(None, gt=0, description="requests per second (open loop); default: closed loop")
+    rate: float | None = Field(
+        None, ge=1e-6, le=1e6, description="requests per second (open loop); default: closed loop"
+    )
     arrivals: Literal["constant", "poisson"] = Field("constant", description="spacing of an open loop")
     temperature: float = Field(0.0, ge=0, le=2, description="0 is greedy")
     seed: int = Field(0, description="of inputs and Poisson arrivals")

@@ -57,6 +57,8 @@ def close_home(home: Path, *databases: Path) -> str:
     The folder's own mode closes all that is in it; the databases are closed too, in case it is opened again.
     """
     info = home.stat()
+    if not stat.S_ISDIR(info.st_mode):  # never a word of chmod: it may be /dev/null
+        raise LabError(f"The lab home {home} is no folder.", "Name one with --home DIR or VLMCONSOLE_HOME.").named()
     if info.st_uid != os.geteuid():
         try:
             owner = f"user {pwd.getpwuid(info.st_uid).pw_name}"

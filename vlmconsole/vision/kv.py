@@ -66,12 +66,15 @@ def kv_bytes(
 ) -> int:
     """Bytes of keys and values: 36 layers, 2 KV heads, 128, 2 bytes are 36 KiB a token, 144 MiB for 4096.
 
-    Excludes EXCLUDED. Raises KVError for negative figures.
+    Excludes EXCLUDED. Raises KVError for figures that are negative, not finite or of no size that exists.
     """
     if min(layers, kv_heads, head_dim, bytes_per_element, tokens, sequences) < 0:
         raise KVError("layers, heads, sizes, tokens and sequences cannot be negative")
     # Half a byte an element (a 4-bit KV cache) is the only fraction that exists; the product is still whole.
-    return round(2 * layers * kv_heads * head_dim * tokens * sequences * bytes_per_element)
+    try:
+        return round(2 * layers * kv_heads * head_dim * tokens * sequences * bytes_per_element)
+    except (OverflowError, ValueError):
+        raise KVError("layers, heads, sizes, tokens and sequences must be finite, and their product too") from None
 
 
 def from_config(folder: str | Path) -> KVShape:
