@@ -3,14 +3,20 @@
 import gzip
 import json
 import time
+from pathlib import Path
 
 import pytest
 from test_stream import chunk, whole
 
 from vlmconsole.engines import sse, stream
+from vlmconsole.engines.ending import NO_ANSWER, remarks
+from vlmconsole.engines.messages import Message
+from vlmconsole.engines.sight import LOCAL, PROBE, TextTokens, look
 from vlmconsole.engines.sse import EventSplitter
 from vlmconsole.engines.stream import StreamParser
+from vlmconsole.vision.images import open_picture
 
+PICTURE = Path(__file__).parent.parent / "assets" / "pictures" / "scene-few.png"
 DONE = "data: [DONE]\n\n"
 
 
@@ -225,3 +231,74 @@ def test_the_first_telling_reason_to_finish_stays(reasons: list[str | None], fin
     assert (
         whole(choices(piece("red"), *({"delta": {}, "finish_reason": one} for one in reasons))).finish_reason == finish
     )
+
+
+CALL = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "look", "arguments": "{}"}}]}
+STOP = {"delta": {}, "finish_reason": "stop"}
+THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "hmm"}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "text", "reasoning", "codes"),
+    [
+        (choices({"delta": {"content": 4}}, STOP), "", "", ["lost"]),
+        (choices({"delta": {"content": True}}, STOP), "", "", ["lost"]),
+        (choices({"delta": {"content": {"type": "hologram", "data": "x"}}}, STOP), "", "", ["lost"]),
+        (choices({"delta": {"content": [{"type": "image_url", "image_url": "x"}]}}, STOP), "", "", ["lost"]),
+        (choices({"delta": "four"}, STOP), "", "", ["lost"]),
+        (choices({"delta": {"content": {"type": "text", "text": "four"}}}, STOP), "four", "", []),
+        (choices({"text": "four "}, {"text": "dots", "finish_reason": "stop"}), "four dots", "", []),
+        (
+            choices({"delta": {"refusal": "can"}}, {"delta": {"refusal": "not."}}),
+            "",
+            "",
+            ["refused"],
+        ),
+        (choices({"delta": {"content": [{"type": "refusal", "refusal": "no"}]}}, STOP), "", "", ["refused"]),
+        (json.dumps({"choices": [{"message": {"refusal": "I cannot."}}]}), "", "", ["refused", "whole"]),
+        (choices({"delta": CALL}, {"delta": CALL}, {"delta": {}, "finish_reason": "tool_calls"}), "", "", ["called"]),
+        (choices({"delta": {"function_call": {"name": "look"}}}, STOP), "", "", ["called"]),
+        (choices(piece("Let me look."), {"delta": CALL}, STOP), "Let me look.", "", ["tools"]),
+        (choices({"delta": {"content": [THINKING]}}, piece("four"), STOP), "four", "hmm", []),
+        (choices({"delta": {"content": [THINKING]}}, STOP), "", "hmm", ["reasoning"]),
+        (choices({"delta": {"content": "", "thinking": "hmm"}}, STOP), "", "hmm", ["reasoning"]),
+        (
+            choices({"delta": {"reasoning_details": [{"text": "hmm"}]}}),
+            "",
+            "hmm",
+            ["reasoning"],
+        ),
+        (choices(STOP), "", "", ["empty"]),
+    ],
+)
+def test_what_came_in_place_of_words_is_named(body: str, text: str, reasoning: str, codes: list[str]) -> None:
+    result = whole(body)
+    assert (result.text, result.reasoning, result.ended) == (text, reasoning, "done")
+    noted = remarks(result)
+    assert [remark.code for remark in noted] == codes
+    assert bool(text) == NO_ANSWER.isdisjoint(codes)
+    assert "refused" not in codes or any("not." in remark.text or "no" in remark.text for remark in noted)
+
+
+def test_names_and_reasons_of_a_server_stay_on_their_line() -> None:
+    forged = {"model": "M\x1b[31m\nwarning: X", "choices": [{"delta": {"content": "a"}, "finish_reason": "x\ny"}]}
+    noted = remarks(whole(f"data: {json.dumps(forged)}\n\n{DONE}"), asked="toy\r1", listed=("a\nb",))
+    assert {remark.code for remark in noted} == {"ended", "model"}
+    assert all(remark.text.isprintable() for remark in noted)
+
+
+@pytest.mark.parametrize("text", [TextTokens(2, LOCAL), TextTokens(2, PROBE), TextTokens(None, "none")])
+@pytest.mark.parametrize("more", [{}, {"prompt_tokens_details": {"image_tokens": 0}}])
+def test_a_prompt_of_no_tokens_is_no_alarm(text: TextTokens, more: dict[str, object]) -> None:
+    usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, **more}
+    result = whole(chunk("red") + f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n" + DONE)
+    assert (result.usage.prompt_tokens, result.usage.completion_tokens) == (None, None)
+    assert result.usage.raw == [usage]
+    sight = look([Message("user", "what?", (open_picture(PICTURE),))], result.usage, text, None)[0]
+    assert (sight.state, sight.observed) == ("not verifiable", None) and "0 prompt tokens" in sight.why
+
+
+def test_a_zero_after_a_count_takes_nothing_away_and_an_empty_answer_may_have_none() -> None:
+    each = ({"prompt_tokens": 9, "completion_tokens": 0}, {"prompt_tokens": 0})
+    result = whole(chunk() + "".join(f"data: {json.dumps({'choices': [], 'usage': one})}\n\n" for one in each) + DONE)
+    assert (result.usage.prompt_tokens, result.usage.completion_tokens) == (9, 0)

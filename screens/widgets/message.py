@@ -35,9 +35,11 @@ WAYS = {
     "context": " · n begins a new conversation",
     "empty": " · r asks again",
     "reasoning": " · r asks again",
+    "refused": " · r asks again",
+    "called": " · r asks again",
     "lost": " · r asks again",
 }
-SIGNS = {"limit": "✂", "context": "✂", "empty": "✗", "reasoning": "✗", "lost": "✗"}
+SIGNS = {"limit": "✂", "context": "✂", "empty": "✗", "reasoning": "✗", "refused": "✗", "called": "✗", "lost": "✗"}
 
 #: Characters of reasoning shown while it comes, and once the answer has ended: laying out more stops the screen.
 THOUGHT, THOUGHTS = 600, 20_000

@@ -73,7 +73,7 @@ def chat(
     question = Message("user", asked_for, tuple(_picture(source, private) for source in sources))
     messages = [Message("system", system), question] if system.strip() else [question]
     for warning in profile.warnings():
-        say(f"warning: {warning}")
+        say(f"warning: {one_line(warning, 600)}")
     asked: dict[str, Any] = {
         "max_tokens": settings.max_tokens if max_tokens is None else max_tokens,
         "chosen": max_tokens is not None,
@@ -181,7 +181,7 @@ async def _selected(client: ChatClient, name: str, other_base: bool, messages: l
         return None
     chosen = await with_effect(client, chosen, messages)
     for note in chosen.notes:
-        say(f"note: {note}")
+        say(f"note: {one_line(note, 600)}")
     return chosen
 
 
@@ -198,19 +198,19 @@ def _finish(answer: Answer, lag: LagMeter) -> None:
         sys.stdout.write("\n")
         sys.stdout.flush()
     for line in _why(answer, lag):
-        say(line)
+        say(one_line(line, 2000))
     facts, result = {**answer.to_json(), "client": lag.facts()}, answer.result
     if result.ended == "cancelled":
         fail("Cancelled; the answer up to there stands above.", code=INTERRUPTED, answer=facts)
     if result.ended != "done":
-        said = result.error or "the answer did not come to its end"
+        said = one_line(result.error or "", 600) or "the answer did not come to its end"
         fail(said, code=FAILED, answer=facts if answer.text or result.reasoning else None)
     codes = {remark.code for remark in answer.remarks}
-    none = [remark.text for remark in answer.remarks if remark.code in NO_ANSWER]
+    none = [one_line(remark.text, 600) for remark in answer.remarks if remark.code in NO_ANSWER]
     for remark in answer.remarks:
         if remark.code not in NO_ANSWER:
             raised = f": {RAISE}" if remark.code == "limit" else ""
-            say(f"{'note' if remark.code == 'whole' else 'warning'}: {remark.text}{raised}")
+            say(f"{'note' if remark.code == 'whole' else 'warning'}: {one_line(remark.text, 600)}{raised}")
     if none:
         hint = f"{RAISE} (it was {answer.conditions.max_tokens})." if "limit" in codes else ""
         fail("; ".join(none), hint, code=FAILED, answer=facts)
@@ -235,7 +235,7 @@ def _why(answer: Answer, lag: LagMeter) -> list[str]:
         f"{tpot} per token",
         f"whole answer {_number(times.e2e_s, '.2f', ' s')}",
         f"{_number(usage.prompt_tokens)} in, {_number(usage.completion_tokens)} out{spent}",
-        f"finish {result.finish_reason or 'none'}",
+        f"finish {one_line(result.finish_reason or 'none')}",
         f"cached {'not reported' if answer.cached_tokens is None else answer.cached_tokens}",
     ]
     late = lag.facts()["lag_p99_ms"]

@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vlmconsole.engines.stream import StreamResult
+from vlmconsole.runs.plain import one_line
 from vlmconsole.runs.words import many
 
-Code = Literal["limit", "context", "empty", "reasoning", "ended", "lost", "model", "models", "unlisted", "whole"]
+Code = Literal[
+    "limit", "context", "empty", "reasoning", "refused", "called", "tools", "ended", "lost", "model", "models",
+    "unlisted", "whole",
+]  # fmt: skip
 LIMITS = frozenset({"length", "max_tokens"})
 USUAL = frozenset({"stop", "eos", "eos_token", "end_turn", "stop_sequence", "tool_calls", "function_call", *LIMITS})
-NO_ANSWER: frozenset[str] = frozenset({"empty", "reasoning", "lost"})
+NO_ANSWER: frozenset[str] = frozenset({"empty", "reasoning", "refused", "called", "lost"})
 """Codes of answers that are none, or not whole: a command fails by them, a measurement and an evaluation set them aside
 (an empty answer is judged there: it is what the model said)."""
 
@@ -49,14 +53,15 @@ def remarks(
 
 def by_name(names: Sequence[str], asked: str, listed: tuple[str, ...] | None) -> list[Remark]:
     """What the names of models in answers say against the one that was asked for; see :func:`remarks`."""
+    shown_names = [one_line(name) for name in names]
     other = [name for name in names if name != asked]
     if len(names) > 1:
-        return [Remark("models", f"{len(names)} models answered under one name: {', '.join(names)}")]
+        return [Remark("models", f"{len(names)} models answered under one name: {', '.join(shown_names)}")]
     if other and asked:
-        return [Remark("model", f"asked for {asked}, and {other[0]} answered")]
+        return [Remark("model", f"asked for {one_line(asked)}, and {one_line(other[0])} answered")]
     if listed and asked and asked not in listed:
-        shown = ", ".join(listed[:3]) + (", …" if len(listed) > 3 else "")
-        return [Remark("unlisted", f"asked for {asked}, which /v1/models does not list ({shown})")]
+        shown = ", ".join(map(one_line, listed[:3])) + (", …" if len(listed) > 3 else "")
+        return [Remark("unlisted", f"asked for {one_line(asked)}, which /v1/models does not list ({shown})")]
     return []
 
 
@@ -68,15 +73,26 @@ def answered_by(names: Sequence[str], asked: str | None) -> tuple[str | None, st
 def _content(result: StreamResult, max_tokens: int | None) -> list[Remark]:
     if result.ended != "done":
         return []  # the error, the cut or the stop says how it ended
-    finish, limited = result.finish_reason, _limited(result, max_tokens)
+    finish, limited = one_line(result.finish_reason or ""), _limited(result, max_tokens)
+    refused = (
+        [Remark("refused", f"the model refused: {one_line(result.refusal, 400)}")] if result.refusal.strip() else []
+    )
+    calls = many(result.tool_calls, "tool call") if result.tool_calls else ""
     if not result.text.strip():
-        if result.reasoning.strip():
+        besides = list(refused)
+        if calls:
+            besides.append(Remark("called", f"no answer but {calls}, which nothing here runs"))
+        if not besides and result.reasoning.strip():
             size = many(len(result.reasoning), "character")
-            return [Remark("reasoning", f"only reasoning came ({size}), no answer"), *limited]
-        return [Remark("empty", f"the answer is empty (finish {finish or 'not reported'})"), *limited]
-    if finish is not None and finish not in USUAL:
-        return [Remark("ended", f"the server ended the answer: {finish}")]
-    return limited
+            besides.append(Remark("reasoning", f"only reasoning came ({size}), no answer"))
+        if not besides and not result.loss:
+            besides.append(Remark("empty", f"the answer is empty (finish {finish or 'not reported'})"))
+        return [*besides, *limited]
+    if calls:
+        refused.append(Remark("tools", f"{calls} came with the answer, which nothing here runs"))
+    if finish and finish not in USUAL:
+        return [*refused, Remark("ended", f"the server ended the answer: {finish}")]
+    return [*refused, *limited]
 
 
 def _limited(result: StreamResult, max_tokens: int | None) -> list[Remark]:

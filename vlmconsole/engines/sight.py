@@ -98,6 +98,9 @@ def look(
 
 
 def _observed(usage: Usage, text: TextTokens) -> tuple[int | None, str, str]:
+    zero = usage.prompt_tokens == 0 or (usage.prompt_tokens is None and usage.zero_prompt)
+    if zero and not usage.image_tokens:  # a prompt has a text: these counts were never made
+        return None, "none", "the server reported 0 prompt tokens, which no request has: it does not count them"
     if usage.prompt_tokens is not None and text.count is not None and text.method == LOCAL:
         return usage.prompt_tokens - text.count, LOCAL, ""
     if usage.image_tokens is not None:

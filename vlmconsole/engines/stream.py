@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from vlmconsole.engines.content import Held, held
 from vlmconsole.engines.sse import BLANK, Event, EventSplitter, pieces
 from vlmconsole.engines.usage import Usage, read_usage
 from vlmconsole.runs.redaction import StreamRedactor, redact, redacted, without_keys
@@ -43,6 +44,8 @@ _MAGIC = {
 MAX_RAW_USAGE = 16
 """How many raw usage objects are kept (the last ones); some servers send one with every token."""
 
+MAX_REFUSAL, MAX_CALLS = 2000, 1000
+"""Characters kept of a refusal, and how many calls of tools are told apart."""
 BLANKS = 1000
 """Blanks by which the whole text at the end may differ from its pieces: servers trim it."""
 ORDINARY = frozenset({"stop", "eos", "eos_token", "end_turn"})
@@ -94,6 +97,10 @@ class StreamResult:
     """The last name of a model that an event held."""
     models: list[str] = field(default_factory=list)
     """Every name that events held, in the order of their coming; more than one: several models answered."""
+    refusal: str = ""
+    """Why the model would not answer, where the server says so in a field of its own; its beginning."""
+    tool_calls: int = 0
+    """Calls of tools that came; nothing here runs them."""
     events: int = 0
     """JSON events seen; [DONE] and comments do not count."""
     unreadable: int = 0
@@ -133,6 +140,7 @@ class StreamParser:
             "text": io.StringIO(),
             "reasoning": io.StringIO(),
         }  # before keys are hidden
+        self._calls: set[str] = set()
         self._apart: set[Kind] = set()
         self._half = {"text": "", "reasoning": ""}
         self._hidden = {"text": StreamRedactor(), "reasoning": StreamRedactor()}
@@ -182,6 +190,11 @@ class StreamParser:
         self._keep("text", self._hidden["text"].finish(), self._last, deltas)
         self._keep("reasoning", self._hidden["reasoning"].finish(), self._last, deltas)
         result.text, result.reasoning = without_keys(self._text.getvalue()), without_keys(self._reasoning.getvalue())
+        result.refusal = without_keys(result.refusal)
+        if result.usage.completion_tokens == 0 and (result.text or result.reasoning):
+            result.usage.completion_tokens = None  # words came: nobody counted them
+        if result.error is not None and result.usage.zero_prompt and result.usage.prompt_tokens is None:
+            result.usage.prompt_tokens = 0  # a request that was turned away was not read: there 0 is true
         result.usage.raw = list(self._raw)
         result.stamps.ended = at
         if result.stamps.done is not None and not self._answers:
@@ -247,13 +260,35 @@ class StreamParser:
             reason = choice.get("finish_reason")
             if isinstance(reason, str) and reason.strip() and result.finish_reason in {None, *ORDINARY}:
                 result.finish_reason = without_keys(reason)[:NAME]
-            before = {kind: came.tell() for kind, came in self._came.items()}
-            if isinstance(piece := choice.get("delta"), dict):
-                for kind, text in _words_of(piece):
+            self._choice(choice, at, deltas)
+
+    def _choice(self, choice: dict[str, Any], at: float, deltas: list[Delta]) -> None:
+        before = {kind: came.tell() for kind, came in self._came.items()}
+        for name in ("delta", "message"):
+            holder = choice.get(name)
+            if holder is not None and not isinstance(holder, dict):
+                self.result.unreadable += 1
+            if not isinstance(holder, dict):
+                continue
+            part = held(holder)
+            self._besides(part, whole=name == "message")
+            pairs: tuple[tuple[Kind, str], ...] = (("reasoning", part.reasoning), ("text", part.text))
+            for kind, text in pairs:
+                if name == "delta":
                     self._piece(kind, text, at, deltas)
-            if isinstance(whole := choice.get("message"), dict):
-                for kind, text in _words_of(whole):
+                else:
                     self._so_far(kind, text, before[kind], at, deltas)
+        if not choice.get("delta") and not choice.get("message") and isinstance(choice.get("text"), str):
+            self._piece("text", choice["text"], at, deltas)  # as of the older /v1/completions
+
+    def _besides(self, part: Held, *, whole: bool) -> None:
+        result = self.result
+        result.unreadable += part.strange
+        if len(self._calls) < MAX_CALLS:
+            self._calls |= part.calls
+        result.tool_calls = len(self._calls)
+        if part.refusal and len(result.refusal) < MAX_REFUSAL:
+            result.refusal = part.refusal[:MAX_REFUSAL] if whole else (result.refusal + part.refusal)[:MAX_REFUSAL]
 
     def _so_far(self, kind: Kind, text: str, before: int, at: float, deltas: list[Delta]) -> None:
         """Takes in the whole text so far: only what is new of it counts, and what contradicts what came is lost.
@@ -349,20 +384,6 @@ def encoding_of(body: bytes) -> str:
         return known
     start = body[:64]
     return "UTF-16" if len(start) >= 4 and start.count(0) * 3 > len(start) else ""
-
-
-def plain_text(content: Any) -> str:
-    """The text of a `content` field: a string, or a list of parts of which the text parts count; else nothing."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
-    return ""
-
-
-def _words_of(holder: dict[str, Any]) -> list[tuple[Kind, str]]:
-    reasoning = plain_text(holder.get("reasoning_content")) or plain_text(holder.get("reasoning"))
-    return [("reasoning", reasoning), ("text", plain_text(holder.get("content")))]
 
 
 def is_error(value: dict[str, Any]) -> bool:

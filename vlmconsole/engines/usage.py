@@ -17,6 +17,8 @@ class Usage:
     cached_tokens: int | None = None
     image_tokens: int | None = None
     reasoning_tokens: int | None = None
+    zero_prompt: bool = False
+    """True when it said 0 prompt tokens: no request has none, so the number is left out."""
     events: int = 0
     """How many events carried a usage object."""
     raw: list[dict[str, Any]] = field(default_factory=list)
@@ -41,6 +43,8 @@ def read_usage(raw: dict[str, Any], usage: Usage) -> None:
         found["image_tokens"] = _count(images, "image")
     if found["reasoning_tokens"] is None:
         found["reasoning_tokens"] = _count(raw, "reasoning_tokens")
+    if found["prompt_tokens"] == 0:
+        found["prompt_tokens"], usage.zero_prompt = None, True
     for name, number in found.items():
         if number is not None:
             setattr(usage, name, number)
