@@ -7,8 +7,10 @@ import itertools
 import json
 import os
 import pty
+import re
 import resource
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -177,3 +179,25 @@ def test_the_console_asks_its_terminal_and_caps_what_it_says(tty: tuple[int, int
     os.close(terminal)
     columns, lines = map(int, text.split())
     assert (columns, lines) == ((100, 30) if tty == (30, 100) else (1000, 500))
+
+
+def test_the_console_draws_in_a_terminal_of_any_environment(tmp_path: Path) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_AS, (3_000_000_000, 3_000_000_000))
+        os.environ.update(COLUMNS="99999999", LINES="99999999", VLMCONSOLE_HOME=str(tmp_path), TERM="xterm-256color")
+        os.environ["VLMCONSOLE_SERVER"] = "openai"  # one that is never started
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        os.execv(sys.executable, [sys.executable, "-m", "vlmconsole"])
+    text, end = b"", time.monotonic() + 60
+    try:
+        while b"Chat" not in text and time.monotonic() < end:
+            if select.select([terminal], [], [], 1)[0]:
+                text += os.read(terminal, 65536)
+        assert b"Chat" in text
+        peak = re.search(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+        assert peak and int(peak[1]) < 1_000_000
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
