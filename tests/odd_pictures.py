@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import struct
 import zlib
 from typing import Any
@@ -131,3 +132,35 @@ UPPER_LEFT, UPPER_RIGHT, LOWER_LEFT, LOWER_RIGHT = (3, 3), (36, 3), (3, 20), (36
 AS_IS = {UPPER_LEFT: BLUE, UPPER_RIGHT: RED, LOWER_LEFT: RED, LOWER_RIGHT: WHITE}
 PLAIN = saved(Image.effect_noise((120, 90), 80).convert("RGB"), "PNG")
 JPEG = saved(Image.effect_noise((120, 90), 80).convert("RGB"), "JPEG")
+
+
+def small_frame(size: tuple[int, int] = (20, 12), at: tuple[int, int] = (10, 6), **options: Any) -> bytes:
+    """A GIF of 40×24 whose one frame is smaller: the rest would be painted in the palette's first colour, red."""
+    frame = Image.new("P", size, 1)
+    frame.putpalette([255, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0])
+    gif = bytearray(saved(frame, "GIF", optimize=False, interlace=0, **options))
+    gif[6:10] = struct.pack("<HH", 40, 24)
+    frame_at = gif.index(b"\x2c" + struct.pack("<4H", 0, 0, *size))
+    gif[frame_at + 1 : frame_at + 5] = struct.pack("<HH", *at)
+    return bytes(gif)
+
+
+def ended(jpeg: bytes, share: float) -> bytes:
+    """A JPEG with only `share` of its data, and an end mark as if that were all."""
+    return jpeg[: int(len(jpeg) * share)] + b"\xff\xd9"
+
+
+def holed(jpeg: bytes) -> bytes:
+    """A JPEG with zeros in place of an eighth of its data."""
+    at, n = len(jpeg) // 2, len(jpeg) // 8
+    return jpeg[:at] + bytes(n) + jpeg[at + n :]
+
+
+def noise(width: int, height: int) -> Image.Image:
+    """An RGB image full of detail, the same one each time."""
+    return Image.frombytes("RGB", (width, height), random.Random(0).randbytes(3 * width * height))
+
+
+def noisy(**options: Any) -> bytes:
+    """A JPEG full of detail, 200×160."""
+    return saved(noise(200, 160), "JPEG", quality=90, **options)

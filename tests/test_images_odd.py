@@ -27,16 +27,21 @@ from odd_pictures import (
     UPPER_RIGHT,
     WHITE,
     animated,
+    ended,
     flag,
     half_clear,
     heic_with_informative_exif,
+    holed,
     keyed_grey,
     lying_text,
+    noise,
+    noisy,
     oriented,
     palette_with_hole,
     png16,
     png_claiming,
     saved,
+    small_frame,
     swapped_profile,
     without_adobe_mark,
     ycck_jpeg,
@@ -44,6 +49,7 @@ from odd_pictures import (
 from PIL import Image
 
 from vlmconsole.vision.images import Picture, PictureError, open_picture
+from vlmconsole.vision.jpeg_end import jpeg_shortage
 
 # pytest puts aside the filter by which the package keeps Pillow's own warnings off the screen.
 pytestmark = pytest.mark.filterwarnings("ignore:::PIL")
@@ -173,6 +179,24 @@ RIGHT: dict[str, Right] = {
     "animated WebP": (lambda: animated("WEBP"), (40, 24), "frame 1 of 3 only", {}),
     "animated PNG": (lambda: animated("PNG"), (40, 24), "frame 1 of 3 only", AS_IS),
     "still GIF": (saved(flag(), "GIF"), (40, 24), "palette colours written out", AS_IS),
+    "GIF whose frame is a part of its screen": (
+        small_frame,
+        (40, 24),
+        "see-through around the 20×12 frame; transparency drawn over white",
+        {(0, 0): WHITE, (39, 23): WHITE, (10, 6): BLUE, (29, 17): BLUE, (30, 18): WHITE},
+    ),
+    "GIF whose frame is the screen's left half": (
+        lambda: small_frame((20, 24), (0, 0)),
+        (40, 24),
+        "see-through around the 20×24 frame",
+        {(0, 0): BLUE, (19, 23): BLUE, (20, 0): WHITE, (39, 23): WHITE},
+    ),
+    "GIF whose small frame declares a see-through colour": (
+        lambda: small_frame(transparency=3),
+        (40, 24),
+        "transparency drawn over white",
+        {(0, 0): WHITE, (10, 6): BLUE, (39, 23): WHITE},
+    ),
     "two-page TIFF": (lambda: animated("TIFF"), (40, 24), "page 1 of 3 only", AS_IS),
     "two-picture JPEG (MPO)": (
         saved(flag(), "MPO", save_all=True, append_images=[Image.new("RGB", (8, 8))], quality=95),
@@ -256,6 +280,11 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "random bytes": (bytes(range(128, 256)), "of a kind known here"),
     "JPEG without its last 128 bytes": (JPEG[:-128], "is cut off"),
     "half a JPEG": (JPEG[: len(JPEG) // 2], "is cut off"),
+    "half a JPEG, ended": (ended(noisy(), 0.5), "data end early"),
+    "a JPEG without its last tenth, ended": (ended(noisy(), 0.9), "data end early"),
+    "half a progressive JPEG, ended": (ended(noisy(progressive=True), 0.5), "a pass over the 160 rows breaks off"),
+    "half a JPEG with restart marks, ended": (ended(noisy(restart_marker_rows=1), 0.5), "data end early"),
+    "JPEG with a hole of zeros": (holed(noisy()), "not the image's own"),
     "half a PNG": (PLAIN[: len(PLAIN) // 2], "is cut off"),
     "half a WebP": (saved(flag(size=(200, 200)), "WEBP")[:-60], "is cut off"),
     "half a GIF": (saved(Image.effect_noise((90, 90), 80), "GIF")[:3000], "is cut off"),
@@ -291,6 +320,49 @@ def test_refused_in_one_clear_line(name: str, tmp_path: Path) -> None:
 
 
 SEEDS = [saved(flag(), kind) for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "ICO", "AVIF", "HEIF", "PPM")]
+
+
+@pytest.mark.parametrize("quality", [5, 50, 75, 95, 100])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"progressive": True},
+        {"optimize": True},
+        {"restart_marker_rows": 1},
+        {"restart_marker_blocks": 3},
+        {"progressive": True, "restart_marker_rows": 2},
+        {"subsampling": 0},
+    ],
+    ids=str,
+)
+def test_a_whole_jpeg_passes_whatever_it_shows(options: dict[str, Any], quality: int) -> None:
+    grey = Image.new("RGB", (203, 161), (128, 128, 128))
+    half = grey.copy()
+    half.paste(noise(203, 80), (0, 0))
+    for image in (half, grey, Image.new("RGB", (203, 161)), half.rotate(180), half.convert("L"), half.convert("CMYK")):
+        data = saved(image, "JPEG", quality=quality, **options)
+        picture = open_picture(data)
+        assert picture.size == image.size
+        if image.mode != "CMYK":
+            assert picture.data == data and picture.said == "sent as is"
+        assert open_picture(data + b"camera notes\xff\x00" * 40).size == image.size
+
+
+@pytest.mark.parametrize("options", [{}, {"restart_marker_rows": 1}, {"optimize": True}], ids=str)
+def test_missing_rows_are_counted(options: dict[str, Any]) -> None:
+    whole = noisy(**options)
+    image = Image.open(io.BytesIO(whole))
+    image.load()
+    assert jpeg_shortage(whole, image) == ""
+    for share in (0.3, 0.6, 0.9):
+        short = ended(whole, share)
+        cut = Image.open(io.BytesIO(short))
+        cut.load()
+        rows = int(jpeg_shortage(short, cut).split("the lower ")[1].split()[0])
+        assert abs(rows - (1 - share) * 160) < 24
+        kept = (0, 0, 200, 160 - rows)
+        assert cut.crop(kept).tobytes() == image.crop(kept).tobytes()
 
 
 @settings(max_examples=300, deadline=None)

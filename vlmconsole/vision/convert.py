@@ -11,6 +11,7 @@ from PIL import Image, UnidentifiedImageError
 
 from vlmconsole.runs.plain import one_line
 from vlmconsole.vision.colours import eight_bits, to_rgb
+from vlmconsole.vision.jpeg_end import jpeg_shortage
 from vlmconsole.vision.limits import SHRINK_HINT, PictureError, looks_cut_off
 from vlmconsole.vision.orientation import TURNS, container_orientation
 from vlmconsole.vision.png_key import key_opacity
@@ -121,6 +122,11 @@ def _opened(data: bytes, kind: str, name: str, max_pixels: int, max_ratio: float
             notes.append("a channel of unspecified meaning ignored")
         white_is_zero = kind == "TIFF" and image.tag_v2.get(262) == 0  # type: ignore[attr-defined]
         image.load()
+        if kind == "JPEG" and not frame and (shortage := jpeg_shortage(data, image)):
+            raise PictureError(f"{name} is a damaged JPEG picture, {shortage}; copy or download it again")
+        if kind == "GIF" and not frame:
+            image, opened = _see_through_edge(image)
+            changes += opened
     except (PictureError, MemoryError):
         raise
     except Image.DecompressionBombError as error:
@@ -131,6 +137,22 @@ def _opened(data: bytes, kind: str, name: str, max_pixels: int, max_ratio: float
             raise PictureError(f"{name}: the Pillow installed here cannot read {kind}; export it as PNG") from error
         raise PictureError(_why_unreadable(data, kind, name, error)) from error
     return _Opened(image, size, orientation, source, has_gps, changes, notes, white_is_zero)
+
+
+def _see_through_edge(image: Image.Image) -> tuple[Image.Image, list[str]]:
+    """A GIF's first frame with the screen around it see-through, where it fills only a part; and what was changed.
+
+    Pillow paints that part in the palette's first colour; where a see-through index is declared, in that.
+    """
+    x0, y0, x1, y1 = image.dispose_extent  # type: ignore[attr-defined]
+    if (x0, y0, x1, y1) == (0, 0, *image.size) or "transparency" in image.info:
+        return image, []
+    changes = ["palette colours written out"] if image.mode == "P" else []
+    opaque = Image.new("L", image.size, 0)
+    opaque.paste(255, (x0, y0, x1, y1))
+    shown = image.convert("RGBA")
+    shown.putalpha(opaque)
+    return shown, [*changes, f"{image.width}×{image.height} screen see-through around the {x1 - x0}×{y1 - y0} frame"]
 
 
 def _whole(value: object) -> tuple[object, ...]:
