@@ -10,6 +10,8 @@ from vlmconsole.screens.widgets.why import client_rows, summary, timing_rows, to
 
 BROKEN = b'data: {"id":"c","object":"ch\n\ndata: [DONE]\n\n'
 ERROR = b"event: error\ndata: out of memory\n\n"
+REFUSED = b'data: {"choices":[{"delta":{"refusal":"I cannot."}}]}\n\ndata: [DONE]\n\n'
+CALLED = b'data: {"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c"}]}}]}\n\ndata: [DONE]\n\n'
 SAYS = (
     (Say(["a long"], finish="length", output_tokens=1024), "✂ hit the 1024-token limit · s raises it · r asks again"),
     (Say(["a long"], finish="length", output_tokens=9), "✂ cut by the server after 9 tokens (1024 allowed)"),
@@ -17,6 +19,9 @@ SAYS = (
     (Say([]), "✗ the answer is empty (finish stop) · r asks again"),
     (Say(["red"], last=BROKEN), "✗ 1 event of the stream unreadable; a part of the answer may be missing"),
     (Say(["red"], last=ERROR), "✗ the server reported an error mid-answer; partial answer kept: out of memory"),
+    (Say([], last=REFUSED), "✗ the model refused: I cannot. · r asks again"),
+    (Say([], last=CALLED), "✗ no answer but 1 tool call"),
+    (Say(["red"], last=CALLED), "! 1 tool call came with the answer"),
     (Say(["red"], model="other"), "! asked for toy, and other answered"),
     (Say(["red"], last=b""), "✂ connection lost mid-answer; partial answer kept: server toy closed the answer before"),
 )

@@ -9,11 +9,15 @@ import pytest
 from test_stream import chunk, whole
 
 from vlmconsole.engines import sse, stream
+from vlmconsole.engines.answer import Answer
 from vlmconsole.engines.ending import NO_ANSWER, remarks
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.sight import LOCAL, PROBE, TextTokens, look
 from vlmconsole.engines.sse import EventSplitter
 from vlmconsole.engines.stream import StreamParser
+from vlmconsole.engines.timing import timing
+from vlmconsole.evaluation.evaluate import ENDINGS
+from vlmconsole.evaluation.served import _said as said_of
 from vlmconsole.vision.images import open_picture
 
 PICTURE = Path(__file__).parent.parent / "assets" / "pictures" / "scene-few.png"
@@ -302,3 +306,19 @@ def test_a_zero_after_a_count_takes_nothing_away_and_an_empty_answer_may_have_no
     each = ({"prompt_tokens": 9, "completion_tokens": 0}, {"prompt_tokens": 0})
     result = whole(chunk() + "".join(f"data: {json.dumps({'choices': [], 'usage': one})}\n\n" for one in each) + DONE)
     assert (result.usage.prompt_tokens, result.usage.completion_tokens) == (9, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "answered"),
+    [
+        (choices({"delta": {"refusal": "no"}}, STOP), "refused", True),
+        (choices({"delta": CALL}, STOP), "called", True),
+        (choices(piece("red"), {"delta": CALL}, STOP), "tools", True),
+        (choices({"delta": {"content": 4}}, STOP), "lost", False),
+    ],
+)
+def test_an_evaluation_keeps_the_remark_or_sets_the_answer_aside(body: str, code: str, answered: bool) -> None:
+    result = whole(body)
+    kept = said_of(Answer(result, timing(result), remarks=remarks(result)))
+    assert kept.remarks == (code,) and code in ENDINGS
+    assert (kept.answer is not None) == answered
