@@ -26,6 +26,9 @@ class Held:
 def held(holder: dict[str, Any]) -> Held:
     """Reads a `delta` or `message` as servers fill them; what is there in no known form is counted, never dropped."""
     made = Held()
+    if len(holder) == 1 and isinstance(text := holder.get("content"), str):  # nearly always so
+        made.text = text
+        return made
     _parts(holder.get("content"), made)
     details = holder.get("reasoning_details")
     named = (plain_text(holder.get(name)) for name in ("reasoning_content", "reasoning", "thinking"))

@@ -266,12 +266,12 @@ class StreamParser:
         before = {kind: came.tell() for kind, came in self._came.items()}
         for name in ("delta", "message"):
             holder = choice.get(name)
-            if holder is not None and not isinstance(holder, dict):
-                self.result.unreadable += 1
             if not isinstance(holder, dict):
+                self.result.unreadable += holder is not None
                 continue
             part = held(holder)
-            self._besides(part, whole=name == "message")
+            if part.strange or part.calls or part.refusal:
+                self._besides(part, whole=name == "message")
             pairs: tuple[tuple[Kind, str], ...] = (("reasoning", part.reasoning), ("text", part.text))
             for kind, text in pairs:
                 if name == "delta":
