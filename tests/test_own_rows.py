@@ -91,6 +91,8 @@ def test_refused_by_line_and_id(change: dict[str, Any], words: str, tmp_path: Pa
         ('{"image": "a.png", "question": "q", "answer": "a", "id": "x\\u001b[31m"}', "unprintable"),
         ('{"image": "a.png", "question": "q", "answer": "a", "id": true}', "the id is bool"),
         ("[" * 100_000, "no JSON"),
+        ('{"image": "a.png", "question": "q", "answer": "a", "k\\ud83d": 1}', "a key holds half a character"),
+        ('{"image": "a.png", "question": "q", "answer": {"\\udc80": 1}}', "a key holds half a character"),
     ],
 )
 def test_a_line_that_is_no_answer_is_an_error_by_line(line: str, words: str, tmp_path: Path) -> None:

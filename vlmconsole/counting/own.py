@@ -178,6 +178,8 @@ def _json(line: bytes, where: str) -> Any:
 
     def whole(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = [key for key, n in Counter(key for key, _ in pairs).items() if n > 1]
+        if broken := next((half for key, _ in pairs if (half := _half_character(key))), ""):
+            raise ValueError(f"a key holds half a character ({broken})")
         if twice:
             raise ValueError(f"the key {one_line(twice[0], 40)} stands twice")
         return dict(pairs)
@@ -277,15 +279,17 @@ def _verl_row(value: dict[str, Any], folder: Path, where: str) -> Row:
 
 def _plain(what: str, text: str, where: str) -> None:
     """Raise DataError for text that cannot be stored, or that a model would read as the conversation's own marks."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        broken = f"\\u{ord(text[error.start]):04x}"
-        raise DataError(f"{where}: the {what} holds half a character ({broken}), which is no text") from None
+    if broken := _half_character(text):
+        raise DataError(f"{where}: the {what} holds half a character ({broken}), which is no text")
     if marks := [mark for mark in CONTROL if mark in text]:
         raise DataError(
             f"{where}: the {what} holds {', '.join(marks)}, which the model reads as a command, not as text"
         )
+
+
+def _half_character(text: str) -> str:
+    """The first lone surrogate of a text, escaped: JSON can name one, UTF-8 cannot hold it; "" for none."""
+    return next((f"\\u{ord(sign):04x}" for sign in text if "\ud800" <= sign <= "\udfff"), "")
 
 
 def _id(value: Mapping[str, Any], where: str) -> str:
