@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from vlmconsole.engines.profile import GIVEN, ServerProfile, redact
 from vlmconsole.engines.stream import error_text
 from vlmconsole.errors import LabError
 from vlmconsole.runs.bounded import LimitError, Limits, fetch, json_value
+from vlmconsole.runs.plain import one_line
 
 MAX_ERROR_BODY = 64 * 1024
 ERROR_BODY_S = 5.0  # seconds for the body of an error; what came by then is shown
@@ -129,6 +131,8 @@ def connection_error(profile: ServerProfile, error: Exception) -> str:
     where = profile.base_url or f"server {profile.name}"
     if isinstance(error, httpx.ConnectTimeout):
         return f"{where} does not answer (no connection within the time limit)"
+    if fault := tls_fault(error):
+        return f"{where}: {fault}"
     if isinstance(error, httpx.ConnectError):
         return f"nothing answers at {where}: is the server running, and the tunnel up?"
     if isinstance(error, httpx.TimeoutException):
@@ -137,6 +141,23 @@ def connection_error(profile: ServerProfile, error: Exception) -> str:
     if isinstance(error, httpx.NetworkError) or "peer closed" in said or "disconnected" in said:
         return f"{where} closed the connection before the answer was whole: the server ended, or the line was cut"
     return f"the connection to {where} failed: {redact(said)}"
+
+
+def tls_fault(error: BaseException | None) -> str:
+    """Say what is wrong with TLS where that is why a connection failed, and what to do; "" for any other cause.
+
+    httpx tells it as a failed connection: something answers, though, and "is the server running?" leads astray.
+    """
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    if error is None:
+        return ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason = one_line(error.verify_message or str(error), 200)
+        return f"its certificate is not trusted ({reason}): name its authority in SSL_CERT_FILE"
+    if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
+        return "it does not speak TLS: http:// in place of https://?"
+    return f"TLS failed ({one_line(error.reason or str(error), 200)})"
 
 
 def http_error(profile: ServerProfile, status: int, body: bytes) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import httpx
 
 from vlmconsole.engines.access import Held, event_hooks
+from vlmconsole.engines.http import tls_fault
 from vlmconsole.engines.profile import ProfileError, ServerProfile
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.runs.bounded import LimitError, Limits, fetch
@@ -67,7 +68,9 @@ class Fetcher:
             raise SourceError(f"{error.message}{more}") from None
         except httpx.TimeoutException:
             raise SourceError(f"{where} does not answer within {self._limits.seconds:g} s") from None
-        except httpx.ConnectError:
+        except httpx.ConnectError as error:
+            if fault := tls_fault(error):
+                raise SourceError(f"{self.base_url}: {fault}") from None
             raise SourceError(f"nothing answers at {self.base_url}", "Is the server started?") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise SourceError(f"{where} broke off: {str(error) or type(error).__name__}") from None
