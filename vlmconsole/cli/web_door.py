@@ -7,7 +7,6 @@ too many of them the oldest goes; the owner's own connections are never closed h
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import resource
 import socket
 import time
@@ -16,8 +15,11 @@ from typing import Any
 
 from aiohttp import web
 
+from vlmconsole.runs.machine import raise_file_limit
+
 STRANGERS = 64  # connections without the key at once; fewer where the machine gives few descriptors
 PATIENCE = 15.0  # seconds until one of them must have shown it
+MOST_FILES = 65536  # descriptors that are asked for
 LOOK = 1.0  # seconds between two looks for those whose time is over
 QUIET = 60.0  # seconds between two lines about the same trouble of the machine
 
@@ -91,9 +93,7 @@ def _close(connection: web.RequestHandler) -> None:
 
 def _more_descriptors() -> int:
     """As many open files as the machine's hard limit gives (each page takes several); returns how many."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
-        return max(soft, wanted)
-    return soft
+    try:
+        return raise_file_limit(MOST_FILES)
+    except (OSError, ValueError):
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -13,7 +13,6 @@ import gc
 import json
 import mmap
 import os
-import resource
 import signal
 import socket
 import sys
@@ -25,18 +24,9 @@ from vlmconsole.measure.plan import Plan
 from vlmconsole.measure.reader import PhaseReport, Reader
 from vlmconsole.measure.spill import SpillError, SpillWriter
 from vlmconsole.measure.stamps import clock
-from vlmconsole.runs.machine import peak_rss_bytes
+from vlmconsole.runs.machine import peak_rss_bytes, raise_file_limit
 
 FILES_BESIDE = 64  # descriptors needed for anything but connections
-
-
-def raise_file_limit(wanted: int) -> int:
-    """Allow ``wanted`` open files, as far as the hard limit goes; returns what is allowed now."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return soft
 
 
 def run_queue_wait_s() -> float | None:

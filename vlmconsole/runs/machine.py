@@ -36,6 +36,15 @@ def peak_rss_bytes(pid: int | None = None) -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def raise_file_limit(wanted: int) -> int:
+    """Allow ``wanted`` open files, as far as the hard limit goes; returns what is allowed now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft
+
+
 def machine_line(cards: Sequence[str] = ()) -> str:
     """``1 × NVIDIA H200, AMD EPYC 7B13, 16 cores``; `cards` as they are to be called. Nothing of load or clock."""
     return ", ".join([*cards, _processor(), many(usable_cores(), "core")])

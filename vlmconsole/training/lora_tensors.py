@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,22 +56,34 @@ class Product:
 
 def lora_layers(file: Path, header: Mapping[str, Tensor]) -> list[Layer]:
     """The layers that a file's tensors adapt. Raises AdapterError for a tensor that is no language-side LoRA's."""
+    halves = paired(file, header, _TENSOR, _why)
+    return [Layer(module, both["A"], both["B"]) for module, both in sorted(halves.items())]
+
+
+def paired(
+    name: Path | str, header: Mapping[str, Tensor], pattern: re.Pattern[str], why: Callable[[str], str] = lambda _: ""
+) -> dict[str, dict[str, str]]:
+    """Find each module's two matrices: module → half → tensor's name, both read by `pattern`.
+
+    `name` is what errors call the adapter, `why` what they add of a tensor that the pattern does not know. Raises
+    AdapterError for such a tensor, a type that is none of a matrix, a half that is there twice or lacks, and for none.
+    """
     halves: dict[str, dict[str, str]] = {}
     for tensor, facts in header.items():
-        part = _TENSOR.fullmatch(tensor)
+        part = pattern.fullmatch(tensor)
         if part is None:
-            raise AdapterError(f"{file} holds {tensor}: only a language-side LoRA can be used here{_why(tensor)}")
+            raise AdapterError(f"{name} holds {tensor}: only a language-side LoRA can be used here{why(tensor)}")
         if facts.kind not in KINDS:
-            raise AdapterError(f"{file}: {tensor} is of type {facts.kind}; a matrix is one of {', '.join(KINDS)}")
+            raise AdapterError(f"{name}: {tensor} is of type {facts.kind}; a matrix is one of {', '.join(KINDS)}")
         both = halves.setdefault(part["module"], {})
         if part["half"] in both:
-            raise AdapterError(f"{file} holds {part['module']} twice: {both[part['half']]} and {tensor}")
+            raise AdapterError(f"{name} holds {part['module']} twice: {both[part['half']]} and {tensor}")
         both[part["half"]] = tensor
     lonely = sorted(module for module, both in halves.items() if len(both) < 2)
     if lonely or not halves:
         what = f"{lonely[0]} has only one of its two matrices" if lonely else "it holds no tensors"
-        raise AdapterError(f"{file} is not whole: {what}", DAMAGED)
-    return [Layer(module, both["A"], both["B"]) for module, both in sorted(halves.items())]
+        raise AdapterError(f"{name} is not whole: {what}", DAMAGED)
+    return halves
 
 
 def _why(tensor: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from vlmconsole.runs.pace import number
 from vlmconsole.training.lora_config import AdapterError
-from vlmconsole.training.lora_tensors import DAMAGED, KINDS, linear_sizes
+from vlmconsole.training.lora_tensors import DAMAGED, linear_sizes, paired
 from vlmconsole.training.weights import Tensor
 
 PREFIX = "language_model.model."
@@ -65,16 +65,5 @@ def check_mlx(
 
 
 def _shapes(name: str, header: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    halves: dict[str, dict[str, tuple[int, ...]]] = {}
-    for tensor, facts in header.items():
-        part = _TENSOR.fullmatch(tensor)
-        if part is None:
-            raise AdapterError(f"{name} holds {tensor}: only a language-side LoRA can be used here")
-        if facts.kind not in KINDS:
-            raise AdapterError(f"{name}: {tensor} is of type {facts.kind}; a matrix is one of {', '.join(KINDS)}")
-        halves.setdefault(part["module"], {})[part["half"]] = facts.shape
-    lonely = sorted(module for module, both in halves.items() if len(both) < 2)
-    if lonely or not halves:
-        what = f"{lonely[0]} has only one of its two matrices" if lonely else "it holds no tensors"
-        raise AdapterError(f"{name} is not whole: {what}", DAMAGED)
-    return {module: (both["a"], both["b"]) for module, both in halves.items()}
+    halves = paired(name, header, _TENSOR)
+    return {module: (header[both["a"]].shape, header[both["b"]].shape) for module, both in halves.items()}
