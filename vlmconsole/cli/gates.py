@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vlmconsole.runs.folder import RunFolder
 
 CODES = {"PASS": OK, "FAIL": FAILED, "CANNOT JUDGE": CANNOT_JUDGE}
-STYLES = {"PASS": "green", "FAIL": "bold red", "CANNOT JUDGE": "yellow", "PASS · frozen late": "yellow"}
+STYLES = {"PASS": "green", "FAIL": "bold red", "CANNOT JUDGE": "yellow"}
 
 
 def register(app: typer.Typer) -> None:
@@ -197,6 +197,11 @@ def _remember(verdict: Verdict, run: RunFolder) -> None:
         say(f"note: this verdict could not be added to the ledger ({error.strerror})")
 
 
+def _style(label: str) -> str:
+    """The colour of a verdict as it is labelled: one with a reservation (a PASS by a late plan) is no plain one."""
+    return STYLES.get(label, "yellow" if label else "")
+
+
 def _print_verdict(console: Console, verdict: Verdict, stands: Freezing | None) -> None:
     from rich.table import Table
     from rich.text import Text
@@ -204,7 +209,7 @@ def _print_verdict(console: Console, verdict: Verdict, stands: Freezing | None) 
     from vlmconsole.gates.figures import MARKS, figures
 
     counts = verdict.counts
-    console.print(verdict.label, style=STYLES[verdict.label], end="")
+    console.print(verdict.label, style=_style(verdict.label), end="")
     told = f"  {counts['PASS']} pass · {counts['FAIL']} fail · {counts['CANNOT JUDGE']} cannot judge"
     console.print(told if verdict.gates else "", markup=False)
     if verdict.plan and verdict.frozen:
@@ -262,7 +267,7 @@ def _print_list(console: Console, found: list[Listed], others: list[str], broken
             line(f"  ✗ {one.fault}: {one.path}", "bold red")
         for use in one.runs:
             word = f"{use.label} ({use.gates})" if use.verdict else f"not judged yet ({use.state})"
-            line(f"  {word}  {use.run}", STYLES.get(use.label, ""))
+            line(f"  {word}  {use.run}", _style(use.label))
             if use.training:
                 line(f"    {'! ' if use.late else ''}{use.training}", "yellow" if use.late else "dim")
         if not one.runs:
