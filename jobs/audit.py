@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import Field
-from vlmconsole.jobs import there
-from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
 
 from vlmconsole.errors import LabError
 from vlmconsole.gates.audit import FILE, audit, keep
+from vlmconsole.jobs import there
+from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
 from vlmconsole.runs.named import PathOrName
 from vlmconsole.runs.places import Places

@@ -5,9 +5,8 @@ import signal
 import time
 from pathlib import Path
 
-from vlmconsole.jobs.launch import log_tail
-
 from vlmconsole.gates.ledger import Ledger
+from vlmconsole.jobs.launch import log_tail
 from vlmconsole.runs.folder import FINAL, TEMPORARY, RunFolder
 from vlmconsole.runs.locking import take
 from vlmconsole.runs.places import Places

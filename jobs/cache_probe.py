@@ -8,11 +8,11 @@ from dataclasses import asdict
 from typing import Any
 
 from pydantic import Field
+
+from vlmconsole.errors import LabError
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped
 from vlmconsole.jobs.serve import profile_of
 from vlmconsole.jobs.sweep import held
-
-from vlmconsole.errors import LabError
 from vlmconsole.measure.settings import LAG_LIMIT_S, BenchSettings
 from vlmconsole.runs.places import Places
 
@@ -86,9 +86,8 @@ def _control(spec: CacheProbeSettings, places: Places) -> str:
 @contextlib.contextmanager
 def _serving(context: Context, name: str, cache: bool) -> Iterator[Any]:
     """The server called ``name`` with its prefix cache on or off: started for this job where this lab starts it."""
-    from vlmconsole.jobs import owned
-
     from vlmconsole.engines.servers import launched_here
+    from vlmconsole.jobs import owned
     from vlmconsole.measure.bench import find_server
     from vlmconsole.measure.variants import with_prefix_cache
 
@@ -210,7 +209,6 @@ class _Probe:
     def summary(self, limits: dict[str, Any]) -> dict[str, Any]:
         """The verdict with everything that it rests on."""
         from vlmconsole.jobs.owned import said
-
         from vlmconsole.measure.cache import judge
         from vlmconsole.measure.cache_facts import OTHER_LAYER
 

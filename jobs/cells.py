@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vlmconsole.jobs.contract import Context
-
 from vlmconsole.errors import LabError
+from vlmconsole.jobs.contract import Context
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder

@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.jobs.contract import Context, JobError
-
 from vlmconsole.counting import ready as datasets
 from vlmconsole.counting.dataset import expected, manifest_digest, read_manifest
 from vlmconsole.counting.examine import check_dataset
 from vlmconsole.counting.recipe import load_recipe, recipe_names
 from vlmconsole.counting.rows import Row, read_rows
 from vlmconsole.errors import LabError
+from vlmconsole.jobs.contract import Context, JobError
 
 # Seconds for a picture drawn, and for one examined, on one thread of a shared AMD EPYC 7B13.
 DRAWN, EXAMINED = 0.015, 0.02

@@ -8,14 +8,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vlmconsole.errors import LabError
+from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.gauges import nvidia
 from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped, not_installed
 from vlmconsole.jobs.serve import profile_of, started_by_the_lab
 from vlmconsole.jobs.unused import unused
-
-from vlmconsole.errors import LabError
-from vlmconsole.evaluation.settings import EvaluateSettings
-from vlmconsole.gauges import nvidia
 from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
 
@@ -31,14 +30,13 @@ SECONDS = {"in-process": 0.04, "server": 0.6}
 
 def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     """Freeze the plan, answer both sides, judge. What was answered stays, whatever happens."""
-    from vlmconsole.jobs.data import course, ready
-
     from vlmconsole.counting.manifest import manifest_digest, read_manifest
     from vlmconsole.counting.textvqa_data import make_textvqa
     from vlmconsole.evaluation import items as asked
     from vlmconsole.evaluation.answerer import Stopping
     from vlmconsole.evaluation.evaluate import Evaluation
     from vlmconsole.evaluation.taking import Earlier
+    from vlmconsole.jobs.data import course, ready
 
     _check_sides(spec)
     datasets = context.places.datasets
@@ -125,9 +123,8 @@ def _served(context: Context, spec: EvaluateSettings, side: str) -> Iterator[Ans
 
     with ExitStack() as stack:
         if spec.own_servers:
-            from vlmconsole.jobs.owned import owned
-
             from vlmconsole.evaluation.planned import served_folder
+            from vlmconsole.jobs.owned import owned
             from vlmconsole.training.bases import base_folder
 
             profile = profile_of(spec.server_of(side), context.places)

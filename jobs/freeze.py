@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import Field
-from vlmconsole.jobs import there
-from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec
 
 from vlmconsole.errors import LabError
+from vlmconsole.jobs import there
+from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec
 from vlmconsole.runs.named import PathOrName
 from vlmconsole.runs.places import Places
 
@@ -33,12 +33,11 @@ class FreezeSpec(Spec):
 
 def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
     """Make the data, name every picture in the plan, and put its hash into the ledger."""
-    from vlmconsole.jobs.data import course, ready
-
     from vlmconsole.evaluation.planned import base_of, identity_of
     from vlmconsole.gates.bind import bind, freeze_for_lab
     from vlmconsole.gates.ledger import Ledger
     from vlmconsole.gates.rules import load_plan
+    from vlmconsole.jobs.data import course, ready
 
     places = context.places
     ledger = Ledger(places.ledger)

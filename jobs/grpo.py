@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
+
+from vlmconsole.errors import LabError
+from vlmconsole.gauges import nvidia
 from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec, not_installed
 from vlmconsole.jobs.data import counted
 from vlmconsole.jobs.kinds import trusted
 from vlmconsole.jobs.memory_plan import memory_plan
 from vlmconsole.jobs.unused import unused
-
-from vlmconsole.errors import LabError
-from vlmconsole.gauges import nvidia
 from vlmconsole.runs.named import PathOrName
 from vlmconsole.runs.places import Places
 

@@ -5,15 +5,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vlmconsole.counting.dataset import manifest_digest
+from vlmconsole.counting.rows import Row, read_rows
+from vlmconsole.counting.splits import LeakError, PictureIndex
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.data import LOADING, course, examined, ready
 from vlmconsole.jobs.grpo import LEARNING, GrpoSpec, has_masters, learning, planned_work
 from vlmconsole.jobs.grpo_evidence import Evidence, Said, first_and_last, unchanged
 from vlmconsole.jobs.memory_plan import memory_plan, say_peak
-
-from vlmconsole.counting.dataset import manifest_digest
-from vlmconsole.counting.rows import Row, read_rows
-from vlmconsole.counting.splits import LeakError, PictureIndex
 from vlmconsole.measure.machine import hardware
 from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import Conditions, another_prompt

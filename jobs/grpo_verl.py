@@ -11,12 +11,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.counting.rows import Row
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.grpo import GrpoSpec, learning
 from vlmconsole.jobs.grpo_evidence import TRAINING, Evidence, Said, first_and_last
 from vlmconsole.jobs.grpo_local import ready_data, refuse_leaks, say_moved, split
-
-from vlmconsole.counting.rows import Row
 from vlmconsole.measure.machine import hardware
 from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import Conditions

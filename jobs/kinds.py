@@ -10,9 +10,8 @@ import sysconfig
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from vlmconsole.jobs.contract import JobKind
-
 from vlmconsole.errors import LabError
+from vlmconsole.jobs.contract import JobKind
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.reading import UnreadableError, read_toml
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
-from vlmconsole.jobs.presets import Preset
 
+from vlmconsole.jobs.presets import Preset
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places

@@ -8,7 +8,6 @@ from vlmconsole.gauges import nvidia
 
 if TYPE_CHECKING:
     from vlmconsole.jobs.contract import Context
-
     from vlmconsole.training.memory import Plan, Work
 
 

@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
+
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped, not_installed
 
 if TYPE_CHECKING:

@@ -234,7 +234,6 @@ def there() -> int:
     import subprocess
 
     from vlmconsole.jobs.ray_frames import Giver
-
     from vlmconsole.runs.privacy import keep_private
 
     keep_private()

@@ -8,12 +8,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmconsole.jobs.contract import Context, JobError, Stopped
-
 from vlmconsole.engines import launch, servers
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.measure.bench import Server
 from vlmconsole.runs import processes
 from vlmconsole.runs.logfile import left_out

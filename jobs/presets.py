@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
-from vlmconsole.jobs.kinds import load_kind
 
 from vlmconsole.errors import LabError
+from vlmconsole.jobs.kinds import load_kind
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.reading import UnreadableError, read_text, toml_table
 

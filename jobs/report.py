@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field, model_validator
-from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, not_installed
-from vlmconsole.jobs.there import LATER
 
 from vlmconsole.errors import LabError
+from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, not_installed
+from vlmconsole.jobs.there import LATER
 from vlmconsole.runs.folder import RunFolder, find_run, to_json, write_atomic
 from vlmconsole.runs.named import PathOrName
 from vlmconsole.runs.places import Places

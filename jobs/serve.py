@@ -6,10 +6,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import Field
-from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped
 
 from vlmconsole.engines.profile import ServerProfile, profiles_for
 from vlmconsole.gauges import nvidia
+from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped
 from vlmconsole.runs import processes
 from vlmconsole.runs.places import Places
 

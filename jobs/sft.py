@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
+
+from vlmconsole.errors import LabError
+from vlmconsole.gauges import nvidia
 from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec, not_installed
 from vlmconsole.jobs.data import DRAWN, EXAMINED, counted, files_note, sizes
 from vlmconsole.jobs.memory_plan import memory_plan
-
-from vlmconsole.errors import LabError
-from vlmconsole.gauges import nvidia
 from vlmconsole.runs.named import PathOrName
 from vlmconsole.runs.places import Places
 

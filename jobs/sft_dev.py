@@ -3,9 +3,8 @@
 import time
 from typing import TYPE_CHECKING, Any
 
-from vlmconsole.jobs.contract import JobError
-
 from vlmconsole.gates.samples import Sample, prompt_hash
+from vlmconsole.jobs.contract import JobError
 from vlmconsole.runs.events import json_line
 from vlmconsole.runs.folder import RunFolder, write_atomic
 from vlmconsole.scoring.scorers import score
@@ -13,9 +12,8 @@ from vlmconsole.training import selection
 from vlmconsole.training.generation import Ask, Generated, answers
 
 if TYPE_CHECKING:
-    from vlmconsole.jobs.sft_run import Teacher
-
     from vlmconsole.counting.rows import Row
+    from vlmconsole.jobs.sft_run import Teacher
 
 
 def develop(teacher: "Teacher", epoch: int) -> None:

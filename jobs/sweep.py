@@ -7,12 +7,11 @@ import itertools
 from functools import partial
 from typing import Any
 
+from vlmconsole.errors import LabError
 from vlmconsole.jobs.cells import FAILED, Cells
 from vlmconsole.jobs.contract import Context, Estimate, IncompleteError, JobError, JobKind, Stopped
 from vlmconsole.jobs.serve import on_cpu, profile_of
 from vlmconsole.jobs.unused import unused_by_client
-
-from vlmconsole.errors import LabError
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.measure.sweep import SweepCell, SweepSettings
 from vlmconsole.runs.places import Places
@@ -97,9 +96,8 @@ def say_how_held(context: Context, settings: BenchSettings, server: Any) -> None
 
 def _server(context: Context, spec: SweepSettings, cell: SweepCell, stack: contextlib.ExitStack) -> tuple[Any, bool]:
     """The cell's server, and whether it is this job's own."""
-    from vlmconsole.jobs import owned
-
     from vlmconsole.engines.servers import launched_here
+    from vlmconsole.jobs import owned
     from vlmconsole.measure.bench import find_server
     from vlmconsole.measure.variants import with_prefix_cache, with_running_limit
 

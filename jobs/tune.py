@@ -11,14 +11,14 @@ from functools import partial
 from typing import Any
 
 import tomlkit
-from vlmconsole.jobs.cells import Cells
-from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped
-from vlmconsole.jobs.serve import profile_of
-from vlmconsole.jobs.sweep import held, say_how_held
 
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile, save_profile
 from vlmconsole.errors import LabError
+from vlmconsole.jobs.cells import Cells
+from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped
+from vlmconsole.jobs.serve import profile_of
+from vlmconsole.jobs.sweep import held, say_how_held
 from vlmconsole.measure.tune import CONFIRM, TuneCell, TuneSettings, Value, with_parameters
 from vlmconsole.runs.places import Places
 
@@ -111,9 +111,8 @@ def _cell(
     context: Context, spec: TuneSettings, profile: ServerProfile, cell: TuneCell, book: Cells, name: str
 ) -> dict[str, Any]:
     """One cell on a server started for it alone; kept with the reason when that server does not come up."""
-    from vlmconsole.jobs import owned
-
     from vlmconsole.engines import launch
+    from vlmconsole.jobs import owned
     from vlmconsole.measure.tune_memory import sampled
 
     known = next((entry for entry in book.done if entry["name"] == name), None)

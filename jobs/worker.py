@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.errors import LabError
 from vlmconsole.jobs import books
 from vlmconsole.jobs.contract import Context, IncompleteError, Stopped
 from vlmconsole.jobs.heartbeat import Heartbeat
 from vlmconsole.jobs.kinds import IMPORT_FROM, load_kind
 from vlmconsole.jobs.presets import validate
-
-from vlmconsole.errors import LabError
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import FINAL, RunFolder
 from vlmconsole.runs.places import Places

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vlmconsole.screens.attach import open_outside
-from vlmconsole.screens.chat_recent import ChatRecent
-
 from vlmconsole.runs.folder import write_atomic
 from vlmconsole.runs.words import many
+from vlmconsole.screens.attach import open_outside
+from vlmconsole.screens.chat_recent import ChatRecent
 
 
 class ChatScreen(ChatRecent):

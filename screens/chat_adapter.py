@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from vlmconsole.screens.chat_both import ChatBoth
-from vlmconsole.screens.widgets.composer import FAULT
-
 from vlmconsole.errors import LabError
 from vlmconsole.runs.plain import one_line
+from vlmconsole.screens.chat_both import ChatBoth
+from vlmconsole.screens.widgets.composer import FAULT
 
 COMMAND = "/adapter"
 OTHER_BASE = "--other-base"
@@ -36,7 +35,6 @@ class ChatAdapter(ChatBoth):
     def action_adapter(self) -> None:
         """a: the lab's adapters, and none; what does not fit the server's model is refused when it is chosen."""
         from vlmconsole.screens.widgets.dialogs import Choose
-
         from vlmconsole.training.adapters import list_adapters
 
         options = [(NONE, NONE, "the base alone")]

@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual import work
+
+from vlmconsole.chats.records import Chat, StoredMessage
+from vlmconsole.errors import LabError
+from vlmconsole.runs.plain import one_line
 from vlmconsole.screens.chat_draft import CHANGING, KEEP_AGAIN, ChatDraft
 from vlmconsole.screens.keys import TYPED
 from vlmconsole.screens.link import ServerLink
 from vlmconsole.screens.widgets.composer import FAULT, LENGTH, PATHS, Composer
 
-from vlmconsole.chats.records import Chat, StoredMessage
-from vlmconsole.errors import LabError
-from vlmconsole.runs.plain import one_line
-
 if TYPE_CHECKING:
-    from vlmconsole.screens.turn import Turn
-
     from vlmconsole.engines.sight import Budget
+    from vlmconsole.screens.turn import Turn
     from vlmconsole.vision.images import Picture
 
 COMMANDS = ", ".join(f"{word} {more}".strip() for word, more, _ in TYPED)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from vlmconsole.screens.chat_ask import ChatAsk
-
 from vlmconsole.chats.records import StoredMessage
+from vlmconsole.screens.chat_ask import ChatAsk
 
 
 class ChatBoth(ChatAsk):

@@ -14,23 +14,23 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static, TextArea
+
+from vlmconsole.chats.records import Chat, StoredMessage
+from vlmconsole.chats.store import ChatStore
+from vlmconsole.errors import LabError
 from vlmconsole.screens.keys import bindings, own_actions, reading_actions
 from vlmconsole.screens.table import SCREENS
 from vlmconsole.screens.widgets.composer import FAULT, Composer, Question
 from vlmconsole.screens.widgets.keyline import KeyLine
 from vlmconsole.screens.widgets.topbar import TopBar
 
-from vlmconsole.chats.records import Chat, StoredMessage
-from vlmconsole.chats.store import ChatStore
-from vlmconsole.errors import LabError
-
 if TYPE_CHECKING:  # what the first frame does not need is imported after it
     from textual.widgets import OptionList
+
+    from vlmconsole.app import ConsoleApp
     from vlmconsole.screens.widgets.conversations import Conversations
     from vlmconsole.screens.widgets.panewhy import WhyPanel
     from vlmconsole.screens.widgets.transcript import Transcript
-
-    from vlmconsole.app import ConsoleApp
 
 _READING = reading_actions("chat")
 _OWN = own_actions("chat")

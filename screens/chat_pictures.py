@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual import work
+
+from vlmconsole.errors import LabError, refusal
+from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.screens.attach import await_in_inbox, open_all
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.chat_desk import ChatDesk
 from vlmconsole.screens.terminal import scp_line, under_ssh
 from vlmconsole.screens.widgets.composer import FAULT, PATHS, Chip, Question
-
-from vlmconsole.errors import LabError, refusal
-from vlmconsole.runs.plain import inert, one_line
 
 if TYPE_CHECKING:
     from vlmconsole.vision.images import Picture
@@ -169,7 +169,6 @@ class ChatPictures(ChatDesk):
 
     async def _from_clipboard(self) -> None:
         from vlmconsole.screens.clipboard import clipboard_picture
-
         from vlmconsole.vision.images import PictureError, open_picture
 
         self.composer.notice("asking the clipboard…")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from vlmconsole.screens.chat_adapter import ChatAdapter
-
 from vlmconsole.chats.records import StoredMessage
 from vlmconsole.runs.plain import one_line
 from vlmconsole.runs.words import many
+from vlmconsole.screens.chat_adapter import ChatAdapter
 
 COMMAND = "/recent"
 ALL = "all"

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vlmconsole.screens.terminal import under_ssh
-
 from vlmconsole.runs.plain import one_line
+from vlmconsole.screens.terminal import under_ssh
 from vlmconsole.vision.images import PictureError
 
 INSTEAD = "Copy a picture, or paste the path of a file."

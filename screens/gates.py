@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from vlmconsole.screens.background import in_background
-from vlmconsole.screens.gates_desk import GatesDesk
-from vlmconsole.screens.gates_sheets import case_parts, gate_parts
-from vlmconsole.screens.widgets.dialogs import Reader
-from vlmconsole.screens.widgets.gate_rows import Picked
-from vlmconsole.screens.widgets.zoom import Zoom
-
 from vlmconsole.errors import LabError
 from vlmconsole.gates.bind import record
 from vlmconsole.gates.desk import Case, GateDesk, Opened
 from vlmconsole.queue import forms
 from vlmconsole.queue.desk import Desk
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.screens.background import in_background
+from vlmconsole.screens.gates_desk import GatesDesk
+from vlmconsole.screens.gates_sheets import case_parts, gate_parts
+from vlmconsole.screens.widgets.dialogs import Reader
+from vlmconsole.screens.widgets.gate_rows import Picked
+from vlmconsole.screens.widgets.zoom import Zoom
 from vlmconsole.vision.images import PictureError
 
 

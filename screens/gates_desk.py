@@ -13,6 +13,10 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input, Static
+
+from vlmconsole.errors import LabError
+from vlmconsole.gates.desk import Case, Entry, GateDesk, Opened
+from vlmconsole.runs.plain import inert
 from vlmconsole.screens.keys import bindings, reading_actions
 from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.table import SCREENS
@@ -22,10 +26,6 @@ from vlmconsole.screens.widgets.gate_rows import EntryRows, Picked, gate_of
 from vlmconsole.screens.widgets.keyline import KeyLine
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.screens.widgets.topbar import TopBar
-
-from vlmconsole.errors import LabError
-from vlmconsole.gates.desk import Case, Entry, GateDesk, Opened
-from vlmconsole.runs.plain import inert
 from vlmconsole.vision.images import Picture
 
 _READING = reading_actions("gates")

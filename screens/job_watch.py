@@ -7,11 +7,10 @@ import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from vlmconsole.screens.background import in_background
-
 from vlmconsole.errors import LabError
 from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.runs.plain import one_line
+from vlmconsole.screens.background import in_background
 
 if TYPE_CHECKING:
     from vlmconsole.app import ConsoleApp

@@ -7,6 +7,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
+from vlmconsole.errors import LabError
+from vlmconsole.queue import forms
+from vlmconsole.queue.desk import Desk, Row, losses
+from vlmconsole.queue.model import Mode
+from vlmconsole.runs import logfile
+from vlmconsole.runs.folder import RunFolder, to_json, write_atomic
 from vlmconsole.screens.attach import open_outside
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.jobs_desk import ANSWERS, LOG, JobsDesk
@@ -19,13 +25,6 @@ from vlmconsole.screens.widgets.job_table import JobRows
 from vlmconsole.screens.widgets.log_view import LogView
 from vlmconsole.screens.widgets.train_answers import Answers, Shown
 from vlmconsole.screens.widgets.train_sheet import AnswerSheet
-
-from vlmconsole.errors import LabError
-from vlmconsole.queue import forms
-from vlmconsole.queue.desk import Desk, Row, losses
-from vlmconsole.queue.model import Mode
-from vlmconsole.runs import logfile
-from vlmconsole.runs.folder import RunFolder, to_json, write_atomic
 
 
 class JobsScreen(JobsDesk):

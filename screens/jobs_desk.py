@@ -16,6 +16,14 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input, Static
+
+from vlmconsole.errors import LabError
+from vlmconsole.queue.desk import WINDOW, Board, Desk, Particulars, Row
+from vlmconsole.queue.model import ACTIVE, FINAL
+from vlmconsole.runs import logfile
+from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.logfile import LogPage
+from vlmconsole.runs.story import RunStory, Told
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.keys import bindings, reading_actions
 from vlmconsole.screens.looking import LookingScreen
@@ -26,14 +34,6 @@ from vlmconsole.screens.widgets.keyline import KeyLine
 from vlmconsole.screens.widgets.log_view import LogLines, LogView
 from vlmconsole.screens.widgets.topbar import TopBar
 from vlmconsole.screens.widgets.train_answers import Answers
-
-from vlmconsole.errors import LabError
-from vlmconsole.queue.desk import WINDOW, Board, Desk, Particulars, Row
-from vlmconsole.queue.model import ACTIVE, FINAL
-from vlmconsole.runs import logfile
-from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.logfile import LogPage
-from vlmconsole.runs.story import RunStory, Told
 
 _READING = reading_actions("jobs")
 PANES = (("Queue", "queue"), ("Job", "job"), ("Answers", "answers"), ("Log", "log"))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from textual.screen import Screen
 from textual.timer import Timer
+
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.widgets.topbar import TopBar
 

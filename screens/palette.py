@@ -8,6 +8,7 @@ from typing import Any
 
 from textual.app import App, SystemCommand
 from textual.screen import Screen
+
 from vlmconsole.screens.keys import KEYS
 from vlmconsole.screens.table import SCREENS
 

@@ -5,15 +5,6 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from vlmconsole.screens.background import in_background
-from vlmconsole.screens.runs_desk import Mark, RunsDesk
-from vlmconsole.screens.widgets.dialogs import Choose, Reader
-from vlmconsole.screens.widgets.run_figures import RunFigures
-from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
-from vlmconsole.screens.widgets.run_table import RunRows
-from vlmconsole.screens.widgets.sweep_sheet import SweepSheet
-from vlmconsole.screens.widgets.training_sheet import TrainingSheet
-
 from vlmconsole.errors import LabError
 from vlmconsole.measure.compare import Side, sides
 from vlmconsole.measure.compare_sweeps import compare_sweeps, is_sweep
@@ -23,6 +14,14 @@ from vlmconsole.reports.parts import figure
 from vlmconsole.reports.save import save
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.plain import inert, one_line
+from vlmconsole.screens.background import in_background
+from vlmconsole.screens.runs_desk import Mark, RunsDesk
+from vlmconsole.screens.widgets.dialogs import Choose, Reader
+from vlmconsole.screens.widgets.run_figures import RunFigures
+from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
+from vlmconsole.screens.widgets.run_table import RunRows
+from vlmconsole.screens.widgets.sweep_sheet import SweepSheet
+from vlmconsole.screens.widgets.training_sheet import TrainingSheet
 
 FORMS = (
     ("html", "HTML", "a report: every table and plot, one page"),

@@ -13,6 +13,11 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input, Static
+
+from vlmconsole.errors import LabError
+from vlmconsole.reports.opened import Opened, Opener
+from vlmconsole.reports.shelf import Board, Line, Shelf
+from vlmconsole.runs.folder import RunFolder
 from vlmconsole.screens.keys import bindings, reading_actions
 from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.table import SCREENS
@@ -22,11 +27,6 @@ from vlmconsole.screens.widgets.run_head import head
 from vlmconsole.screens.widgets.run_table import RunRows, RunTable
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.screens.widgets.topbar import TopBar
-
-from vlmconsole.errors import LabError
-from vlmconsole.reports.opened import Opened, Opener
-from vlmconsole.reports.shelf import Board, Line, Shelf
-from vlmconsole.runs.folder import RunFolder
 
 _READING = reading_actions("runs")
 _OF_A_RUN = frozenset({"open", "mark", "export", "verify"})

@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vlmconsole.screens.link import ServerLink
-
 from vlmconsole.chats.history import turns
 from vlmconsole.chats.records import Chat, MessageState, StoredMessage
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.engines.lag import LagMeter
 from vlmconsole.errors import LabError
 from vlmconsole.runs.plain import one_line
+from vlmconsole.screens.link import ServerLink
 
 if TYPE_CHECKING:
     from vlmconsole.engines.answer import Answer

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
 from vlmconsole.jobs.kinds import TRUSTED_VARIABLE
 
 sys.path.insert(0, str(Path(__file__).parent))  # `--import-mode=importlib` leaves the folder out

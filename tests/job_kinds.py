@@ -8,6 +8,7 @@ import time
 from typing import Any, Literal
 
 from pydantic import Field
+
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped
 
 

@@ -12,7 +12,6 @@ import pytest
 import waiting
 from job_queue import held, lab, run_all
 from textual.pilot import Pilot
-from vlmconsole.screens.jobs import JobsScreen
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.lab import Lab
@@ -20,6 +19,7 @@ from vlmconsole.queue import forms
 from vlmconsole.queue.adding import add
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.places import Places
+from vlmconsole.screens.jobs import JobsScreen
 
 until = waiting.until
 settled = partial(waiting.settled, people=("new", "judge"))  # "new": a form is filled in

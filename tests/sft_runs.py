@@ -11,7 +11,6 @@ from typing import Any
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.launch import create_run, start_worker
 from vlmconsole.jobs.presets import load_preset, overlay
-
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 

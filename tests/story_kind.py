@@ -5,6 +5,7 @@ import sys
 from typing import Any, Literal
 
 from pydantic import Field
+
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped
 
 

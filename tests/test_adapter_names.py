@@ -134,9 +134,8 @@ def test_an_old_evaluation_keeps_the_adapter_that_answered(runs: Runs) -> None:
 
 
 def test_a_name_that_several_have_is_refused_before_any_answer(runs: Runs) -> None:
-    from vlmconsole.jobs import evaluate
-
     from vlmconsole.evaluation.settings import EvaluateSettings
+    from vlmconsole.jobs import evaluate
 
     for preset in ("one-tiny", "two-tiny"):
         runs.train(preset, "done", *WHOLE)

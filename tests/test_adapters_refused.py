@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from lora import BASE, bundled, make_adapter, origin
-from vlmconsole.jobs import there
 
 from vlmconsole.cli import main
 from vlmconsole.engines.profile import make_profile
+from vlmconsole.jobs import there
 from vlmconsole.runs.places import Places
 from vlmconsole.training import sft
 from vlmconsole.training.adapters import AdapterError, check_fits, load_peft, open_adapter, products, refused

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from audited import SmallLab, lines_of, write_lines
-from vlmconsole.jobs import audit as job
-from vlmconsole.jobs.contract import Context, JobError
 
 from vlmconsole.cli import main
 from vlmconsole.gates.ledger import Ledger
+from vlmconsole.jobs import audit as job
+from vlmconsole.jobs.contract import Context, JobError
 from vlmconsole.runs.folder import RunFolder
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from model_folders import WEIGHTS, bundled_copy, change_json, change_weights, headers_only, sharded, tensor_names
-from vlmconsole.jobs import there
 
 from vlmconsole.errors import LabError
+from vlmconsole.jobs import there
 from vlmconsole.models import qwen2_5_vl
 from vlmconsole.models.base import BaseReadError, check_loadable, read_base
 from vlmconsole.models.quantization import Quantization, from_json, quantization_of
@@ -171,12 +171,11 @@ def test_what_is_not_understood_is_refused_before_anything_runs(
 
 
 def test_training_evaluation_and_merging_ask_the_same_reader(tmp_path: Path) -> None:
+    from vlmconsole.evaluation.settings import EvaluateSettings
     from vlmconsole.jobs.evaluate import problems as evaluating
     from vlmconsole.jobs.grpo import GrpoSpec
     from vlmconsole.jobs.grpo import problems as reinforcing
     from vlmconsole.jobs.sft import KIND, SftSpec
-
-    from vlmconsole.evaluation.settings import EvaluateSettings
     from vlmconsole.runs.places import Places
     from vlmconsole.training.model import load
 

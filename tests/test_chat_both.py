@@ -9,12 +9,12 @@ from chat_server import Say, chat_server, profile_file
 from test_chat_screen import answered, ask, console, until
 from textual.pilot import Pilot
 from textual.widgets import Static
+
+from vlmconsole.chats.store import ChatStore
 from vlmconsole.screens.chat import ChatScreen
 from vlmconsole.screens.pair import PairScreen, Side, between
 from vlmconsole.screens.widgets.columns import Row, RowsVisual
 from vlmconsole.screens.widgets.why import summary, timing_rows
-
-from vlmconsole.chats.store import ChatStore
 
 
 def said(pilot: Pilot[None], selector: str) -> str:

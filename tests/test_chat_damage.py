@@ -14,6 +14,12 @@ from hypothesis import strategies as st
 from test_chat_recent import why
 from test_chat_screen import answered, ask, console, until
 from test_chat_store import picture, store
+
+from vlmconsole.chats.checked import DAMAGED, read_answer, read_sampling
+from vlmconsole.chats.export import chat_json, chat_markdown
+from vlmconsole.chats.store import ChatStore
+from vlmconsole.cli import main
+from vlmconsole.gauges.followed import ChatAnswers
 from vlmconsole.screens.evidence import evidence
 from vlmconsole.screens.pair import between
 from vlmconsole.screens.widgets.message import foot
@@ -29,12 +35,6 @@ from vlmconsole.screens.widgets.why import (
     token_rows,
     unusual_rows,
 )
-
-from vlmconsole.chats.checked import DAMAGED, read_answer, read_sampling
-from vlmconsole.chats.export import chat_json, chat_markdown
-from vlmconsole.chats.store import ChatStore
-from vlmconsole.cli import main
-from vlmconsole.gauges.followed import ChatAnswers
 
 GOOD = {
     "usage": {"prompt_tokens": 105, "completion_tokens": 3, "cached_tokens": None},

@@ -5,6 +5,7 @@ from pathlib import Path
 from chat_server import Say, chat_server, profile_file
 from test_chat_screen import answered, ask, console, until
 from textual.widgets import Static
+
 from vlmconsole.screens.widgets.columns import Row
 from vlmconsole.screens.widgets.why import client_rows, summary, timing_rows, token_rows
 

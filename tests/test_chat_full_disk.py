@@ -9,9 +9,9 @@ import pytest
 import waiting
 from chat_server import Say, chat_server, profile_file
 from test_chat_screen import answered, ask, console, picture
-from vlmconsole.screens import chat_ask, turn
 
 from vlmconsole.chats.records import ChatStoreError
+from vlmconsole.screens import chat_ask, turn
 
 until = partial(waiting.until, seconds=10.0, every=0.02)
 

@@ -10,14 +10,14 @@ import textual.screen
 from chat_server import chat_server, profile_file
 from test_chat_screen import answered, ask, console, picture, until
 from textual.widgets import Input, Static
+
+from vlmconsole.app import SLOW_FPS, paint_rarely
 from vlmconsole.screens.attach import open_outside
 from vlmconsole.screens.keys import KEYS
 from vlmconsole.screens.palette import commands
 from vlmconsole.screens.widgets.dialogs import Form
 from vlmconsole.screens.widgets.picker import Picker
 from vlmconsole.screens.widgets.picture import PictureView
-
-from vlmconsole.app import SLOW_FPS, paint_rarely
 
 
 @pytest.mark.slow

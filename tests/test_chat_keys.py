@@ -12,14 +12,14 @@ from chat_server import Say, chat_server, profile_file
 from PIL import Image
 from test_chat_screen import answered, ask, console, picture, until
 from textual.widgets import Input, Static
+
+from vlmconsole.chats.records import StoredMessage
+from vlmconsole.chats.store import ChatStore
 from vlmconsole.screens.chat_ask import ANSWERING, COMMANDS
 from vlmconsole.screens.chat_draft import CHANGING
 from vlmconsole.screens.keys import KEYS
 from vlmconsole.screens.widgets.composer import Question
 from vlmconsole.screens.widgets.message import MessageView, foot
-
-from vlmconsole.chats.records import StoredMessage
-from vlmconsole.chats.store import ChatStore
 from vlmconsole.vision.images import open_picture
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import waiting
 from chat_server import Say, chat_server, profile_file
 from test_chat_screen import answered, ask, console, picture
-from vlmconsole.screens.widgets.message import MessageView
-from vlmconsole.screens.widgets.transcript import MOST
 
 from vlmconsole.chats.export import export_chat
 from vlmconsole.chats.store import ChatStore
+from vlmconsole.screens.widgets.message import MessageView
+from vlmconsole.screens.widgets.transcript import MOST
 
 until = partial(waiting.until, seconds=20.0, every=0.02)
 

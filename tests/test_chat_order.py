@@ -12,13 +12,13 @@ import pytest
 from chat_server import Say, chat_server, profile_file
 from test_chat_screen import answered, ask, console, picture, until
 from textual import events
+
+from vlmconsole.engines.profile import load_profiles
+from vlmconsole.runs.places import Places
 from vlmconsole.screens import chat_ask, table
 from vlmconsole.screens.link import ServerLink
 from vlmconsole.screens.widgets.dialogs import Form
 from vlmconsole.screens.widgets.field import Field
-
-from vlmconsole.engines.profile import load_profiles
-from vlmconsole.runs.places import Places
 
 BURST = ("a", "b", "backspace", "c", "ctrl+u", "d", "left", "e")  # in this order: "ed"
 

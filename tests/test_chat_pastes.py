@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from textual import events
+
 from vlmconsole.screens.pastes import END, START, InertPastes, PasteFilter
 
 

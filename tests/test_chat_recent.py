@@ -9,10 +9,10 @@ from chat_server import ChatServer, chat_server, profile_file
 from test_chat_screen import answered, ask, console, picture, until
 from textual.pilot import Pilot
 from textual.widgets import Static
-from vlmconsole.screens.chat import ChatScreen
 
 from vlmconsole.chats.history import turns
 from vlmconsole.chats.store import ChatStore
+from vlmconsole.screens.chat import ChatScreen
 from vlmconsole.vision.images import open_picture
 
 

@@ -13,11 +13,11 @@ from chat_server import Say, chat_server, profile_file
 from PIL import Image
 from textual.pilot import Pilot
 from textual.widgets import Static
-from vlmconsole.screens.chat import ChatScreen
-from vlmconsole.screens.widgets.columns import RowsVisual
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.lab import Lab
+from vlmconsole.screens.chat import ChatScreen
+from vlmconsole.screens.widgets.columns import RowsVisual
 
 until = partial(waiting.until, seconds=10.0, every=0.02)
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 from job_queue import lab
-from vlmconsole.screens.widgets.job_rows import devices
 
 from vlmconsole.cli.jobs import _cells
 from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import views
+from vlmconsole.screens.widgets.job_rows import devices
 
 
 @pytest.mark.parametrize(

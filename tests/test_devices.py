@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vlmconsole.jobs.kinds import UnknownKindError, load_kind
-from vlmconsole.jobs.presets import PresetError, list_presets, load_preset, parse_value
 
 from vlmconsole import doctor
 from vlmconsole.cli import main
 from vlmconsole.gauges.host import HostReader
 from vlmconsole.gauges.nvidia import Card, Reading
+from vlmconsole.jobs.kinds import UnknownKindError, load_kind
+from vlmconsole.jobs.presets import PresetError, list_presets, load_preset, parse_value
 from vlmconsole.lab import Lab
 from vlmconsole.queue import environments
 from vlmconsole.queue.locks import DeviceLocks

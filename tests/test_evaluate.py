@@ -13,8 +13,6 @@ import judged
 import pytest
 from evaluated import Bench, KilledError, Scripted
 from test_textvqa_data import many, write_shards
-from vlmconsole.jobs.contract import Context
-from vlmconsole.jobs.evaluate import KIND
 
 from vlmconsole.counting.ready import ready
 from vlmconsole.counting.rows import DataError
@@ -28,6 +26,8 @@ from vlmconsole.evaluation.planned import base_of
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.verdict import judge
+from vlmconsole.jobs.contract import Context
+from vlmconsole.jobs.evaluate import KIND
 from vlmconsole.measure.bench import Server
 from vlmconsole.measure.inputs import picture
 from vlmconsole.measure.reference import Schedule, running
@@ -347,9 +347,8 @@ def test_a_comparison_of_a_model_with_itself_is_refused(tmp_path: Path) -> None:
 def test_the_development_answers_of_the_training_come_along_to_be_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vlmconsole.jobs import evaluate as job
-
     from vlmconsole.gates.rules import load_plan
+    from vlmconsole.jobs import evaluate as job
     from vlmconsole.training.adapters import Adapter
     from vlmconsole.training.provenance import Provenance
 

@@ -10,10 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vlmconsole.jobs.contract import Context
-from vlmconsole.jobs.evaluate import KIND
-from vlmconsole.jobs.launch import create_run, start_worker
-from vlmconsole.jobs.presets import load_preset, overlay
 
 from vlmconsole.engines.profile import save_profile
 from vlmconsole.engines.servers import Ready
@@ -25,6 +21,10 @@ from vlmconsole.gates.replay import choose_sample, replay
 from vlmconsole.gates.replaying import ReplayError
 from vlmconsole.gates.rules import parse_plan
 from vlmconsole.gates.verdict import judge
+from vlmconsole.jobs.contract import Context
+from vlmconsole.jobs.evaluate import KIND
+from vlmconsole.jobs.launch import create_run, start_worker
+from vlmconsole.jobs.presets import load_preset, overlay
 from vlmconsole.measure.compare import compare
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder

@@ -9,11 +9,11 @@ from typing import Any
 
 import job_queue
 import pytest
-from vlmconsole.jobs.presets import Preset, load_preset
 
 from vlmconsole.cli import main
 from vlmconsole.cli.jobs import _cells, _plan_lines
 from vlmconsole.gates.rules import load_plan
+from vlmconsole.jobs.presets import Preset, load_preset
 from vlmconsole.queue import adding, process
 from vlmconsole.queue.adding import Planned
 from vlmconsole.queue.desk import Desk

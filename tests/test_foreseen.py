@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import tomlkit
 from audited import PLAN, SmallLab
-from vlmconsole.jobs.presets import PresetError, load_preset
 
 from vlmconsole.cli.common import as_toml
 from vlmconsole.evaluation.foreseen import foreseen
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.bind import bind, freeze_for_lab
 from vlmconsole.gates.rules import parse_plan
+from vlmconsole.jobs.presets import PresetError, load_preset
 from vlmconsole.queue.adding import plan as planned
 
 

@@ -25,9 +25,6 @@ from recorded import body as bytes_of
 from recorded import documented
 from replay import Reply, json_reply, replay
 from test_stream import whole
-from vlmconsole.screens.link import ServerLink
-from vlmconsole.screens.turn import Turn
-from vlmconsole.screens.widgets.message import foot
 
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.cli import chat as command
@@ -44,6 +41,9 @@ from vlmconsole.measure.load import REQUESTS, Body, Cell, Target, run_cell
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.plain import one_line
+from vlmconsole.screens.link import ServerLink
+from vlmconsole.screens.turn import Turn
+from vlmconsole.screens.widgets.message import foot
 
 CHAT = "POST /v1/chat/completions"
 PLAIN = json_reply({"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 3, "completion_tokens": 1}})

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import tomlkit
 from audited import LAYER, PLAN, SmallLab
-from vlmconsole.jobs.contract import Context
-from vlmconsole.jobs.freeze import KIND, FreezeSpec
 
 from vlmconsole.counting.findings import Finding
 from vlmconsole.evaluation.planned import base_of, before_base, plan_for
@@ -27,6 +25,8 @@ from vlmconsole.gates.plan import FrozenError
 from vlmconsole.gates.rules import PlanError, parse_plan
 from vlmconsole.gates.trained import Freezing, freezing, span
 from vlmconsole.gates.verdict import judge
+from vlmconsole.jobs.contract import Context
+from vlmconsole.jobs.freeze import KIND, FreezeSpec
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.training.provenance import read_provenance, weights_sha256, write_provenance
 

@@ -18,11 +18,6 @@ from job_queue import held, lab
 from judged import plan, right, small_dataset, write_run
 from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
-from vlmconsole.screens.gates import GatesScreen
-from vlmconsole.screens.widgets.dialogs import Reader
-from vlmconsole.screens.widgets.gate_rows import interval_bar, run_label
-from vlmconsole.screens.widgets.picture import PictureView
-from vlmconsole.screens.widgets.zoom import Zoom
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.gates.bind import freeze_for_lab, record
@@ -35,6 +30,11 @@ from vlmconsole.lab import Lab
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.screens.gates import GatesScreen
+from vlmconsole.screens.widgets.dialogs import Reader
+from vlmconsole.screens.widgets.gate_rows import interval_bar, run_label
+from vlmconsole.screens.widgets.picture import PictureView
+from vlmconsole.screens.widgets.zoom import Zoom
 from vlmconsole.vision.images import PictureError
 
 FROZEN = 1_796_000_000.0

@@ -18,15 +18,15 @@ from typing import Any, ClassVar
 import pytest
 import waiting
 from textual.pilot import Pilot
-from vlmconsole.screens.gauges import HIDDEN, GaugesScreen
-from vlmconsole.screens.widgets.dialogs import Ask, Reader
-from vlmconsole.screens.widgets.gauge_cards import WAITING
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.gauges.figures import Batch, Figure, Mark
 from vlmconsole.gauges.recording import Replay
 from vlmconsole.gauges.sources import Gauges
 from vlmconsole.lab import Lab
+from vlmconsole.screens.gauges import HIDDEN, GaugesScreen
+from vlmconsole.screens.widgets.dialogs import Ask, Reader
+from vlmconsole.screens.widgets.gauge_cards import WAITING
 
 until = partial(waiting.until, seconds=20.0, every=0.02)
 RECORDED = Path(__file__).parent / "data" / "gauges" / "bench-mlx.jsonl.gz"

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vlmconsole.jobs.contract import Context, JobError, Stopped
-from vlmconsole.jobs.grpo import GrpoSpec, devices, run
-from vlmconsole.jobs.grpo_evidence import unchanged
-from vlmconsole.jobs.launch import create_run
-from vlmconsole.jobs.presets import load_preset, overlay
 
 from vlmconsole.counting.dataset import make_dataset
 from vlmconsole.counting.recipe import load_recipe
 from vlmconsole.counting.splits import LeakError
 from vlmconsole.errors import LabError
+from vlmconsole.jobs.contract import Context, JobError, Stopped
+from vlmconsole.jobs.grpo import GrpoSpec, devices, run
+from vlmconsole.jobs.grpo_evidence import unchanged
+from vlmconsole.jobs.launch import create_run
+from vlmconsole.jobs.presets import load_preset, overlay
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.training.provenance import read_provenance, weights_sha256

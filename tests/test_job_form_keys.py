@@ -13,10 +13,10 @@ from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Input
-from vlmconsole.screens.widgets.job_form import FormLine, JobForm, Switch
 
 from vlmconsole.queue import forms
 from vlmconsole.runs.places import Places
+from vlmconsole.screens.widgets.job_form import FormLine, JobForm, Switch
 
 until = partial(waiting.until, seconds=10.0, every=0.02)
 

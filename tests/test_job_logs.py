@@ -12,12 +12,12 @@ from hostile import HOSTILE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_queue import lab, run_all
-from vlmconsole.screens.widgets.figures import sparkline
 
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder, list_runs
 from vlmconsole.runs.pace import Pace
 from vlmconsole.runs.story import POINTS, RunStory
+from vlmconsole.screens.widgets.figures import sparkline
 
 
 def run_folder(folder: Path) -> RunFolder:

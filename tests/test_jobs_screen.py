@@ -8,12 +8,6 @@ import pytest
 from job_queue import held
 from jobs_console import full_fixture, jobs, places_fixture, queue, ran_fixture, seen, settled, until  # noqa: F401
 from textual.widgets import Input, OptionList
-from vlmconsole.screens import job_watch
-from vlmconsole.screens.jobs import JobsScreen
-from vlmconsole.screens.jobs_desk import LOG
-from vlmconsole.screens.widgets.dialogs import Confirm, Reader
-from vlmconsole.screens.widgets.job_form import FormLine, JobForm
-from vlmconsole.screens.widgets.job_sheets import CurveSheet, PlanSheet, PresetList
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.cli import main
@@ -23,6 +17,12 @@ from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import UNATTENDED
 from vlmconsole.runs.places import Places
+from vlmconsole.screens import job_watch
+from vlmconsole.screens.jobs import JobsScreen
+from vlmconsole.screens.jobs_desk import LOG
+from vlmconsole.screens.widgets.dialogs import Confirm, Reader
+from vlmconsole.screens.widgets.job_form import FormLine, JobForm
+from vlmconsole.screens.widgets.job_sheets import CurveSheet, PlanSheet, PresetList
 
 
 async def test_a_name_comes_before_a_title_when_a_preset_is_looked_for(places: Places) -> None:

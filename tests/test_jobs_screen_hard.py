@@ -10,7 +10,6 @@ import pytest
 from hostile import HOSTILE
 from job_queue import held, lab
 from jobs_console import full_fixture, jobs, places_fixture, ran_fixture, seen, settled, until  # noqa: F401
-from vlmconsole.screens.widgets.dialogs import Reader
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.lab import Lab
@@ -19,6 +18,7 @@ from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.screens.widgets.dialogs import Reader
 
 
 async def test_a_damaged_queue_is_told_in_the_tables_place_and_gone_when_mended(places: Places) -> None:

@@ -5,10 +5,10 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
-from vlmconsole.jobs import books
 
 from vlmconsole.gates.ledger import STAGED, Ledger
 from vlmconsole.gates.plan import FrozenError, digest, freeze, read_frozen
+from vlmconsole.jobs import books
 from vlmconsole.runs.folder import RunFolder
 
 

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from vlmconsole.screens import link as link_module
-from vlmconsole.screens.link import SILENT, WARMING, ServerLink
 from waiting import until
 
 from vlmconsole.engines.answer import Answer
@@ -23,6 +21,8 @@ from vlmconsole.engines.profile import ServerProfile, make_profile
 from vlmconsole.engines.servers import probe
 from vlmconsole.queue.server_desk import ServerDesk
 from vlmconsole.runs.places import Places
+from vlmconsole.screens import link as link_module
+from vlmconsole.screens.link import SILENT, WARMING, ServerLink
 
 HELLO = [Message("user", "Hello")]
 

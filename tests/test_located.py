@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import Field
 from supervised import Lab, lab_fixture, places_fixture  # noqa: F401
+
 from vlmconsole.jobs.contract import Spec
 from vlmconsole.jobs.kinds import TRUSTED_VARIABLE, place_of
 from vlmconsole.jobs.presets import Preset, load_preset
-
 from vlmconsole.queue import adding
 from vlmconsole.queue.located import located
 from vlmconsole.runs.named import PathOrName

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 from test_grpo import FAST, equal, rows, weights
+
+from vlmconsole.counting.dataset import make_dataset
+from vlmconsole.counting.recipe import load_recipe
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.grpo import GrpoSpec, estimate, run
 from vlmconsole.jobs.launch import create_run
 from vlmconsole.jobs.presets import load_preset, overlay
-
-from vlmconsole.counting.dataset import make_dataset
-from vlmconsole.counting.recipe import load_recipe
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.training import checkpoint, export

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from lora import BASE
-from vlmconsole.jobs.sft import SftSpec, planned_work
 
+from vlmconsole.jobs.sft import SftSpec, planned_work
 from vlmconsole.training.bases import BaseError
 from vlmconsole.training.memory import GIB, KEPT, Work, per_token, plan
 from vlmconsole.training.shape import QWEN2_5_VL_3B, ShapeError, shape_of
@@ -138,7 +138,6 @@ def test_the_bundled_models_plan_is_what_a_worker_takes(preset: str, sets: list[
 
     from vlmconsole.jobs.launch import create_run
     from vlmconsole.jobs.presets import load_preset, overlay
-
     from vlmconsole.runs.places import Places
 
     places = Places(tmp_path / "home").ensure()

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+
 from vlmconsole.jobs.launch import create_run
 from vlmconsole.jobs.presets import load_preset, overlay
-
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
@@ -43,7 +43,6 @@ def test_preset_is_the_recipe() -> None:
 
 def test_every_phase_has_its_share_of_the_time() -> None:
     from vlmconsole.jobs import model
-
     from vlmconsole.training.lessons import Recipe, phase_steps
 
     spec = model.ModelSpec()

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from model_folders import bundled_copy, change_json
 from small_server import SERVER
-from vlmconsole.jobs import there
 
 from vlmconsole.engines import launch
 from vlmconsole.engines.launch_lines import command, launch_line
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile
 from vlmconsole.engines.servers import ensure_server, stop_server
 from vlmconsole.evaluation.served import with_model
+from vlmconsole.jobs import there
 from vlmconsole.models.programs import ProgramsError, programs_in, refuse_programs
 from vlmconsole.queue.served import ensure_served
 from vlmconsole.runs.places import Places

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from test_hostile_runs import told
-from vlmconsole.screens.widgets.run_drawings import cell_table
 
 from vlmconsole.measure.busy import BUSY_MEANS
 from vlmconsole.measure.compare import compare_runs, compare_sides, side
@@ -19,6 +18,7 @@ from vlmconsole.measure.views import cells
 from vlmconsole.reports.measured import sections
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.scoring.intervals import LEAST, unpaired_interval
+from vlmconsole.screens.widgets.run_drawings import cell_table
 
 RECORDED = Path(__file__).parent / "data" / "runs"
 CALM, LOUD = {"before": 0.4, "after": 1.1, "cores": 2}, {"before": 13.0, "after": 9.0, "cores": 2}

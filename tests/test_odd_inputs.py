@@ -14,10 +14,10 @@ if __name__ == "__main__":
 import pytest
 from hostile import HOSTILE
 from test_images_odd import REFUSED, RIGHT
-from vlmconsole.screens.widgets.blocks import layout
-from vlmconsole.screens.widgets.markdown import markdown_blocks
 
 from vlmconsole.runs.plain import inert, one_line
+from vlmconsole.screens.widgets.blocks import layout
+from vlmconsole.screens.widgets.markdown import markdown_blocks
 from vlmconsole.vision.images import PictureError, open_picture
 
 # pytest puts aside the filter by which the package keeps Pillow's own warnings off the screen.

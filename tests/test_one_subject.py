@@ -17,13 +17,13 @@ from judged import plan, right, small_dataset, write_run
 from recorded_runs import lab_with_runs
 from textual.pilot import Pilot
 from textual.widget import Widget
-from vlmconsole.screens.gates import GatesScreen
-from vlmconsole.screens.runs import RunsScreen
-from vlmconsole.screens.servers import ServersScreen
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.lab import Lab
 from vlmconsole.runs.places import Places
+from vlmconsole.screens.gates import GatesScreen
+from vlmconsole.screens.runs import RunsScreen
+from vlmconsole.screens.servers import ServersScreen
 
 until = partial(waiting.until, seconds=20.0, every=0.02)
 settled = partial(waiting.settled, people=())

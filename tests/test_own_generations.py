@@ -245,7 +245,6 @@ def test_a_scorer_that_cannot_judge_the_truths_is_refused_before_the_job(
     files: Files, made: bool, answer: Any, scorer: str, fits: bool
 ) -> None:
     from vlmconsole.jobs import there
-
     from vlmconsole.runs.places import Places
 
     if scorer == "x":

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vlmconsole.jobs.contract import not_installed
-from vlmconsole.jobs.presets import Preset, PresetError, load_preset
 
 from vlmconsole.cli import main
 from vlmconsole.errors import LabError
+from vlmconsole.jobs.contract import not_installed
+from vlmconsole.jobs.presets import Preset, PresetError, load_preset
 from vlmconsole.queue import adding
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.schema import QueueError

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vlmconsole.jobs.contract import Context
-from vlmconsole.jobs.data import DRAWN, EXAMINED, course
 
 from vlmconsole.cli.follow import Follower, said
+from vlmconsole.jobs.contract import Context
+from vlmconsole.jobs.data import DRAWN, EXAMINED, course
 from vlmconsole.queue import process
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store

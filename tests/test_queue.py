@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vlmconsole.jobs.presets import Preset, PresetError, load_preset
-from vlmconsole.screens.widgets.job_form import takes
 
 from vlmconsole.cli.jobs import _plan_lines
+from vlmconsole.jobs.presets import Preset, PresetError, load_preset
 from vlmconsole.queue import adding
 from vlmconsole.queue.flows import FlowError, fill, read_flow
 from vlmconsole.queue.model import NewJob, flow_state
@@ -20,6 +19,7 @@ from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import views
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.screens.widgets.job_form import takes
 
 HERE = Path(__file__).parent
 

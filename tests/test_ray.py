@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vlmconsole.jobs.kinds import TRUSTED_VARIABLE
 
+from vlmconsole.jobs.kinds import TRUSTED_VARIABLE
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 

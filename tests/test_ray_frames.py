@@ -6,8 +6,8 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from vlmconsole.jobs.ray_frames import FRAME, LATE, Frame, Giver, Taker
 
+from vlmconsole.jobs.ray_frames import FRAME, LATE, Frame, Giver, Taker
 from vlmconsole.runs.folder import RunFolder
 
 

@@ -7,10 +7,6 @@ from pathlib import Path
 
 import pytest
 from sft_runs import RECIPE
-from vlmconsole.jobs import data
-from vlmconsole.jobs.contract import Context, Stopped
-from vlmconsole.jobs.presets import load_preset, overlay
-from vlmconsole.jobs.sft import SftSpec
 
 from vlmconsole.counting.alone import alone
 from vlmconsole.counting.ready import Promised, promised, ready
@@ -19,6 +15,10 @@ from vlmconsole.counting.rows import DataError
 from vlmconsole.counting.splits import PictureIndex
 from vlmconsole.evaluation.items import choose
 from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.jobs import data
+from vlmconsole.jobs.contract import Context, Stopped
+from vlmconsole.jobs.presets import load_preset, overlay
+from vlmconsole.jobs.sft import SftSpec
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from echoing_server import FORMS, echoing
-from vlmconsole.jobs import owned
-from vlmconsole.jobs.contract import Context
 
 from vlmconsole.engines import launch
+from vlmconsole.jobs import owned
+from vlmconsole.jobs.contract import Context
 from vlmconsole.runs.events import json_line
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+
 from vlmconsole.jobs.contract import Context, JobError
 from vlmconsole.jobs.report import ReportSpec, run
-
 from vlmconsole.reports import book
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places

@@ -15,12 +15,6 @@ from recorded_runs import BENCH, GRID, PROBE, failed_run, hostile_run, lab_with_
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 from trained_runs import training
-from vlmconsole.screens.runs import RunsScreen
-from vlmconsole.screens.widgets.dialogs import Choose, Reader
-from vlmconsole.screens.widgets.run_figures import lines_of
-from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
-from vlmconsole.screens.widgets.sweep_sheet import SweepSheet
-from vlmconsole.screens.widgets.training_sheet import TrainingSheet
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.errors import LabError
@@ -30,6 +24,12 @@ from vlmconsole.reports.opened import Opener
 from vlmconsole.reports.shelf import Shelf
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.screens.runs import RunsScreen
+from vlmconsole.screens.widgets.dialogs import Choose, Reader
+from vlmconsole.screens.widgets.run_figures import lines_of
+from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
+from vlmconsole.screens.widgets.sweep_sheet import SweepSheet
+from vlmconsole.screens.widgets.training_sheet import TrainingSheet
 
 until = partial(waiting.until, seconds=20.0)
 settled = partial(waiting.settled, people=("compare", "export"))

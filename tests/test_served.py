@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import tomlkit
 from small_server import profile as small
-from vlmconsole.screens.link import ServerLink
-from vlmconsole.screens.widgets.topbar import fitted
 
 from vlmconsole.engines import launch
 from vlmconsole.engines.launch import LaunchError
@@ -20,6 +18,8 @@ from vlmconsole.queue.served import ensure_served, serving, stop_served
 from vlmconsole.queue.serving import server_job
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.places import Places
+from vlmconsole.screens.link import ServerLink
+from vlmconsole.screens.widgets.topbar import fitted
 
 
 @pytest.fixture

@@ -17,9 +17,6 @@ from job_queue import held, lab
 from small_server import SERVER
 from textual.pilot import Pilot
 from textual.widgets import Input
-from vlmconsole.screens.servers import ServersScreen
-from vlmconsole.screens.widgets.dialogs import Confirm
-from vlmconsole.screens.widgets.server_calc import Calculators, shape_for, twins, worked_out
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.cli import main
@@ -34,6 +31,9 @@ from vlmconsole.engines.sglang import from_server_info
 from vlmconsole.lab import Lab
 from vlmconsole.queue.server_desk import Line, Look, ServerDesk, Sheet
 from vlmconsole.runs.places import Places
+from vlmconsole.screens.servers import ServersScreen
+from vlmconsole.screens.widgets.dialogs import Confirm
+from vlmconsole.screens.widgets.server_calc import Calculators, shape_for, twins, worked_out
 from vlmconsole.vision.steps import size_text
 from vlmconsole.vision.tokens import ProcessorSettings
 

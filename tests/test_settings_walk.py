@@ -9,13 +9,13 @@ from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
-from vlmconsole.jobs import evaluate, grpo
-from vlmconsole.jobs.contract import JobKind
-from vlmconsole.jobs.kinds import kind_names, load_kind
 
 import vlmconsole
 from vlmconsole.engines.profile import Launch, ServerProfile
 from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.jobs import evaluate, grpo
+from vlmconsole.jobs.contract import JobKind
+from vlmconsole.jobs.kinds import kind_names, load_kind
 from vlmconsole.queue.adding import _plan_one
 from vlmconsole.runs.places import Places
 

@@ -15,8 +15,6 @@ import pytest
 import sft_runs
 import torch
 from sft_runs import ended, lab, make, weights, work
-from vlmconsole.jobs.contract import JobError
-from vlmconsole.jobs.launch import start_worker
 
 from vlmconsole.counting.dataset import make_dataset
 from vlmconsole.counting.recipe import load_recipe
@@ -25,6 +23,8 @@ from vlmconsole.counting.splits import LeakError
 from vlmconsole.errors import LabError
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.plan import read_frozen
+from vlmconsole.jobs.contract import JobError
+from vlmconsole.jobs.launch import start_worker
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.training import curriculum, sft

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from vlmconsole.jobs.presets import PresetError, load_preset, overlay
 from vlmconsole.jobs.sft import KIND
-
 from vlmconsole.queue.flows import read_flow
 from vlmconsole.training.curriculum import Plan, rate_at
 from vlmconsole.training.selection import Rule, choose

@@ -16,10 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vlmconsole.jobs import cache_probe, sweep, tune
-from vlmconsole.jobs.contract import Context
-from vlmconsole.jobs.launch import create_run
-from vlmconsole.jobs.presets import Preset, overlay
 
 from vlmconsole.engines.chat import ChatClient
 from vlmconsole.engines.launch_lines import wanted_settings
@@ -27,6 +23,10 @@ from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile, save_profile
 from vlmconsole.engines.servers import Ready, ensure_server, flush, readback, stop_server
 from vlmconsole.gauges.scrape import ServerMetrics
+from vlmconsole.jobs import cache_probe, sweep, tune
+from vlmconsole.jobs.contract import Context
+from vlmconsole.jobs.launch import create_run
+from vlmconsole.jobs.presets import Preset, overlay
 from vlmconsole.measure.bench import Server, measure
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs.folder import RunFolder

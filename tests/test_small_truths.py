@@ -11,8 +11,6 @@ from chat_server import Say, chat_server, profile_file
 from metrics_server import Clock
 from test_chat_screen import ask, console
 from textual.widgets import OptionList
-from vlmconsole.screens.widgets.keyline import KeyLine
-from vlmconsole.screens.widgets.message import foot
 
 from vlmconsole.chats.checked import read_answer
 from vlmconsole.chats.records import StoredMessage
@@ -22,6 +20,8 @@ from vlmconsole.gates.listed import listed
 from vlmconsole.gates.rules import parse_plan
 from vlmconsole.gauges.feed import RequestFeed
 from vlmconsole.gauges.requests import OwnRequests
+from vlmconsole.screens.widgets.keyline import KeyLine
+from vlmconsole.screens.widgets.message import foot
 
 
 @pytest.mark.parametrize("judged", [False, True])

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vlmconsole.jobs.contract import Context, JobError
-from vlmconsole.jobs.presets import load_preset, overlay
-from vlmconsole.jobs.smoke import KIND
 
 from vlmconsole.engines.chat import Answer
 from vlmconsole.engines.profile import ServerProfile
@@ -19,6 +16,9 @@ from vlmconsole.engines.sight import Sight
 from vlmconsole.engines.stream import StreamResult
 from vlmconsole.engines.timing import timing
 from vlmconsole.evaluation.smoke import CHECKS, judge, look, smoke_picture
+from vlmconsole.jobs.contract import Context, JobError
+from vlmconsole.jobs.presets import load_preset, overlay
+from vlmconsole.jobs.smoke import KIND
 from vlmconsole.measure.reference import Schedule, running
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places

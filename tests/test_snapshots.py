@@ -17,11 +17,11 @@ import pytest
 from chat_server import ChatServer, Say, profile_file
 from PIL import Image, ImageDraw
 from textual.pilot import Pilot
-from vlmconsole.screens.table import SCREENS
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.lab import Lab
+from vlmconsole.screens.table import SCREENS
 from vlmconsole.vision.images import open_picture
 
 NOW = 1_796_000_000.0

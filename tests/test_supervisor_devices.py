@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from supervised import LONG, Lab, lab_fixture, places_fixture  # noqa: F401
-from vlmconsole.screens.widgets.job_detail import _cause
 
 from vlmconsole.cli.jobs import line
 from vlmconsole.gauges.nvidia import Card
@@ -14,6 +13,7 @@ from vlmconsole.queue.desk import Row
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.view import views
 from vlmconsole.runs.places import Places
+from vlmconsole.screens.widgets.job_detail import _cause
 
 
 def test_device_locks_are_held_by_the_worker_and_freed_by_its_death(lab: Lab) -> None:

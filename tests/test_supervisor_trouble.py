@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 from supervised import LONG, Lab, lab_fixture, places_fixture  # noqa: F401
-from vlmconsole.jobs import books
-from vlmconsole.jobs.presets import Preset, PresetError
 
 from vlmconsole.cli import main
+from vlmconsole.jobs import books
+from vlmconsole.jobs.presets import Preset, PresetError
 from vlmconsole.queue import adding, process
 from vlmconsole.queue.model import FINAL, NewJob
 from vlmconsole.queue.refusals import PAUSE

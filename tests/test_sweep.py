@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from replay import Reply, json_reply, replay, said, sse
 from rich.console import Console
-from vlmconsole.jobs import cache_probe, sweep
-from vlmconsole.jobs.contract import Context, IncompleteError, JobError, Stopped
-from vlmconsole.jobs.owned import check
-from vlmconsole.jobs.presets import PresetError, load_preset, overlay
 
 from vlmconsole.cli.plots import show_plots, waterfall
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.mlx import held_output
 from vlmconsole.engines.profile import ProfileError, load_profiles, make_profile, save_profile
+from vlmconsole.jobs import cache_probe, sweep
+from vlmconsole.jobs.contract import Context, IncompleteError, JobError, Stopped
+from vlmconsole.jobs.owned import check
+from vlmconsole.jobs.presets import PresetError, load_preset, overlay
 from vlmconsole.measure.axes import axes
 from vlmconsole.measure.cache_facts import other_layers
 from vlmconsole.measure.reference import Reference, Schedule, running

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from model_folders import bundled_copy, change_json, system_turn
 from replay import Reply, replay, sse
-from vlmconsole.jobs import there
 
 from vlmconsole.engines.chat import ChatClient
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.engines.prompt import text_counter
+from vlmconsole.jobs import there
 from vlmconsole.models import renderer
 from vlmconsole.models.door import PROBE, Door, bare_door, door
 from vlmconsole.models.template import BARE, ChatTemplate, TemplateError, find_template

@@ -150,11 +150,11 @@ def test_a_training_is_asked_in_the_models_own_form_and_says_so(stand_in: Path, 
 def test_an_older_run_is_replayed_as_it_was_asked(stand_in: Path, tmp_path: Path) -> None:
     """Runs of before recorded no prompt and had turns alone, whatever their base's template says."""
     from sft_runs import lab
-    from vlmconsole.jobs import evaluate
-    from vlmconsole.jobs.contract import Context
 
     from vlmconsole.gates.replay import replay
     from vlmconsole.gates.replaying import ReplayError
+    from vlmconsole.jobs import evaluate
+    from vlmconsole.jobs.contract import Context
     from vlmconsole.runs.folder import RunFolder
 
     places = lab(tmp_path / "home")

@@ -22,12 +22,12 @@ from rich.console import Console
 from textual.app import App, ComposeResult
 from textual.geometry import Region
 from textual.strip import Strip
+
 from vlmconsole.screens import terminal
 from vlmconsole.screens.terminal import understood
 from vlmconsole.screens.widgets import graphics, kitty
 from vlmconsole.screens.widgets.graphics import GraphicsView, PixelStrip, fit_pixels
 from vlmconsole.screens.widgets.sixel import Sixels
-
 from vlmconsole.vision.images import open_picture
 
 KITTY = b"\x1b_Gi=31;OK\x1b\\"

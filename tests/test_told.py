@@ -4,11 +4,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from vlmconsole.jobs import there
 
 from vlmconsole.engines.http import connection_error
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.errors import LabError
+from vlmconsole.jobs import there
 from vlmconsole.runs.places import Places
 
 

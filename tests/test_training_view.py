@@ -13,15 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_queue import lab
 from jobs_console import jobs, seen, settled, until
-from vlmconsole.jobs.evaluate import KIND as EVALUATE
-from vlmconsole.screens.jobs_desk import ANSWERS, LOG
-from vlmconsole.screens.widgets.job_detail import how_far
-from vlmconsole.screens.widgets.job_rows import state_sign
-from vlmconsole.screens.widgets.picture import PictureView
-from vlmconsole.screens.widgets.train_answers import headline, shown_at, steps_of, tile_text
-from vlmconsole.screens.widgets.train_course import course, stall
-from vlmconsole.screens.widgets.train_sheet import AnswerSheet
 
+from vlmconsole.jobs.evaluate import KIND as EVALUATE
 from vlmconsole.queue.desk import Desk, Row
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store
@@ -30,6 +23,13 @@ from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import Progress
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.story import RunStory, Told
+from vlmconsole.screens.jobs_desk import ANSWERS, LOG
+from vlmconsole.screens.widgets.job_detail import how_far
+from vlmconsole.screens.widgets.job_rows import state_sign
+from vlmconsole.screens.widgets.picture import PictureView
+from vlmconsole.screens.widgets.train_answers import headline, shown_at, steps_of, tile_text
+from vlmconsole.screens.widgets.train_course import course, stall
+from vlmconsole.screens.widgets.train_sheet import AnswerSheet
 
 RECORDED = Path(__file__).parent / "data" / "jobs"
 SWEEP = Path(__file__).parent / "data" / "runs" / "cb-grid-tiny"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vlmconsole.jobs import tune
-from vlmconsole.jobs.presets import PresetError, load_preset, overlay
 
 from vlmconsole.engines.profile import ProfileError, load_profiles
+from vlmconsole.jobs import tune
+from vlmconsole.jobs.presets import PresetError, load_preset, overlay
 from vlmconsole.measure.tune import SAMPLED, Rule, TuneSettings, with_parameters
 from vlmconsole.measure.tune_memory import Peak
 from vlmconsole.measure.tune_rule import Choice, Measured, change, choose, confirm

@@ -5,9 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from vlmconsole.screens.turn import Turn
-
 from vlmconsole.chats.store import ChatStore
+from vlmconsole.screens.turn import Turn
 
 
 class Streaming:

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from verl_run import TRUTH, settings
+
+from vlmconsole.counting.rows import Row
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.grpo import GrpoSpec
 from vlmconsole.jobs.grpo_verl import _Follower
 from vlmconsole.jobs.presets import load_preset, overlay
-
-from vlmconsole.counting.rows import Row
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.scoring import verl_reward

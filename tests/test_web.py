@@ -16,12 +16,12 @@ import pytest
 aiohttp = pytest.importorskip("aiohttp")
 pytest.importorskip("textual_serve")
 
-import vlmconsole.assets  # noqa: E402
 from aiohttp import web  # noqa: E402 — after the skip
 from browser import CHROMIUM, browser  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+import vlmconsole.assets  # noqa: E402
 from vlmconsole.cli import web_server  # noqa: E402
 from vlmconsole.cli.web_server import ConsoleServer, safe_name  # noqa: E402
 from vlmconsole.runs.places import Places  # noqa: E402

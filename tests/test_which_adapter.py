@@ -11,7 +11,6 @@ import pytest
 from chat_server import chat_server, profile_file
 from lora import BASE, make_adapter
 from model_folders import bundled_copy
-from vlmconsole.screens.widgets.why import adapter_rows
 
 from vlmconsole.engines.chat import Answer, ChatClient
 from vlmconsole.engines.effective import EffectiveSettings
@@ -28,6 +27,7 @@ from vlmconsole.measure.compare import compare
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.places import Places
+from vlmconsole.screens.widgets.why import adapter_rows
 from vlmconsole.training.serving import select
 
 HELLO = [Message("user", "What shape is red?")]

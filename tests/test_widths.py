@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from test_chat_screen import answered, ask, console, until
-from vlmconsole.screens.widgets.figures import fitted
-from vlmconsole.screens.widgets.run_figures import _table
-from vlmconsole.screens.widgets.run_table import RunRows
 
 from vlmconsole.reports.parts import Column, Table
 from vlmconsole.reports.shelf import Line
+from vlmconsole.screens.widgets.figures import fitted
+from vlmconsole.screens.widgets.run_figures import _table
+from vlmconsole.screens.widgets.run_table import RunRows
 
 NAMES = ("plain", "写真の評価 1", "🎨 painter 👩‍🔬", "e\u0301te\u0301", "한국어 실험 이름", "عربى", "長い" * 30)
 

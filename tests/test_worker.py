@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from vlmconsole.engines import launch
+from vlmconsole.gates.ledger import Ledger
 from vlmconsole.jobs import books, owned
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.heartbeat import Heartbeat, rotate
 from vlmconsole.jobs.launch import create_run, log_tail, start_worker
 from vlmconsole.jobs.presets import Preset, overlay
-
-from vlmconsole.engines import launch
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places

@@ -14,10 +14,10 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static, TextArea
-from vlmconsole.screens.keys import bindings
 
 from vlmconsole.runs.plain import one_line
 from vlmconsole.runs.words import many
+from vlmconsole.screens.keys import bindings
 
 if TYPE_CHECKING:
     from vlmconsole.vision.images import Picture

@@ -11,10 +11,10 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
-from vlmconsole.screens.widgets.field import Field
 
 from vlmconsole.chats.records import Chat
 from vlmconsole.runs.plain import one_line
+from vlmconsole.screens.widgets.field import Field
 
 
 def day_name(at: float, now: float) -> str:

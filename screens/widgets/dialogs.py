@@ -12,6 +12,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
+
 from vlmconsole.screens.keys import KEYS, TYPED
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field

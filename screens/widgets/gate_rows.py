@@ -9,8 +9,6 @@ from typing import Generic, TypeVar
 from textual import events
 from textual.content import Content
 from textual.message import Message
-from vlmconsole.screens.widgets.figures import fitted
-from vlmconsole.screens.widgets.lines import LineView
 
 from vlmconsole.gates.desk import Case, Entry
 from vlmconsole.gates.figures import MARKS, figures, short_answer
@@ -18,6 +16,8 @@ from vlmconsole.gates.rules import LABELS, Gate
 from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.runs.plain import one_line
+from vlmconsole.screens.widgets.figures import fitted
+from vlmconsole.screens.widgets.lines import LineView
 
 T = TypeVar("T")
 STYLES = {"PASS": "$accent", LATE_PASS: "$warning", "FAIL": "$error", "CANNOT JUDGE": "$warning"}

@@ -12,12 +12,12 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual_plot import HiResMode, PlotWidget
 from textual_plot.axis_formatter import AxisFormatter
-from vlmconsole.screens.widgets.said import Said
 
 from vlmconsole.gauges.curves import SINGLE, Curve
 from vlmconsole.gauges.figures import Mark
 from vlmconsole.gauges.words import said
 from vlmconsole.runs.plain import one_line
+from vlmconsole.screens.widgets.said import Said
 
 MARKS = 8  # newest marks drawn: more lines than these would hide the curves
 FEW = 40  # requests in the whole stretch: each is a stem of its own, as between them there was nothing

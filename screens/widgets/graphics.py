@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.segment import Segment
 from textual.geometry import Region
 from textual.strip import Strip
+
 from vlmconsole.screens.terminal import Drawing, cell_pixels
 from vlmconsole.screens.widgets.picture import Loadable, PictureView, small_image
 
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
     from PIL.Image import Image
     from rich.console import Console
+
     from vlmconsole.screens.widgets.kitty import KittyImage
     from vlmconsole.screens.widgets.sixel import Sixels
-
     from vlmconsole.vision.images import Picture
 
 #: Encoded parts of one picture that are kept: what is half scrolled away is another part with every line.

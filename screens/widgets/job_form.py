@@ -15,10 +15,6 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input, Static
-from vlmconsole.screens.background import in_background
-from vlmconsole.screens.theme import DIALOGS
-from vlmconsole.screens.widgets.field import Field
-from vlmconsole.screens.widgets.figures import size
 
 from vlmconsole.errors import LabError
 from vlmconsole.queue import forms
@@ -28,6 +24,10 @@ from vlmconsole.queue.forms import FormField, FormGroup
 from vlmconsole.runs.pace import about
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.plain import inert, one_line
+from vlmconsole.screens.background import in_background
+from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.screens.widgets.field import Field
+from vlmconsole.screens.widgets.figures import size
 
 PRIORITY = FormField("priority", "priority", "whole number", "", "higher goes first; blank is the preset's own (0)")
 AFTER = FormField("after", "after", "text", "", "numbers of jobs to wait for: 17, or 17:any whatever its end")

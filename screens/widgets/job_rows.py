@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from textual.content import Content
-from vlmconsole.screens.widgets.figures import bar, fitted, whole_words
 
 from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.queue.desk import Row, duration
@@ -15,6 +14,7 @@ from vlmconsole.queue.view import WAITING
 from vlmconsole.runs.pace import about
 from vlmconsole.runs.plain import one_line
 from vlmconsole.runs.words import of_many
+from vlmconsole.screens.widgets.figures import bar, fitted, whole_words
 
 #: state → (sign, style of the sign, style of the word); never colour alone
 SIGNS = {

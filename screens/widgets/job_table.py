@@ -11,14 +11,14 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
-from vlmconsole.screens.widgets.field import Field
-from vlmconsole.screens.widgets.job_rows import Columns
-from vlmconsole.screens.widgets.lines import LineView
-from vlmconsole.screens.widgets.said import Said
 
 from vlmconsole.queue.desk import Board, Row
 from vlmconsole.queue.view import UNATTENDED
 from vlmconsole.runs.plain import inert
+from vlmconsole.screens.widgets.field import Field
+from vlmconsole.screens.widgets.job_rows import Columns
+from vlmconsole.screens.widgets.lines import LineView
+from vlmconsole.screens.widgets.said import Said
 
 EMPTY = Content.assemble(
     ("No jobs yet", "bold"),

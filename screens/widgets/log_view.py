@@ -10,12 +10,12 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input
+
+from vlmconsole.runs.logfile import LogPage, shown
 from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.figures import size
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
-
-from vlmconsole.runs.logfile import LogPage, shown
 
 Found = list[tuple[int, bytes]]
 

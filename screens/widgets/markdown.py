@@ -10,6 +10,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from textual.content import Content
+
+from vlmconsole.runs.plain import inert
 from vlmconsole.screens.widgets.blocks import (
     ACCENT,
     FAINT,
@@ -21,8 +23,6 @@ from vlmconsole.screens.widgets.blocks import (
     TableBlock,
     TextBlock,
 )
-
-from vlmconsole.runs.plain import inert
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

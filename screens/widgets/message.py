@@ -10,15 +10,15 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
-from vlmconsole.screens.terminal import Drawing
-from vlmconsole.screens.widgets.picture import picture_view
-from vlmconsole.screens.widgets.prose import Prose
-from vlmconsole.screens.widgets.why import seconds, sight_lines, summary
 
 from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import StoredMessage, StoredPicture
 from vlmconsole.engines.ending import read_remarks
 from vlmconsole.runs.plain import inert, one_line
+from vlmconsole.screens.terminal import Drawing
+from vlmconsole.screens.widgets.picture import picture_view
+from vlmconsole.screens.widgets.prose import Prose
+from vlmconsole.screens.widgets.why import seconds, sight_lines, summary
 
 #: How an answer that did not end well is marked: a sign, what happened. The text before it is always kept.
 ENDINGS = {

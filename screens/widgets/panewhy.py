@@ -10,11 +10,11 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.visual import Visual
 from textual.widgets import Static
-from vlmconsole.screens.widgets.columns import Row, RowsVisual, Rule
-from vlmconsole.screens.widgets.why import adapter_rows, client_rows, seconds, setting_rows, timing_rows, token_rows
 
 from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import StoredMessage
+from vlmconsole.screens.widgets.columns import Row, RowsVisual, Rule
+from vlmconsole.screens.widgets.why import adapter_rows, client_rows, seconds, setting_rows, timing_rows, token_rows
 
 _STATES = {"done": "done", "cut": "cut off", "stopped": "stopped", "interrupted": "interrupted", "failed": "failed"}
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from rich.segment import Segment
 from textual.strip import Strip
 from textual.widget import Widget
+
 from vlmconsole.screens.terminal import Drawing
 from vlmconsole.screens.widgets.halfcell import fit, strips
 

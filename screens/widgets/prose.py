@@ -10,10 +10,10 @@ from textual.strip import Strip
 from textual.style import Style
 from textual.visual import RenderOptions, Visual
 from textual.widget import Widget
-from vlmconsole.screens.widgets.blocks import Block, joined, lines_after
-from vlmconsole.screens.widgets.markdown import PARSED, markdown_blocks, plain_blocks
 
 from vlmconsole.runs.plain import inert
+from vlmconsole.screens.widgets.blocks import Block, joined, lines_after
+from vlmconsole.screens.widgets.markdown import PARSED, markdown_blocks, plain_blocks
 
 
 class BlocksVisual(Visual):

@@ -8,6 +8,13 @@ from rich.cells import cell_len
 from textual import events
 from textual.content import Content
 from textual.message import Message
+
+from vlmconsole.measure.axes import axes
+from vlmconsole.reports.opened import Opened, Target
+from vlmconsole.reports.parts import Facts, Pictures, Plot, Prose, Section, Table
+from vlmconsole.runs.folder import FINAL
+from vlmconsole.runs.plain import inert, one_line
+from vlmconsole.runs.story import Told
 from vlmconsole.screens.widgets.figures import figure as short
 from vlmconsole.screens.widgets.figures import fitted, sparkline
 from vlmconsole.screens.widgets.lines import LineView
@@ -21,13 +28,6 @@ from vlmconsole.screens.widgets.run_drawings import (
     waterfalls,
     wrapped,
 )
-
-from vlmconsole.measure.axes import axes
-from vlmconsole.reports.opened import Opened, Target
-from vlmconsole.reports.parts import Facts, Pictures, Plot, Prose, Section, Table
-from vlmconsole.runs.folder import FINAL
-from vlmconsole.runs.plain import inert, one_line
-from vlmconsole.runs.story import Told
 
 STYLES = {"bad": "$error", "warn": "$warning"}
 MOST_ROWS = 40  # of one table; the report has all of them

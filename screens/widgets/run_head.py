@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 
 from textual.content import Content
-from vlmconsole.screens.widgets.figures import bar
-from vlmconsole.screens.widgets.run_table import outcome
 
 from vlmconsole.queue.desk import duration
 from vlmconsole.reports.shelf import Line
 from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.story import Told
 from vlmconsole.runs.words import of_many
+from vlmconsole.screens.widgets.figures import bar
+from vlmconsole.screens.widgets.run_table import outcome
 
 Piece = Content | str | tuple[str, str]
 SAID = {

@@ -11,8 +11,6 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
-from vlmconsole.screens.theme import DIALOGS
-from vlmconsole.screens.widgets.figures import fitted
 
 from vlmconsole.measure.busy import BUSY_MEANS
 from vlmconsole.measure.compare import (
@@ -28,6 +26,8 @@ from vlmconsole.measure.compare import (
 from vlmconsole.measure.noise import INTERVAL_MEANS
 from vlmconsole.reports.parts import UNKNOWN, figure
 from vlmconsole.runs.plain import one_line
+from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.screens.widgets.figures import fitted
 
 Piece = Content | str | tuple[str, str]
 BAR_A, BAR_B = "▒", "█"

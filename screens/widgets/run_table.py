@@ -11,15 +11,15 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
-from vlmconsole.screens.widgets.field import Field
-from vlmconsole.screens.widgets.figures import fitted
-from vlmconsole.screens.widgets.lines import LineView
-from vlmconsole.screens.widgets.said import Said
 
 from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.queue.desk import duration
 from vlmconsole.reports.shelf import Board, Line
 from vlmconsole.runs.plain import inert
+from vlmconsole.screens.widgets.field import Field
+from vlmconsole.screens.widgets.figures import fitted
+from vlmconsole.screens.widgets.lines import LineView
+from vlmconsole.screens.widgets.said import Said
 
 EMPTY = Content.assemble(
     ("No runs yet", "bold"),

@@ -13,11 +13,11 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
-from vlmconsole.screens.theme import DIALOGS
-from vlmconsole.screens.widgets.field import Field
 
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.errors import LabError
+from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.screens.widgets.field import Field
 from vlmconsole.vision.kv import KVShape, from_config
 from vlmconsole.vision.steps import kv_steps, token_steps
 from vlmconsole.vision.tokens import QWEN2_5_VL, ProcessorSettings, visual_tokens

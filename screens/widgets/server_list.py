@@ -6,11 +6,11 @@ from rich.cells import cell_len
 from textual import events
 from textual.content import Content
 from textual.message import Message
-from vlmconsole.screens.widgets.lines import LineView
 
 from vlmconsole.engines.servers import NAMES
 from vlmconsole.queue.server_desk import Line
 from vlmconsole.runs.plain import one_line
+from vlmconsole.screens.widgets.lines import LineView
 
 SIGNS = {
     "ready": ("●", "$accent"),

@@ -9,9 +9,6 @@ from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
-from vlmconsole.screens.widgets.figures import fitted
-from vlmconsole.screens.widgets.said import Said
-from vlmconsole.screens.widgets.server_list import SIGNS
 
 from vlmconsole.engines.compared import Setting
 from vlmconsole.engines.effect import Effect
@@ -19,6 +16,9 @@ from vlmconsole.engines.servers import NAMES
 from vlmconsole.queue.desk import duration
 from vlmconsole.queue.server_desk import Sheet
 from vlmconsole.runs.plain import inert, one_line
+from vlmconsole.screens.widgets.figures import fitted
+from vlmconsole.screens.widgets.said import Said
+from vlmconsole.screens.widgets.server_list import SIGNS
 
 STATES = {"same": (" ", ""), "differs": ("≠", "$warning"), "unknown": (" ", "$muted")}
 EFFECTS = {"effect verified": ("✓", "$accent"), "no effect seen": ("✗", "$warning")}

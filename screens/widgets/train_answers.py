@@ -17,16 +17,16 @@ from textual.containers import ItemGrid, Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
-from vlmconsole.screens.background import in_background
-from vlmconsole.screens.terminal import Drawing
-from vlmconsole.screens.widgets.figures import figure
-from vlmconsole.screens.widgets.picture import picture_view
-from vlmconsole.screens.widgets.said import Said
 
 from vlmconsole.errors import LabError
 from vlmconsole.gates.figures import short_answer
 from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.story import Rollout
+from vlmconsole.screens.background import in_background
+from vlmconsole.screens.terminal import Drawing
+from vlmconsole.screens.widgets.figures import figure
+from vlmconsole.screens.widgets.picture import picture_view
+from vlmconsole.screens.widgets.said import Said
 
 if TYPE_CHECKING:
     from vlmconsole.vision.images import Picture

@@ -12,15 +12,15 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
+
+from vlmconsole.errors import LabError
+from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.screens.terminal import Drawing
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.dialogs import CANCEL
 from vlmconsole.screens.widgets.figures import figure
 from vlmconsole.screens.widgets.picture import picture_view
 from vlmconsole.screens.widgets.train_answers import Piece, Shown, find_picture, mark, signed
-
-from vlmconsole.errors import LabError
-from vlmconsole.runs.plain import inert, one_line
 
 
 class AnswerSheet(ModalScreen[None]):

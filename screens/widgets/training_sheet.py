@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from textual.content import Content
-from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
 
 from vlmconsole.measure.compare import Comparison, Row, Side
 from vlmconsole.measure.compare_training import NO_VERDICT, Trained, TrainingComparison, drawn_curves
 from vlmconsole.runs.conditions import Conditions
+from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
 
 CURVE_ROOM = 55  # columns of a curve's line that are not bars
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from textual.containers import VerticalScroll
 from textual.message import Message
+
+from vlmconsole.chats.records import StoredMessage
 from vlmconsole.screens.terminal import Drawing
 from vlmconsole.screens.widgets.message import MessageView
 from vlmconsole.screens.widgets.why import proofs
-
-from vlmconsole.chats.records import StoredMessage
 
 #: Messages mounted when a conversation opens, added when an end of the window is reached, and mounted at most.
 WINDOW, STEP, MOST = 24, 16, 64

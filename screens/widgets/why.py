@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vlmconsole.screens.widgets.columns import Row, Rule
-
 from vlmconsole.engines.lag import LAG_LIMIT
 from vlmconsole.engines.selected import UNKNOWN
 from vlmconsole.runs.words import many
+from vlmconsole.screens.widgets.columns import Row, Rule
 
 Answer = Mapping[str, Any]
 

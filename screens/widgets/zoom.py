@@ -9,12 +9,12 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
-from vlmconsole.screens.terminal import Drawing
-from vlmconsole.screens.theme import DIALOGS
-from vlmconsole.screens.widgets.picture import picture_view
 
 from vlmconsole.chats.records import StoredPicture
 from vlmconsole.runs.plain import one_line
+from vlmconsole.screens.terminal import Drawing
+from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.screens.widgets.picture import picture_view
 
 if TYPE_CHECKING:
     from vlmconsole.vision.images import Picture

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from textual import events
-from vlmconsole.screens.gauges import GaugesScreen
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.lab import Lab
 from vlmconsole.measure.definitions import distribution
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.screens.gauges import GaugesScreen
 
 KEYS = ("tab",)  # always goes on to another tile, so every key paints
 BURST = """

@@ -16,12 +16,11 @@ import tempfile
 from pathlib import Path
 
 import vlmconsole.assets
-from vlmconsole.screens.chat import ChatScreen
-
 from vlmconsole.app import ConsoleApp
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.lab import Lab
 from vlmconsole.queue.served import stop_served
+from vlmconsole.screens.chat import ChatScreen
 
 QUESTIONS = (("scene-regular.png", COUNT_PROMPT),)
 
