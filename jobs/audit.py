@@ -1,4 +1,4 @@
-"""The kind ``audit``: recompute a finished run from its files, as a job: ``vlmconsole run audit --set run=last``."""
+"""The kind `audit`: recompute a finished run from its files, as a job: `vlmconsole run audit --set run=last`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AuditSpec(Spec):
 
 
 def run(context: Context, spec: AuditSpec) -> dict[str, Any]:
-    """Write ``audit.json`` here and beside the audited run's other audits; the verdict is the summary's."""
+    """Write `audit.json` here and beside the audited run's other audits; the verdict is the summary's."""
     target = _target(context, spec.run)
     title = str(target.job().get("title") or "")
     which = " (the newest finished evaluation)" if spec.run == "last" else ""

@@ -1,4 +1,4 @@
-"""The kind ``bench``: one measurement of a server, as `vlmconsole bench` does it, for the queue and for presets."""
+"""The kind `bench`: one measurement of a server, as `vlmconsole bench` does it, for the queue and for presets."""
 
 from __future__ import annotations
 

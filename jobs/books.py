@@ -36,7 +36,7 @@ def lock(run: RunFolder) -> int | None:
 def bury(run: RunFolder, state: str, reason: str) -> tuple[str, str | None] | None:
     """Close the books of a run whose worker is dead; returns its final state and reason, None while a worker lives.
 
-    What the worker itself wrote as its end stands; else ``state`` and ``reason`` are written. A worker that should
+    What the worker itself wrote as its end stands; else `state` and `reason` are written. A worker that should
     still be on its way to starting will find the run ended, and leave.
     """
     descriptor = lock(run)

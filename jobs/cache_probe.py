@@ -1,4 +1,4 @@
-"""The kind ``cache_probe``: does a server's prefix cache hit? Cold and warm pairs against a control without it."""
+"""The kind `cache_probe`: does a server's prefix cache hit? Cold and warm pairs against a control without it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _control(spec: CacheProbeSettings, places: Places) -> str:
 
 @contextlib.contextmanager
 def _serving(context: Context, name: str, cache: bool) -> Iterator[Any]:
-    """The server called ``name`` with its prefix cache on or off: started for this job where this lab starts it."""
+    """The server called `name` with its prefix cache on or off: started for this job where this lab starts it."""
     from vlmconsole.engines.servers import launched_here
     from vlmconsole.jobs import owned
     from vlmconsole.measure.bench import find_server

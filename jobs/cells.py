@@ -82,7 +82,7 @@ class Cells:
         more: Callable[[], dict[str, Any]] = dict,
         answers: Callable[[], bool] = lambda: True,
     ) -> dict[str, Any]:
-        """Measure one cell on a server that answers and write it down; ``more``, asked after it, goes into its line.
+        """Measure one cell on a server that answers and write it down; `more`, asked after it, goes into its line.
 
         answers: whether the server does, asked after requests that failed. One that died under a cell leaves no figures
         of it, whatever came before its death: the cell counts as not measured.

@@ -16,14 +16,14 @@ from vlmconsole.runs.places import Places
 class Spec(BaseModel):
     """Base of every job's settings: unknown keys are refused, so a typing slip never runs for an hour.
 
-    Give each field a ``Field(description=…)`` with its unit: forms, `--plan` and errors show it.
+    Give each field a `Field(description=…)` with its unit: forms, `--plan` and errors show it.
     """
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Stopped(Exception):
-    """The job stopped cleanly because it was asked to. ``summary`` is what it can already say."""
+    """The job stopped cleanly because it was asked to. `summary` is what it can already say."""
 
     def __init__(self, summary: dict[str, Any] | None = None) -> None:
         super().__init__("stopped on request")
@@ -35,7 +35,7 @@ class JobError(LabError):
 
 
 class IncompleteError(JobError):
-    """Part of the work could not be done: the job failed, and ``summary`` is what it has all the same."""
+    """Part of the work could not be done: the job failed, and `summary` is what it has all the same."""
 
     def __init__(self, message: str, hint: str = "", summary: dict[str, Any] | None = None) -> None:
         super().__init__(message, hint)
@@ -52,7 +52,7 @@ def not_installed(error: ImportError, doing: str, extra: str) -> JobError:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a job is expected to take; None where nothing honest can be said. ``note`` says from what."""
+    """What a job is expected to take; None where nothing honest can be said. `note` says from what."""
 
     seconds: float | None = None
     memory_bytes: int | None = None
@@ -62,7 +62,7 @@ class Estimate:
 
 @dataclass
 class Context:
-    """What a job gets to work with. It writes into ``run`` only, and polls ``stopping``."""
+    """What a job gets to work with. It writes into `run` only, and polls `stopping`."""
 
     run: RunFolder
     places: Places
@@ -84,7 +84,7 @@ class Context:
             raise Stopped
 
     def wait(self, seconds: float) -> bool:
-        """Sleep up to ``seconds``, waking at once when asked to stop; returns `stopping()`."""
+        """Sleep up to `seconds`, waking at once when asked to stop; returns `stopping()`."""
         return self._stop.wait(seconds)
 
     def log(self, text: str) -> None:
@@ -94,16 +94,16 @@ class Context:
 
 @dataclass(frozen=True)
 class JobKind:
-    """One kind of job, found through the entry-point group ``vlmconsole.jobs``.
+    """One kind of job, found through the entry-point group `vlmconsole.jobs`.
 
-    ``run(context, spec)`` returns the summary (→ summary.json). Heavy imports belong inside it: the
-    module itself is imported by the console. ``timing_sensitive`` jobs take every CPU slot.
-    ``devices(spec, places)`` names what the job must hold, e.g. ``["cpu"]``, ``["gpu"]``, ``["gpu1", "port:30000"]``.
-    ``needs_server(spec, places)`` is the profile that must serve before it starts (None: it needs none that this lab
-    starts), ``serves(spec)`` the profile that the job itself serves. ``needs`` are
-    the importable modules of the extra ``train`` that it cannot do without (or a function of the spec that names them),
-    so that the plan can say which are missing. ``problems(spec, places, alone)`` are sentences on why the job could not
-    do what it is for, as far as that is known before it is queued; in a flow (not ``alone``) an earlier step may still
+    `run(context, spec)` returns the summary (→ summary.json). Heavy imports belong inside it: the
+    module itself is imported by the console. `timing_sensitive` jobs take every CPU slot.
+    `devices(spec, places)` names what the job must hold, e.g. `["cpu"]`, `["gpu"]`, `["gpu1", "port:30000"]`.
+    `needs_server(spec, places)` is the profile that must serve before it starts (None: it needs none that this lab
+    starts), `serves(spec)` the profile that the job itself serves. `needs` are
+    the importable modules of the extra `train` that it cannot do without (or a function of the spec that names them),
+    so that the plan can say which are missing. `problems(spec, places, alone)` are sentences on why the job could not
+    do what it is for, as far as that is known before it is queued; in a flow (not `alone`) an earlier step may still
     make what is missing.
     """
 

@@ -24,9 +24,9 @@ LOADING = "loading the model"  # what a training does before its first step
 
 
 def course(context: Context, names: Sequence[str], then: Mapping[str, float], *, examines: bool = False) -> None:
-    """Say in which phases the job will go, and in which proportions: making its data, examining them, and ``then``.
+    """Say in which phases the job will go, and in which proportions: making its data, examining them, and `then`.
 
-    ``then`` holds expected seconds by phase; where nothing was measured, those of the bundled model stand for it.
+    `then` holds expected seconds by phase; where nothing was measured, those of the bundled model stand for it.
     """
     phases: dict[str, float] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""The kind ``evaluate``: before and after over the same pictures, judged by a plan frozen before the first answer."""
+"""The kind `evaluate`: before and after over the same pictures, judged by a plan frozen before the first answer."""
 
 from __future__ import annotations
 

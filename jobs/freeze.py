@@ -1,4 +1,4 @@
-"""The kind ``freeze``: a gate plan bound to its pictures and frozen, before the training that it will judge."""
+"""The kind `freeze`: a gate plan bound to its pictures and frozen, before the training that it will judge."""
 
 from __future__ import annotations
 

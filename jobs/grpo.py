@@ -150,7 +150,7 @@ def learning(spec: GrpoSpec) -> float:
 
 
 def run(context: Context, spec: GrpoSpec) -> dict[str, Any]:
-    """Train with the engine that the preset names; leaves ``model/`` and the evidence."""
+    """Train with the engine that the preset names; leaves `model/` and the evidence."""
     if spec.engine == "verl":
         from vlmconsole.jobs.grpo_verl import train
 

@@ -108,7 +108,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
 def ready_data(context: Context, name: str, then: float, steps: int) -> tuple[Path, str]:
     """The folder of a dataset (made already, or by its recipe now) in which nothing is wrong, and its digest.
 
-    ``then``: expected seconds of the training of so many ``steps``, whose phase follows.
+    `then`: expected seconds of the training of so many `steps`, whose phase follows.
     """
     course(context, [name], {LEARNING: then}, examines=True)
     folder = ready(context, name)

@@ -102,7 +102,7 @@ class Heartbeat(threading.Thread):
 
 
 def rotate(run: RunFolder, limit: int = LOG_LIMIT) -> Rotated | None:
-    """Move a log past ``limit`` bytes to log.1.txt (older ones on to log.2.txt); None when it did not.
+    """Move a log past `limit` bytes to log.1.txt (older ones on to log.2.txt); None when it did not.
 
     Of one that grew past twice the limit before anyone looked only its end is kept, and its first line says so. Copied
     and then truncated rather than renamed: children of the job write to the same open file, and go on in the new log

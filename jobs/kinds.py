@@ -1,4 +1,4 @@
-"""Finding a kind of job by name: entry points of the group ``vlmconsole.jobs``, or ``module:ATTRIBUTE``."""
+"""Finding a kind of job by name: entry points of the group `vlmconsole.jobs`, or `module:ATTRIBUTE`."""
 
 import difflib
 import importlib
@@ -47,7 +47,7 @@ def trusted(places: Places | None) -> frozenset[str]:
 
 
 def place_of(name: str) -> str:
-    """The folder that the module of a kind ``module:ATTRIBUTE`` was imported from; "" for an installed one."""
+    """The folder that the module of a kind `module:ATTRIBUTE` was imported from; "" for an installed one."""
     top = name.partition(":")[0].partition(".")[0] if ":" in name else "vlmconsole"
     found = importlib.util.find_spec(top) if top != "vlmconsole" else None
     if found is None or found.origin is None:
@@ -58,10 +58,10 @@ def place_of(name: str) -> str:
 
 
 def load_kind(name: str, places: Places | None = None, *, queued: bool = False, place: object = None) -> JobKind:
-    """The kind called ``name``. A plug-in needs no registration to be tried: ``my_module:KIND`` works too, where the
+    """The kind called `name`. A plug-in needs no registration to be tried: `my_module:KIND` works too, where the
     user trusts that module. A preset is data: it may be somebody else's, and importing is running.
 
-    ``queued``: of a job, whose kind was looked at when it was planned; ``place``: where its module was found then,
+    `queued`: of a job, whose kind was looked at when it was planned; `place`: where its module was found then,
     looked in last. Raises UnknownKindError.
     """
     if queued and isinstance(place, str) and place and place not in sys.path:

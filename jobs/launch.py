@@ -18,7 +18,7 @@ from vlmconsole.runs.places import Places
 def create_run(
     places: Places, preset: Preset, spec: BaseModel, earlier: RunFolder | None = None, **more: Any
 ) -> RunFolder:
-    """A new run folder for ``preset`` with its validated ``spec``; ``earlier`` is the attempt that it continues."""
+    """A new run folder for `preset` with its validated `spec`; `earlier` is the attempt that it continues."""
     if earlier is not None:
         more |= {"earlier": str(earlier.path), "attempt": int(earlier.state().get("attempt") or 1) + 1}
     return RunFolder.create(
@@ -39,10 +39,10 @@ def start_worker(
     keep_open: Sequence[int] = (),
     variables: Mapping[str, str | None] | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start ``python -m vlmconsole.jobs.worker`` on ``run``; returns the process (its pid leads a new session).
+    """Start `python -m vlmconsole.jobs.worker` on `run`; returns the process (its pid leads a new session).
 
-    ``-P`` keeps the current folder off the import path, so that a user's own ``vlmconsole/`` or ``json.py`` cannot be
-    imported by accident. ``variables`` are laid over our own (None takes one away). ``keep_open`` are descriptors that
+    `-P` keeps the current folder off the import path, so that a user's own `vlmconsole/` or `json.py` cannot be
+    imported by accident. `variables` are laid over our own (None takes one away). `keep_open` are descriptors that
     the worker inherits and holds for its life: the locks of its devices. Raises OSError when the interpreter cannot be
     started.
     """
@@ -74,7 +74,7 @@ def start_worker(
 
 
 def log_tail(run: RunFolder, lines: int = 20, reach: int = 64 * 1024) -> list[str]:
-    """The last ``lines`` of the log, reading at most ``reach`` bytes; `\\r` progress bars keep their last state."""
+    """The last `lines` of the log, reading at most `reach` bytes; `\\r` progress bars keep their last state."""
     try:
         with run.log.open("rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""Train the bundled model from nothing: ``vlmconsole run model-tiny``."""
+"""Train the bundled model from nothing: `vlmconsole run model-tiny`."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _estimate(spec: ModelSpec) -> Estimate:
 
 
 def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
-    """Train, measure, and leave the model folder ``model/``. Takes up an earlier attempt's checkpoint."""
+    """Train, measure, and leave the model folder `model/`. Takes up an earlier attempt's checkpoint."""
     try:
         from vlmconsole.training import bundle, lessons, pretrain, skills
     except ImportError as error:

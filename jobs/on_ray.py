@@ -4,7 +4,7 @@ Here, the job's ordinary worker keeps the books (state, heartbeat, seal) and cal
 submits this very module as the Ray job's entrypoint with a copy of the run folder as working directory. There, it runs
 the ordinary worker on that copy and prints what is new in the folder as numbered frames in the job's log, which needs
 no shared file system and no other port than the cluster's dashboard. Ray gives out its own devices: the job holds none
-here. ``vlmconsole`` must be installed where the cluster's ``python`` is.
+here. `vlmconsole` must be installed where the cluster's `python` is.
 """
 
 import json
@@ -199,7 +199,7 @@ def _follow(context: Context, client: Any, submission: str) -> dict[str, Any]:
 
 
 def _tail(client: Any, submission: str, lines: "queue.Queue[str]", done: threading.Event) -> None:
-    """Put the job's log into ``lines``; after a break from its start, as frames are numbered."""
+    """Put the job's log into `lines`; after a break from its start, as frames are numbered."""
     import asyncio
 
     async def read() -> None:

@@ -1,4 +1,4 @@
-"""Presets: a kind of job with its settings, in TOML. Shipped ones below ``presets/``, the user's in the lab home."""
+"""Presets: a kind of job with its settings, in TOML. Shipped ones below `presets/`, the user's in the lab home."""
 
 import difflib
 import math
@@ -28,7 +28,7 @@ class PresetError(LabError):
 
 @dataclass(frozen=True)
 class Preset:
-    """One preset. ``queue`` holds what the queue needs to know: device, environment, needs, retries, limits."""
+    """One preset. `queue` holds what the queue needs to know: device, environment, needs, retries, limits."""
 
     name: str
     kind: str
@@ -51,7 +51,7 @@ def list_presets(places: Places | None = None) -> list[Preset]:
 
 
 def load_preset(name: str, places: Places | None = None) -> Preset:
-    """The preset called ``name``, or the TOML file at that path. Raises PresetError with the nearest name."""
+    """The preset called `name`, or the TOML file at that path. Raises PresetError with the nearest name."""
     if name.endswith(".toml") and Path(name).exists():
         preset = _parse(Path(name).stem, _text(Path(name)), name)
         if preset is None:
@@ -66,16 +66,16 @@ def load_preset(name: str, places: Places | None = None) -> Preset:
 
 
 def overlay(preset: Preset, sets: list[str] | None = None) -> BaseModel:
-    """The preset's spec with each ``key=value`` laid over it, validated by its kind.
+    """The preset's spec with each `key=value` laid over it, validated by its kind.
 
-    Values are read as TOML (``3``, ``true``, ``[1, 2]``) and else as plain text; ``a.b=1`` reaches into a table.
+    Values are read as TOML (`3`, `true`, `[1, 2]`) and else as plain text; `a.b=1` reaches into a table.
     Raises PresetError naming the key, and UnknownKindError.
     """
     return validate(load_kind(preset.kind).spec, lay_over(preset, sets or ()), preset.name)
 
 
 def lay_over(preset: Preset, sets: Sequence[str]) -> dict[str, Any]:
-    """The preset's settings with each ``key=value`` laid over them, not yet validated."""
+    """The preset's settings with each `key=value` laid over them, not yet validated."""
     spec = _copy(preset.spec)
     for item in sets:
         key, equals, text = item.partition("=")
@@ -94,7 +94,7 @@ def lay_over(preset: Preset, sets: Sequence[str]) -> dict[str, Any]:
 
 
 def validate(model: type[BaseModel], spec: dict[str, Any], name: str) -> BaseModel:
-    """``spec`` as ``model``; PresetError names every wrong key and what it may be."""
+    """`spec` as `model`; PresetError names every wrong key and what it may be."""
     if wrong := odd_number(spec) or no_number(model, spec):
         raise PresetError(f"{name}: {wrong}")
     try:
@@ -138,7 +138,7 @@ def no_number(model: type[BaseModel], spec: Mapping[str, Any], before: str = "")
 
 
 def _kinds(annotation: Any) -> Iterator[Any]:
-    """The plain types within ``int | None``, ``list[int]`` and the like."""
+    """The plain types within `int | None`, `list[int]` and the like."""
     inner = get_args(annotation)
     if not inner:
         yield annotation
@@ -177,7 +177,7 @@ def explain(model: type[BaseModel], problem: Any) -> str:
 
 
 def _fields(model: type[BaseModel], path: list[str]) -> Iterator[str]:
-    """The keys allowed at ``path`` inside ``model`` (through optional and nested models)."""
+    """The keys allowed at `path` inside `model` (through optional and nested models)."""
     for step in path:
         info = model.model_fields.get(step)
         if info is None:

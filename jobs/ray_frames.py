@@ -19,7 +19,7 @@ GROWING = (".jsonl", ".txt")
 
 @dataclass(frozen=True)
 class Frame:
-    """``number`` counts from 1. Bytes of ``file``, which begins anew with ``new``; or the ``end``: the last state."""
+    """`number` counts from 1. Bytes of `file`, which begins anew with `new`; or the `end`: the last state."""
 
     number: int
     file: str = ""
@@ -94,7 +94,7 @@ class Giver:
 
 
 class Taker:
-    """Writes frames into the run folder here. ``end`` is the last state there, once it has come."""
+    """Writes frames into the run folder here. `end` is the last state there, once it has come."""
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run

@@ -1,4 +1,4 @@
-"""The kind ``report``: one HTML page of several runs, as the last step of a flow: ``vlmconsole run lab-tiny``."""
+"""The kind `report`: one HTML page of several runs, as the last step of a flow: `vlmconsole run lab-tiny`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ReportSpec(Spec):
 
 
 def run(context: Context, spec: ReportSpec) -> dict[str, Any]:
-    """Write ``report.html`` and ``report.json`` into this run. A run that is not there is named, not hidden."""
+    """Write `report.html` and `report.json` into this run. A run that is not there is named, not hidden."""
     try:
         from vlmconsole.reports import book, flat
     except ImportError as error:

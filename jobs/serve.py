@@ -26,7 +26,7 @@ class ServeSpec(Spec):
 
 
 def profile_of(name: str, places: Places) -> ServerProfile:
-    """The profile called ``name``. Raises JobError with the names that there are."""
+    """The profile called `name`. Raises JobError with the names that there are."""
     profiles = profiles_for(name, places.servers)
     if name not in profiles:
         raise JobError(f"no server profile is called “{name}”", f"there are: {', '.join(sorted(profiles))}").named()

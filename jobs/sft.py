@@ -1,4 +1,4 @@
-"""Supervised LoRA training, the lab's first round and its repair rounds: ``vlmconsole run sft-expand-tiny``."""
+"""Supervised LoRA training, the lab's first round and its repair rounds: `vlmconsole run sft-expand-tiny`."""
 
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -60,7 +60,7 @@ class SftSpec(Spec):
 
 
 def run(context: Context, spec: SftSpec) -> dict[str, Any]:
-    """Train, choose an epoch on development pictures, and leave ``adapter/`` with its evidence."""
+    """Train, choose an epoch on development pictures, and leave `adapter/` with its evidence."""
     try:
         from vlmconsole.jobs.sft_run import Teacher
     except ImportError as error:

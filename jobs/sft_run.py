@@ -105,7 +105,7 @@ class Teacher:
         return run
 
     def _begin(self, loaded: model.Loaded, left: RunFolder | None) -> Any:
-        """The model with its starting adapter, which is kept as ``start/`` so that every change can be recomputed."""
+        """The model with its starting adapter, which is kept as `start/` so that every change can be recomputed."""
         start = self.run_folder.file(START)
         source: Path | None = None
         if left is not None:

@@ -1,4 +1,4 @@
-"""The kind ``smoke``: is a server reachable, usable, right? Three verdicts, and what failed is kept."""
+"""The kind `smoke`: is a server reachable, usable, right? Three verdicts, and what failed is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kind ``sweep``: a server measured in several cells, restarted where its running limit differs."""
+"""The kind `sweep`: a server measured in several cells, restarted where its running limit differs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a job names and cannot do without: whether it is there, told when the job is planned and not after an hour.
 
 Each function returns sentences for people, none where nothing is known against it. A result of an earlier step
-(``${train.adapter}``) is not there yet; where an earlier job may still make a thing (not ``alone``) it is not missed.
+(`${train.adapter}`) is not there yet; where an earlier job may still make a thing (not `alone`) it is not missed.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def loadable(name: str) -> list[str]:
 
 
 def adapter(name: str, places: Places, alone: bool, *, served: bool = False) -> list[str]:
-    """An adapter by path or name; "" is none. ``served``: a server may know it that this lab does not."""
+    """An adapter by path or name; "" is none. `served`: a server may know it that this lab does not."""
     from vlmconsole.training.adapters import AdapterError, find_adapter, refused
     from vlmconsole.training.lora_config import SeveralAdaptersError
 
@@ -60,7 +60,7 @@ def adapter(name: str, places: Places, alone: bool, *, served: bool = False) -> 
 
 
 def data(names: Sequence[str], places: Places, alone: bool, splits: Sequence[str] = ()) -> list[str]:
-    """Datasets: made, or to be made of a recipe; ``splits`` are what the first must have."""
+    """Datasets: made, or to be made of a recipe; `splits` are what the first must have."""
     found: list[str] = []
     for number, name in enumerate(names):
         if LATER in name:
@@ -121,7 +121,7 @@ def _judges(name: str, truth: str) -> bool:
 
 
 def server(name: str, places: Places, model: str = "") -> list[str]:
-    """A server profile ("" is none), which may start with ``model`` in the place of its own."""
+    """A server profile ("" is none), which may start with `model` in the place of its own."""
     from vlmconsole.engines.launch_lines import refuse_untrusted
     from vlmconsole.engines.profile import model_folder
     from vlmconsole.evaluation.planned import served_folder

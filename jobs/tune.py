@@ -1,4 +1,4 @@
-"""The kind ``tune``: a grid of launch parameters, a rule frozen before the first cell, and a confirmed winner.
+"""The kind `tune`: a grid of launch parameters, a rule frozen before the first cell, and a confirmed winner.
 
 Run folder: rule.json (frozen), cells.jsonl, requests.jsonl, conditions.json, server-CELL.log, chosen.toml (the
 profile), summary.json with the rule's reasoning step by step.

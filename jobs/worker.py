@@ -1,4 +1,4 @@
-"""The process that runs one job: ``python -m vlmconsole.jobs.worker RUN_FOLDER``.
+"""The process that runs one job: `python -m vlmconsole.jobs.worker RUN_FOLDER`.
 
 It runs under the interpreter of the job's environment, so it needs only the base install. It owns the run
 folder: state.json by rename, events and samples by appending, log.txt for everything printed. Exit codes:
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def work(run: RunFolder) -> int:
-    """Run the job of ``run`` to its end in this process; returns the exit code."""
+    """Run the job of `run` to its end in this process; returns the exit code."""
     lock = books.lock(run)
     if lock is None:
         print(f"{run.name} is running in another worker", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Kinds of job that only tests know; named in presets as ``job_kinds:COUNT`` with this folder on PYTHONPATH."""
+"""Kinds of job that only tests know; named in presets as `job_kinds:COUNT` with this folder on PYTHONPATH."""
 
 import hashlib
 import os

@@ -14,7 +14,7 @@ LACKING = "sshd is not installed (Debian: apt-get install -y openssh-server)" if
 
 
 class Sshd:
-    """Started with :meth:`start`; ``alias`` is a host of ``config`` that leads to it."""
+    """Started with :meth:`start`; `alias` is a host of `config` that leads to it."""
 
     alias = "far-box"
 
@@ -51,7 +51,7 @@ SetEnv HOME={self.home} XDG_STATE_HOME={self.home}/state
     def write_config(
         self, name: str = "config", known: str = "known", key: str = "user", port: int | None = None
     ) -> Path:
-        """A client's ssh config whose ``alias`` leads here."""
+        """A client's ssh config whose `alias` leads here."""
         config = self.folder / name
         config.write_text(
             f"""

@@ -16,7 +16,7 @@ DATA = Path(__file__).parent / "data" / "metrics"
 
 @cache
 def page(name: str) -> str:
-    """A recorded ``/metrics`` page."""
+    """A recorded `/metrics` page."""
     return gzip.decompress((DATA / f"{name}.txt.gz").read_bytes()).decode()
 
 
@@ -28,7 +28,7 @@ def bodies(case: str) -> list[tuple[float, str]]:
 
 
 class Server:
-    """``pages``: path with its query → text. ``manner``: well, hang, drip or flood (which ignore the pages)."""
+    """`pages`: path with its query → text. `manner`: well, hang, drip or flood (which ignore the pages)."""
 
     def __init__(self) -> None:
         self.pages: dict[str, str] = {}
@@ -116,7 +116,7 @@ class Clock:
 
 
 def until(condition: object, timeout: float = 5.0) -> float:
-    """Wait until ``condition()`` is true; returns the seconds it took."""
+    """Wait until `condition()` is true; returns the seconds it took."""
     begun = time.monotonic()
     while not condition():  # type: ignore[operator]
         assert time.monotonic() - begun < timeout, "it did not happen in time"

@@ -366,8 +366,6 @@ def test_how_each_engine_selects_an_adapter(engine: str, sent: dict[str, Any]) -
 
 
 # --- proof of sight ---
-
-
 def test_sight_by_local_count_by_report_and_not_at_all() -> None:
     one = [Message("user", "what?", (picture(),))]  # 112×112 → 16 visual tokens
     equal = look(one, Usage(prompt_tokens=43), TextTokens(27, LOCAL), QWEN)[0]
@@ -451,8 +449,6 @@ def test_the_usual_ceiling_is_lowered_to_what_the_context_leaves() -> None:
 
 
 # --- settings read back ---
-
-
 def recorded_routes(engine: str, *cases: str) -> dict[str, Reply]:
     found = {}
     for case in cases:

@@ -27,9 +27,8 @@ from vlmconsole.counting.scene import make_scene
 from vlmconsole.counting.sheet import contact_sheet
 from vlmconsole.counting.splits import LeakError, PictureIndex
 
-# --- recipes: sums and coverage ---------------------------------------------------------------------------
 
-
+# --- recipes: sums and coverage ---
 def parts(name: str, split: str = "train") -> tuple[Part, ...]:
     return next(s for s in load_recipe(name).splits if s.name == split).parts
 
@@ -96,9 +95,7 @@ def test_a_recipe_without_its_keys_is_told_which(tmp_path: Path) -> None:
         load_recipe(str(path))
 
 
-# --- what is made ----------------------------------------------------------------------------------------
-
-
+# --- what is made ---
 def checked(folder: Path) -> dict[str, str]:
     return {one.name: one.text for one in check_dataset(folder, folder.parent) if one.state == "wrong"}
 
@@ -178,9 +175,7 @@ def test_replay_takes_training_pictures_and_never_a_test(tmp_path: Path) -> None
     assert not (datasets / "x").exists()
 
 
-# --- checks catch what was planted ------------------------------------------------------------------------
-
-
+# --- checks catch what was planted ---
 def plant(folder: Path, split: str, change: Callable[[list[Row]], Any]) -> None:
     """Change rows and make every hash of the manifest fit again: only the content can give it away."""
     path = folder / f"{split}.parquet"
@@ -333,9 +328,7 @@ def test_what_cannot_be_read_from_pixels_is_said_to_be_so(tmp_path: Path) -> Non
     assert not [one for one in findings if one.state == "wrong"]
 
 
-# --- the index and the sheet ------------------------------------------------------------------------------
-
-
+# --- the index and the sheet ---
 def test_the_index_outlives_a_deleted_dataset(tmp_path: Path) -> None:
     folder = small_dataset(tmp_path)
     first = next(read_rows(folder / "train.parquet"))
@@ -365,9 +358,7 @@ def test_a_contact_sheet_shows_each_picture_with_its_truth(tmp_path: Path) -> No
         contact_sheet([])
 
 
-# --- scenes that are all alike ----------------------------------------------------------------------------
-
-
+# --- scenes that are all alike ---
 def blank_counting(name: str, seed: int) -> Any:
     parts = [{"group": "regular", "low": 0, "high": 0, "every": 6}]
     return recipe(name=name, seed=seed, splits=[{"name": "train", "role": "train", "parts": parts}])

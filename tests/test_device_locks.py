@@ -168,8 +168,6 @@ def test_a_folder_of_other_things_is_not_opened_to_everybody(tmp_path: Path) -> 
 
 
 # --- cleaners of /tmp ---
-
-
 def test_a_lock_file_that_was_removed_while_it_was_waited_for_is_no_lock(tmp_path: Path) -> None:
     locks = DeviceLocks(tmp_path / "devices")
     first = locks.take(["cpu.0"])
@@ -223,8 +221,6 @@ def test_a_file_in_use_stays_young(lab: Lab, tmp_path: Path) -> None:
 
 
 # --- several lab homes ---
-
-
 def serve(lab: Lab) -> int:
     number = lab.add(kind="job_kinds:SERVE", serves="demo", keep=True, profile="demo")
     lab.until(lambda: lab.supervisor.ready_servers())

@@ -41,7 +41,7 @@ def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ask(nvml: Path, table: str, code: str) -> str:
-    """Run ``code`` in a process whose NVML is the fake one."""
+    """Run `code` in a process whose NVML is the fake one."""
     (nvml / "cards").write_text(table)
     done = subprocess.run(
         [sys.executable, "-c", "from vlmconsole.gauges.nvidia import *\n" + code],
@@ -168,8 +168,6 @@ def test_the_host(tmp_path: Path) -> None:
 
 
 # --- kinds, presets and environments ---
-
-
 def test_an_unknown_kind_names_the_nearest() -> None:
     with pytest.raises(UnknownKindError, match="Did you mean “model”"):
         load_kind("modle")

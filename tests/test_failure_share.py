@@ -30,7 +30,7 @@ EVENTS = (
 
 @contextmanager
 def refusing(good: int, status: int = 503) -> Iterator[str]:
-    """A server that answers ``good`` chat requests and refuses every later one."""
+    """A server that answers `good` chat requests and refuses every later one."""
     counter = itertools.count()
 
     class Answer(BaseHTTPRequestHandler):

@@ -143,8 +143,6 @@ def test_the_name_of_a_file_system() -> None:
 
 
 # --- names that are not UTF-8 ---
-
-
 slow = pytest.mark.slow
 
 

@@ -39,7 +39,7 @@ SCREEN_ONLY = {"textual", "textual_plot", "plotext"}
 
 
 def shipped() -> list[tuple[str, Path]]:
-    """(dotted module without ``vlmconsole.``, file) of every Python file that ships."""
+    """(dotted module without `vlmconsole.`, file) of every Python file that ships."""
     found = [(path.relative_to(ROOT / "vlmconsole"), path) for path in (ROOT / "vlmconsole").rglob("*.py")]
     for name, folder in MAPPED.items():
         found += [(Path(name) / path.relative_to(folder), path) for path in folder.rglob("*.py")]

@@ -88,8 +88,6 @@ JUNK = (
 
 
 # --- what is done to a stream ---
-
-
 def _events(data: bytes) -> list[bytes]:
     return [piece + b"\n\n" for piece in data.split(b"\n\n") if piece]
 
@@ -148,8 +146,6 @@ case = st.builds(
 
 
 # --- the four surfaces ---
-
-
 class Surfaces:
     """Asks all four for each body; `told` holds for each surface what it said of each."""
 
@@ -322,8 +318,6 @@ def test_the_four_surfaces_say_the_same_of_many_hurt_streams(home: Path, cases: 
 
 
 # --- at every byte, by the parser that all four share ---
-
-
 @pytest.mark.parametrize("number", range(len(STREAMS)))
 def test_a_stream_cut_or_split_at_any_byte_loses_nothing_in_silence(number: int) -> None:
     data = STREAMS[number]

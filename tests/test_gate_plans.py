@@ -15,9 +15,8 @@ from vlmconsole.counting.recipe import load_recipe
 from vlmconsole.errors import LabError
 from vlmconsole.gates.rules import PlanError, load_plan, parse_plan, plan_names
 
-# --- plans ----------------------------------------------------------------------------------------------
 
-
+# --- plans ---
 def test_the_labs_fifteen_gates_are_exactly_its_own() -> None:
     lab = load_plan("lab-15")
     found = {(gate.group, gate.metric): (gate.sign, gate.limit) for gate in lab.gates}

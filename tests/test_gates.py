@@ -61,9 +61,7 @@ def said(verdict: Verdict) -> str:
     return " | ".join(f"{p.group}: {p.text}" for p in verdict.problems)
 
 
-# --- whole and sound -------------------------------------------------------------------------------------
-
-
+# --- whole and sound ---
 def test_a_sound_run_passes_and_says_when_its_limits_were_frozen(run: RunFolder) -> None:
     verdict = judge_it(run)
     assert (verdict.verdict, verdict.problems) == ("PASS", ())
@@ -130,9 +128,7 @@ def test_one_failed_gate_fails_the_whole_although_another_cannot_be_judged(tmp_p
     assert verdict.verdict == "FAIL"
 
 
-# --- missing, altered, unlike ---------------------------------------------------------------------------
-
-
+# --- missing, altered, unlike ---
 def drop_first(lines: list[dict[str, Any]]) -> None:
     del lines[0]
 
@@ -273,9 +269,7 @@ def test_limits_bound_to_pictures_must_be_the_ones_frozen_before(tmp_path: Path)
     assert "has other limits than the plan it says it was bound from" in said(judge_it(run))
 
 
-# --- freezing -------------------------------------------------------------------------------------------
-
-
+# --- freezing ---
 def test_a_frozen_plan_is_never_replaced_and_a_late_one_is_refused(run: RunFolder, tmp_path: Path) -> None:
     ledger = Ledger(run.path.parent.parent / "ledger.jsonl")
     with pytest.raises(FrozenError, match="never edited"):
@@ -327,9 +321,7 @@ def test_binding_wants_the_right_recipe_tests_only_and_unchanged_files(tmp_path:
         bind(plan(), [dataset])
 
 
-# --- arithmetic -----------------------------------------------------------------------------------------
-
-
+# --- arithmetic ---
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.integers(0, 30), min_size=2, max_size=40), st.integers(0, 100))
 def test_a_limit_that_is_met_exactly_passes_and_anything_less_fails(thirtieths: list[int], hundredths: int) -> None:

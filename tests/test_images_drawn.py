@@ -82,8 +82,7 @@ def test_other_containers_are_white_where_they_are_see_through(kind: str, option
         assert max(abs(a - b) for a, b in zip(sent.getpixel(at), colour, strict=True)) < 5, (at, sent.getpixel(at))
 
 
-# --- which way up ----------------------------------------------------------------------------------------------------
-
+# --- which way up ---
 UPRIGHT = {  # EXIF's number → what a viewer does with the stored rows, by the standard's own table (JEITA CP-3451)
     1: lambda a: a,
     2: lambda a: a[:, ::-1],
@@ -228,8 +227,7 @@ def test_a_broken_position_does_not_hide_the_orientation(kind: str) -> None:
     assert_shows(picture, UPRIGHT[6](np.asarray(flag()).astype(float)), 6)
 
 
-# --- files of Windows and the old web, written by hand ----------------------------------------------------------------
-
+# --- files of Windows and the old web, written by hand ---
 MASK = b"".join(struct.pack(">I", 0xF0 << 24) for _ in range(8))  # the left half of 8×8 see-through
 LEFT, RIGHT = (1, 1), (6, 1)
 PALETTE = b"\x00\x00\x00\x00\x00\x00\xff\x00" + bytes(4 * 254)  # black, red

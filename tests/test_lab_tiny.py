@@ -174,7 +174,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 
 def assert_whole(places: Places, steps: dict[str, Job], broken: str) -> None:
-    """Every step is done, ``broken`` in its second attempt; nothing made twice; sides, audits, seals, report right."""
+    """Every step is done, `broken` in its second attempt; nothing made twice; sides, audits, seals, report right."""
     assert {name: (job.state, job.reason) for name, job in steps.items()} == dict.fromkeys(steps, ("done", None))
     runs = {name: RunFolder(Path(job.run or "")) for name, job in steps.items()}
     assert {name for name, job in steps.items() if job.attempt > 1} == {broken} and steps[broken].attempt == 2

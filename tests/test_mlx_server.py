@@ -41,8 +41,6 @@ async def ask(ready: Ready, *messages: Message, **how: Any) -> Answer:
 
 
 # --- the wrapper, without a server ---
-
-
 def test_hidden_packages_cannot_be_imported_and_the_others_can() -> None:
     code = (
         "import importlib.util, json\n"
@@ -109,8 +107,6 @@ def test_plain_mask_is_what_the_bits_say() -> None:
 
 
 # --- the real server ---
-
-
 async def test_a_text_question_is_answered_and_counted_as_we_count(mlx_server: Ready) -> None:
     folder = mlx_server.profile.model_dir()
     counter = text_counter(folder) if folder else None

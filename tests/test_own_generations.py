@@ -277,9 +277,7 @@ def test_a_dataset_that_a_run_works_with_is_not_replaced(
     assert len(generations(files.datasets, "mine")) == 2
 
 
-# --- what was made of an earlier generation --------------------------------------------------------------------------
-
-
+# --- what was made of an earlier generation ---
 def replaced(lab: SmallLab) -> Path:
     """The lab's dataset put aside, and another generation under its name: every label of two splits is another."""
     old = aside(lab.dataset)

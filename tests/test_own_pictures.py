@@ -21,9 +21,7 @@ from vlmconsole.counting.rows import DataError, Row, read_rows, write_rows
 from vlmconsole.counting.scene import make_scene
 from vlmconsole.counting.splits import LeakError
 
-# --- a user's own pictures --------------------------------------------------------------------------------
-
-
+# --- a user's own pictures ---
 ONE_EACH = '{"red_circles": 1, "blue_squares": 1}'
 
 

@@ -271,8 +271,6 @@ def test_a_clock_that_jumps_makes_no_job_wait_for_a_day(store: Store, tmp_path: 
 
 
 # --- presets, settings and flows ---
-
-
 def preset(spec: dict[str, Any] | None = None, queue: dict[str, Any] | None = None) -> Preset:
     return Preset("count", "job_kinds:COUNT", "Counts", spec or {}, queue=queue or {})
 

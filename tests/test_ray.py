@@ -1,7 +1,7 @@
 """The same preset here and on a real Ray cluster of this machine: same summary, followed live, cancelled, mourned.
 
-In both modes that Ray knows, open and with a token. Opt-in, as it needs the extra ``ray`` and some minutes:
-``pytest -m optin tests/test_ray.py``.
+In both modes that Ray knows, open and with a token. Opt-in, as it needs the extra `ray` and some minutes:
+`pytest -m optin tests/test_ray.py`.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ STARTS = 3  # Ray ends itself when its own agent takes more than 15 s to start, 
 
 
 class Cluster:
-    """A one-machine cluster; ``token`` is the file of its token, None where it wants none."""
+    """A one-machine cluster; `token` is the file of its token, None where it wants none."""
 
     def __init__(self, token: Path | None) -> None:
         self.token = token

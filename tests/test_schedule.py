@@ -115,9 +115,7 @@ def test_drained_starts_nothing() -> None:
     assert not decision.starts and "drained" in decision.why[1]
 
 
-# --- random job sets, driven to their end ---------------------------------------------------------------------------
-
-
+# --- random job sets, driven to their end ---
 @dataclass
 class World:
     """A toy supervisor: applies decisions, ends jobs at random, and checks the books at every step."""

@@ -52,8 +52,6 @@ def preset(name: str, *sets: str) -> Any:
 
 
 # --- cells ---
-
-
 def test_the_main_experiment_has_seven_scenarios_and_48_requests() -> None:
     for name in ("main-experiment", "main-experiment-tiny"):
         cells = preset(name).expand()
@@ -136,8 +134,6 @@ def test_a_server_is_varied_by_its_launch_line_only_where_it_is_launched_here() 
 
 
 # --- a sweep over sockets ---
-
-
 def test_a_sweep_keeps_every_cell_and_sets_early_stops_aside(server: Reference, tmp_path: Path) -> None:
     spec = SweepSettings.model_validate(
         {
@@ -286,8 +282,6 @@ def test_a_waterfall_shows_who_waited() -> None:
 
 
 # --- the cache probe over sockets: made-up answers in the shape of SGLang 0.5.5, which was never seen running ---
-
-
 class Made:
     """A server that reuses prefixes (or does not), counts them as 0.5.5 does, and refuses its first flush."""
 
@@ -370,8 +364,6 @@ async def test_a_control_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 
 
 # --- real mlx-vlm with the bundled model ---
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_real_sweep_over_c_and_b(tmp_path: Path) -> None:

@@ -47,8 +47,6 @@ def with_template(folder: Path, text: str) -> Path:
 
 
 # --- which file counts ---
-
-
 def bare(folder: Path) -> Path:
     """A copy without any template."""
     bundled_copy(folder)
@@ -142,7 +140,6 @@ def test_a_base_whose_template_cannot_be_used_is_refused(tmp_path: Path, change:
 
 
 # --- what a template may do ---
-
 HOSTILE = [
     ("{{ raise_exception('System role not supported') }}", "System role not supported"),
     ("{{ nothing.at.all }}", "UndefinedError"),
@@ -234,8 +231,6 @@ def test_no_secret_of_ours_is_in_the_templates_process(monkeypatch: pytest.Monke
 
 
 # --- what is asked in-process ---
-
-
 def test_the_bundled_models_pieces_are_what_they_always_were() -> None:
     turns = [Turn("How many?", "3", (None,)), Turn("And blue?")]  # type: ignore[arg-type]
     (pieces,) = spell([turns], door(base_folder("")), ["Be brief."])
@@ -278,7 +273,6 @@ def test_runs_that_recorded_no_prompt_are_known_by_how_they_were_asked() -> None
 
 
 # --- what chat makes of it ---
-
 USAGE = {"choices": [], "usage": {"prompt_tokens": 120, "completion_tokens": 1}}
 STREAM = sse({"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]}, USAGE)
 

@@ -167,7 +167,6 @@ def test_no_pixels() -> None:
 
 
 # --- a nested processor_config.json beside an older preprocessor_config.json ---
-
 OLD = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2}
 FLAT = [
     None,

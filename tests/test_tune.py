@@ -68,8 +68,6 @@ def the_lab() -> list[Measured]:
 
 
 # --- the rule ---
-
-
 def test_the_labs_situation_ends_at_1024_and_055_step_by_step() -> None:
     found = choose(the_lab(), rule(), BASE)
     assert found.chosen == "chunked-1024-mem-0.55"
@@ -174,8 +172,6 @@ def test_fresh_starts_confirm_or_refute_by_the_same_limits() -> None:
 
 
 # --- settings ---
-
-
 def test_the_labs_grid_is_nine_cells_and_132_requests() -> None:
     lab: TuneSettings = preset("tune-lab")
     cells = lab.expand()

@@ -28,9 +28,8 @@ from vlmconsole.training import verl
 from vlmconsole.training.verl_config import Verl, VerlError, check, dead_keys
 from vlmconsole.training.verl_logs import Printed, out_of_memory, read_line, read_rollouts
 
-# --- settings -------------------------------------------------------------------------------------------------------
 
-
+# --- settings ---
 def test_the_overrides_say_what_the_lab_did() -> None:
     found = dict(item.split("=", 1) for item in verl.overrides(settings()))
     assert found["algorithm.adv_estimator"] == "grpo" and found["critic.enable"] == "False"
@@ -63,8 +62,7 @@ def test_a_key_that_is_only_declared_is_dead(tmp_path: Path) -> None:
             check([odd], Verl(tmp_path, "1.0"))
 
 
-# --- logs -----------------------------------------------------------------------------------------------------------
-
+# --- logs ---
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.integers(-(10**9), 10**9)
 NAMES = st.from_regex(r"[a-z_]{1,8}/[a-z_@0-9]{1,10}", fullmatch=True)
 PREFIX = st.sampled_from(["", "(TaskRunner pid=4242) ", "\x1b[36m(TaskRunner pid=7)\x1b[0m "])
@@ -138,8 +136,7 @@ def test_memory_faults_are_told_from_others() -> None:
     assert not out_of_memory("RuntimeError: CUDA error: device-side assert triggered")
 
 
-# --- the process around it ------------------------------------------------------------------------------------------
-
+# --- the process around it ---
 # A stand-in for verl's trainer that speaks as it does: rollout file first, then the step's line.
 TRAINER = r"""
 import json, os, sys, time
@@ -233,9 +230,7 @@ def test_a_request_to_stop_ends_it(follower: tuple[_Follower, Context, threading
     assert time.monotonic() - began < 20 and stopped.value.summary is not None
 
 
-# --- rewards --------------------------------------------------------------------------------------------------------
-
-
+# --- rewards ---
 @pytest.mark.parametrize("scorer", ["counting", "naming"])
 @pytest.mark.parametrize(
     "answer", ["circle", "Circle.", TRUTH, '{"red_circles": 1, "blue_squares": 9}', "", "nonsense"]

@@ -1,4 +1,4 @@
-"""``python -m vlmconsole``: the same as the ``vlmconsole`` script."""
+"""`python -m vlmconsole`: the same as the `vlmconsole` script."""
 
 from vlmconsole.cli import main
 

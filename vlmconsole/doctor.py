@@ -1,4 +1,4 @@
-"""The check-up behind ``vlmconsole doctor``: what is found, what is missing, what is at the wrong version."""
+"""The check-up behind `vlmconsole doctor`: what is found, what is missing, what is at the wrong version."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EXTRAS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the check-up. ``wrong`` is a fault to mend; ``missing`` only takes a feature away."""
+    """One line of the check-up. `wrong` is a fault to mend; `missing` only takes a feature away."""
 
     name: str
     state: State
@@ -66,7 +66,7 @@ def examine(lab: Lab) -> list[Check]:
 
 
 def as_json(checks: list[Check]) -> dict[str, Any]:
-    """``{ok, checks: [{name, state, found, hint}]}``; ok is false when any check is ``wrong``."""
+    """`{ok, checks: [{name, state, found, hint}]}`; ok is false when any check is `wrong`."""
     return {
         "ok": all(check.state != "wrong" for check in checks),
         "checks": [asdict(check) for check in checks],
@@ -114,7 +114,7 @@ def _packages() -> Iterator[Check]:
 
 
 def _belongs(need: Requirement, extra: str) -> bool:
-    """Whether a requirement is asked for by this extra (``""``: by the base) on this machine."""
+    """Whether a requirement is asked for by this extra (`""`: by the base) on this machine."""
     if need.marker is None:
         return extra == ""
     plain = need.marker.evaluate({"extra": ""})

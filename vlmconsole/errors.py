@@ -4,9 +4,9 @@ from typing import Self
 
 
 class LabError(Exception):
-    """Something a person can understand and mend: ``message`` says what happened, ``hint`` what to do about it.
+    """Something a person can understand and mend: `message` says what happened, `hint` what to do about it.
 
-    Commands print it as one line and exit with ``code`` (1: the thing asked for failed, 2: bad usage, 3: cannot
+    Commands print it as one line and exit with `code` (1: the thing asked for failed, 2: bad usage, 3: cannot
     judge); screens show it where it happened. Anything else that escapes is a fault of ours and goes to the log.
     """
 

@@ -32,7 +32,7 @@ def _setting(default: Any, help: str, *allowed: str, least: float | None = None,
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user has set: defaults, then config.toml, then ``VLMCONSOLE_*`` of the environment (which wins).
+    """What the user has set: defaults, then config.toml, then `VLMCONSOLE_*` of the environment (which wins).
 
     Checked by hand: these are the only values read before the first frame, and pydantic (with its settings) would
     add a third to the console's cold start.
@@ -62,10 +62,10 @@ class Lab:
 
     @classmethod
     def open(cls, home: Path | None = None, *, lenient: bool = False) -> Lab:
-        """Open the lab of ``home``, else of ``VLMCONSOLE_HOME``, else of the platform's data and config folders.
+        """Open the lab of `home`, else of `VLMCONSOLE_HOME`, else of the platform's data and config folders.
 
-        Raises LabError when the settings or the home cannot be used, or the home is another's; ``lenient``: settings
-        that cannot be used are its ``fault``, for the one command that tells what is wrong with everything.
+        Raises LabError when the settings or the home cannot be used, or the home is another's; `lenient`: settings
+        that cannot be used are its `fault`, for the one command that tells what is wrong with everything.
         """
         given = home or (Path(os.environ["VLMCONSOLE_HOME"]) if os.environ.get("VLMCONSOLE_HOME") else None)
         if given is not None:
@@ -94,7 +94,7 @@ class Lab:
 
 
 def read_settings(config: Path) -> Settings:
-    """Settings from ``config`` (which may be missing) and the environment. Raises :class:`SettingsError`."""
+    """Settings from `config` (which may be missing) and the environment. Raises :class:`SettingsError`."""
     try:
         values: dict[str, Any] = read_toml(config)
     except UnreadableError as error:

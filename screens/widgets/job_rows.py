@@ -55,7 +55,7 @@ def state_sign(job: Job, verdict: str = "") -> Content:
 
 
 def job_name(job: Job, room: int = 80) -> str:
-    """The preset; of a flow's step the step first, and the step alone where both do not fit in ``room`` cells."""
+    """The preset; of a flow's step the step first, and the step alone where both do not fit in `room` cells."""
     if job.flow is not None:
         whole = one_line(f"↳ {job.step}: {job.preset}", 80)
         return whole if len(whole) <= room else one_line(f"↳ {job.step}", 80)

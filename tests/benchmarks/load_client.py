@@ -42,7 +42,7 @@ class Wanted:
 
 
 def measure(wanted: Wanted, url: str, model: str, truth: Callable[[], Truth]) -> dict[str, Any]:
-    """Run one cell against ``url`` and set it beside what the server says."""
+    """Run one cell against `url` and set it beside what the server says."""
     name = f"c{wanted.concurrency}i{wanted.itl_ms:g}"
     request = {"model": model, "max_tokens": TOKENS, "stream": True, "stream_options": {"include_usage": True}}
     recipe = Recipe(name, request)

@@ -277,7 +277,7 @@ def _family(pid: int, folder: Path) -> dict[tuple[int, float], tuple[float, floa
 
 
 def measure(client: Client, cell: tuple[int, float, int], script: Path | None, tokenizer: str) -> dict[str, Any]:
-    """One client on one cell. ``failed`` says why there are no figures."""
+    """One client on one cell. `failed` says why there are no figures."""
     concurrency, itl_ms, requests = cell
     found: dict[str, Any] = {"client": client.name, "concurrency": concurrency, "itl_ms": itl_ms}
     opened = reference(itl_ms) if script is None else mock(script, itl_ms)

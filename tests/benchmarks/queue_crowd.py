@@ -1,4 +1,4 @@
-"""What the queue costs under many writers: ``python tests/benchmarks/queue_crowd.py [--writers 8] [--adds 1000]``.
+"""What the queue costs under many writers: `python tests/benchmarks/queue_crowd.py [--writers 8] [--adds 1000]`.
 
 Prints JSON: milliseconds an add (from each writer's view, all writers at once), a claim among 10,000 waiting jobs, and
 the first screenful of such a queue.

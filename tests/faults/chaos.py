@@ -62,9 +62,9 @@ def prepare_environment(home: Path, slots: int = 3) -> None:
 
 @dataclass
 class Chaos:
-    """One round of faults over ``jobs`` jobs of a lab home of its own.
+    """One round of faults over `jobs` jobs of a lab home of its own.
 
-    ``minute``: how long the long stops last, s. ``pace``: how long a step of a job takes, s. ``consoles``: whether real
+    `minute`: how long the long stops last, s. `pace`: how long a step of a job takes, s. `consoles`: whether real
     consoles on a terminal of their own are opened over the work, and killed.
     """
 

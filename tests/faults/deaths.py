@@ -1,8 +1,8 @@
 """The crash-point sweep: SIGKILL before, in the middle of and after every change that `add`, supervisor and worker make
 to a file of the lab home, SQLite's own among them; then a restart, and a look at the books.
 
-``python tests/faults/deaths.py`` sweeps every point and prints what it found as JSON; ``--points N`` takes N of each
-role, spread over all. It compiles `deaths.c`, preloads it and starts itself anew: Linux, with a C compiler (``cc``).
+`python tests/faults/deaths.py` sweeps every point and prints what it found as JSON; `--points N` takes N of each
+role, spread over all. It compiles `deaths.c`, preloads it and starts itself anew: Linux, with a C compiler (`cc`).
 Each process is a fork of one that has everything imported, so that a death costs a fraction of a second.
 """
 
@@ -56,7 +56,7 @@ def sweep(points: int = 0, roles: Sequence[str] = ROLES) -> dict[str, Any]:
 
 @dataclass
 class Sweep:
-    """One sweep in this very process. ``wrong`` has a sentence for every book that was not right after a death."""
+    """One sweep in this very process. `wrong` has a sentence for every book that was not right after a death."""
 
     root: Path
     wrong: list[str] = field(default_factory=list)
@@ -174,7 +174,7 @@ def modes(call: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Armed:
-    """Which process of a scenario dies, and where. ``at`` 0 only counts."""
+    """Which process of a scenario dies, and where. `at` 0 only counts."""
 
     home: Path
     role: str

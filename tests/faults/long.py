@@ -1,4 +1,4 @@
-"""The long fault suite: ``make faults``. Prints one line a round and a JSON summary; exit 1 when a book is wrong."""
+"""The long fault suite: `make faults`. Prints one line a round and a JSON summary; exit 1 when a book is wrong."""
 
 import argparse
 import json

@@ -1,6 +1,6 @@
 """A wall clock that jumps: in every process that finds this folder on PYTHONPATH, and only where a test asks for it.
 
-``VLMCONSOLE_FAULT_CLOCK`` names a file that holds the seconds by which ``time.time`` is off. The monotonic clock is
+`VLMCONSOLE_FAULT_CLOCK` names a file that holds the seconds by which `time.time` is off. The monotonic clock is
 left alone, as a change of the clock leaves it.
 """
 

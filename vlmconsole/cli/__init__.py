@@ -20,7 +20,7 @@ USAGE = "usage: vlmconsole [--home DIR] [--json] [--quiet] COMMAND …   (vlmcon
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point of the ``vlmconsole`` script and of ``python -m vlmconsole``. Never returns; exits with a code.
+    """Entry point of the `vlmconsole` script and of `python -m vlmconsole`. Never returns; exits with a code.
 
     Without a command it opens the console and imports nothing of the command line, to paint its first frame fast.
     """
@@ -75,7 +75,7 @@ def _machine_said(error: OSError) -> Failure:
 
 
 def _take_globals(words: list[str]) -> list[str]:
-    """Take ``--home DIR``, ``--quiet`` and a leading ``--json`` out of the words, wherever they stand before ``--``."""
+    """Take `--home DIR`, `--quiet` and a leading `--json` out of the words, wherever they stand before `--`."""
     rest: list[str] = []
     state.home, state.json, state.quiet = None, False, False
     while words:

@@ -1,4 +1,4 @@
-"""``vlmconsole adapters``: what was taught, where it comes from, in another form, and whether it changes anything."""
+"""`vlmconsole adapters`: what was taught, where it comes from, in another form, and whether it changes anything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHER_BASE = "Use it on another base or precision; the result is labelled as ano
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``adapters`` and its commands to the tree."""
+    """Add `adapters` and its commands to the tree."""
     group = typer.Typer(no_args_is_help=True, help="Adapters (LoRA): list, show, convert, merge, check.")
     group.command("list")(list_)
     group.command("show")(show)

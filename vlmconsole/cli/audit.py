@@ -1,4 +1,4 @@
-"""``vlmconsole audit``: recompute what a run claims from its files; ``audit replay``: generate one answer again."""
+"""`vlmconsole audit`: recompute what a run claims from its files; `audit replay`: generate one answer again."""
 
 from __future__ import annotations
 

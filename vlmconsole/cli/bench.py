@@ -1,4 +1,4 @@
-"""``vlmconsole bench`` and ``vlmconsole calibrate``: measure a server, and measure the measuring."""
+"""`vlmconsole bench` and `vlmconsole calibrate`: measure a server, and measure the measuring."""
 
 from __future__ import annotations
 

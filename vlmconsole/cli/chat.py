@@ -1,4 +1,4 @@
-"""``vlmconsole chat``: one question, with pictures, streamed to stdout; or its whole story as JSON."""
+"""`vlmconsole chat`: one question, with pictures, streamed to stdout; or its whole story as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RAISE = "raise --max-tokens"
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``chat`` to the command tree."""
+    """Add `chat` to the command tree."""
     app.command("chat")(chat)
 
 

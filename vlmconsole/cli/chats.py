@@ -1,4 +1,4 @@
-"""``vlmconsole chats list | export ID | delete ID``: the conversations of the chat screen, without the screen."""
+"""`vlmconsole chats list | export ID | delete ID`: the conversations of the chat screen, without the screen."""
 
 from __future__ import annotations
 

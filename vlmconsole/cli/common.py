@@ -1,6 +1,6 @@
 """What every command shares: where the lab is, how a value is printed, how a failure is said.
 
-The contract (scripts rely on it): with ``--json`` exactly one JSON value on stdout and nothing else,
+The contract (scripts rely on it): with `--json` exactly one JSON value on stdout and nothing else,
 logs and progress on stderr. Exit codes: 0 fine, 1 the thing asked for failed or was judged failing,
 2 bad usage, 3 cannot judge.
 """
@@ -32,7 +32,7 @@ OK, FAILED, USAGE, CANNOT_JUDGE = 0, 1, 2, 3
 
 
 class Failure(LabError):
-    """A command's own failure. ``details`` goes into the JSON form only."""
+    """A command's own failure. `details` goes into the JSON form only."""
 
     def __init__(self, message: str, hint: str = "", code: int = FAILED, **details: Any) -> None:
         super().__init__(message, hint)
@@ -50,7 +50,7 @@ class _State:
 
     @property
     def lab(self) -> Lab:
-        """The lab of ``--home``, ``VLMCONSOLE_HOME`` or the platform's folders; opened on first use."""
+        """The lab of `--home`, `VLMCONSOLE_HOME` or the platform's folders; opened on first use."""
         if self._lab is None or self._lab_home != self.home:
             from vlmconsole.lab import Lab
 
@@ -69,7 +69,7 @@ def fail(message: str, hint: str = "", code: int = FAILED, **details: Any) -> No
 
 
 def emit(value: Any, human: Callable[[Console], None] | str | None = None) -> None:
-    """Print a result once: ``value`` as JSON with ``--json``, else ``human`` (a text, or a function of a console)."""
+    """Print a result once: `value` as JSON with `--json`, else `human` (a text, or a function of a console)."""
     if state.json:
         sys.stdout.write(jsonlib.dumps(_plain(value), ensure_ascii=False, indent=None, allow_nan=False) + "\n")
         sys.stdout.flush()
@@ -80,7 +80,7 @@ def emit(value: Any, human: Callable[[Console], None] | str | None = None) -> No
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console. Model output and file names must be printed with ``markup=False``; their escapes never arrive."""
+    """A rich console. Model output and file names must be printed with `markup=False`; their escapes never arrive."""
     from rich.console import Console
     from rich.segment import Segment
     from rich.table import Table
@@ -119,7 +119,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def say(message: str) -> None:
-    """A progress or log line for people: stderr, silent under ``--quiet``, and once its reader went away."""
+    """A progress or log line for people: stderr, silent under `--quiet`, and once its reader went away."""
     if not state.quiet:
         try:
             sys.stderr.write(inert(message) + "\n")
@@ -135,7 +135,7 @@ def hush() -> None:
 
 
 def print_failure(failure: LabError) -> None:
-    """Write a failure to stderr, and under ``--json`` also as the one JSON value on stdout."""
+    """Write a failure to stderr, and under `--json` also as the one JSON value on stdout."""
     if state.json:
         error = {"message": failure.message, "hint": failure.hint or None, **getattr(failure, "details", {})}
         try:

@@ -1,4 +1,4 @@
-"""``vlmconsole runs compare A B``: two measurements, sweeps or trainings side by side, or what differs by name."""
+"""`vlmconsole runs compare A B`: two measurements, sweeps or trainings side by side, or what differs by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vlmconsole data``: make a dataset from a recipe, check one against its own pixels, look at one."""
+"""`vlmconsole data`: make a dataset from a recipe, check one against its own pixels, look at one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STYLES = {"ok": "green", "wrong": "bold red", "not verifiable": "yellow"}
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``data`` to the command tree."""
+    """Add `data` to the command tree."""
     data = typer.Typer(
         help="Datasets of counting scenes, and your own pictures: make, check, show.", no_args_is_help=True
     )

@@ -1,4 +1,4 @@
-"""``vlmconsole doctor``: what is found, missing or at the wrong version."""
+"""`vlmconsole doctor`: what is found, missing or at the wrong version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STYLES = {"ok": "green", "missing": "dim", "wrong": "bold red", "info": "dim"}
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``doctor`` to the command tree."""
+    """Add `doctor` to the command tree."""
 
     @app.command("doctor")
     def doctor() -> None:

@@ -1,4 +1,4 @@
-"""``vlmconsole env list | make NAME``: the Python environments of the heavy stacks."""
+"""`vlmconsole env list | make NAME`: the Python environments of the heavy stacks."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""``vlmconsole runs export RUN…``: a report of one run or of several as HTML, their figures as CSV or JSON."""
+"""`vlmconsole runs export RUN…`: a report of one run or of several as HTML, their figures as CSV or JSON."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def interruptions() -> Iterator[list[int]]:
 
 
 class Foreground:
-    """One job, or a flow with its steps, told on stderr as it goes. ``round()`` is True once it has ended."""
+    """One job, or a flow with its steps, told on stderr as it goes. `round()` is True once it has ended."""
 
     def __init__(self, store: Store, number: int, places: Places) -> None:
         self.store, self.number, self.places = store, number, places
@@ -144,9 +144,9 @@ class Foreground:
 def follow_job(
     store: Store, number: int, places: Places, *, cancels: list[int] | None = None, timeout: float = 0
 ) -> int | None:
-    """Follow to the end: 0 when done, 1 when it ended otherwise, 130 after Ctrl-C, None when ``timeout`` s are over.
+    """Follow to the end: 0 when done, 1 when it ended otherwise, 130 after Ctrl-C, None when `timeout` s are over.
 
-    ``cancels`` is the list of `interruptions`: the first Ctrl-C in it stops the job cleanly, a second kills it. Without
+    `cancels` is the list of `interruptions`: the first Ctrl-C in it stops the job cleanly, a second kills it. Without
     it Ctrl-C leaves the job alone and is raised.
     """
     begun, done = time.monotonic(), 0

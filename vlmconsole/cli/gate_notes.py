@@ -1,4 +1,4 @@
-"""``vlmconsole gates note``, ``notes``, ``agree`` and ``spread``: what reading the answers themselves shows."""
+"""`vlmconsole gates note`, `notes`, `agree` and `spread`: what reading the answers themselves shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def register(gates: typer.Typer) -> None:
-    """Add the commands to the group ``gates``."""
+    """Add the commands to the group `gates`."""
 
     @gates.command("note")
     def note(

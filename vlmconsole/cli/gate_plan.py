@@ -1,4 +1,4 @@
-"""``vlmconsole gates show PLAN``: a frozen plan by its hash or name: its limits, when it was frozen, its pictures."""
+"""`vlmconsole gates show PLAN`: a frozen plan by its hash or name: its limits, when it was frozen, its pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vlmconsole gates``: freeze a plan, judge a run by the plan frozen before it, look at plan and evidence."""
+"""`vlmconsole gates`: freeze a plan, judge a run by the plan frozen before it, look at plan and evidence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STYLES = {"PASS": "green", "FAIL": "bold red", "CANNOT JUDGE": "yellow"}
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``gates`` to the command tree."""
+    """Add `gates` to the command tree."""
     gates = typer.Typer(help="Frozen gates: freeze a plan, judge a run, see what it rests on.", no_args_is_help=True)
     app.add_typer(gates, name="gates")
     gate_notes.register(gates)

@@ -1,4 +1,4 @@
-"""``vlmconsole gauges``: what the server, the GPU and the client do now, once or live."""
+"""`vlmconsole gauges`: what the server, the GPU and the client do now, once or live."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIRST_WAIT = 6.0  # seconds that one snapshot may wait for every source's second
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``gauges`` to the command tree."""
+    """Add `gauges` to the command tree."""
 
     @app.command("gauges")
     def gauges(
@@ -118,7 +118,7 @@ def _has_rate(snapshot: Snapshot) -> bool:
 
 
 def emit_snapshot(snapshot: Snapshot) -> None:
-    """Print one snapshot: a table for people, one JSON value with ``--json``."""
+    """Print one snapshot: a table for people, one JSON value with `--json`."""
     emit(snapshot.to_json(), lambda console: console.print(_table(snapshot, console.width)))
 
 

@@ -1,4 +1,4 @@
-"""``vlmconsole jobs``: the queue. Everything the Jobs screen does, in plain lines and in JSON."""
+"""`vlmconsole jobs`: the queue. Everything the Jobs screen does, in plain lines and in JSON."""
 
 import sys
 import time
@@ -242,7 +242,7 @@ def logs(
 
 
 def _copy_new(path: Path, offset: int) -> int:
-    """Write what was added after ``offset`` to stdout; a file that became shorter was rotated and starts anew."""
+    """Write what was added after `offset` to stdout; a file that became shorter was rotated and starts anew."""
     if not path.exists():
         return 0
     with path.open("rb") as file:

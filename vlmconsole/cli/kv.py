@@ -1,4 +1,4 @@
-"""``vlmconsole kv``: how much memory the keys and values of a context take."""
+"""`vlmconsole kv`: how much memory the keys and values of a context take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEAST_BYTES, MOST_BYTES = 0.5, 16  # an element: a 4-bit number, and a complex o
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``kv`` to the command tree."""
+    """Add `kv` to the command tree."""
 
     @app.command("kv")
     def kv(

@@ -1,4 +1,4 @@
-"""A measurement's figures for plain terminals: the same block after ``bench`` and in ``runs show``."""
+"""A measurement's figures for plain terminals: the same block after `bench` and in `runs show`."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def scatter(one: Axes, width: int) -> list[str]:
 
 
 def waterfall(name: str, bars: list[Bar], width: int) -> list[str]:
-    """One line a request on a common time axis: ``░`` waiting and prefill, ``▒`` reasoning (where some came before the
-    text), ``█`` decode, ``×`` not counted.
+    """One line a request on a common time axis: `░` waiting and prefill, `▒` reasoning (where some came before the
+    text), `█` decode, `×` not counted.
     """
     bars = bars[:MOST_BARS]
     begin = min(bar.sent for bar in bars)

@@ -1,4 +1,4 @@
-"""``vlmconsole run PRESET``: a job queued and followed in the foreground, until it ends or is cancelled."""
+"""`vlmconsole run PRESET`: a job queued and followed in the foreground, until it ends or is cancelled."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -60,7 +60,7 @@ def run(
 
 
 def finish(store: Store, number: int, noted: list[int]) -> int:
-    """Follow a queued job to its end and print how it ended; returns the exit code. ``noted``: see `interruptions`."""
+    """Follow a queued job to its end and print how it ended; returns the exit code. `noted`: see `interruptions`."""
     say(f"job {number}: {store.get(number).title}")
     code = follow_job(store, number, state.lab.places, cancels=noted)
     job = store.get(number)

@@ -1,4 +1,4 @@
-"""``vlmconsole runs list | show RUN | compare A B | export RUN…``: what was run, and how it ended."""
+"""`vlmconsole runs list | show RUN | compare A B | export RUN…`: what was run, and how it ended."""
 
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -116,7 +116,7 @@ def show(run: Annotated[str, typer.Argument(help="a run's name, a part of it, a 
 
 
 def took(one: dict[str, Any]) -> str:
-    """How long a run took, ``1:02:03``; of a running one until now."""
+    """How long a run took, `1:02:03`; of a running one until now."""
     if not one["started"]:
         return ""
     end = one["ended"] or (time.time() if one["state"] == "running" else None)

@@ -1,4 +1,4 @@
-"""``vlmconsole score``: the lab's scorers over a JSONL file, one row an input line, in order, with the line's id."""
+"""`vlmconsole score`: the lab's scorers over a JSONL file, one row an input line, in order, with the line's id."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _BadLineError(ValueError):
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``score`` and its two scorers to the command tree."""
+    """Add `score` and its two scorers to the command tree."""
     group = typer.Typer(no_args_is_help=True, help="Score a JSONL file of answers.")
 
     @group.command("counting")

@@ -1,4 +1,4 @@
-"""``vlmconsole servers``: the profiles, what runs, and the settings that are really in force."""
+"""`vlmconsole servers`: the profiles, what runs, and the settings that are really in force."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MARKS = {
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group ``servers`` to the command tree."""
+    """Add the group `servers` to the command tree."""
     group = typer.Typer(help="Server profiles: what they are, start, stop, effective settings.", no_args_is_help=True)
     group.command("list")(list_servers)
     group.command("show")(show)

@@ -1,4 +1,4 @@
-"""``vlmconsole tokens``: how many visual tokens a picture costs."""
+"""`vlmconsole tokens`: how many visual tokens a picture costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SIZE = re.compile(r"\s*(\d{1,7})\s*[x×X*]\s*(\d{1,7})\s*")
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``tokens`` to the command tree."""
+    """Add `tokens` to the command tree."""
 
     @app.command("tokens")
     def tokens(

@@ -1,4 +1,4 @@
-"""The tree of commands. A command's module is imported only when its name is typed (or for ``--help``)."""
+"""The tree of commands. A command's module is imported only when its name is typed (or for `--help`)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LazyTree(TyperGroup):
 
 
 def _note_globals(command: Any) -> None:
-    """Say under every command's help what ``main`` takes from anywhere on the line."""
+    """Say under every command's help what `main` takes from anywhere on the line."""
     for child in getattr(command, "commands", {}).values():
         _note_globals(child)
     if state.json and hasattr(command, "no_args_is_help"):

@@ -1,4 +1,4 @@
-"""``vlmconsole verify [RUN]``: whether runs, frozen plans, their data and the audits are what they were."""
+"""`vlmconsole verify [RUN]`: whether runs, frozen plans, their data and the audits are what they were."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""``vlmconsole web``: the console in a browser on this machine, with pictures dropped on the page for the chat."""
+"""`vlmconsole web`: the console in a browser on this machine, with pictures dropped on the page for the chat."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PORT = 8610
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``web`` to the command tree."""
+    """Add `web` to the command tree."""
     app.command("web")(web)
 
 

@@ -1,4 +1,4 @@
-"""The loopback server behind ``vlmconsole web``: textual-serve's terminal, our page, and uploads into the inbox.
+"""The loopback server behind `vlmconsole web`: textual-serve's terminal, our page, and uploads into the inbox.
 
 Who may come in: only who has the key of the printed address. It becomes a cookie that pages of other sites cannot send
 (SameSite=Strict), for a path that no other program of this machine has, as cookies do not tell ports apart. A name that
@@ -173,7 +173,7 @@ class ConsoleServer(Server):
         )
 
     def _keep(self, name: str, data: bytes) -> Path:
-        """Write ``data`` into the inbox under a name that is free. Raises OSError."""
+        """Write `data` into the inbox under a name that is free. Raises OSError."""
         inbox = self._places.inbox
         inbox.mkdir(mode=0o700, parents=True, exist_ok=True)
         if sum(entry.stat().st_size for entry in inbox.iterdir() if entry.is_file()) + len(data) > INBOX_LARGEST:

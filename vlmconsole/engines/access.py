@@ -59,7 +59,7 @@ _proven: dict[Holder, int] = {}
 def check(held: Held | None, connected: bool = False) -> int | None:
     """The inode of the listening socket, proven to be the holder's (None where the system does not tell).
 
-    ``connected``: somebody did take the connection. A port where nobody listens passes otherwise: the connection
+    `connected`: somebody did take the connection. A port where nobody listens passes otherwise: the connection
     fails by itself, and its error says so. Raises PortTakenError.
     """
     if held is None:
@@ -89,7 +89,7 @@ def event_hooks(held: Held | None, fault: Callable[[PortTakenError], Exception])
     """For an asynchronous httpx client: prove the port before each request and on each new connection.
 
     Between the two somebody may take the port, so the second look comes once a connection stands and before a byte
-    goes out. A kept connection needs none: whoever took it is who was proven. ``fault`` makes the error to raise.
+    goes out. A kept connection needs none: whoever took it is who was proven. `fault` makes the error to raise.
     """
     if held is None:
         return {}

@@ -20,7 +20,7 @@ NAMED = frozenset({"max-running-requests", "max-num-seqs", "context-length", "ma
 
 @dataclass(frozen=True)
 class Setting:
-    """One line. ``state``: same, differs (an alarm), or unknown, where one side does not say."""
+    """One line. `state`: same, differs (an alarm), or unknown, where one side does not say."""
 
     name: str
     wanted: str
@@ -32,7 +32,7 @@ class Setting:
 def compare_settings(
     profile: ServerProfile, wanted: Mapping[str, str], effective: EffectiveSettings | None
 ) -> list[Setting]:
-    """The settings of ``profile`` (``wanted``: its launch flags) beside ``effective``; None: nothing was read back."""
+    """The settings of `profile` (`wanted`: its launch flags) beside `effective`; None: nothing was read back."""
     read = effective
     limit = profile.running_limit or wanted.get("max-running-requests") or wanted.get("max-num-seqs")
     context = profile.context or wanted.get("context-length") or wanted.get("max-model-len")

@@ -120,7 +120,7 @@ async def start(
     phases: tuple[tuple[str, str], ...] = (),
     on_progress: Progress | None = None,
 ) -> bool:
-    """Start it there, or find it running, and wait until ``answers`` (awaitable → bool) says so; True: started now.
+    """Start it there, or find it running, and wait until `answers` (awaitable → bool) says so; True: started now.
 
     Raises SshError, ProfileError, or LaunchError with the end of its log.
     """

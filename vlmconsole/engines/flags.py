@@ -39,7 +39,7 @@ except importlib.metadata.PackageNotFoundError:
 
 @dataclass(frozen=True)
 class Help:
-    """What a server's `--help` knows. version "" where it is not told; why: the reason when ``flags`` is empty."""
+    """What a server's `--help` knows. version "" where it is not told; why: the reason when `flags` is empty."""
 
     version: str
     flags: tuple[str, ...]

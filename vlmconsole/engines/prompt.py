@@ -86,7 +86,7 @@ async def counted(counter: Counter | None, messages: Sequence[Message], enough: 
 
 
 def count_part(counter: Counter, messages: Sequence[Message], enough: int) -> tuple[int, int]:
-    """Of a long text: (tokens it has at least, tokens it will have about), counted piece by piece up to ``enough``.
+    """Of a long text: (tokens it has at least, tokens it will have about), counted piece by piece up to `enough`.
 
     So its time goes with the context, not with the length of the text. Where two pieces meet a word may be cut in two,
     which can only be a token too many at each end.

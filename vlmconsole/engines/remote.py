@@ -94,7 +94,7 @@ _FETCH = 'test -d @NAME@ || { echo "there is no run "@NAME@ >&2; exit 1; }\ntar 
 
 @dataclass(frozen=True)
 class RemoteProcess:
-    """A program started there under ``name``. ``state``: running, ended by itself, or none (never started, stopped)."""
+    """A program started there under `name`. `state`: running, ended by itself, or none (never started, stopped)."""
 
     name: str
     state: Literal["running", "ended", "none"]
@@ -111,7 +111,7 @@ class RemoteRun:
 
 
 def word(text: str) -> str:
-    """A word for the far shell, which takes it literally; only a leading ``~/`` becomes its home."""
+    """A word for the far shell, which takes it literally; only a leading `~/` becomes its home."""
     return f'"$HOME"/{shlex.quote(text[2:])}' if text.startswith("~/") else shlex.quote(text)
 
 
@@ -123,10 +123,10 @@ def launch(
     folder: str = "~/",
     secrets: Mapping[str, str] | None = None,
 ) -> RemoteProcess:
-    """Start ``argv`` there in ``folder``, in its own session, so that it outlives the line; its log is kept there.
+    """Start `argv` there in `folder`, in its own session, so that it outlives the line; its log is kept there.
 
     One that runs already under that name is found, not started again. Raises SshError, with the log's end when the
-    program ended at once. ``argv`` and ``env`` are seen by that machine's other users; ``secrets`` (variables too)
+    program ended at once. `argv` and `env` are seen by that machine's other users; `secrets` (variables too)
     are not: they come with the script, which the far shell reads from its standard input.
     """
     if not argv or any(not _VARIABLE.fullmatch(key) for key in (*(env or {}), *(secrets or {}))):
@@ -143,21 +143,21 @@ def status(host: SshHost, name: str) -> RemoteProcess:
 
 
 def stop(host: SshHost, name: str, grace: float = 10.0) -> str:
-    """TERM to its process group, KILL after ``grace`` seconds; returns "ended", "killed" or "none" (it did not run)."""
+    """TERM to its process group, KILL after `grace` seconds; returns "ended", "killed" or "none" (it did not run)."""
     values = {"NAME": _checked(name), "TENTHS": str(max(1, round(grace * 10)))}
     return run(host, _filled(_HEAD + _STOP, values), timeout=grace + 15).strip()
 
 
 def read_log(host: SshHost, name: str, offset: int, most: int = 256 * 1024) -> bytes:
-    """At most ``most`` bytes of that program's log from ``offset`` on; nothing where there is no log."""
+    """At most `most` bytes of that program's log from `offset` on; nothing where there is no log."""
     script = f'[ -f "$dir/log.txt" ] || exit 0\ntail -c +{offset + 1} "$dir/log.txt" | head -c {most} | base64\n'
     return base64.b64decode(run(host, _filled(_HEAD + script, {"NAME": _checked(name)})))
 
 
 def follow(host: SshHost, name: str, stopping: threading.Event, offset: int = 0) -> Iterator[bytes]:
-    """The log of that program from ``offset`` bytes on, as it grows; opened again where it broke off.
+    """The log of that program from `offset` bytes on, as it grows; opened again where it broke off.
 
-    An empty piece says that the line is down and is tried again. Ends when ``stopping`` is set.
+    An empty piece says that the line is down and is tried again. Ends when `stopping` is set.
     """
     while not stopping.is_set():
         script = _filled(_HEAD + f'exec tail -c +{offset + 1} -F "$dir/log.txt"\n', {"NAME": _checked(name)})
@@ -192,7 +192,7 @@ def _pieces(process: subprocess.Popen[bytes], stopping: threading.Event) -> Iter
 
 
 def list_runs(host: SshHost, home: str = "") -> list[RemoteRun]:
-    """The run folders of the lab there, newest first. ``home``: its lab home where it is not the usual one."""
+    """The run folders of the lab there, newest first. `home`: its lab home where it is not the usual one."""
     lines = run(host, _filled(_RUNS, _home(home)) + _LIST, timeout=30).split("\n")
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for path, text in zip(lines[::2], lines[1::2], strict=False):
@@ -209,9 +209,9 @@ def list_runs(host: SshHost, home: str = "") -> list[RemoteRun]:
 
 
 def fetch_run(host: SshHost, name: str, into: Path, home: str = "", limit: int = FETCH_LIMIT) -> Path:
-    """Copy one run folder from there into ``into``; returns where it lies. All of it or nothing arrives.
+    """Copy one run folder from there into `into`; returns where it lies. All of it or nothing arrives.
 
-    Raises SshError: the run is not there, is here already, is larger than ``limit`` bytes, or the line broke.
+    Raises SshError: the run is not there, is here already, is larger than `limit` bytes, or the line broke.
     Links and special files are left out: they would lead out of the folder.
     """
     _checked(name)
@@ -281,7 +281,7 @@ def _home(home: str) -> dict[str, str]:
 
 
 def _filled(script: str, values: Mapping[str, str]) -> str:
-    """The script with its ``@NAMES@`` filled in, in one pass: a value that looks like a name stays what it is."""
+    """The script with its `@NAMES@` filled in, in one pass: a value that looks like a name stays what it is."""
     return re.sub("@([A-Z]+)@", lambda found: values[found[1]], script)
 
 

@@ -360,7 +360,7 @@ async def _reached(profile: ServerProfile) -> Ready:
 async def served_model(
     profile: ServerProfile, client: httpx.AsyncClient | None = None, settings: EffectiveSettings | None = None
 ) -> str:
-    """The model name to send, exactly as the server spells it, of ``settings`` where they were just read.
+    """The model name to send, exactly as the server spells it, of `settings` where they were just read.
 
     Raises EngineError when it cannot be known.
     """

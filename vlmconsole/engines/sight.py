@@ -141,7 +141,7 @@ def budget(
     counted: tuple[int, int] | None = None,
     lowest: int = 0,
 ) -> Budget:
-    """Visual + text + answer tokens against the context. text_tokens: counted, or None to estimate; then ``counted``
+    """Visual + text + answer tokens against the context. text_tokens: counted, or None to estimate; then `counted`
     may hold what a part of a long text says: (tokens it has at least, tokens it will have).
 
     lowest: where nobody chose how long the answer may be, it is lowered to what the context leaves, down to so many.

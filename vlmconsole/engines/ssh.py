@@ -38,7 +38,7 @@ class SshError(LabError):
 class SshHost:
     """A checked host: an alias of the user's ssh config, HOST or USER@HOST, with a port if it was given.
 
-    ``config`` replaces the user's ssh config (as does the environment's ``VLMCONSOLE_SSH_CONFIG``). ``shared``: a
+    `config` replaces the user's ssh config (as does the environment's `VLMCONSOLE_SSH_CONFIG`). `shared`: a
     folder of ours (mode 700) for one kept connection that later commands reuse; None (the default) opens a connection
     for each.
     """
@@ -50,7 +50,7 @@ class SshHost:
 
     @classmethod
     def parse(cls, text: str, config: Path | None = None, shared: Path | None = None) -> SshHost:
-        """The host in ``[USER@]HOST[:PORT]`` (an IPv6 address in brackets). Raises SshError for anything else."""
+        """The host in `[USER@]HOST[:PORT]` (an IPv6 address in brackets). Raises SshError for anything else."""
         found = _HOST.fullmatch(text)
         port = int(found["port"]) if found is not None and found["port"] else None
         if found is None or len(text) > 255 or (port is not None and not 0 < port < 65536):
@@ -64,7 +64,7 @@ class SshHost:
         return cls(found["name"].replace("[", "").replace("]", ""), port, config, shared)
 
     def command(self, *options: str, remote: str = "") -> list[str]:
-        """The argument list of an ssh call. ``remote`` is the far command, a constant of ours."""
+        """The argument list of an ssh call. `remote` is the far command, a constant of ours."""
         words = [ssh_program(), *OPTIONS]
         if self.config is not None:
             words += ["-F", str(self.config)]

@@ -28,16 +28,16 @@ STEADY = 10.0  # seconds up after which the back-off begins anew
 
 
 class Tunnel:
-    """Keeps ``127.0.0.1:local_port`` here joined to ``127.0.0.1:remote_port`` there until closed.
+    """Keeps `127.0.0.1:local_port` here joined to `127.0.0.1:remote_port` there until closed.
 
     The local port stays the same through every reopening, so its address can be kept. What is measured through it
-    has the route ``tunnel`` in its conditions: its TTFT holds the line and is never compared with runs on the box.
+    has the route `tunnel` in its conditions: its TTFT holds the line and is never compared with runs on the box.
     """
 
     route = "tunnel"
 
     def __init__(self, host: SshHost, remote_port: int, state: Path, local_port: int | None = None) -> None:
-        """``state``: a folder of ours that remembers the child: a console that was killed leaves none for long."""
+        """`state`: a folder of ours that remembers the child: a console that was killed leaves none for long."""
         if not 0 < remote_port < 65536:
             raise SshError(f"{remote_port} is no port")
         self.host, self.remote_port = host, remote_port

@@ -1,7 +1,7 @@
 """The ledger: an append-only chain of hashes that makes later edits of runs and frozen plans show.
 
-Each line is a JSON object whose ``hash`` is the SHA-256 of its own canonical JSON (without ``hash``), and
-whose ``prev`` is the hash of the line before. Editing, dropping or reordering a line breaks the chain. Cutting
+Each line is a JSON object whose `hash` is the SHA-256 of its own canonical JSON (without `hash`), and
+whose `prev` is the hash of the line before. Editing, dropping or reordering a line breaks the chain. Cutting
 off its end does not; a run that says it is sealed but stands in no line shows that.
 """
 
@@ -33,7 +33,7 @@ LEFT_OUT = frozenset({MANIFEST, "worker.lock", "reserve", "stop.json"})
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `verify` says of one run. ``files`` are the changed, missing or added ones; ``why`` is a sentence."""
+    """What `verify` says of one run. `files` are the changed, missing or added ones; `why` is a sentence."""
 
     run: str
     status: Literal["intact", "changed", "missing", "not sealed", "ledger broken"]
@@ -62,13 +62,13 @@ class Chain:
     torn: tuple[int, ...] = field(default=())
 
     def last(self, kind: str, run: str) -> dict[str, Any] | None:
-        """The newest entry of ``kind`` for the run called ``run``."""
+        """The newest entry of `kind` for the run called `run`."""
         found = [entry for entry in self.entries if entry.get("kind") == kind and entry.get("run") == run]
         return found[-1] if found else None
 
 
 def sha256_file(path: Path, size: int | None = None) -> str:
-    """SHA-256 (hex) of a file, or of its first ``size`` bytes."""
+    """SHA-256 (hex) of a file, or of its first `size` bytes."""
     digest = hashlib.sha256()
     left = size
     with path.open("rb") as file:
@@ -82,7 +82,7 @@ def sha256_file(path: Path, size: int | None = None) -> str:
 
 
 def manifest(folder: Path) -> dict[str, dict[str, Any]]:
-    """Size and SHA-256 of every file below ``folder``, by relative path. A link counts as its target's text."""
+    """Size and SHA-256 of every file below `folder`, by relative path. A link counts as its target's text."""
     found: dict[str, dict[str, Any]] = {}
     for place, _, names in os.walk(folder):
         for name in names:

@@ -30,12 +30,12 @@ class Frozen:
 
 
 def digest(value: Any) -> str:
-    """The hash under which ``value`` would be frozen."""
+    """The hash under which `value` would be frozen."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
 def freeze(run: RunFolder, name: str, value: Any, ledger: Ledger) -> Frozen:
-    """Write ``value`` as ``name`` into the run and chain its hash. Freezing the same value again changes nothing.
+    """Write `value` as `name` into the run and chain its hash. Freezing the same value again changes nothing.
 
     Raises FrozenError when another value is already frozen there, or when the run already holds samples.
     """
@@ -75,7 +75,7 @@ def read_frozen(run: RunFolder, name: str, ledger: Ledger) -> Frozen:
 
 
 def find_frozen(chain: Chain, run: str, name: str) -> dict[str, Any] | None:
-    """The first freezing of ``name`` in ``run``: later ones can never replace it."""
+    """The first freezing of `name` in `run`: later ones can never replace it."""
     for entry in chain.entries:
         if entry.get("kind") == "frozen" and entry.get("run") == run and entry.get("file") == name:
             return entry

@@ -22,12 +22,12 @@ State = Literal["ok", "stale", "none", "missing"]
 
 @dataclass(frozen=True)
 class Tile:
-    """One figure on the screen. ``state``: ok; stale (the source itself says it is old); none (the source answers, but
-    has no such figure yet); missing (the source does not answer). ``why`` explains all but a plain ok.
+    """One figure on the screen. `state`: ok; stale (the source itself says it is old); none (the source answers, but
+    has no such figure yet); missing (the source does not answer). `why` explains all but a plain ok.
 
-    ``p50`` and ``p95``: over the last ten minutes of points, or the source's own estimate (``why`` then says so).
-    ``points``: means of 30 slices of the last minute, oldest first, None where nothing came.
-    ``subject``: the server or run that the figure and its points belong to; "" where its source has but one.
+    `p50` and `p95`: over the last ten minutes of points, or the source's own estimate (`why` then says so).
+    `points`: means of 30 slices of the last minute, oldest first, None where nothing came.
+    `subject`: the server or run that the figure and its points belong to; "" where its source has but one.
     """
 
     key: str
@@ -47,9 +47,9 @@ class Tile:
 
 @dataclass(frozen=True)
 class SourceState:
-    """How a source does: ``why`` and ``hint`` are for people, ``age_s`` is the time since its last good reading.
+    """How a source does: `why` and `hint` are for people, `age_s` is the time since its last good reading.
 
-    ``readings``: how many good ones there were; rates need two.
+    `readings`: how many good ones there were; rates need two.
     """
 
     state: Literal["ok", "missing", "waiting"]
@@ -61,7 +61,7 @@ class SourceState:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything at one moment (``t``: wall-clock seconds). What the command prints and the screen paints."""
+    """Everything at one moment (`t`: wall-clock seconds). What the command prints and the screen paints."""
 
     t: float
     tiles: Mapping[str, Tile]
@@ -103,7 +103,7 @@ class Board:
             self._sources[source] = _Seen(tuple(keys), self._clock(), slow)
 
     def take(self, batch: Batch, slow: float = 0.0) -> None:
-        """Take one reading of a source that is read every ``slow`` seconds (0: every tick)."""
+        """Take one reading of a source that is read every `slow` seconds (0: every tick)."""
         with self._lock:
             if batch.source == CONSOLE:
                 self._marks.extend(batch.marks)

@@ -20,7 +20,7 @@ Point = tuple[float, float]
 class Curve:
     """One figure over a stretch of time: pieces of (wall seconds, value), each drawn as one line.
 
-    ``minutes``: true where the points are means of a minute each, since the stretch is longer than what is kept fine.
+    `minutes`: true where the points are means of a minute each, since the stretch is longer than what is kept fine.
     """
 
     key: str
@@ -35,7 +35,7 @@ class Curve:
 
 
 def curve(board: Board, key: str, since: float) -> Curve:
-    """The curve of ``key`` from wall-clock ``since`` on; without pieces where nothing is known."""
+    """The curve of `key` from wall-clock `since` on; without pieces where nothing is known."""
     title, unit = title_of(key)
     with board.reading():
         series = board.series(key)
@@ -52,7 +52,7 @@ def curve(board: Board, key: str, since: float) -> Curve:
 
 
 def thin(points: Sequence[Point], most: int = MOST) -> tuple[Point, ...]:
-    """At most about ``most`` points that keep every peak: the lowest and the highest of each part, in their order."""
+    """At most about `most` points that keep every peak: the lowest and the highest of each part, in their order."""
     if len(points) <= most:
         return tuple(points)
     kept: list[Point] = [points[0]]
@@ -69,7 +69,7 @@ def _value(point: Point) -> float:
 
 
 def _pieces(points: Sequence[Point], gap: float) -> list[tuple[Point, ...]]:
-    """The points, parted wherever more than ``gap`` seconds lie between two."""
+    """The points, parted wherever more than `gap` seconds lie between two."""
     pieces: list[list[Point]] = []
     for point in points:
         if not pieces or point[0] - pieces[-1][-1][0] > gap:

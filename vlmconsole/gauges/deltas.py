@@ -14,10 +14,10 @@ LONG = 60.0
 
 @dataclass(frozen=True)
 class Quantile:
-    """An estimate from buckets, in the histogram's unit. It lies in ``low``–``high``: the server keeps no more.
+    """An estimate from buckets, in the histogram's unit. It lies in `low`–`high`: the server keeps no more.
 
     Inside the bucket the observations are taken as evenly spread (linear interpolation). When they lie beyond the
-    last finite bound, ``value`` is that bound and ``high`` is infinite.
+    last finite bound, `value` is that bound and `high` is infinite.
     """
 
     value: float
@@ -26,7 +26,7 @@ class Quantile:
 
 
 def quantile(histogram: Histogram, q: float) -> Quantile | None:
-    """The ``q`` quantile (0–1) of a histogram (usually a difference of two); None when it holds nothing."""
+    """The `q` quantile (0–1) of a histogram (usually a difference of two); None when it holds nothing."""
     bounds = sorted(histogram.buckets)
     if not bounds:
         return None
@@ -48,7 +48,7 @@ def quantile(histogram: Histogram, q: float) -> Quantile | None:
 
 
 def difference(new: Histogram, old: Histogram | None) -> Histogram:
-    """What was observed between two scrapes of one histogram (``old`` None: since the server's start)."""
+    """What was observed between two scrapes of one histogram (`old` None: since the server's start)."""
     if old is None:
         return new
     buckets = {bound: max(0.0, count - old.buckets.get(bound, 0.0)) for bound, count in new.buckets.items()}
@@ -56,7 +56,7 @@ def difference(new: Histogram, old: Histogram | None) -> Histogram:
 
 
 class Window:
-    """The last ``seconds`` of scrapes of one server. A counter that falls means a new server: the past is dropped."""
+    """The last `seconds` of scrapes of one server. A counter that falls means a new server: the past is dropped."""
 
     def __init__(self, seconds: float = 60.0) -> None:
         self.seconds = seconds
@@ -64,7 +64,7 @@ class Window:
         self._kept: deque[tuple[float, Scrape]] = deque()
 
     def push(self, at: float, scrape: Scrape) -> bool:
-        """Take a scrape made ``at`` (monotonic seconds). True when it shows that the server was restarted."""
+        """Take a scrape made `at` (monotonic seconds). True when it shows that the server was restarted."""
         restarted = bool(self._kept) and _fell(self._kept[-1][1], scrape)
         if restarted:
             self._kept.clear()
@@ -100,12 +100,12 @@ class Window:
         return (growth, span) if span > 0 and growth >= 0 else None
 
     def rate(self, figure: str, seconds: float | None = None) -> float | None:
-        """Growth per second over the last ``seconds`` (or as much of them as was seen)."""
+        """Growth per second over the last `seconds` (or as much of them as was seen)."""
         found = self.counted(figure, seconds)
         return None if found is None else found[0] / found[1]
 
     def observed(self, figure: str, seconds: float | None = None) -> Histogram | None:
-        """What a histogram took in over the last ``seconds``; None without two scrapes or without that histogram."""
+        """What a histogram took in over the last `seconds`; None without two scrapes or without that histogram."""
         base = self._base(self.seconds if seconds is None else seconds)
         if base is None or figure not in self._kept[-1][1].histograms:
             return None

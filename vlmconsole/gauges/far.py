@@ -28,7 +28,7 @@ _LACKING = ("not found", "No such file", "127")
 def parse_nvidia_smi(lines: Iterable[str]) -> list[Card]:
     """Cards from nvidia-smi's CSV lines of :data:`FIELDS` (no header, no units; memory in MiB).
 
-    What a card does not tell (``[N/A]``, ``[Not Supported]``, ``[Unknown Error]``) is None. Raises SourceError when
+    What a card does not tell (`[N/A]`, `[Not Supported]`, `[Unknown Error]`) is None. Raises SourceError when
     a line is no such line: nvidia-smi writes its errors there too.
     """
     cards = []

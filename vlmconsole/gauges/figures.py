@@ -21,10 +21,10 @@ class SourceError(LabError):
 class Figure:
     """One figure as its source gave it, in SI units (s, bytes, tok/s; shares as 0–1).
 
-    ``samples`` are single observations (one request's TTFT each) where the source has them; then now, p50 and p95
-    come from them. ``p50`` and ``p95`` are the source's own estimates. ``age_s`` is how much older the figure is than
-    the reading that carried it; ``stale`` says that the source knows it to be old. ``note`` is for people.
-    ``subject`` names whose figure it is where that may change (the server or run that was measured, a server's
+    `samples` are single observations (one request's TTFT each) where the source has them; then now, p50 and p95
+    come from them. `p50` and `p95` are the source's own estimates. `age_s` is how much older the figure is than
+    the reading that carried it; `stale` says that the source knows it to be old. `note` is for people.
+    `subject` names whose figure it is where that may change (the server or run that was measured, a server's
     address): figures of two subjects never share a curve.
     """
 
@@ -49,7 +49,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Batch:
-    """One reading of one source ``at`` wall-clock seconds. ``missing`` says why there is none."""
+    """One reading of one source `at` wall-clock seconds. `missing` says why there is none."""
 
     source: str
     at: float
@@ -149,11 +149,11 @@ def _moment(value: Any) -> float:
 
 
 class Source(Protocol):
-    """Something that can be asked about once a second. ``read`` may block: each source has a thread of its own."""
+    """Something that can be asked about once a second. `read` may block: each source has a thread of its own."""
 
     @property
     def name(self) -> str:
-        """``server``, ``own``, ``host``…: shown with every figure."""
+        """`server`, `own`, `host`…: shown with every figure."""
 
     @property
     def keys(self) -> tuple[str, ...]:

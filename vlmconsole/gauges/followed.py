@@ -26,7 +26,7 @@ BEFORE = 600.0  # seconds of chat before the first look that are told too
 class ChatAnswers:
     """Follows the answers in the conversation store, read-only: no chat is needed to run in this process.
 
-    ``server``: the name of the profile whose answers count; "" for those of all.
+    `server`: the name of the profile whose answers count; "" for those of all.
     """
 
     def __init__(self, database: Path, server: str = "") -> None:
@@ -97,9 +97,9 @@ def _positive(seconds: float | None) -> float | None:
 
 @dataclass
 class Measured:
-    """What the running measurement told since the last look; ``others``: how many more measure beside it.
+    """What the running measurement told since the last look; `others`: how many more measure beside it.
 
-    ``gauges``: ``in_flight`` (requests) and ``lag`` (seconds), where its events tell them.
+    `gauges`: `in_flight` (requests) and `lag` (seconds), where its events tell them.
     """
 
     run: str
@@ -120,7 +120,7 @@ class RunningJobs:
         self._progress: dict[Path, Mapping[str, Any]] = {}
 
     def read(self, tick: float) -> tuple[Measured | None, list[Mark]]:
-        """(what the newest measurement told, marks of all runs) since the last call; ``tick`` is monotonic seconds.
+        """(what the newest measurement told, marks of all runs) since the last call; `tick` is monotonic seconds.
 
         One run alone: figures of two measurements in one curve would be of neither.
         """

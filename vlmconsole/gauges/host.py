@@ -11,7 +11,7 @@ from vlmconsole.runs.machine import usable_cores
 
 @dataclass(frozen=True)
 class Host:
-    """A reading; bytes. ``cpu_percent`` is of all cores together, since the last reading (None at the first)."""
+    """A reading; bytes. `cpu_percent` is of all cores together, since the last reading (None at the first)."""
 
     cpu_percent: float | None
     cores: int
@@ -30,7 +30,7 @@ class HostReader:
         self._asked = False
 
     def read(self) -> Host:
-        """Raises OSError when ``disk`` does not exist."""
+        """Raises OSError when `disk` does not exist."""
         percent = psutil.cpu_percent(interval=None)
         first, self._asked = not self._asked, True
         memory = psutil.virtual_memory()

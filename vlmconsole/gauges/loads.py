@@ -1,6 +1,6 @@
-"""SGLang's own view of its load: ``/v1/loads`` (0.5.23) and ``/get_load`` (0.5.5), both cheap and without a token.
+"""SGLang's own view of its load: `/v1/loads` (0.5.23) and `/get_load` (0.5.5), both cheap and without a token.
 
-``/health`` is never asked: on SGLang it generates a token and takes a second, in the middle of a measurement.
+`/health` is never asked: on SGLang it generates a token and takes a second, in the middle of a measurement.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from vlmconsole.runs.bounded import json_value
 class Load:
     """Requests running and waiting over all data-parallel ranks; what a version does not tell is None.
 
-    ``kv`` is the fullest rank's share (0–1), ``kv_capacity`` tokens over all ranks, ``limit`` the running limit B of
-    all ranks. ``age_s``: how old the scheduler's snapshot was when the server answered, by the server's own clock.
+    `kv` is the fullest rank's share (0–1), `kv_capacity` tokens over all ranks, `limit` the running limit B of
+    all ranks. `age_s`: how old the scheduler's snapshot was when the server answered, by the server's own clock.
     """
 
     running: float
@@ -43,7 +43,7 @@ def read_loads(text: str) -> Load:
 
 
 def _get_load(ranks: list[dict[str, Any]]) -> Load:
-    """0.5.5: ``num_reqs`` holds the waiting ones too. It is counted when asked, so it has no age."""
+    """0.5.5: `num_reqs` holds the waiting ones too. It is counted when asked, so it has no age."""
     if not ranks:
         raise ValueError("no rank")
     queued = sum(_number(rank["num_waiting_reqs"]) for rank in ranks)

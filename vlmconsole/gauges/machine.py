@@ -65,7 +65,7 @@ class NvidiaSource:
 
 
 def card_figures(card: nvidia.Card, where: str = "") -> dict[str, Figure]:
-    """A card's tiles; ``where`` is ``@host`` for another machine's card. What it does not tell is left empty."""
+    """A card's tiles; `where` is `@host` for another machine's card. What it does not tell is left empty."""
     name = f"{card.name}{where}"
     told = card.lost or f"{card.product} does not tell"
 

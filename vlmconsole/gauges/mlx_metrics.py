@@ -1,4 +1,4 @@
-"""mlx-vlm's ``/v1/metrics`` (JSON): counters, what is in flight, and the last requests one by one."""
+"""mlx-vlm's `/v1/metrics` (JSON): counters, what is in flight, and the last requests one by one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Request:
 
 @dataclass(frozen=True)
 class MlxReading:
-    """One answer. ``recent`` holds at most the last 32 finished requests, oldest first: the server keeps no more."""
+    """One answer. `recent` holds at most the last 32 finished requests, oldest first: the server keeps no more."""
 
     scrape: Scrape
     recent: tuple[Request, ...]
@@ -31,7 +31,7 @@ class MlxReading:
 
 
 def read_mlx(text: str) -> MlxReading:
-    """The figures of an answer; ``in_flight`` holds the waiting ones too. Raises SourceError when it is no such."""
+    """The figures of an answer; `in_flight` holds the waiting ones too. Raises SourceError when it is no such."""
     try:
         whole = json_value(text)
         summary, server = whole["summary"], whole["server"]

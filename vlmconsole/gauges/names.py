@@ -19,8 +19,8 @@ REPLICA_LABELS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "pid"})
 class Metric:
     """One figure's place in an engine's metrics.
 
-    ``together`` says how several label sets become one figure: counts add up over data-parallel ranks, a share of
-    a pool is the fullest rank's (a mean would hide the rank that blocks). ``labels``: only samples that carry them.
+    `together` says how several label sets become one figure: counts add up over data-parallel ranks, a share of
+    a pool is the fullest rank's (a mean would hide the rank that blocks). `labels`: only samples that carry them.
     """
 
     names: tuple[str, ...]

@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Card:
-    """One device that work can be put on: a whole card (``gpu0``) or a MIG slice of one (``gpu0.mig1``).
+    """One device that work can be put on: a whole card (`gpu0`) or a MIG slice of one (`gpu0.mig1`).
 
     Memory in bytes. None means that NVML would not say (permissions, an old card), never zero.
-    ``processes`` are (pid, bytes) of compute work; ``lost`` says why the card can no longer be asked.
+    `processes` are (pid, bytes) of compute work; `lost` says why the card can no longer be asked.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Reading:
-    """All cards, in NVML's order; ``why`` says why there are none."""
+    """All cards, in NVML's order; `why` says why there are none."""
 
     cards: tuple[Card, ...] = ()
     why: str = ""
@@ -45,7 +45,7 @@ class Nvml:
         self._open = False
 
     def read(self) -> Reading:
-        """Ask every card. Never raises: what cannot be read is None, a card that fails is ``lost``."""
+        """Ask every card. Never raises: what cannot be read is None, a card that fails is `lost`."""
         try:
             import pynvml
         except ImportError:

@@ -17,7 +17,7 @@ _SUFFIXES = ("_bucket", "_sum", "_count")
 
 @dataclass(frozen=True)
 class Histogram:
-    """A cumulative histogram since the server's start. ``buckets``: upper bound (seconds, last +inf) → count ≤ it."""
+    """A cumulative histogram since the server's start. `buckets`: upper bound (seconds, last +inf) → count ≤ it."""
 
     buckets: dict[float, float]
     sum: float
@@ -35,12 +35,12 @@ class Scrape:
 
 
 def engine_of(text: str) -> str | None:
-    """``sglang`` or ``vllm`` by the names in the text; None when it is neither's."""
+    """`sglang` or `vllm` by the names in the text; None when it is neither's."""
     return next((engine for engine in PROMETHEUS if f"\n{engine}:" in text or text.startswith(f"{engine}:")), None)
 
 
 def read_metrics(text: str, engine: str) -> Scrape:
-    """The figures of ``engine``'s table. Lines of other metrics are never parsed: a real page has 800 of them.
+    """The figures of `engine`'s table. Lines of other metrics are never parsed: a real page has 800 of them.
 
     Raises SourceError when not one known metric is in the text, saying what it is instead.
     """

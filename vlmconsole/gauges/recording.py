@@ -16,7 +16,7 @@ LARGEST = 512 * 1024 * 1024  # bytes; a day of twelve figures has about 200 MB
 
 
 class Recorder:
-    """Appends batches to ``path``, from any thread. A full disk ends the recording, never the gauges."""
+    """Appends batches to `path`, from any thread. A full disk ends the recording, never the gauges."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,7 +60,7 @@ def batches(path: Path) -> Iterator[Batch]:
 
 
 class Replay:
-    """Plays a recording into a board of its own, at ``speed`` times its pace. Looks like live gauges to a screen.
+    """Plays a recording into a board of its own, at `speed` times its pace. Looks like live gauges to a screen.
 
     The board's clock is the recording's: ages and windows are what they were. Figures of a replay are not of now,
     so a screen says that it replays (:attr:`path`).

@@ -17,10 +17,10 @@ from vlmconsole.runs.words import many
 
 
 class OwnRequests:
-    """The source ``own``: what our own clients saw, whichever process they run in.
+    """The source `own`: what our own clients saw, whichever process they run in.
 
     The figures are of one subject at a time, and carry its name: the run that measures, else the chat's answers of
-    ``server`` (a profile's name; "" for answers of any server). When the subject changes, all of them begin anew.
+    `server` (a profile's name; "" for answers of any server). When the subject changes, all of them begin anew.
     """
 
     name = "own"

@@ -23,7 +23,7 @@ STALE_AFTER = 2.5  # seconds without a write, while something ran
 
 
 class ServerMetrics:
-    """The source ``server`` of one base URL. ``engine``: sglang, vllm, mlx, or openai (found out by the names)."""
+    """The source `server` of one base URL. `engine`: sglang, vllm, mlx, or openai (found out by the names)."""
 
     name = "server"
     keys = tuple(f"server.{figure}" for figure in KEYS)

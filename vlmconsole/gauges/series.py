@@ -64,7 +64,7 @@ class Series:
         self._count = 0
 
     def push(self, at: float, value: float) -> None:
-        """Take ``value`` at wall-clock ``at``. Values that are not finite are left out."""
+        """Take `value` at wall-clock `at`. Values that are not finite are left out."""
         if not math.isfinite(value):
             return
         self._fine.push(at, value)
@@ -89,22 +89,22 @@ class Series:
         return self._fine.full
 
     def _since(self, since: float) -> tuple[array[float], array[float]]:
-        """Times and values of the fine points not older than ``since``; readings come in the order of their times."""
+        """Times and values of the fine points not older than `since`; readings come in the order of their times."""
         times, values = self._fine.column(0), self._fine.column(1)
         first = bisect_left(times, since)
         return times[first:], values[first:]
 
     def points(self, since: float = -math.inf) -> list[tuple[float, float]]:
-        """(at, value) of the fine points not older than ``since``, oldest first."""
+        """(at, value) of the fine points not older than `since`, oldest first."""
         return list(zip(*self._since(since), strict=True))
 
     def quantiles(self, now: float, window: float = WINDOW) -> tuple[float | None, float | None]:
-        """(p50, p95) over the last ``window`` seconds."""
+        """(p50, p95) over the last `window` seconds."""
         values = sorted(self._since(now - window)[1])
         return (percentile(values, 0.5), percentile(values, 0.95)) if values else (None, None)
 
     def sparkline(self, now: float, seconds: float = 60.0, width: int = 30) -> list[float | None]:
-        """The mean of each of ``width`` equal slices of the last ``seconds``, oldest first; None where nothing came."""
+        """The mean of each of `width` equal slices of the last `seconds`, oldest first; None where nothing came."""
         sums, counts = [0.0] * width, [0] * width
         for at, value in zip(*self._since(now - seconds), strict=True):
             slot = min(width - 1, max(0, int((at - (now - seconds)) / seconds * width)))
@@ -113,6 +113,6 @@ class Series:
         return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
 
     def bands(self, since: float) -> list[Band]:
-        """One band a minute since ``since``, oldest first: the plot's far zoom. The minute under way is left out."""
+        """One band a minute since `since`, oldest first: the plot's far zoom. The minute under way is left out."""
         rows = zip(*(self._coarse.column(index) for index in range(4)), strict=True)
         return [Band(*row) for row in rows if row[0] >= since]

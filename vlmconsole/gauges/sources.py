@@ -31,7 +31,7 @@ BACK_OFF = (1.0, 2.0, 4.0)  # seconds to the next try after a failure; the last 
 class ServerSource:
     """The metrics of a profile's server, wherever it answers now: one started here may get another port each time.
 
-    A server on another machine's loopback is reached through ``tunnel``, or through one of this source's own.
+    A server on another machine's loopback is reached through `tunnel`, or through one of this source's own.
     """
 
     name = "server"
@@ -124,7 +124,7 @@ class _Poller(threading.Thread):
             return Batch(self.source.name, time.time(), missing=f"this source has a fault: {error!r}"[:300])
 
     def pace(self, interval: float) -> None:
-        """Read every ``interval`` seconds from now on; a faster pace begins with a reading at once."""
+        """Read every `interval` seconds from now on; a faster pace begins with a reading at once."""
         faster, self._interval = interval < self._interval, interval
         if faster:
             self._wake.set()
@@ -140,7 +140,7 @@ class Gauges:
     def __init__(
         self, sources: Sequence[Source], interval: float = 1.0, record: Callable[[Batch], None] | None = None
     ) -> None:
-        """``record`` gets every batch as it comes (see gauges.recording)."""
+        """`record` gets every batch as it comes (see gauges.recording)."""
         self.board = Board()
         self._record = record
         self._interval = interval
@@ -154,13 +154,13 @@ class Gauges:
         return self
 
     def pace(self, interval: float) -> None:
-        """Ask every ``interval`` seconds from now on: rarely while nobody looks."""
+        """Ask every `interval` seconds from now on: rarely while nobody looks."""
         self._interval = interval
         for poller in self._pollers:
             poller.pace(interval)
 
     def record(self, record: Callable[[Batch], None] | None) -> None:
-        """Give every batch to ``record`` from now on; None: to nobody."""
+        """Give every batch to `record` from now on; None: to nobody."""
         self._record = record
 
     def leave(self) -> None:
@@ -204,9 +204,9 @@ def default_sources(
     tunnel: Tunnel | None = None,
     ssh_config: Path | None = None,
 ) -> list[Source]:
-    """Everything that this machine and ``profile`` offer; the far GPUs where the profile names an SSH host.
+    """Everything that this machine and `profile` offer; the far GPUs where the profile names an SSH host.
 
-    ``tunnel``: the one that is open to the profile's server, where the caller keeps one.
+    `tunnel`: the one that is open to the profile's server, where the caller keeps one.
     """
     sources: list[Source] = [
         OwnRequests(places.runs, places.chats, feed, server=profile.name if profile is not None else "")

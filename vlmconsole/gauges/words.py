@@ -29,7 +29,7 @@ def _plain(value: float) -> str:
 
 
 def scale(unit: str, values: Iterable[float | None]) -> tuple[float, str]:
-    """(factor, unit) in which all of ``values`` are said where the unit stands once: that of the largest."""
+    """(factor, unit) in which all of `values` are said where the unit stands once: that of the largest."""
     if unit == "s":
         return (
             (1.0, "s") if max((value for value in values if value is not None), default=0.0) >= 0.9995 else (1e3, "ms")
@@ -38,7 +38,7 @@ def scale(unit: str, values: Iterable[float | None]) -> tuple[float, str]:
 
 
 def spread_said(value: float | None, p50: float | None, p95: float | None, unit: str, width: int) -> tuple[str, str]:
-    """(value, its p50 and p95) in ``width`` cells, 16 or more. The spread has its units, or all share the value's."""
+    """(value, its p50 and p95) in `width` cells, 16 or more. The spread has its units, or all share the value's."""
     spread = " ".join(f"{name} {said(one, unit)}" for name, one in (("p50", p50), ("p95", p95)) if one is not None)
     if p50 is None or p95 is None or len(spread) <= width:
         return said(value, unit), spread
@@ -53,7 +53,7 @@ def spread_said(value: float | None, p50: float | None, p95: float | None, unit:
 
 
 def _short(value: float, digits: int) -> str:
-    """A number in few cells: ``10.9``, ``.075``, ``<.01``, ``12k``."""
+    """A number in few cells: `10.9`, `.075`, `<.01`, `12k`."""
     size = abs(value)
     if size >= 9999.5:
         return f"{value / 1000:.0f}k"
@@ -69,7 +69,7 @@ def _short(value: float, digits: int) -> str:
 
 
 def said_of(value: float | None, total: float | None, unit: str) -> str:
-    """``21.3 of 31.9 GiB``, ``4 of 8``; ``–`` for no value."""
+    """`21.3 of 31.9 GiB`, `4 of 8`; `–` for no value."""
     if value is None:
         return "–"
     if total is None:
@@ -80,7 +80,7 @@ def said_of(value: float | None, total: float | None, unit: str) -> str:
 
 
 def age_said(age: float | None) -> str:
-    """How old a figure is: ``0 s``, ``119 s``, ``2 min``; "" where there never was one."""
+    """How old a figure is: `0 s`, `119 s`, `2 min`; "" where there never was one."""
     if age is None:
         return ""
     return f"{age:.0f} s" if age < 120 else f"{age / 60:.0f} min"

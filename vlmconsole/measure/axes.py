@@ -25,7 +25,7 @@ class Point:
 class Axes:
     """One plot: what its axes are called, with their units, and its points in the order of the cells.
 
-    ``only``: the one thing its cells differ in; "" where they may differ in anything.
+    `only`: the one thing its cells differ in; "" where they may differ in anything.
     """
 
     title: str

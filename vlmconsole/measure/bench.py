@@ -50,7 +50,7 @@ class Server:
 def find_server(
     settings: BenchSettings, places: Places, default: str = "", say: Callable[[str], None] = lambda _: None
 ) -> Server:
-    """The server that ``settings`` name, started when it is one of ours that is not running. Raises LabError."""
+    """The server that `settings` name, started when it is one of ours that is not running. Raises LabError."""
     if settings.base_url:
         values = {"name": "bench", "engine": "openai", "base_url": settings.base_url}
         values |= {"served_model": settings.model, "api_key_env": settings.api_key_env}
@@ -146,9 +146,9 @@ def measure(
     stopping: Callable[[], bool] = lambda: False,
     extra: dict[str, Any] | None = None,
 ) -> tuple[CellSummary, Conditions]:
-    """Measure once; requests.jsonl grows in ``run``. ``extra`` is kept with each line. Raises LabError.
+    """Measure once; requests.jsonl grows in `run`. `extra` is kept with each line. Raises LabError.
 
-    ``name`` is the cell's: it salts the inputs, so two cells never share a prompt. It also gets the run's own name,
+    `name` is the cell's: it salts the inputs, so two cells never share a prompt. It also gets the run's own name,
     so that a second run does not meet the first one's prompts in the server's cache.
     """
     cell_name = f"{run.name}{f'-{name}' if name else ''}"

@@ -33,7 +33,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Request:
-    """One request of a pair. TTFT in seconds; ``usage`` is what the server sent, word for word."""
+    """One request of a pair. TTFT in seconds; `usage` is what the server sent, word for word."""
 
     ttft_s: float | None
     prompt_tokens: int | None
@@ -44,7 +44,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Pair:
-    """The same request twice: after a flush, and again. ``flushed`` False: the cold one may not have been cold."""
+    """The same request twice: after a flush, and again. `flushed` False: the cold one may not have been cold."""
 
     cold: Request
     warm: Request

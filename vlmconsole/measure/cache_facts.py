@@ -59,7 +59,7 @@ def cached_counter(server: Server) -> int | None:
 
 
 def other_layers(profile: ServerProfile, told: EffectiveSettings) -> list[str]:
-    """Settings of vision-feature caches that are known of, as ``name = value``."""
+    """Settings of vision-feature caches that are known of, as `name = value`."""
     info: dict[str, Any] = told.raw.get("server_info", {})
     flags: dict[str, Any] = {}
     if profile.launch is not None:

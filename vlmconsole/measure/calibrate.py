@@ -28,7 +28,7 @@ LIMIT_S = 0.005  # TTFT error (p95) past which the client is not to be trusted: 
 class Step:
     """One concurrency. Errors are client − truth, seconds, over requests.
 
-    ``ttft_error_s``: our stamp of the first text − the moment the server had written it. ``ttft_against_server_s``:
+    `ttft_error_s`: our stamp of the first text − the moment the server had written it. `ttft_against_server_s`:
     our TTFT − the server's own (from having read the request), so it holds the way in and the server's lateness too.
     """
 
@@ -47,7 +47,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What `vlmconsole calibrate` found. ``trusted_to``: the largest concurrency up to which every step held."""
+    """What `vlmconsole calibrate` found. `trusted_to`: the largest concurrency up to which every step held."""
 
     when: float
     hardware: str
@@ -71,7 +71,7 @@ def calibrate(
     on_step: Callable[[Step], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Calibration:
-    """Measure the client at each concurrency, with the raw requests in ``run``. Takes about half a minute."""
+    """Measure the client at each concurrency, with the raw requests in `run`. Takes about half a minute."""
     found: list[Step] = []
     trusted: int | None = None
     for concurrency, requests in steps:
@@ -141,7 +141,7 @@ def _judge(
 
 
 def read_calibration(path: Path | None, concurrency: int) -> str | None:
-    """One sentence for the conditions of a result measured at ``concurrency``; None when there is no calibration."""
+    """One sentence for the conditions of a result measured at `concurrency`; None when there is no calibration."""
     try:
         found = read_json(path) if path is not None else None
         if found is None:

@@ -1,4 +1,4 @@
-"""The load client's process: ``python -m vlmconsole.measure.client`` with a plan on standard input.
+"""The load client's process: `python -m vlmconsole.measure.client` with a plan on standard input.
 
 It imports nothing beyond the standard library and the reading loop, so that it is up in a fraction of a
 second. The plan is one line of standard input; when that is closed (on purpose, or because whoever started

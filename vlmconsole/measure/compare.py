@@ -1,7 +1,7 @@
 """Whether two measurements may be compared, and, if not, which conditions differ.
 
 A difference between two figures means something only when one thing changed. So a comparison is refused
-unless every condition agrees, or the one that is named as the experiment's own (``only``) alone differs.
+unless every condition agrees, or the one that is named as the experiment's own (`only`) alone differs.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs, what agrees, what neither tells; ``allowed`` is the difference that ``only`` asked for."""
+    """What differs, what agrees, what neither tells; `allowed` is the difference that `only` asked for."""
 
     differs: list[Difference]
     same: dict[str, Any]
@@ -122,7 +122,7 @@ class Comparison:
 
 
 def compare(a: Conditions, b: Conditions, only: str | None = None) -> Comparison:
-    """Every condition of ``a`` against ``b``. ``only`` names the one that may differ (``settings.NAME`` for one
+    """Every condition of `a` against `b`. `only` names the one that may differ (`settings.NAME` for one
     of the server's settings). Raises LabError for a name that is none.
     """
     if only is not None and only not in COMPARED and not only.startswith("settings."):
@@ -201,7 +201,7 @@ def shown(key: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """One figure of both, in the figure's unit. ``change`` is b / a − 1; None where either is unknown."""
+    """One figure of both, in the figure's unit. `change` is b / a − 1; None where either is unknown."""
 
     key: str
     name: str
@@ -233,7 +233,7 @@ def _number(value: Any) -> Any:
 def figures(a: dict[str, Any], b: dict[str, Any], values: tuple[Values, Values] = NO_VALUES) -> list[Row]:
     """The figures of two summaries side by side: p50 and p95 of distributions, plain figures as they are.
 
-    ``values``: what the requests of each side took; with them a p50's change has its interval.
+    `values`: what the requests of each side took; with them a p50's change has its interval.
     """
     rows = []
     for key, (name, unit, better) in FIGURES.items():
@@ -304,7 +304,7 @@ def sides(run: RunFolder, faults: list[str] | None = None) -> list[Side]:
 
 
 def side(run: RunFolder, cell: str = "") -> Side:
-    """The measurement ``cell`` of a run, or its only one. Raises LabError, which names the cells there are."""
+    """The measurement `cell` of a run, or its only one. Raises LabError, which names the cells there are."""
     found = sides(run)
     if not cell and len(found) == 1:
         return found[0]

@@ -27,7 +27,7 @@ class CellPair:
 
     @classmethod
     def of(cls, name: str, a: Side, b: Side, only: str | None = None) -> CellPair:
-        """The pair compared; ``only`` is the one condition that may differ."""
+        """The pair compared; `only` is the one condition that may differ."""
         return cls(name, a, b, *compare_sides(a, b, only))
 
     def to_json(self) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class CellPair:
 
 @dataclass(frozen=True)
 class SweepComparison:
-    """All pairs in the order of the first sweep; ``alone`` says of each cell without a partner why it has none."""
+    """All pairs in the order of the first sweep; `alone` says of each cell without a partner why it has none."""
 
     a: str
     b: str
@@ -53,7 +53,7 @@ class SweepComparison:
         return bool(self.pairs) and all(pair.comparison.comparable for pair in self.pairs)
 
     def under(self, only: str) -> SweepComparison:
-        """The same pairs where the condition ``only`` may differ; nothing is read again."""
+        """The same pairs where the condition `only` may differ; nothing is read again."""
         return replace(self, pairs=[CellPair.of(pair.name, pair.a, pair.b, only) for pair in self.pairs])
 
     def sentence(self) -> str:
@@ -83,7 +83,7 @@ def is_sweep(run: RunFolder) -> bool:
 
 
 def compare_sweeps(a: RunFolder, b: RunFolder, only: str | None = None) -> SweepComparison:
-    """Every cell of ``a`` with the cell of that name of ``b``. Raises LabError when one has no figures at all."""
+    """Every cell of `a` with the cell of that name of `b`. Raises LabError when one has no figures at all."""
     faults: list[str] = []
     left, right = _by_name(a, faults), _by_name(b, faults)
     pairs = [CellPair.of(name, side, right[name], only) for name, side in left.items() if name in right]
@@ -97,7 +97,7 @@ def _by_name(run: RunFolder, faults: list[str]) -> dict[str, Side]:
 
 
 def _alone(run: RunFolder, own: dict[str, Side], others: dict[str, Side], other: str) -> Sequence[str]:
-    """A sentence for every cell of ``run`` that is not compared: it has no figures, or the other sweep has none."""
+    """A sentence for every cell of `run` that is not compared: it has no figures, or the other sweep has none."""
     found = []
     for cell in cells(run):
         if cell.name not in own and not cell.summary:

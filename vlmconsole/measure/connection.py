@@ -25,7 +25,7 @@ Address = tuple[socket.AddressFamily, tuple[object, ...]]
 
 
 def resolve(host: str, port: int) -> list[Address]:
-    """The addresses of ``host``, looked up once for the whole cell. Raises OSError (socket.gaierror)."""
+    """The addresses of `host`, looked up once for the whole cell. Raises OSError (socket.gaierror)."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [(family, where) for family, _, _, _, where in found]
 
@@ -62,7 +62,7 @@ class Connection:
         return READ
 
     def send(self, parts: list[memoryview]) -> bool:
-        """Begin to send ``parts`` in order; True when all of it went into the kernel at once."""
+        """Begin to send `parts` in order; True when all of it went into the kernel at once."""
         self._out = parts
         return self.flush()
 
@@ -135,7 +135,7 @@ class TlsConnection(Connection):
 
 
 def tls_context() -> ssl.SSLContext:
-    """The platform's trust store (``SSL_CERT_FILE`` adds a private one); HTTP/1.1 only, always verified."""
+    """The platform's trust store (`SSL_CERT_FILE` adds a private one); HTTP/1.1 only, always verified."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

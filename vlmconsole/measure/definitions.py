@@ -1,6 +1,6 @@
 """What every figure means: formula, unit, and where the well-known clients count differently.
 
-The figures of a single request (TTFT, TPOT, ITL, E2E) are computed in one place, ``engines.timing``, so
+The figures of a single request (TTFT, TPOT, ITL, E2E) are computed in one place, `engines.timing`, so
 that the chat page and a benchmark cannot disagree; here they are gathered over requests. All times are
 seconds of one monotonic clock, and what is unknown is left out of a figure, never put in as zero.
 """
@@ -47,7 +47,7 @@ DEFINITIONS = {
 
 @dataclass(frozen=True)
 class Distribution:
-    """Exact figures of all values (no histogram, no sketch), with n. ``flag`` says when a p95 is not worth much."""
+    """Exact figures of all values (no histogram, no sketch), with n. `flag` says when a p95 is not worth much."""
 
     n: int
     mean: float
@@ -61,7 +61,7 @@ class Distribution:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The ``share`` quantile (0…1) of values in ascending order, linear between the two nearest.
+    """The `share` quantile (0…1) of values in ascending order, linear between the two nearest.
 
     The same rule as numpy's default (Hyndman and Fan's type 7). Raises ValueError without values.
     """
@@ -114,7 +114,7 @@ class InFlight:
 
 
 def in_flight(spans: Iterable[tuple[float, float]]) -> InFlight | None:
-    """How many of the ``(sent, end)`` spans ran at once. An end at the moment of a start does not overlap it."""
+    """How many of the `(sent, end)` spans ran at once. An end at the moment of a start does not overlap it."""
     edges = sorted((at, step) for sent, end in spans for at, step in ((sent, 1), (end, -1)))
     if not edges or edges[-1][0] <= edges[0][0]:
         return None
@@ -128,7 +128,7 @@ def in_flight(spans: Iterable[tuple[float, float]]) -> InFlight | None:
 
 
 def span_text(values: Iterable[int | None]) -> int | str | None:
-    """One number when all agree, ``"120–128"`` when they differ, None when any is unknown or there is none."""
+    """One number when all agree, `"120–128"` when they differ, None when any is unknown or there is none."""
     found = list(values)
     if not found or any(value is None for value in found):
         return None

@@ -72,7 +72,7 @@ class _Response:
 
 
 class Framing:
-    """Fed with each read, says when the response is whole. ``on_body`` gets the body's bytes without its framing."""
+    """Fed with each read, says when the response is whole. `on_body` gets the body's bytes without its framing."""
 
     __slots__ = ("_fed", "_parser", "_response", "_tail", "broken")
 
@@ -111,7 +111,7 @@ class Framing:
         return self._response.fields
 
     def feed(self, data: bytes) -> bool:
-        """True when the response ended with ``data`` (or is no HTTP at all: ``mode`` is GARBAGE then)."""
+        """True when the response ended with `data` (or is no HTTP at all: `mode` is GARBAGE then)."""
         response = self._response
         try:
             self._parser.feed_data(data)

@@ -37,20 +37,20 @@ class InputError(LabError):
 
 
 def salt(cell: str, number: int) -> str:
-    """The words that begin prompt ``number`` of ``cell``: an order of SALT_WORDS that only these two decide."""
+    """The words that begin prompt `number` of `cell`: an order of SALT_WORDS that only these two decide."""
     words = list(SALT_WORDS)
     random.Random(f"{cell}/{number}").shuffle(words)
     return " ".join(words)
 
 
 def prompt(cell: str, number: int, filler_words: int = 0) -> str:
-    """Prompt ``number`` of ``cell``: salt, as many words of filler as asked for, and a question."""
+    """Prompt `number` of `cell`: salt, as many words of filler as asked for, and a question."""
     filler = [FILLER[i % len(FILLER)] for i in range(filler_words)]
     return " ".join(["Note:", salt(cell, number), *filler, "."]) + " " + QUESTION
 
 
 def picture(cell: str, number: int, width: int, height: int) -> Picture:
-    """A picture of coloured blocks, ``width`` × ``height`` pixels, that only the cell and the number decide.
+    """A picture of coloured blocks, `width` × `height` pixels, that only the cell and the number decide.
 
     Blocks keep the PNG small, so that its upload does not weigh; what it costs the server depends on its size only.
     """
@@ -75,7 +75,7 @@ def picture(cell: str, number: int, width: int, height: int) -> Picture:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the bodies of a cell are made. ``request`` holds every field but the messages."""
+    """How the bodies of a cell are made. `request` holds every field but the messages."""
 
     cell: str
     request: dict[str, Any]
@@ -83,16 +83,16 @@ class Recipe:
     filler_words: int = 0
 
     def message(self, number: int) -> Message:
-        """The user's turn of request ``number``; warm-ups have numbers below zero, so none repeats a measured one."""
+        """The user's turn of request `number`; warm-ups have numbers below zero, so none repeats a measured one."""
         pictures = () if self.image is None else (picture(self.cell, number, *self.image),)
         return Message("user", prompt(self.cell, number, self.filler_words), pictures)
 
     def body(self, number: int) -> Body:
-        """The bytes of request ``number``, pictures encoded."""
+        """The bytes of request `number`, pictures encoded."""
         return Body([encode({**self.request, "messages": self.messages(number)})])
 
     def messages(self, number: int) -> list[dict[str, Any]]:
-        """The messages of request ``number``, its picture as a data URL."""
+        """The messages of request `number`, its picture as a data URL."""
         return to_request([self.message(number)])
 
     def bodies(self, numbers: range) -> Iterator[Body]:
@@ -100,7 +100,7 @@ class Recipe:
         return (self.body(number) for number in numbers)
 
     def record(self, number: int) -> dict[str, Any]:
-        """Request ``number`` as it is kept: pictures named by their hash."""
+        """Request `number` as it is kept: pictures named by their hash."""
         return {**self.request, "messages": to_record([self.message(number)])}
 
 
@@ -111,7 +111,7 @@ def encode(request: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The filler found: ``tokens`` is what the server counted with it, ``wanted`` what was asked for."""
+    """The filler found: `tokens` is what the server counted with it, `wanted` what was asked for."""
 
     filler_words: int
     tokens: int
@@ -123,9 +123,9 @@ class Fitted:
 
 
 def fit(count: Callable[[int, int], int | str], wanted: int) -> Fitted:
-    """The number of filler words that gives ``wanted`` prompt tokens.
+    """The number of filler words that gives `wanted` prompt tokens.
 
-    ``count(filler words, probe number)`` asks the server: tokens, or why it would not take the prompt. A guess that it
+    `count(filler words, probe number)` asks the server: tokens, or why it would not take the prompt. A guess that it
     refuses is one too long; the nearest length found is returned when none fits exactly, as where a word is two tokens.
     Raises InputError when even an empty filler is too long or refused, and when what is refused is what was asked for.
     """

@@ -64,7 +64,7 @@ class Target:
 
     @classmethod
     def of(cls, url: str, api_key: str | None = None) -> Target:
-        """The chat route at ``url``, e.g. ``http://127.0.0.1:30000/v1/chat/completions``. Raises LoadError."""
+        """The chat route at `url`, e.g. `http://127.0.0.1:30000/v1/chat/completions`. Raises LoadError."""
         parts = urlsplit(url)
         try:
             port = parts.port
@@ -88,7 +88,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Body:
-    """A prepared request body as parts that follow each other; ``shared`` numbers the parts others may use too."""
+    """A prepared request body as parts that follow each other; `shared` numbers the parts others may use too."""
 
     parts: list[bytes]
     shared: frozenset[int] = frozenset()
@@ -96,9 +96,9 @@ class Body:
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement. ``due_s`` None: closed loop with ``concurrency`` in flight; else seconds after the start.
+    """One measurement. `due_s` None: closed loop with `concurrency` in flight; else seconds after the start.
 
-    With ``equal_work`` a request whose output is not exactly ``wanted_output`` tokens is set aside.
+    With `equal_work` a request whose output is not exactly `wanted_output` tokens is set aside.
     """
 
     name: str
@@ -126,11 +126,11 @@ def run_cell(
     stopping: Callable[[], bool] = lambda: False,
     watch: Watch | None = None,
 ) -> CellSummary:
-    """Run ``cell``, append its requests to the run's requests.jsonl, and return the summary.
+    """Run `cell`, append its requests to the run's requests.jsonl, and return the summary.
 
-    ``on_progress`` gets the client's state a few times a second (done, failed, total, in_flight, lag_p99_ms),
-    ``on_request`` each counted request soon after its end, ``watch`` is asked once a second for the server's own
-    numbers (running, queued…). When ``stopping`` turns true, what is in flight is kept as cancelled and the summary
+    `on_progress` gets the client's state a few times a second (done, failed, total, in_flight, lag_p99_ms),
+    `on_request` each counted request soon after its end, `watch` is asked once a second for the server's own
+    numbers (running, queued…). When `stopping` turns true, what is in flight is kept as cancelled and the summary
     holds what there is. Raises LoadError when the client process did not come to measuring.
     """
     asked, before = clock(), load_now()

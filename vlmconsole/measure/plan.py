@@ -1,7 +1,7 @@
 """What the load client is told to do: one cell as phases of prepared requests, and when each is due.
 
 The plan goes to the client's standard input, so that a key in a header never lies on a disk. Request
-bodies lie in one file and are mapped: a body is a list of ``(offset, length)`` segments, so a picture
+bodies lie in one file and are mapped: a body is a list of `(offset, length)` segments, so a picture
 that many requests share exists once, and memory stays bounded however many requests there are.
 """
 
@@ -21,10 +21,10 @@ Segments = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Phase:
-    """Requests of one kind. Closed loop: ``concurrency`` always in flight. Open loop: each at its due time.
+    """Requests of one kind. Closed loop: `concurrency` always in flight. Open loop: each at its due time.
 
-    ``due_s`` holds seconds after the phase's clock start, one per request; None means closed loop.
-    ``requests`` holds ``(index, body segments)``.
+    `due_s` holds seconds after the phase's clock start, one per request; None means closed loop.
+    `requests` holds `(index, body segments)`.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Plan:
-    """One cell for the client process. Times in seconds; ``spill`` and ``report`` are paths it writes."""
+    """One cell for the client process. Times in seconds; `spill` and `report` are paths it writes."""
 
     host: str
     port: int
@@ -68,10 +68,10 @@ class Plan:
 
 
 def schedule(n: int, rate: float, arrivals: Literal["constant", "poisson"] = "constant", seed: int = 0) -> list[float]:
-    """Due times (s) of ``n`` requests at ``rate`` requests a second, the first at 0. Absolute, so that a
+    """Due times (s) of `n` requests at `rate` requests a second, the first at 0. Absolute, so that a
     late request never delays those after it (no coordinated omission).
 
-    ``poisson`` draws exponential gaps with ``seed``. Raises ValueError for a rate that is not positive.
+    `poisson` draws exponential gaps with `seed`. Raises ValueError for a rate that is not positive.
     """
     if not rate > 0:
         raise ValueError(f"a rate must be above 0 requests a second, not {rate}")
@@ -90,7 +90,7 @@ class BodyFile:
         self._known: dict[bytes, tuple[int, int]] = {}
 
     def add(self, parts: list[bytes], shared: frozenset[int] | set[int] = frozenset()) -> Segments:
-        """Store a body made of ``parts``; the parts numbered in ``shared`` are looked up before they are stored."""
+        """Store a body made of `parts`; the parts numbered in `shared` are looked up before they are stored."""
         segments: Segments = []
         for number, part in enumerate(parts):
             place = self._known.get(part) if number in shared else None

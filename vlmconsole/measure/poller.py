@@ -28,11 +28,11 @@ class Poller:
         (self._poll or self._epoll).unregister(descriptor)
 
     def wait(self, seconds: float) -> list[tuple[int, int]]:
-        """``(descriptor, mask)`` of what is ready, after at most ``seconds``.
+        """`(descriptor, mask)` of what is ready, after at most `seconds`.
 
         epoll counts in milliseconds and Python rounds them up, which would make every deadline late
         by half a millisecond. So whole milliseconds are waited for by epoll, and the rest by
-        ``select`` on the epoll descriptor itself, which counts in microseconds.
+        `select` on the epoll descriptor itself, which counts in microseconds.
         """
         if self._poll is not None:
             return self._poll.poll(max(0.0, seconds * 1000))

@@ -15,9 +15,9 @@ from vlmconsole.runs.listening import listener
 
 
 class Pool:
-    """Every connection of one client. ``on_failed(outcome, detail)`` is told of each that could not be opened.
+    """Every connection of one client. `on_failed(outcome, detail)` is told of each that could not be opened.
 
-    ``failures_in_row`` counts failed connections since the last answer; ``spare`` is how many idle ones are kept.
+    `failures_in_row` counts failed connections since the last answer; `spare` is how many idle ones are kept.
     Raises OSError when the host's name is not known.
     """
 
@@ -36,7 +36,7 @@ class Pool:
         self.kernel_stamps = False
 
     def open_one(self) -> None:
-        """Begin to open a connection; it joins ``idle`` once it can be used."""
+        """Begin to open a connection; it joins `idle` once it can be used."""
         address = self._addresses[0]
         try:
             if self._context is not None:
@@ -53,7 +53,7 @@ class Pool:
         self._poller.add(connection.descriptor, WRITE)
 
     def top_up(self, waiting: int) -> None:
-        """Open what ``waiting`` requests and the spare ones need beyond what is idle or being opened."""
+        """Open what `waiting` requests and the spare ones need beyond what is idle or being opened."""
         for _ in range(waiting + self.spare - len(self.idle) - self.opening):
             if not waiting and self.failures_in_row:
                 return  # spare connections are not worth hammering a server that refuses them
@@ -106,7 +106,7 @@ class Pool:
         self.idle.appendleft(connection)
 
     def drop(self, connection: Connection) -> None:
-        """Close a connection and forget it; not one of ``idle``."""
+        """Close a connection and forget it; not one of `idle`."""
         if connection.state in (State.OPENING, State.HANDSHAKE):
             self.opening -= 1
         self.all.pop(connection.descriptor, None)

@@ -36,9 +36,9 @@ def run_client(
     stopping: Callable[[], bool],
     watch: Watch | None,
 ) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """Let a client process run ``plan``; returns its report and what ``watch`` saw, once a second, in its own thread.
+    """Let a client process run `plan`; returns its report and what `watch` saw, once a second, in its own thread.
 
-    ``on_turn`` is called some ten times a second (to take in what has ended); it must be short. Raises LoadError when
+    `on_turn` is called some ten times a second (to take in what has ended); it must be short. Raises LoadError when
     the client ended without having begun to measure.
     """
     watcher = _Watcher(watch)

@@ -1,7 +1,7 @@
 """The load client's own loop: sends what is due, reads what came, stamps it, and leaves parsing for later.
 
 One thread, one poller, non-blocking sockets. On every turn: due requests first, then what the kernel has
-ready. Each read becomes ``(ns, ancillary, bytes)``, nothing more. A probe that is due every few
+ready. Each read becomes `(ns, ancillary, bytes)`, nothing more. A probe that is due every few
 milliseconds says how late this loop was for anything, and so how far its stamps can be trusted.
 """
 
@@ -45,7 +45,7 @@ KEPT_BYTES = 64 * 1024 * 1024  # memory that the reads of all requests in flight
 
 @dataclass
 class PhaseReport:
-    """What the loop saw of one phase. ``ticks`` are the probe's delays, µs, one for each due tick."""
+    """What the loop saw of one phase. `ticks` are the probe's delays, µs, one for each due tick."""
 
     name: str
     started: int
@@ -68,15 +68,15 @@ class Exchange:
     last: int = 0
     framing: Framing = field(default_factory=Framing)
     reads: Reads = field(default_factory=list)
-    kept: int = 0  # bytes of memory that ``reads`` take
+    kept: int = 0  # bytes of memory that `reads` take
     size: int = 0  # bytes that came
     count: int = 0  # reads that are on the disk already
 
 
 class Reader:
-    """Runs the phases of one plan. ``on_turn(report, done, failed, total, in flight)`` is called a few times a second.
+    """Runs the phases of one plan. `on_turn(report, done, failed, total, in flight)` is called a few times a second.
 
-    ``stop`` (set by anyone, or when the descriptor ``stop_on`` becomes readable) ends the run early.
+    `stop` (set by anyone, or when the descriptor `stop_on` becomes readable) ends the run early.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Reader:
     # -- a phase ---------------------------------------------------------------------------------------------
 
     def run(self, phase: Phase) -> PhaseReport:
-        """Send every request of ``phase`` and wait for each to end. Its clock starts when connections are open."""
+        """Send every request of `phase` and wait for each to end. Its clock starts when connections are open."""
         self._done = self._failed = 0
         self.pool.failures_in_row = 0
         self._total = len(phase.requests)
@@ -180,7 +180,7 @@ class Reader:
         self._poller.close()
 
     def _open(self, count: int) -> None:
-        """Open ``count`` connections before the clock starts, and wait until each can be used or has failed."""
+        """Open `count` connections before the clock starts, and wait until each can be used or has failed."""
         for _ in range(count):
             self.pool.open_one()
         while self.pool.opening and not self.stop:

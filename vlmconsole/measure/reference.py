@@ -1,11 +1,11 @@
 """A reference server on the loopback: a known schedule, and a log of when each byte was really written.
 
-``python -m vlmconsole.measure.reference`` prints one JSON line with its port and serves OpenAI's
-streaming chat route until its standard input is closed. It is the ground truth of ``vlmconsole calibrate`` and of the
+`python -m vlmconsole.measure.reference` prints one JSON line with its port and serves OpenAI's
+streaming chat route until its standard input is closed. It is the ground truth of `vlmconsole calibrate` and of the
 tests: both processes read the same monotonic clock, so the client is judged against the moment of each
 write, never against the schedule that was intended.
 
-The path may begin with a fault, ``/fault/NAME/v1/chat/completions``, to try how a client bears it.
+The path may begin with a fault, `/fault/NAME/v1/chat/completions`, to try how a client bears it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _WORDS = ("red ", "blue ", "green ", "round ", "square ", "small ", "large ", "g
 
 @dataclass(frozen=True)
 class Schedule:
-    """When things are written, ms after a request is admitted; ``limit`` is how many run at once (0: all)."""
+    """When things are written, ms after a request is admitted; `limit` is how many run at once (0: all)."""
 
     role_ms: float = 5.0
     ttft_ms: float = 50.0
@@ -88,7 +88,7 @@ class ReferenceServer:
         self.stopped = False
 
     def serve(self, *, while_open: int | None = None) -> None:
-        """Serve until ``stopped``, or until the other end of the pipe ``while_open`` is closed."""
+        """Serve until `stopped`, or until the other end of the pipe `while_open` is closed."""
         if while_open is not None:
             self._poller.add(while_open, READ)
         while not self.stopped:
@@ -342,7 +342,7 @@ class Reference:
         return f"{self.base_url}/chat/completions"
 
     def fault_url(self, fault: str) -> str:
-        """The base URL under which every request ends in ``fault`` (one of FAULTS)."""
+        """The base URL under which every request ends in `fault` (one of FAULTS)."""
         return f"http://127.0.0.1:{self.port}/fault/{fault}/v1"
 
     def truth(self) -> list[dict[str, Any]]:

@@ -32,10 +32,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Measured:
-    """One request, understood. Times in seconds of the monotonic clock; differences in ``timing`` and ``gaps_s``.
+    """One request, understood. Times in seconds of the monotonic clock; differences in `timing` and `gaps_s`.
 
-    ``kernel_lag_s`` holds, for each read, own stamp − kernel receive stamp; empty where the kernel says nothing.
-    ``ttft_kernel_s`` is TTFT with the kernel's stamp of the read that held the first text: an estimate
+    `kernel_lag_s` holds, for each read, own stamp − kernel receive stamp; empty where the kernel says nothing.
+    `ttft_kernel_s` is TTFT with the kernel's stamp of the read that held the first text: an estimate
     beside the figure, never instead of it.
     """
 

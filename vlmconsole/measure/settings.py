@@ -19,7 +19,7 @@ MAX_SIDE = 16_384  # pixels
 
 
 def picture_size(text: str) -> tuple[int, int] | None:
-    """(width, height) in pixels of ``448x336``, None for "". Raises ValueError for what no model could be sent."""
+    """(width, height) in pixels of `448x336`, None for "". Raises ValueError for what no model could be sent."""
     if not text:
         return None
     found = _SIZE.fullmatch(text)

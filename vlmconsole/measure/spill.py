@@ -1,8 +1,8 @@
 """Finished requests on their way out of the client: raw reads with their times, appended to one file.
 
-Parsing would hold up the reading loop by milliseconds a request; one ``marshal`` and one ``write`` take
+Parsing would hold up the reading loop by milliseconds a request; one `marshal` and one `write` take
 some tens of microseconds, and keep memory bounded. The file is read back by the same interpreter right
-after the run (``marshal`` is not a format to keep), and a torn last record is left out.
+after the run (`marshal` is not a format to keep), and a torn last record is left out.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Reads = list[tuple[int, Ancillary, bytes]]
 class Raw(NamedTuple):
     """One request as it came off the wire. Times: ns of the monotonic clock; None: it did not come to that.
 
-    ``zero`` is the phase's clock start; ``wall_offset`` the wall minus the monotonic clock, sampled at most half
-    a second before the end; ``served`` how many requests this connection had answered before.
+    `zero` is the phase's clock start; `wall_offset` the wall minus the monotonic clock, sampled at most half
+    a second before the end; `served` how many requests this connection had answered before.
     """
 
     number: int

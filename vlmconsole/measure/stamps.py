@@ -1,7 +1,7 @@
 """Clocks of the load client, and when the kernel received what it read.
 
-All times of the client are integers, nanoseconds of ``CLOCK_MONOTONIC``. Linux stamps each received
-packet in software with the *wall* clock (``SO_TIMESTAMPING``); the offset between both clocks is
+All times of the client are integers, nanoseconds of `CLOCK_MONOTONIC`. Linux stamps each received
+packet in software with the *wall* clock (`SO_TIMESTAMPING`); the offset between both clocks is
 sampled all along, so that a step of the wall clock shows instead of shifting figures.
 """
 
@@ -17,7 +17,7 @@ clock = time.monotonic_ns
 #: asm-generic value on every Linux architecture but a few that Python wheels do not exist for
 SO_TIMESTAMPING = 37
 RX_SOFTWARE, REPORT_SOFTWARE = 1 << 3, 1 << 4
-#: room for one ``scm_timestamping`` (three timespecs) with its header
+#: room for one `scm_timestamping` (three timespecs) with its header
 ANCILLARY_BYTES = socket.CMSG_SPACE(48) if hasattr(socket, "CMSG_SPACE") else 0
 _TIMESPECS = struct.Struct("@6q")
 
@@ -25,7 +25,7 @@ Ancillary = list[tuple[int, int, bytes]]
 
 
 def ask_kernel_stamps(sock: socket.socket) -> bool:
-    """Ask for software receive stamps on ``sock``; whether the kernel agreed (Linux only)."""
+    """Ask for software receive stamps on `sock`; whether the kernel agreed (Linux only)."""
     if not sys.platform.startswith("linux"):
         return False
     try:

@@ -26,9 +26,9 @@ LENGTH = "length"
 
 @dataclass(frozen=True)
 class Lag:
-    """How late the client was, seconds. ``probe``: a timer that was due every few milliseconds.
-    ``kernel``: own stamp − the kernel's receive stamp, per read; None where the kernel says nothing (``why``).
-    ``run_queue_wait_s``: how long the client was ready and had no processor.
+    """How late the client was, seconds. `probe`: a timer that was due every few milliseconds.
+    `kernel`: own stamp − the kernel's receive stamp, per read; None where the kernel says nothing (`why`).
+    `run_queue_wait_s`: how long the client was ready and had no processor.
     """
 
     probe: Distribution | None
@@ -189,7 +189,7 @@ class Gatherer:
         failure_limit: float = FAILURE_LIMIT,
         host: HostLoad | None = None,
     ) -> CellSummary:
-        """The summary of what was taken. ``broken``: why the client itself did not finish, if it did not."""
+        """The summary of what was taken. `broken`: why the client itself did not finish, if it did not."""
         counted = len(self.e2e)
         first = min((sent for sent, _ in self.spans), default=0.0)
         last = max((end for _, end in self.spans), default=0.0)

@@ -22,7 +22,7 @@ NEVER = "no sample could be taken"
 
 @dataclass
 class Peak:
-    """The largest sample, bytes. Sampling sees no peak that is shorter than ``every_s``, and the text says so."""
+    """The largest sample, bytes. Sampling sees no peak that is shorter than `every_s`, and the text says so."""
 
     kind: str = "RAM"  # or VRAM
     peak_bytes: int | None = None
@@ -43,7 +43,7 @@ class Peak:
 
 @contextmanager
 def sampled(running: Running | None) -> Iterator[Peak]:
-    """Sample the server's memory in a thread until the block ends; ``running`` None (not ours) gives no samples."""
+    """Sample the server's memory in a thread until the block ends; `running` None (not ours) gives no samples."""
     peak = Peak()
     if running is None:
         yield peak

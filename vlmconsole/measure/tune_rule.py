@@ -1,8 +1,8 @@
 """The tuning rule: from measured cells to the chosen one, every step with its numbers.
 
 1. Cells that failed, whose requests failed, whose outputs are not consistent or whose client was late are dropped.
-2. Of the rest those stay whose throughput is at least ``throughput_floor`` × the baseline's.
-3. The lowest TTFT p95 leads; cells within ``close_within`` of it count as close to it.
+2. Of the rest those stay whose throughput is at least `throughput_floor` × the baseline's.
+3. The lowest TTFT p95 leads; cells within `close_within` of it count as close to it.
 4. Among close ones the smallest memory wins, then the lower TTFT p95, then the earlier cell.
 
 The confirmation is judged by the same limits, frozen with them (see `CONFIRMED`).
@@ -114,7 +114,7 @@ def fault(cell: Measured, rule: Rule) -> str:
 
 
 def choose(cells: Sequence[Measured], rule: Rule, baseline: str) -> Choice:
-    """Apply the rule. ``baseline`` is a cell's name; without its throughput nothing can be chosen."""
+    """Apply the rule. `baseline` is a cell's name; without its throughput nothing can be chosen."""
     steps: list[str] = []
     dropped = {cell.name: why for cell in cells if (why := fault(cell, rule))}
     kept = [cell for cell in cells if cell.name not in dropped]

@@ -12,7 +12,7 @@ CACHE_ON = {"vllm": "--enable-prefix-caching"}  # SGLang's and (by default) vLLM
 
 
 def with_running_limit(profile: ServerProfile, limit: int) -> ServerProfile:
-    """The profile with running limit B = ``limit``. Raises ProfileError for a server that is not launched here."""
+    """The profile with running limit B = `limit`. Raises ProfileError for a server that is not launched here."""
     if profile.running_limit == limit and (profile.launch is None or profile.engine == "mlx"):
         return profile
     launch = _launch(profile, f"running limit {limit}")
@@ -49,7 +49,7 @@ def with_flag(profile: ServerProfile, flag: str, value: bool | int | float | str
 
 
 def set_flag(argv: Sequence[str], flag: str, value: str) -> tuple[str, ...]:
-    """A launch line with ``flag value``, in the place of an earlier one (``flag value`` or ``flag=value``)."""
+    """A launch line with `flag value`, in the place of an earlier one (`flag value` or `flag=value`)."""
     words: list[str] = []
     skip = False
     for index, word in enumerate(argv):

@@ -17,9 +17,9 @@ from vlmconsole.runs.pace import number
 class Bar:
     """One request on its cell's time axis, seconds after the first was sent.
 
-    From ``sent`` to ``first`` it waited and was prefilled: a client cannot tell the two apart, but beside C > B the
-    steps show. ``first`` is the first token that came, of the reasoning where there is one; None: none came.
-    ``thought``: seconds of reasoning before the text. ``due`` is when it should have been sent (open loop).
+    From `sent` to `first` it waited and was prefilled: a client cannot tell the two apart, but beside C > B the
+    steps show. `first` is the first token that came, of the reasoning where there is one; None: none came.
+    `thought`: seconds of reasoning before the text. `due` is when it should have been sent (open loop).
     """
 
     index: int
@@ -33,8 +33,8 @@ class Bar:
 
 @dataclass(frozen=True)
 class Cell:
-    """One measured cell of any run. ``state`` is valid, invalid or failed, ``why`` what speaks against it, ``work``
-    whether it did equal work; ``summary``, ``conditions`` and ``settings`` are as the run's files have them.
+    """One measured cell of any run. `state` is valid, invalid or failed, `why` what speaks against it, `work`
+    whether it did equal work; `summary`, `conditions` and `settings` are as the run's files have them.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Cell:
         return _whole(self.summary.get("n"))
 
     def share(self, key: str, share: str) -> float | None:
-        """``p50`` and the like of a distribution of the summary, e.g. ``ttft_s``, in its unit."""
+        """`p50` and the like of a distribution of the summary, e.g. `ttft_s`, in its unit."""
         found = self.summary.get(key)
         return number(found.get(share)) if isinstance(found, dict) else None
 

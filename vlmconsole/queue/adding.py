@@ -84,7 +84,7 @@ class QueueOptions(BaseModel):
 
 @dataclass(frozen=True)
 class Planned:
-    """A job ready to be queued, with what it is expected to take. ``after_steps`` are names within its flow."""
+    """A job ready to be queued, with what it is expected to take. `after_steps` are names within its flow."""
 
     job: NewJob
     estimate: Estimate | None = None
@@ -129,10 +129,10 @@ class Planned:
 def plan(
     preset: Preset, sets: Sequence[str], places: Places, *, alone: bool = True, refuse: bool = True
 ) -> list[Planned]:
-    """What adding ``preset`` would queue: one job, or the flow's own line and its steps. Raises LabError.
+    """What adding `preset` would queue: one job, or the flow's own line and its steps. Raises LabError.
 
-    ``alone``: it follows on no job that may still make what it needs. What is certain to fail is an error too, or with
-    ``refuse=False`` only said in ``problems``: to be shown, not to be queued.
+    `alone`: it follows on no job that may still make what it needs. What is certain to fail is an error too, or with
+    `refuse=False` only said in `problems`: to be shown, not to be queued.
     """
     planned = _plan(preset, sets, places, alone)
     for one in planned if refuse else ():
@@ -172,7 +172,7 @@ def together(steps: Sequence[Planned]) -> Estimate:
 
 
 def _plan_step(step: Step, sets: Sequence[str], places: Places, queue: dict[str, Any]) -> Planned:
-    """One step; ``queue`` is the flow's own [queue] table, which each step's preset may overrule."""
+    """One step; `queue` is the flow's own [queue] table, which each step's preset may overrule."""
     own = load_preset(step.preset, places)
     preset = replace(own, spec=merge(own.spec, step.set), queue={**queue, **own.queue})
     one = _plan_one(preset, sets, places, alone=False, stated=own)
@@ -252,7 +252,7 @@ def _module(preset: Preset) -> dict[str, str]:
 
 
 def titled(preset: Preset, kind: str, spec: Mapping[str, Any]) -> str:
-    """What a job is called: as its preset, whose title may tell figures of its settings; where ``spec`` has others than
+    """What a job is called: as its preset, whose title may tell figures of its settings; where `spec` has others than
     the preset states, by its kind and what is different.
     """
     changed = list(_changes(preset.spec, spec))
@@ -313,7 +313,7 @@ def _options(preset: Preset) -> QueueOptions:
 
 
 def merge(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """``spec`` with ``changes`` laid over it, table by table."""
+    """`spec` with `changes` laid over it, table by table."""
     merged = dict(spec)
     for key, value in changes.items():
         inner = merged.get(key)

@@ -32,8 +32,8 @@ REACH = 64 * 1024  # bytes of a running job's newest events that its speed is ta
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the queue. ``why`` says why it waits or how it ended; ``verdict`` is what the gates said of a job
-    that is done (of a flow: the worst of its steps'), "" where nothing was judged. ``kept``: see JobView.
+    """One line of the queue. `why` says why it waits or how it ended; `verdict` is what the gates said of a job
+    that is done (of a flow: the worst of its steps'), "" where nothing was judged. `kept`: see JobView.
     """
 
     job: Job
@@ -45,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Board:
-    """A moment of the queue. ``counts`` are over all jobs, ``more`` is how many of them have no row here."""
+    """A moment of the queue. `counts` are over all jobs, `more` is how many of them have no row here."""
 
     rows: tuple[Row, ...] = ()
     counts: tuple[tuple[str, int], ...] = ()
@@ -92,9 +92,8 @@ class Desk:
         self._store.close()
 
     # --- showing ---
-
     def board(self, words: str = "", window: int = WINDOW) -> Board:
-        """The queue now: running, waiting in order, ended newest first, ``window`` of each; or those with ``words``.
+        """The queue now: running, waiting in order, ended newest first, `window` of each; or those with `words`.
 
         A flow has its steps beneath it, and those that run stand below the other running jobs. The same object while
         nothing has changed, so that nothing needs to be drawn.
@@ -192,7 +191,7 @@ class Desk:
         )
 
     def ended(self, known: dict[int, str] | None) -> tuple[dict[int, str], list[Job]]:
-        """(states of the newest jobs, those that have ended since ``known``, which was the answer before; None: first).
+        """(states of the newest jobs, those that have ended since `known`, which was the answer before; None: first).
 
         Left out are the steps of flows (the flow speaks for them) and servers that ended as they should.
         """
@@ -227,7 +226,6 @@ class Desk:
         return {line.id for line in self._store.lines(2 * WINDOW)} <= decision.stuck - decision.outside
 
     # --- doing: each is what the command of the same name does ---
-
     def cancel(self, number: int) -> str:
         """Returns the state the job is in then."""
         state = self._store.cancel(number)
@@ -245,7 +243,7 @@ class Desk:
         return copy
 
     def move(self, number: int, by: int) -> int:
-        """``by`` places down (up, when negative) among the waiting jobs; returns the new place, 1 is next."""
+        """`by` places down (up, when negative) among the waiting jobs; returns the new place, 1 is next."""
         with self._store.change():
             waiting = [job.id for job in self._store.waiting()]
             if number not in waiting:

@@ -9,11 +9,11 @@ SERVER = "server-"
 
 
 def device_words(names: Iterable[str], none: str = "none") -> str:
-    """``cpu``, ``cpu×2``, ``cpu×all``, ``gpu1``, ``port 30000``: of what a job asks for (``cpu:2``) or holds
-    (``cpu.0``, ``cpu.1``).
+    """`cpu`, `cpu×2`, `cpu×all`, `gpu1`, `port 30000`: of what a job asks for (`cpu:2`) or holds
+    (`cpu.0`, `cpu.1`).
 
-    A slot of the CPU has no name: which of them a job was given says nothing. The place of a server (``server.demo``)
-    is no device. ``none`` stands for no device at all.
+    A slot of the CPU has no name: which of them a job was given says nothing. The place of a server (`server.demo`)
+    is no device. `none` stands for no device at all.
     """
     counts: Counter[str] = Counter()
     for name in names:

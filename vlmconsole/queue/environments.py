@@ -1,4 +1,4 @@
-"""The Python environments that jobs run in: pinned files in ``presets/environments``, built below the lab home."""
+"""The Python environments that jobs run in: pinned files in `presets/environments`, built below the lab home."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def marker(name: str, places: Places) -> Path:
 
 
 def condition(name: str, places: Places) -> str:
-    """``built``, ``unfinished`` (its making goes on, or was stopped, or failed) or ``not built``."""
+    """`built`, `unfinished` (its making goes on, or was stopped, or failed) or `not built`."""
     if not python_of(name, places).exists():
         return "not built"
     return "unfinished" if marker(name, places).exists() else "built"
@@ -112,7 +112,7 @@ def missing(name: Any, places: Places) -> str:
 
 
 def interpreter_of(name: Any, places: Places, proven: bool = True) -> Path:
-    """The interpreter for a job: its environment's, or this one. ``proven``: only of one whose building has ended.
+    """The interpreter for a job: its environment's, or this one. `proven`: only of one whose building has ended.
 
     Raises NoEnvironmentError.
     """
@@ -123,8 +123,8 @@ def interpreter_of(name: Any, places: Places, proven: bool = True) -> Path:
 
 
 def plan(recipe: Recipe, places: Places, core: str, anew: bool = True) -> list[list[str]]:
-    """The commands that build it, in order: uv where it is installed, else venv and pip. ``core`` is what to install
-    of vlmconsole itself (a path or a requirement), without extras, so that the worker runs there. Without ``anew`` one
+    """The commands that build it, in order: uv where it is installed, else venv and pip. `core` is what to install
+    of vlmconsole itself (a path or a requirement), without extras, so that the worker runs there. Without `anew` one
     that is built is only brought to its pins."""
     folder = str(places.environments / recipe.name)
     python = str(python_of(recipe.name, places))

@@ -41,14 +41,14 @@ class Executor(Protocol):
     def start(
         self, run: RunFolder, interpreter: Path, locks: Sequence[int], variables: Mapping[str, str | None]
     ) -> Worker:
-        """Start the worker of ``run``; None takes a variable away. Raises OSError when it cannot be."""
+        """Start the worker of `run`; None takes a variable away. Raises OSError when it cannot be."""
 
     def adopt(self, run: RunFolder, pid: int, token: str) -> Worker | None:
         """The worker with that pid *and* start, when it still lives."""
 
 
 class LocalWorker:
-    """A worker on this machine; ``process`` is None for an adopted one, which is not our child."""
+    """A worker on this machine; `process` is None for an adopted one, which is not our child."""
 
     def __init__(
         self,

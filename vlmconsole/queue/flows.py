@@ -1,8 +1,8 @@
-"""Flows: a preset of kind ``flow`` names steps that follow on each other and pass results on.
+"""Flows: a preset of kind `flow` names steps that follow on each other and pass results on.
 
-A step's settings may hold ``${train.adapter}``: the value ``adapter`` in the summary of step *train*, or
-``${train.run}``, the folder of its run. They are filled in when the step starts; everything else is checked when the
-flow is queued. ``${train.run?}`` asks for it only if it is there: the step then follows on *train* however that ended,
+A step's settings may hold `${train.adapter}`: the value `adapter` in the summary of step *train*, or
+`${train.run}`, the folder of its run. They are filled in when the step starts; everything else is checked when the
+flow is queued. `${train.run?}` asks for it only if it is there: the step then follows on *train* however that ended,
 and what is missing is null in a table, nothing in a list or a text.
 """
 
@@ -25,7 +25,7 @@ class FlowError(LabError):
 
 
 class Step(BaseModel):
-    """One step: a preset with changed settings. ``after`` names steps: ``train``, or ``train:any`` whatever its end."""
+    """One step: a preset with changed settings. `after` names steps: `train`, or `train:any` whatever its end."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -68,7 +68,7 @@ def read_flow(name: str, spec: dict[str, Any]) -> Flow:
 
 
 def sources(value: Any) -> dict[str, Mode]:
-    """The steps whose results ``value`` asks for: "ok" where it needs one, "any" where it would only have it."""
+    """The steps whose results `value` asks for: "ok" where it needs one, "any" where it would only have it."""
     if isinstance(value, str):
         found: dict[str, Mode] = {}
         for place in PLACE.finditer(value):
@@ -94,9 +94,9 @@ def resolve(store: Store, job: Job) -> dict[str, Any]:
 
 
 def fill(value: Any, runs: dict[str, str | None]) -> Any:
-    """``value`` with every ``${step.key}`` replaced; a text that is nothing else keeps the result's own type.
+    """`value` with every `${step.key}` replaced; a text that is nothing else keeps the result's own type.
 
-    Raises FlowError for a result that is not there, unless it is asked for as ``${step.key?}``.
+    Raises FlowError for a result that is not there, unless it is asked for as `${step.key?}`.
     """
     if isinstance(value, dict):
         return {key: fill(item, runs) for key, item in value.items()}

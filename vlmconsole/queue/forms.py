@@ -42,7 +42,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class FormField:
-    """One setting. ``key`` is what ``--set`` takes, ``value`` the preset's own as text, ``allowed`` its limits."""
+    """One setting. `key` is what `--set` takes, `value` the preset's own as text, `allowed` its limits."""
 
     key: str
     label: str
@@ -166,7 +166,7 @@ def _allowed(schema: Mapping[str, Any], choices: Sequence[str]) -> str:
 
 
 def as_text(value: Any) -> str:
-    """A setting as one types it: nothing for None, ``true``, ``0.001``, ``[1, 2]``, plain text as it is."""
+    """A setting as one types it: nothing for None, `true`, `0.001`, `[1, 2]`, plain text as it is."""
     if value is None:
         return ""
     if isinstance(value, BaseModel):
@@ -181,7 +181,7 @@ def as_text(value: Any) -> str:
 
 
 def sets(groups: Sequence[FormGroup], values: Mapping[str, str]) -> list[str]:
-    """``key=value`` of every field that differs from the preset, as ``--set`` takes it. Blank is the preset's own."""
+    """`key=value` of every field that differs from the preset, as `--set` takes it. Blank is the preset's own."""
     found = []
     for field in (field for group in groups for field in group.fields):
         text = values.get(field.key, field.value).strip()
@@ -245,7 +245,7 @@ def _problems(preset: Preset, changes: Sequence[str], prefix: str, places: Place
 
 
 def planned(name: str, changes: Sequence[str], places: Places, alone: bool = True) -> list[Planned]:
-    """What would be queued, with its estimate. ``alone``: it follows on no other job. Raises LabError."""
+    """What would be queued, with its estimate. `alone`: it follows on no other job. Raises LabError."""
     return plan(load_preset(name, places), changes, places, alone=alone)
 
 

@@ -10,7 +10,7 @@ LONGEST = 30 * 86400.0  # seconds; a step that took longer is a damaged record
 
 
 def left_as_then(steps: Sequence[Job], then: Sequence[Job], now: float) -> float | None:
-    """Seconds (0 or more) until the last of ``steps`` ends, each taking what it took in ``then``, the steps of a flow
+    """Seconds (0 or more) until the last of `steps` ends, each taking what it took in `then`, the steps of a flow
     that was done; None when one that is not over has other settings now, or was not there, and while none of them runs:
     nobody knows how long they wait.
 

@@ -14,9 +14,9 @@ from vlmconsole.runs.places import Places
 def located(
     model: type[BaseModel], spec: Mapping[str, Any], bases: Sequence[Path], places: Places, *, later: bool = True
 ) -> dict[str, Any]:
-    """``spec`` with every relative path made absolute, of the fields that may be one (`PathOrName`, or a Path).
+    """`spec` with every relative path made absolute, of the fields that may be one (`PathOrName`, or a Path).
 
-    A path is what is there: from the first of ``bases`` that has it; with ``later`` also what is written like one, as a
+    A path is what is there: from the first of `bases` that has it; with `later` also what is written like one, as a
     job before it may make it. A bare name that the lab or the package knows stays one. Raises LabError for a ~ of
     nobody.
     """

@@ -1,13 +1,13 @@
 """Device locks: files in a folder that all users of the machine share, locked with flock.
 
-The folder is ``/tmp/vlmconsole-devices`` (mode 1777), the same for everyone, so that two people, or two lab homes,
-never put work on one card. Each user has files of their own in it (``cpu.0.u1000.lock``): whoever takes a device locks
+The folder is `/tmp/vlmconsole-devices` (mode 1777), the same for everyone, so that two people, or two lab homes,
+never put work on one card. Each user has files of their own in it (`cpu.0.u1000.lock`): whoever takes a device locks
 their own file of it *and* everybody else's, so that nobody depends on a file that another user made, closed or
-put something else in the place of. Of two who come at once, each sees at least the other's. ``cpu.0.lock`` is the one
+put something else in the place of. Of two who come at once, each sees at least the other's. `cpu.0.lock` is the one
 file that earlier versions know: it is locked too, shared by what may run beside other work.
 
-What is locked: ``cpu.N`` and cards by jobs; ``timed`` by timed work for as long as it runs, and already while it only
-waits for servers to make room; ``server-…`` by each server on the CPU, which is in nobody's way but of timed work.
+What is locked: `cpu.N` and cards by jobs; `timed` by timed work for as long as it runs, and already while it only
+waits for servers to make room; `server-…` by each server on the CPU, which is in nobody's way but of timed work.
 
 A worker inherits its locks and holds them for its life; the kernel lets go when it ends, however it ends.
 """

@@ -20,7 +20,7 @@ Mode = Literal["ok", "any"]
 
 @dataclass(frozen=True)
 class NewJob:
-    """What to queue. ``devices`` are requests of `schedule.Want`; ``options`` is the preset's [queue] table."""
+    """What to queue. `devices` are requests of `schedule.Want`; `options` is the preset's [queue] table."""
 
     preset: str
     kind: str
@@ -42,7 +42,7 @@ class NewJob:
 
 @dataclass(frozen=True)
 class Job:
-    """One row. Times are wall seconds. ``stop`` is why it was asked to stop; ``granted`` the devices it holds."""
+    """One row. Times are wall seconds. `stop` is why it was asked to stop; `granted` the devices it holds."""
 
     id: int
     preset: str
@@ -80,7 +80,7 @@ class Job:
 
     @classmethod
     def from_row(cls, row: sqlite3.Row, after: tuple[tuple[int, Mode], ...], lab: Places) -> "Job":
-        """The job of a row of ``jobs`` in that lab's queue. It never names a run folder outside the lab's own."""
+        """The job of a row of `jobs` in that lab's queue. It never names a run folder outside the lab's own."""
         values, damage = read(dict(row), READERS)
         try:
             values["run"] = run_of(values["run"], lab, values["state"] in FINAL)
@@ -91,7 +91,7 @@ class Job:
 
 
 class QueueLine(NamedTuple):
-    """A queued job as far as the scheduler must know it. ``options`` is shared: not to be changed."""
+    """A queued job as far as the scheduler must know it. `options` is shared: not to be changed."""
 
     id: int
     devices: tuple[str, ...]
@@ -219,7 +219,7 @@ def _is_utf8(path: str) -> bool:
 
 @dataclass(frozen=True)
 class Reader:
-    """How one column is read: ``empty`` stands for what cannot be, and NULL is allowed where that is None."""
+    """How one column is read: `empty` stands for what cannot be, and NULL is allowed where that is None."""
 
     read: Callable[[Any], Any]
     empty: Any = None
@@ -281,18 +281,18 @@ def read(values: dict[str, Any], readers: Mapping[str, Reader]) -> tuple[dict[st
 
 
 def limit(options: Mapping[str, Any], key: str, default: float = 0.0) -> float:
-    """A number of the [queue] table; ``default`` where it is missing, or none after all (a damaged row)."""
+    """A number of the [queue] table; `default` where it is missing, or none after all (a damaged row)."""
     value = options.get(key)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else default
 
 
 def backoff(options: Mapping[str, Any], failures: int) -> float:
-    """Seconds before the next attempt of a job that had failed ``failures`` times in a row before this time."""
+    """Seconds before the next attempt of a job that had failed `failures` times in a row before this time."""
     return limit(options, "backoff_s", 30.0) * 2.0 ** min(max(failures, 0), 20)
 
 
 def unreadable(what: str, over: bool = False) -> str:
-    """The sentence for a row of the queue that cannot be used; ``over``: of a job that has ended."""
+    """The sentence for a row of the queue that cannot be used; `over`: of a job that has ended."""
     return f"its record in the queue is damaged ({what})" + ("" if over else ": cancel it and add it anew")
 
 

@@ -1,6 +1,6 @@
 """The supervisor's process: one per lab home by lock, started when needed, gone when idle.
 
-``python -m vlmconsole.queue.process HOME``. It lives in its own session, so consoles, terminals, tmux servers and SSH
+`python -m vlmconsole.queue.process HOME`. It lives in its own session, so consoles, terminals, tmux servers and SSH
 connections may come and go.
 """
 

@@ -27,11 +27,11 @@ class Reading:
         return found[0]
 
     def waiting(self, limit: int = -1) -> list[Job]:
-        """The queued jobs (the first ``limit``), in order. Flows are no work of their own and are left out."""
+        """The queued jobs (the first `limit`), in order. Flows are no work of their own and are left out."""
         return self._jobs(f"WHERE state='queued' AND kind<>'flow' ORDER BY {ORDER} LIMIT ?", (limit,))
 
     def lines(self, limit: int = -1) -> list[QueueLine]:
-        """The (first ``limit``) queued jobs in order, as little of each as the scheduler needs."""
+        """The (first `limit`) queued jobs in order, as little of each as the scheduler needs."""
         after: dict[int, list[tuple[int, Mode]]] = {}
         for job, other, mode in self._db.execute(
             "SELECT job, other, mode FROM after JOIN jobs ON jobs.id=after.job WHERE state='queued'"
@@ -59,7 +59,7 @@ class Reading:
         return self._jobs("WHERE state IN ('starting','running') AND kind<>'flow' ORDER BY id")
 
     def listing(self, everything: bool = False, ended: int = 20, limit: int = -1) -> list[Job]:
-        """Running, then queued in order, then the last ``ended`` that have ended (all of them for ``everything``)."""
+        """Running, then queued in order, then the last `ended` that have ended (all of them for `everything`)."""
         now = self._jobs(
             f"WHERE state IN ('queued','starting','running') ORDER BY state='queued', {ORDER} LIMIT ?", (limit,)
         )
@@ -70,7 +70,7 @@ class Reading:
         return now + then
 
     def find(self, words: str, limit: int) -> list[Job]:
-        """Jobs whose number, preset, title, kind, step or state holds each of ``words``, ordered as in `listing`."""
+        """Jobs whose number, preset, title, kind, step or state holds each of `words`, ordered as in `listing`."""
         text = "id || ' ' || preset || ' ' || title || ' ' || kind || ' ' || IFNULL(step, '') || ' ' || state"
         tests, values = [], []
         for word in words.split():
@@ -83,12 +83,12 @@ class Reading:
         )
 
     def followed(self, number: int) -> list[tuple[int, Mode]]:
-        """The jobs that job ``number`` follows on, each with the end of it that is waited for."""
+        """The jobs that job `number` follows on, each with the end of it that is waited for."""
         rows = self._db.execute("SELECT other, mode FROM after WHERE job=? ORDER BY other", (number,))
         return [(int(other), mode) for other, mode in rows]
 
     def waiters(self, number: int) -> list[int]:
-        """The jobs that have not ended and wait for job ``number``."""
+        """The jobs that have not ended and wait for job `number`."""
         rows = self._db.execute(
             "SELECT job FROM after JOIN jobs ON jobs.id=job WHERE other=? AND state='queued' ORDER BY job", (number,)
         )

@@ -37,10 +37,10 @@ class Machine:
         self._holders: dict[str, tuple[str, float]] = {}
 
     def look(self, ours: Iterable[str] = (), shared: Iterable[str] = (), timed: bool = False) -> Devices:
-        """The devices as they are now. ``ours`` are those that jobs of this queue hold, and are not looked into.
+        """The devices as they are now. `ours` are those that jobs of this queue hold, and are not looked into.
 
-        ``shared`` are the CPU slots among them that our servers are on: another home's work may be on those too.
-        ``timed``: timed work of ours runs.
+        `shared` are the CPU slots among them that our servers are on: another home's work may be on those too.
+        `timed`: timed work of ours runs.
         """
         beside_ours = set(shared)
         mine = set(ours) - beside_ours
@@ -90,7 +90,6 @@ class Machine:
         return self._holders[name][0], use
 
     # --- taking ---
-
     def take(self, granted: Iterable[str], serves: str | None = None, timed: bool = False) -> list[int] | None:
         """The locks of what a job is given, all or none; None when someone was faster. Raises OSError.
 

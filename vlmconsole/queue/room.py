@@ -1,6 +1,6 @@
 """Room for timed work among the lab homes of one machine.
 
-Whoever waits for nothing but other homes' servers shows it (the lock ``timed``), for a while and not for ever. A home
+Whoever waits for nothing but other homes' servers shows it (the lock `timed`), for a while and not for ever. A home
 that sees it lets its idle servers go, and they come back once the timed work is over.
 """
 
@@ -39,7 +39,7 @@ class Room:
         self.machine.ask_for_room(wanted and self._asked is not None and now - self._asked < ASK)
 
     def idle(self, servers: Iterable[Live], used: set[int]) -> list[Live]:
-        """Our servers that have done nothing for a while; ``used``: those that jobs are guests of."""
+        """Our servers that have done nothing for a while; `used`: those that jobs are guests of."""
         now, idle = self.clock(), []
         for live in servers:
             seconds = None if live.job.id in used or not live.ready else _cpu_seconds(live)

@@ -7,7 +7,7 @@ The rules, which together keep any set of jobs from waiting for each other for e
   guests) *reserves* what it asks for, so that a stream of small jobs never starves a large one. One that waits for
   a person (a foreign process, a server that was asked to stay) reserves nothing, so that it stops nobody.
 - A guest uses its server's devices and waits for it; a server never waits for a guest.
-- Timed work (what asks for ``cpu:all``) has the machine to itself. Servers on the CPU are in nobody's way but of that:
+- Timed work (what asks for `cpu:all`) has the machine to itself. Servers on the CPU are in nobody's way but of that:
   another lab home's make room for it once they are idle.
 - A server started only for guests ends when no guest runs, none that comes earlier waits, and another job is next on
   its device. A server that was asked to stay is stopped only for a job whose hand-over was confirmed.
@@ -26,7 +26,7 @@ def decide(
     devices: Devices,
     drained: bool = False,
 ) -> Decision:
-    """Decide over ``wants``, which are in queue order; ``states`` are those of every job one may wait for."""
+    """Decide over `wants`, which are in queue order; `states` are those of every job one may wait for."""
     return _Round(wants, list(held), states, devices, drained).run()
 
 
@@ -125,7 +125,7 @@ class _Round:
         return True
 
     def _host(self, want: Want) -> Held | None:
-        """The running, ready server that ``want`` may use now; else says why not."""
+        """The running, ready server that `want` may use now; else says why not."""
         name = want.server or ""
         host = next((job for job in self.held if job.serves == name and not job.stopping), None)
         if host is None:
@@ -174,7 +174,7 @@ class _Round:
             self._reserve(want, chosen, host)
 
     def _place(self, want: Want, host: Held | None) -> None:
-        """Give ``want`` its devices, or say who has them and reserve them if they will come free."""
+        """Give `want` its devices, or say who has them and reserve them if they will come free."""
         requests = [*want.devices, *([f"server:{want.serves}"] if want.serves else [])]
         chosen = self._choose(want, requests, host)
         if chosen is None:
@@ -212,7 +212,7 @@ class _Round:
         return True
 
     def _outside(self, name: str, want: Want) -> str:
-        """Which entry of what others have taken keeps a device from ``want``; "" for none."""
+        """Which entry of what others have taken keeps a device from `want`; "" for none."""
         taken = self.devices.taken
         if name.startswith("cpu.") and TIMED in taken:
             return TIMED
@@ -244,7 +244,7 @@ class _Round:
         return max(busy, key=lambda name: self._rank(name, want), default=None)
 
     def _candidates(self, request: str, host: Held | None) -> tuple[list[str], int]:
-        """The concrete devices that would do for ``request``, and how many of them it takes."""
+        """The concrete devices that would do for `request`, and how many of them it takes."""
         kind, _, size = request.partition(":")
         mine = set(host.devices) if host else set()
         if kind == "cpu":

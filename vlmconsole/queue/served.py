@@ -1,4 +1,4 @@
-"""Servers as jobs: a server that somebody asks for is queued as a job of kind ``serve`` and waited for.
+"""Servers as jobs: a server that somebody asks for is queued as a job of kind `serve` and waited for.
 
 So it holds its device in the one ledger of this machine, has a log and a line on the Jobs screen, and outlives whoever
 asked. Several consoles asking at once join the same job.
@@ -59,7 +59,7 @@ def waited_for(phase: str) -> str:
 async def ensure_served(profile: ServerProfile, places: Places, on_progress: Progress | None = None) -> Ready:
     """A server that answers: found running, or queued as a job that stays, and waited for.
 
-    ``on_progress(phase, seconds)`` also says why the job still waits. Raises LaunchError (with the job's reason),
+    `on_progress(phase, seconds)` also says why the job still waits. Raises LaunchError (with the job's reason),
     EngineError or ProfileError, each one line for people. A cancelled caller leaves the job to others.
     """
     if not servers.launched_here(profile):

@@ -43,7 +43,7 @@ AHEAD = 200  # queued jobs looked into to say why a server's job waits
 
 @dataclass(frozen=True)
 class Line:
-    """One profile in the list. ``job`` is the one that serves it or will; ``why`` says what its state comes from."""
+    """One profile in the list. `job` is the one that serves it or will; `why` says what its state comes from."""
 
     profile: ServerProfile
     status: ServerStatus
@@ -53,7 +53,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Sheet:
-    """The chosen server. ``unread`` says why nothing was read back."""
+    """The chosen server. `unread` says why nothing was read back."""
 
     line: Line
     settings: tuple[Setting, ...] = ()
@@ -97,7 +97,7 @@ class ServerDesk:
             self._store.close()
 
     def look(self, name: str | None, page: LogPage | None = None) -> Look:
-        """Everything now; ``name`` is the chosen profile (None: the first), ``page`` its log as last read."""
+        """Everything now; `name` is the chosen profile (None: the first), `page` its log as last read."""
         problems: list[ProfileError] = []
         profiles = load_profiles(self.places.servers, problems=problems)
         if self._store is None:
@@ -173,7 +173,6 @@ class ServerDesk:
         )
 
     # --- doing: each is what the command of the same name does ---
-
     def start(self, name: str, told: Progress | None = None) -> str:
         """Bring the server, through its job; returns once it answers. Raises LabError with the reason."""
         profile = self._profile(name)

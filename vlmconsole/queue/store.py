@@ -54,7 +54,6 @@ class Store(Reading):
         return int(self._db.execute("PRAGMA data_version").fetchone()[0]), self._db.total_changes
 
     # --- adding ---
-
     def add(self, job: NewJob) -> int:
         """Queue a job; returns its number. Raises QueueError when one that it waits for does not exist."""
         options = {variables.OPTION: variables.needed(job, self.lab) if job.kind != "flow" else [], **job.options}
@@ -80,7 +79,6 @@ class Store(Reading):
             return number
 
     # --- what the supervisor does ---
-
     def claim(self, number: int, granted: tuple[str, ...], guest_of: int | None, run: str) -> bool:
         """queued → starting, exactly once however many try; False when it is not queued any more."""
         with self.change() as db:
@@ -104,7 +102,7 @@ class Store(Reading):
     def finish(
         self, number: int, state: str, reason: str | None = None, span: tuple[float | None, float | None] = (None, None)
     ) -> None:
-        """To a final state. Its devices are free afterwards. ``span``: start and end as its run tells them, wall
+        """To a final state. Its devices are free afterwards. `span`: start and end as its run tells them, wall
         seconds, so that a job and its run took equally long; what is None stays or is now."""
         with self.change() as db:
             db.execute(
@@ -198,7 +196,6 @@ class Store(Reading):
         variables.queued(self.lab, job.id, names)
 
     # --- what people ask for ---
-
     def cancel(self, number: int, why: str = "cancelled on request") -> str:
         """Cancel: a queued job at once, an active one by asking its supervisor. Returns the state it is in then."""
         with self.change() as db:
@@ -234,7 +231,7 @@ class Store(Reading):
             return self.add(copy)
 
     def move(self, number: int, place: int) -> None:
-        """Make a queued job the ``place``-th of the queue (1 is next); it takes the priority of that place."""
+        """Make a queued job the `place`-th of the queue (1 is next); it takes the priority of that place."""
         with self.change() as db:
             queue = self.waiting()
             mine = next((job for job in queue if job.id == number), None)
@@ -273,7 +270,7 @@ class Store(Reading):
             )
 
     def set(self, number: int, **columns: Any) -> None:
-        """Change ``hand_over``, ``keep``, ``note`` or ``priority`` of a job."""
+        """Change `hand_over`, `keep`, `note` or `priority` of a job."""
         unknown = set(columns) - {"hand_over", "keep", "note", "priority"}
         if unknown:
             raise ValueError(f"not to be set: {unknown}")
@@ -282,9 +279,8 @@ class Store(Reading):
                 db.execute(f"UPDATE jobs SET {name}=? WHERE id=?", (value, number))
 
     # --- the queue as a whole ---
-
     def meta(self, key: str, default: Any = None) -> Any:
-        """A value that the whole queue shares, e.g. ``drained``."""
+        """A value that the whole queue shares, e.g. `drained`."""
         row = self._db.execute("SELECT value FROM meta WHERE key=?", (key,)).fetchone()
         try:
             return json.loads(row[0]) if row else default
@@ -296,7 +292,7 @@ class Store(Reading):
             db.execute("INSERT OR REPLACE INTO meta VALUES (?,?)", (key, json.dumps(value)))
 
     def guarded(self, idle: Callable[[], bool], leave: Callable[[], None]) -> bool:
-        """Under the write lock: if ``idle()`` holds, do ``leave()``. No job can be added between the two."""
+        """Under the write lock: if `idle()` holds, do `leave()`. No job can be added between the two."""
         with self.change():
             if not idle():
                 return False

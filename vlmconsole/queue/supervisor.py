@@ -70,7 +70,6 @@ class Supervisor:
         self._unused: dict[int, float] = {}  # server → since when no guest wants it
 
     # --- one round ---
-
     def tick(self) -> None:
         """One round: settle ends, apply stops and limits, then start what is due if anything changed."""
         changed = self._watch() | self.values.receive()
@@ -134,7 +133,7 @@ class Supervisor:
     def _closed(
         self, job: Job, run: RunFolder, close: Callable[[], tuple[str, str | None] | None]
     ) -> tuple[str, str | None] | None:
-        """``close()``; where the books of a run cannot be closed at all, its job is lost rather than in the way."""
+        """`close()`; where the books of a run cannot be closed at all, its job is lost rather than in the way."""
         try:
             return close()
         except Exception as error:
@@ -145,7 +144,6 @@ class Supervisor:
             return "lost", f"its books could not be closed ({told(error)})"
 
     # --- after a crash ---
-
     def _recover(self, job: Job) -> bool:
         """Take over an active job that this supervisor did not start. True when its state changed."""
         if job.run is None:
@@ -199,7 +197,6 @@ class Supervisor:
         return True
 
     # --- starting ---
-
     def _schedule(self) -> None:
         self._looked = self.clock()
         self.store.mend()
@@ -346,7 +343,6 @@ class Supervisor:
         self.store.running(job.id, worker.pid, worker.token)
 
     # --- servers ---
-
     def _queue_server(self, profile: str, guest: int) -> None:
         """Queue a server right before the guest that needs it; what cannot be is the guest's failure."""
         try:

@@ -36,7 +36,7 @@ def of_the_machine(error: BaseException) -> bool:
 
 
 def pause(times: int) -> float:
-    """Seconds until the next try after the ``times``-th failure in a row."""
+    """Seconds until the next try after the `times`-th failure in a row."""
     return float(min(LONGEST, 2.0 ** (min(times, 10) - 1)))
 
 

@@ -91,7 +91,7 @@ def begun(places: Places) -> dict[str, str]:
 
 def hand_over(places: Places, asked: Iterable[str] = ()) -> bool:
     """Give this process's values to the running queue's process, for the jobs it has queued; of the names that are
-    ``asked`` for, for any job that lacks them. False when nobody took them.
+    `asked` for, for any job that lacks them. False when nobody took them.
     """
     mine = _queued.pop(places.home, {})
     names = {name for needs in mine.values() for name in needs}
@@ -229,7 +229,7 @@ class Values:
         return {name: self._latest[name] for name in names if name in self._latest}
 
     def wait(self, lines: Mapping[int, Iterable[str] | None], now: float) -> dict[str, Any]:
-        """Of waiting jobs with their names, which must still wait: {job: {why, names}}. ``now``: monotonic seconds."""
+        """Of waiting jobs with their names, which must still wait: {job: {why, names}}. `now`: monotonic seconds."""
         self._queued_here()
         held: dict[str, Any] = {}
         for number, names in lines.items():
@@ -248,7 +248,7 @@ class Values:
         return held
 
     def forget(self, states: Callable[[Iterable[int]], Mapping[int, str]]) -> None:
-        """Drop the values of all jobs that have ended; ``states`` asks the queue."""
+        """Drop the values of all jobs that have ended; `states` asks the queue."""
         known = states({*self._own, *self._first}) if self._own or self._first else {}
         keep = {number for number, state in known.items() if state not in FINAL}
         self._own = {number: values for number, values in self._own.items() if number in keep}

@@ -27,9 +27,9 @@ UNATTENDED = "nobody works on the queue"  # jobs run or wait, and no supervisor 
 
 @dataclass(frozen=True)
 class JobView:
-    """One line of the queue. ``why`` says why it waits, or how it ended.
+    """One line of the queue. `why` says why it waits, or how it ended.
 
-    ``kept``: (the job that waits, the server's profile) where a person must say that the server on its device may be
+    `kept`: (the job that waits, the server's profile) where a person must say that the server on its device may be
     stopped; the job is this one, or a flow's step.
     """
 
@@ -40,7 +40,7 @@ class JobView:
 
     @property
     def told(self) -> str:
-        """``why`` for the command line: with the commands that let a job go on which waits for a person's word."""
+        """`why` for the command line: with the commands that let a job go on which waits for a person's word."""
         if self.kept is None:
             return self.why
         return f"{self.why}: `vlmconsole servers stop {self.kept[1]}`, or `vlmconsole jobs hand-over {self.kept[0]}`"
@@ -73,7 +73,7 @@ class JobView:
 
 
 def progress_json(progress: Progress) -> dict[str, Any]:
-    """``done``, ``total`` and ``unit`` are of the present ``phase``, ``share`` and ``left_s`` of the whole job."""
+    """`done`, `total` and `unit` are of the present `phase`, `share` and `left_s` of the whole job."""
     return {
         "done": progress.done,
         "total": progress.total,
@@ -85,7 +85,7 @@ def progress_json(progress: Progress) -> dict[str, Any]:
 
 
 def decide_now(store: Store, places: Places, devices: Devices, ready: set[int], ahead: int = -1) -> Decision:
-    """The scheduler's decision over the queue as it is, or over its first ``ahead`` jobs."""
+    """The scheduler's decision over the queue as it is, or over its first `ahead` jobs."""
     waiting, active = store.lines(ahead), store.active()
     states = store.states({other for job in waiting for other, _ in job.after})
     profiles = {job.serves for job in waiting if job.serves} | {job.serves for job in active if job.serves}
@@ -154,7 +154,7 @@ def devices_seen(store: Store) -> Devices:
 
 
 def views(store: Store, places: Places, jobs: Sequence[Job], supervised: bool = True, ahead: int = -1) -> list[JobView]:
-    """Those jobs with their sentences. ``supervised``: whether a supervisor runs. ``ahead``: how many of the queued
+    """Those jobs with their sentences. `supervised`: whether a supervisor runs. `ahead`: how many of the queued
     jobs are looked into (a screen shows but the first of ten thousand)."""
     decision = Decision()
     if any(job.state == "queued" or (job.kind == "flow" and job.state in ACTIVE) for job in jobs):
@@ -180,7 +180,7 @@ def _kept(job: Job, decision: Decision) -> tuple[int, str] | None:
 
 
 def waits(why: str) -> str:
-    """A waiting job's reason after its name: ``waits for cpu, held by job 4``, ``waits: after 3``."""
+    """A waiting job's reason after its name: `waits for cpu, held by job 4`, `waits: after 3`."""
     return f"waits {why.removeprefix(WAITING)}" if why.startswith(WAITING) else f"waits: {why}"
 
 

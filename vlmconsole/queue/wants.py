@@ -11,11 +11,11 @@ ALL = "cpu×all"
 
 @dataclass(frozen=True)
 class Want:
-    """A waiting job. ``devices`` are requests: ``cpu``, ``cpu:2``, ``cpu:all``, ``gpu``, ``gpu1``, ``port:80``.
+    """A waiting job. `devices` are requests: `cpu`, `cpu:2`, `cpu:all`, `gpu`, `gpu1`, `port:80`.
 
-    ``server`` is the profile it is a guest of, ``serves`` the profile it would serve itself.
-    ``blocked`` is a reason from outside (an environment that is not built), ``not_before`` seconds still to wait.
-    ``damaged`` is the sentence of a record that cannot be used, ``lacks`` that of variables nobody here can give.
+    `server` is the profile it is a guest of, `serves` the profile it would serve itself.
+    `blocked` is a reason from outside (an environment that is not built), `not_before` seconds still to wait.
+    `damaged` is the sentence of a record that cannot be used, `lacks` that of variables nobody here can give.
     """
 
     id: int
@@ -37,7 +37,7 @@ class Want:
 
 @dataclass(frozen=True)
 class Held:
-    """A job that was started and has not ended, with the devices it was given. ``keep``: a server asked to stay."""
+    """A job that was started and has not ended, with the devices it was given. `keep`: a server asked to stay."""
 
     id: int
     devices: tuple[str, ...] = ()
@@ -51,10 +51,10 @@ class Held:
 
 @dataclass(frozen=True)
 class Devices:
-    """The machine. ``taken`` names devices that someone outside this queue holds, each with a sentence about whom.
+    """The machine. `taken` names devices that someone outside this queue holds, each with a sentence about whom.
 
-    ``beside`` are the CPU slots among them on which a server may run all the same. Taken may also be ``timed`` (another
-    home's timed work has the machine, or is next), other homes' servers (``server-…``), and slots that we do not count.
+    `beside` are the CPU slots among them on which a server may run all the same. Taken may also be `timed` (another
+    home's timed work has the machine, or is next), other homes' servers (`server-…`), and slots that we do not count.
     """
 
     cpu_slots: int
@@ -68,7 +68,7 @@ class Devices:
 
 @dataclass(frozen=True)
 class Start:
-    """Start this job on these devices; ``guest_of`` is the job of the server it uses."""
+    """Start this job on these devices; `guest_of` is the job of the server it uses."""
 
     id: int
     devices: tuple[str, ...]
@@ -77,11 +77,11 @@ class Start:
 
 @dataclass
 class Decision:
-    """What to do now. ``servers`` are (profile, job that needs it) to be queued; ``stops`` are servers to let go.
+    """What to do now. `servers` are (profile, job that needs it) to be queued; `stops` are servers to let go.
 
-    ``stuck`` are jobs that nothing in this queue will set going; of these, ``outside`` wait for something that may
-    change without a command to the queue (a foreign process ends, an environment gets built). ``kept`` names, for a
-    job that waits for a person's word, the profile of the server on its device. ``room`` is timed work that waits for
+    `stuck` are jobs that nothing in this queue will set going; of these, `outside` wait for something that may
+    change without a command to the queue (a foreign process ends, an environment gets built). `kept` names, for a
+    job that waits for a person's word, the profile of the server on its device. `room` is timed work that waits for
     nothing but other homes' servers.
     """
 

@@ -73,7 +73,7 @@ def html(
     title: str = "",
     labels: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """The report on ``runs`` as one page.
+    """The report on `runs` as one page.
 
     beside: the file it will be written to, so that its links reach the raw files. now: wall time, seconds. absent:
     what should be in it and has no run; the page says so. title: of the page. labels: names of runs, by their folders,
@@ -155,7 +155,7 @@ def guarded(what: str, run: RunFolder, read: Any) -> list[Section]:
 
 
 def settings(run: RunFolder, job: dict[str, Any], before: Sequence[Section]) -> list[Section]:
-    """How the run was asked for, its summary and conditions where no section of ``before`` has them, what it told."""
+    """How the run was asked for, its summary and conditions where no section of `before` has them, what it told."""
     summary, conditions = run.read_json("summary.json"), run.read_json("conditions.json")
     parts: list[Part] = [Facts("As queued", [("kind", shown(job.get("kind"))), *_set(job.get("spec"))], AS_TYPED)]
     if summary is not None and not any(one.title == "What was measured" for one in before):

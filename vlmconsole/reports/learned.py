@@ -218,7 +218,7 @@ def _weights(run: RunFolder) -> list[Part]:
 
 
 def listed(title: str, rows: Sequence[dict[str, Any]], file: str, most: int) -> list[Part]:
-    """Objects of a file as a table of their plain values, at most ``most`` of them."""
+    """Objects of a file as a table of their plain values, at most `most` of them."""
     if not rows:
         return []
     names = [key for key in dict.fromkeys(key for row in rows for key in row) if not isinstance(rows[0].get(key), dict)]

@@ -24,7 +24,7 @@ MOST_RAW = 60  # raw requests shown at once
 
 @dataclass(frozen=True)
 class Opened:
-    """What a run's folder holds, of whatever kind it is. ``sections`` are those of its report but for the measuring."""
+    """What a run's folder holds, of whatever kind it is. `sections` are those of its report but for the measuring."""
 
     name: str
     kind: str

@@ -26,9 +26,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """``marks`` names a row's kind: "" or "bad" (set aside, failing), in words too somewhere in the row.
+    """`marks` names a row's kind: "" or "bad" (set aside, failing), in words too somewhere in the row.
 
-    ``narrow``: one of several with the same columns, which then stand below one another.
+    `narrow`: one of several with the same columns, which then stand below one another.
     """
 
     form: ClassVar[str] = "table"
@@ -62,7 +62,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Prose:
-    """Sentences; ``kind`` is "", "bad", "warn" or "log" (as it is, in a fixed width)."""
+    """Sentences; `kind` is "", "bad", "warn" or "log" (as it is, in a fixed width)."""
 
     form: ClassVar[str] = "prose"
     title: str
@@ -98,7 +98,7 @@ class Section:
 
 
 def figure(value: object, digits: int = 3) -> str:
-    """A number with ``digits`` significant digits, whole ones as they are; unknown is a dash, never zero."""
+    """A number with `digits` significant digits, whole ones as they are; unknown is a dash, never zero."""
     found = number(value)
     if found is None:
         return UNKNOWN if value is None or isinstance(value, float) else shown(value)
@@ -141,9 +141,9 @@ def shown(value: object) -> str:
 
 
 def flat(value: Any, most: int = MOST_FACTS, *, raw: bool = False) -> list[tuple[str, str]]:
-    """The leaves of nested objects as (path, value), at most ``most``; lists of objects count as one leaf.
+    """The leaves of nested objects as (path, value), at most `most`; lists of objects count as one leaf.
 
-    Keys are said in words and units; ``raw`` leaves them as a person types them.
+    Keys are said in words and units; `raw` leaves them as a person types them.
     """
     rows: list[tuple[str, str]] = []
 

@@ -16,7 +16,7 @@ FORMS = ("html", "csv", "json")
 
 
 def save(runs: Sequence[RunFolder], places: Places, form: str, path: Path | None = None) -> Path:
-    """Write the runs as ``form`` (one of FORMS) to ``path``, by default into the lab's ``reports`` folder; the path.
+    """Write the runs as `form` (one of FORMS) to `path`, by default into the lab's `reports` folder; the path.
 
     Raises LabError when it cannot be written or the extra for reports is missing.
     """

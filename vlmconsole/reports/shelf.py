@@ -27,9 +27,9 @@ Stamp = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Line:
-    """One run. ``seal`` is open, sealed (not looked at yet) or what verifying said; ``why`` is its sentence.
+    """One run. `seal` is open, sealed (not looked at yet) or what verifying said; `why` is its sentence.
 
-    ``verdict`` is the run's own word ("" where nothing was judged), ``said`` its figure in a few words, ``wrong`` what
+    `verdict` is the run's own word ("" where nothing was judged), `said` its figure in a few words, `wrong` what
     is damaged about the folder.
     """
 
@@ -60,7 +60,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Board:
-    """The lines that the filter leaves, newest first; ``total`` are all, ``failed`` those that did not end well."""
+    """The lines that the filter leaves, newest first; `total` are all, `failed` those that did not end well."""
 
     lines: tuple[Line, ...] = ()
     total: int = 0
@@ -80,7 +80,7 @@ class Shelf:
         self._chain_stamp: Stamp = (-1,)
 
     def read(self, words: str = "") -> Board:
-        """All runs whose name, kind, title, state, verdict or seal hold every one of ``words``."""
+        """All runs whose name, kind, title, state, verdict or seal hold every one of `words`."""
         self._read_chain()
         sealed = {e.get("run") for e in self._chain.entries if e.get("kind") == "sealed"}
         runs = list_runs(self.places.runs)

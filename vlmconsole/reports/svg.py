@@ -20,7 +20,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64.0, 20.0, 16.0, 44.0
 
 @dataclass(frozen=True)
 class Mark:
-    """A point with its name; ``good`` False: hollow and named as set aside. ``said`` is its tool tip."""
+    """A point with its name; `good` False: hollow and named as set aside. `said` is its tool tip."""
 
     name: str
     x: float
@@ -39,7 +39,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Span:
-    """One line of a bar chart: consecutive parts (class, length) from ``start`` on, named left and right."""
+    """One line of a bar chart: consecutive parts (class, length) from `start` on, named left and right."""
 
     name: str
     start: float
@@ -50,7 +50,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Range:
-    """An interval with its middle; ``limit`` is drawn as a tick across."""
+    """An interval with its middle; `limit` is drawn as a tick across."""
 
     name: str
     low: float
@@ -69,7 +69,7 @@ def short(value: float) -> str:
 
 
 def ticks(low: float, high: float, wanted: int = 5, *, whole: bool = False) -> list[float]:
-    """Round values that cover low…high; equal ends are widened towards zero. ``whole``: none between whole numbers."""
+    """Round values that cover low…high; equal ends are widened towards zero. `whole`: none between whole numbers."""
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
         low, high = (min(0.0, low), max(0.0, high)) if abs(low) > 1e-9 else (low, low + 1.0)
     rough = (high - low) / wanted
@@ -118,7 +118,7 @@ def text(x: float, y: float, said: str, kind: str = "") -> str:
 
 
 def picture(title: str, height: float, made: Sequence[str]) -> str:
-    """The parts as one drawing; ``title`` is what a screen reader says."""
+    """The parts as one drawing; `title` is what a screen reader says."""
     return (
         f'<svg viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="img" aria-label="{escape(title, quote=True)}">'
         + "".join(made)
@@ -211,7 +211,7 @@ def spans(title: str, lines: Sequence[Span], x_label: str, names: float = 110.0)
 
 
 def ranges(title: str, rows: Sequence[Range], x_label: str, zero: float = 0.0) -> str:
-    """Intervals about a line at ``zero``."""
+    """Intervals about a line at `zero`."""
     row, top = 24.0, 8.0
     names = CHARACTER * max((len(one.name) for one in rows), default=0) + 24
     tails = CHARACTER * max((len(one.tail) for one in rows), default=0) + 20

@@ -32,7 +32,7 @@ class Limits:
 
 
 class LimitError(LabError):
-    """An answer passed a limit. ``kind``: size, time, silence (not even its head came), or coding (a compression that
+    """An answer passed a limit. `kind`: size, time, silence (not even its head came), or coding (a compression that
     is not read).
     """
 
@@ -42,7 +42,7 @@ class LimitError(LabError):
 
 
 class Unpacker:
-    """The pieces of one body, unpacked as they come and never beyond ``size`` bytes.
+    """The pieces of one body, unpacked as they come and never beyond `size` bytes.
 
     Raises LimitError, whose message goes on after a subject ("it …").
     """
@@ -74,7 +74,7 @@ async def fetch(
 ) -> httpx.Response:
     """The whole answer to one request, whatever its status, or LimitError; httpx's own errors go through.
 
-    A key that the server repeats is not in it, unless the body is wanted byte for byte (``as_sent``). Redirects are as
+    A key that the server repeats is not in it, unless the body is wanted byte for byte (`as_sent`). Redirects are as
     the client has them. A body that comes compressed is unpacked up to the limit and no further.
     """
     import httpx
@@ -112,7 +112,7 @@ async def fetch(
 
 
 def json_value(data: str | bytes | bytearray, depth: int = MAX_DEPTH) -> Any:
-    """The JSON value in ``data``. Raises ValueError for what is no JSON, and for more than ``depth`` levels."""
+    """The JSON value in `data`. Raises ValueError for what is no JSON, and for more than `depth` levels."""
     try:
         value = json.loads(data)
     except RecursionError:

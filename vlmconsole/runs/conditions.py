@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict
 class Conditions(BaseModel):
     """What produced a figure. Every field may be unknown (None), and unknown is never equal to known.
 
-    ``client_concurrency`` is C, how many requests the client keeps in flight; ``running_limit`` is B, how
+    `client_concurrency` is C, how many requests the client keeps in flight; `running_limit` is B, how
     many the server runs at once. They are two settings and always two fields. Lengths are in tokens as
-    the server counted them: one number when all requests agreed, else text such as ``"120–128"``.
+    the server counted them: one number when all requests agreed, else text such as `"120–128"`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -53,7 +53,7 @@ def append_line(path: Path, *values: Any) -> None:
 
 
 class EventWriter:
-    """Appends events to ``path``, safe from several threads. Each has ``t`` (wall seconds) and ``kind``."""
+    """Appends events to `path`, safe from several threads. Each has `t` (wall seconds) and `kind`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -80,8 +80,8 @@ class EventWriter:
             append_line(self.path, {"t": round(time.time(), 3), "kind": kind, **fields})
 
     def progress(self, done: float, total: float | None, unit: str = "step", note: str | None = None) -> None:
-        """How far the job is: ``done`` of ``total`` units (None when the end is not known), of its present phase where
-        it has several; ``overall`` is then the share of the whole, 0 to 1, which never falls.
+        """How far the job is: `done` of `total` units (None when the end is not known), of its present phase where
+        it has several; `overall` is then the share of the whole, 0 to 1, which never falls.
         """
         more: dict[str, Any] = {"note": note} if note else {}
         if self._phase:
@@ -102,7 +102,7 @@ class EventWriter:
         return round(self._overall, 4)
 
     def metric(self, name: str, value: float, step: int | None = None, unit: str | None = None) -> None:
-        """One point of a curve, e.g. ``loss`` at step 12; ``unit`` as people write it (``s``, ``tok/s``)."""
+        """One point of a curve, e.g. `loss` at step 12; `unit` as people write it (`s`, `tok/s`)."""
         more: dict[str, Any] = {}
         if step is not None:
             more["step"] = step
@@ -111,14 +111,14 @@ class EventWriter:
         self.emit("metric", name=name, value=float(value), **more)
 
     def note(self, text: str, level: str = "info") -> None:
-        """A sentence for people; ``level`` is info, warning or error."""
+        """A sentence for people; `level` is info, warning or error."""
         self.emit("note", text=text, level=level)
 
 
 class EventTail:
     """Reads what was added since the last call, by offset.
 
-    A torn last line waits for its rest; a bad line is skipped and counted in ``bad``; a file that
+    A torn last line waits for its rest; a bad line is skipped and counted in `bad`; a file that
     became shorter is read again from its start.
     """
 
@@ -128,7 +128,7 @@ class EventTail:
         self.bad = 0
 
     def read(self, limit: int = READ_LIMIT) -> list[dict[str, Any]]:
-        """New events, at most about ``limit`` bytes of them; an empty list when there are none."""
+        """New events, at most about `limit` bytes of them; an empty list when there are none."""
         if not self.path.is_file():  # missing, or a device or pipe that would never end
             return []
         try:

@@ -66,7 +66,7 @@ def check_wal(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def name_of(path: Path) -> str:
-    """The kind of the file system that a path is on, and from where: ``nfs4 (box:/export)``."""
+    """The kind of the file system that a path is on, and from where: `nfs4 (box:/export)`."""
     try:
         lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:

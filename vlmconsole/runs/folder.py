@@ -27,7 +27,7 @@ STATES = ("queued", "starting", "running", "done", "failed", "cancelled", "lost"
 
 
 def write_atomic(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
-    """Replace ``path`` by ``data`` so that readers see the old or the new file, never a part.
+    """Replace `path` by `data` so that readers see the old or the new file, never a part.
 
     Temporary file in the same folder, fsync, rename. Raises OSError, with the temporary removed.
     """
@@ -92,10 +92,10 @@ class RunFolder:
         name: str | None = None,
         **more: Any,
     ) -> "RunFolder":
-        """Make ``parent/YYYYmmdd-HHMMSS-<preset>-<4 hex>`` holding ``job.json`` and state *queued*.
+        """Make `parent/YYYYmmdd-HHMMSS-<preset>-<4 hex>` holding `job.json` and state *queued*.
 
-        ``more`` goes into job.json as it is: ``earlier`` (folder of the attempt this one continues),
-        ``attempt``, ``environment``, ``timing_sensitive`` and the like.
+        `more` goes into job.json as it is: `earlier` (folder of the attempt this one continues),
+        `attempt`, `environment`, `timing_sensitive` and the like.
         """
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = parent / (name or cls.new_name(parent, preset))
@@ -108,7 +108,7 @@ class RunFolder:
 
     @staticmethod
     def new_name(parent: Path, preset: str) -> str:
-        """A name that no run in ``parent`` has. The queue books it before it makes the folder."""
+        """A name that no run in `parent` has. The queue books it before it makes the folder."""
         label = re.sub(r"[^A-Za-z0-9._-]+", "-", preset).strip("-.")[:60] or "run"
         while True:
             name = f"{time.strftime('%Y%m%d-%H%M%S')}-{label}-{secrets.token_hex(2)}"
@@ -127,17 +127,17 @@ class RunFolder:
         return self.path / name
 
     def job(self) -> dict[str, Any]:
-        """``job.json``: kind, preset, title, spec, home, created… Empty when missing or unreadable."""
+        """`job.json`: kind, preset, title, spec, home, created… Empty when missing or unreadable."""
         value = self.read_json("job.json", {})
         return value if isinstance(value, dict) else {}
 
     def state(self) -> dict[str, Any]:
-        """``state.json``: state, reason, pid, pid_started, started, ended, heartbeat, attempt."""
+        """`state.json`: state, reason, pid, pid_started, started, ended, heartbeat, attempt."""
         value = self.read_json("state.json", {})
         return value if isinstance(value, dict) else {}
 
     def set_state(self, state: str | None, reason: str | None = None, **more: Any) -> dict[str, Any]:
-        """Move to ``state`` (None keeps it) with a new reason and the fields ``more``; returns the whole."""
+        """Move to `state` (None keeps it) with a new reason and the fields `more`; returns the whole."""
         if state is not None and state not in STATES:
             raise ValueError(f"no such state: {state}")
         with self._lock:
@@ -149,13 +149,13 @@ class RunFolder:
         return now
 
     def write_json(self, name: str, value: Any) -> Path:
-        """Write ``name`` atomically; returns its path."""
+        """Write `name` atomically; returns its path."""
         path = self.file(name)
         write_atomic(path, _bytes(value))
         return path
 
     def read_json(self, name: str, default: Any = None) -> Any:
-        """The JSON in ``name``, or ``default`` when it is missing or unreadable."""
+        """The JSON in `name`, or `default` when it is missing or unreadable."""
         try:
             if not self.file(name).is_file():  # a device or a pipe would never end
                 return default
@@ -170,11 +170,11 @@ class RunFolder:
         ]
 
     def append_jsonl(self, name: str, *values: Any) -> None:
-        """Append lines to ``name``, all in one write (a torn last line is closed first)."""
+        """Append lines to `name`, all in one write (a torn last line is closed first)."""
         append_line(self.file(name), *values)
 
     def read_jsonl(self, name: str) -> Iterator[dict[str, Any]]:
-        """The objects of ``name``, torn or bad lines left out; nothing when it is missing."""
+        """The objects of `name`, torn or bad lines left out; nothing when it is missing."""
         if not self.file(name).is_file():  # missing, or a device or pipe that would never end
             return
         try:
@@ -189,10 +189,10 @@ class RunFolder:
 
 
 def list_runs(parent: Path) -> list[RunFolder]:
-    """Every run folder below ``parent``, newest first by the instant that its job.json records.
+    """Every run folder below `parent`, newest first by the instant that its job.json records.
 
     A name begins with the local time, which goes back where time zones differ, and in autumn. Within one instant the
-    file's own time decides, so that ``last`` is the last.
+    file's own time decides, so that `last` is the last.
     """
     found: list[tuple[float, int, str]] = []
     try:
@@ -222,7 +222,7 @@ class NoRunError(LabError):
 
 
 def find_run(parent: Path, name: str) -> RunFolder:
-    """The run called ``name``: a path, a full name, or an unambiguous part of one; ``last`` is the newest that is no
+    """The run called `name`: a path, a full name, or an unambiguous part of one; `last` is the newest that is no
     server's.
 
     Raises NoRunError.

@@ -29,7 +29,7 @@ class Listener:
 
 
 def listener(port: int) -> Listener | None:
-    """The socket that takes connections to ``127.0.0.1:port``; None when nobody listens or the system does not tell.
+    """The socket that takes connections to `127.0.0.1:port`; None when nobody listens or the system does not tell.
 
     Linux only; elsewhere always None.
     """

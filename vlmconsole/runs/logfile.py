@@ -21,9 +21,9 @@ FOUND = 5_000  # newest matches that a search keeps
 
 @dataclass(frozen=True)
 class LogPage:
-    """Consecutive lines of a log: bytes ``start`` to ``end`` of ``size``. ``offsets`` say where each line begins.
+    """Consecutive lines of a log: bytes `start` to `end` of `size`. `offsets` say where each line begins.
 
-    ``rest`` is the line that has no end yet (a progress bar lives there), from ``end`` on; it is the last of `lines`.
+    `rest` is the line that has no end yet (a progress bar lives there), from `end` on; it is the last of `lines`.
     """
 
     path: Path
@@ -45,15 +45,15 @@ class LogPage:
 
 
 def shown(raw: bytes) -> str:
-    """A line as it can be put on a screen: the last state of a ``\\r`` progress bar, no escapes, bytes that are not
-    UTF-8 as ``\\xe9``, tabs as spaces, cut after LONGEST characters."""
+    """A line as it can be put on a screen: the last state of a `\\r` progress bar, no escapes, bytes that are not
+    UTF-8 as `\\xe9`, tabs as spaces, cut after LONGEST characters."""
     last = raw.rstrip(b"\r").rpartition(b"\r")[2][: 4 * LONGEST]
     text = inert(last.decode("utf-8", "backslashreplace")).replace("\n", " ").expandtabs(4)
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 def keep_end(log: Path, kept: Path, size: int, most: int) -> int:
-    """Add the last ``most`` of the first ``size`` bytes of a log to ``kept``, below a line that says how much is left
+    """Add the last `most` of the first `size` bytes of a log to `kept`, below a line that says how much is left
     out; returns how many bytes that is. Raises OSError.
     """
     dropped, left = max(0, size - most), min(size, most)
@@ -73,7 +73,7 @@ def left_out(dropped: int) -> bytes:
 
 
 def newest(log: Path) -> Path:
-    """``log``, or where it was moved to when it had grown large and nothing has come since."""
+    """`log`, or where it was moved to when it had grown large and nothing has come since."""
     moved = log.with_name("log.1.txt")
     return moved if _size(log) == 0 and _size(moved) else log
 
@@ -119,13 +119,13 @@ def newer(page: LogPage) -> LogPage:
 
 
 def around(path: Path, offset: int) -> LogPage:
-    """A page that holds the line beginning at ``offset``, some way from its ends."""
+    """A page that holds the line beginning at `offset`, some way from its ends."""
     size = _size(path)
     return _read(path, max(0, offset - PAGE // 2), min(size, offset + PAGE // 2), size)
 
 
 def search(path: Path, words: str, stop: Callable[[], bool] = lambda: False) -> list[tuple[int, bytes]]:
-    """(offset, line) of the newest FOUND lines that hold ``words``, oldest first; capitals do not matter (ASCII)."""
+    """(offset, line) of the newest FOUND lines that hold `words`, oldest first; capitals do not matter (ASCII)."""
     needle = words.encode("utf-8", "surrogateescape").lower()
     found: deque[tuple[int, bytes]] = deque(maxlen=FOUND)
     if not needle:

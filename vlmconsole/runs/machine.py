@@ -37,7 +37,7 @@ def peak_rss_bytes(pid: int | None = None) -> int:
 
 
 def raise_file_limit(wanted: int) -> int:
-    """Allow ``wanted`` open files, as far as the hard limit goes; returns what is allowed now."""
+    """Allow `wanted` open files, as far as the hard limit goes; returns what is allowed now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -46,7 +46,7 @@ def raise_file_limit(wanted: int) -> int:
 
 
 def machine_line(cards: Sequence[str] = ()) -> str:
-    """``1 × NVIDIA H200, AMD EPYC 7B13, 16 cores``; `cards` as they are to be called. Nothing of load or clock."""
+    """`1 × NVIDIA H200, AMD EPYC 7B13, 16 cores`; `cards` as they are to be called. Nothing of load or clock."""
     return ", ".join([*cards, _processor(), many(usable_cores(), "core")])
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 @contextmanager
 def making(target: Path) -> Iterator[Path]:
-    """A new folder (0700) beside ``target``, for the caller to fill and to rename; removed if that does not happen.
+    """A new folder (0700) beside `target`, for the caller to fill and to rename; removed if that does not happen.
 
     Missing parents are made. Raises OSError.
     """
@@ -36,7 +36,7 @@ def making(target: Path) -> Iterator[Path]:
 
 
 def clear(target: Path) -> list[Path]:
-    """Remove what dead makers of ``target`` left beside it, nothing else; returns what was removed.
+    """Remove what dead makers of `target` left beside it, nothing else; returns what was removed.
 
     Called with the parent's lock held, as `making` does.
     """

@@ -17,7 +17,7 @@ PathOrName = Annotated[str, Located()]
 
 
 def named(text: str | Path) -> Path:
-    """The path with ``~`` as the shell would read it. Raises LabError for a user that is not there."""
+    """The path with `~` as the shell would read it. Raises LabError for a user that is not there."""
     try:
         return Path(text).expanduser()
     except RuntimeError:  # pathlib's, for ~nobody and for ~ without a home
@@ -27,7 +27,7 @@ def named(text: str | Path) -> Path:
 def new_file(text: str | Path) -> Path:
     """Where a file may be written: absolute, links followed. Raises LabError for folders, devices and pipes.
 
-    Files are replaced by renaming: onto a device (``/dev/stdout`` is one, or a link to one) that would put a file in
+    Files are replaced by renaming: onto a device (`/dev/stdout` is one, or a link to one) that would put a file in
     its place, and onto a link it would cut the link.
     """
     refused = LabError(f"{str(text)[:200]} is no file that could be replaced.", "Name a new file.")

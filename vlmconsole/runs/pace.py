@@ -23,7 +23,7 @@ def number(value: object) -> float | None:
 
 
 def duration(seconds: float) -> str:
-    """``0:07``, ``12:03``, ``3:05:00``, ``2 d 4 h``."""
+    """`0:07`, `12:03`, `3:05:00`, `2 d 4 h`."""
     whole = max(0, round(seconds))
     if whole >= 48 * 3600:
         return f"{whole // 86400} d {whole % 86400 // 3600} h"
@@ -41,10 +41,10 @@ def about(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Progress:
-    """``done`` of ``total`` (None: the end is not known) at wall time ``t``; ``rate`` is units a second or None.
+    """`done` of `total` (None: the end is not known) at wall time `t`; `rate` is units a second or None.
 
-    Of a job with several phases these are of its present ``phase``; ``overall`` is then the share of the whole job (0
-    to 1), and ``overall_rate`` how much of it is done a second.
+    Of a job with several phases these are of its present `phase`; `overall` is then the share of the whole job (0
+    to 1), and `overall_rate` how much of it is done a second.
     """
 
     t: float
@@ -67,7 +67,7 @@ class Progress:
         return min(1.0, max(0.0, self.done / self.total)) if self.total else None
 
     def left(self, now: float) -> float | None:
-        """Seconds the whole job still takes at the present speed, seen from ``now``; None while that is not known.
+        """Seconds the whole job still takes at the present speed, seen from `now`; None while that is not known.
 
         Nor is it in the first seconds, before enough is done to tell from, between two phases, or past the moment at
         which the job should have been over: it is never 0.
@@ -88,7 +88,7 @@ class Progress:
         return left if left >= SHOWN else None
 
     def left_said(self, now: float) -> str:
-        """``12:03 left``, with what it is taken from where that is not its own speed; "" while it is not known."""
+        """`12:03 left`, with what it is taken from where that is not its own speed; "" while it is not known."""
         left = self.left(now)
         return "" if left is None else f"{duration(left)} left{f', {AS_LAST_TIME}' if self.ends is not None else ''}"
 
@@ -98,16 +98,16 @@ class Progress:
         return self.overall is not None and self.overall < 1 and bool(self.total) and self.done >= (self.total or 0)
 
     def counted(self) -> str:
-        """``training: 738 of 1152 steps``, in plain words: how far its phase is."""
+        """`training: 738 of 1152 steps`, in plain words: how far its phase is."""
         if self._between and self.phase:
             return f"{self.phase} is done"
         return f"{f'{self.phase}: ' if self.phase else ''}{of_many(self.done, self.total, self.unit)}"
 
 
 class Pace:
-    """Takes progress events in; a smaller ``done`` or another ``total`` begins anew (a phase, a resumed run).
+    """Takes progress events in; a smaller `done` or another `total` begins anew (a phase, a resumed run).
 
-    ``began`` (wall seconds) is when the job did; without it the first event counts.
+    `began` (wall seconds) is when the job did; without it the first event counts.
     """
 
     def __init__(self, began: float | None = None) -> None:
@@ -117,7 +117,7 @@ class Pace:
         self._last: Progress | None = None
 
     def add(self, event: Mapping[str, Any]) -> bool:
-        """Whether ``event`` was one of progress, and a sound one."""
+        """Whether `event` was one of progress, and a sound one."""
         t, done = number(event.get("t")), number(event.get("done"))
         if event.get("kind") != "progress" or t is None or done is None:
             return False

@@ -9,7 +9,7 @@ from vlmconsole.runs.named import named
 
 @dataclass(frozen=True)
 class Places:
-    """Every path of one lab home; ``config`` is its settings file (default ``home/config.toml``)."""
+    """Every path of one lab home; `config` is its settings file (default `home/config.toml`)."""
 
     home: Path
     config: Path = field(default=Path())
@@ -66,7 +66,7 @@ class Places:
 
     @property
     def environments(self) -> Path:
-        """Folder of the Python environments that ``vlmconsole env make`` builds."""
+        """Folder of the Python environments that `vlmconsole env make` builds."""
         return self.home / "environments"
 
     @property

@@ -28,8 +28,8 @@ _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 def inert(text: str) -> str:
     """`text` without escape sequences and control characters; newline and tab stay.
 
-    Every line end becomes ``\\n``, direction overrides become visible as ``‹U+202E›``, and bytes of a file
-    name that were no text become ``�``. Idempotent; text without such characters comes back unchanged.
+    Every line end becomes `\\n`, direction overrides become visible as `‹U+202E›`, and bytes of a file
+    name that were no text become `�`. Idempotent; text without such characters comes back unchanged.
     """
     if _UNSAFE.search(text) is None:  # nearly always: an answer that streams is looked at with every paint
         return text
@@ -40,7 +40,7 @@ def inert(text: str) -> str:
 
 
 def one_line(text: object, limit: int = 200) -> str:
-    """`text` as one printable line of at most `limit` characters: controls are escaped (``\\x1b``), not hidden.
+    """`text` as one printable line of at most `limit` characters: controls are escaped (`\\x1b`), not hidden.
 
     For names and causes inside an error message, where a removed character would itself be a lie.
     """

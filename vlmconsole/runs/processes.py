@@ -66,7 +66,7 @@ def alive(pid: int | None, token: str | None) -> bool:
 
 
 def describe(pid: int, limit: int = 60) -> str:
-    """``pid 4242 python train.py``: the command line as far as we may see it, cut to ``limit`` characters."""
+    """`pid 4242 python train.py`: the command line as far as we may see it, cut to `limit` characters."""
     try:
         words = psutil.Process(pid).cmdline() or [psutil.Process(pid).name()]
     except psutil.Error:
@@ -79,7 +79,7 @@ def describe(pid: int, limit: int = 60) -> str:
 def family(leader: int | None, run: Path) -> list[psutil.Process]:
     """Every living process of a run: the members of its worker's session, and all that carry its mark.
 
-    ``leader`` is the worker's pid, which is its session's id (None: by the mark alone). Never holds the caller.
+    `leader` is the worker's pid, which is its session's id (None: by the mark alone). Never holds the caller.
     """
     found = []
     for process in psutil.process_iter():

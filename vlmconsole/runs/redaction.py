@@ -2,7 +2,7 @@
 
 A server may echo its key: in an error, a model's name, an answer, a header of its log; plain, or as some layer wrote it
 (percent-encoded, JSON-escaped, base64, hex). :func:`remember` is told of every key that is read; nothing else is known
-to be one, but what stands behind ``Bearer`` or looks like ``sk-…``.
+to be one, but what stands behind `Bearer` or looks like `sk-…`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Key:
         plain, short = re.escape(key), len(key) < WHOLE_WORD
         self.plain = key
         self.forms = [key] if short else [key, *_encoded(key)]
-        # Escapes in part only (``\u0041bc``, ``%41bc``, ``&#65;bc``): looked for where a text holds such signs at all.
+        # Escapes in part only (`\u0041bc`, `%41bc`, `&#65;bc`): looked for where a text holds such signs at all.
         self.escaped = re.compile("".join(map(_any_escape, key)))
         self.alone = re.compile(rf"(?<![A-Za-z0-9]){plain}(?![A-Za-z0-9])") if short else None
 
@@ -63,7 +63,7 @@ def _any_escape(char: str) -> str:
 
 
 def remember(key: str) -> str:
-    """Keep ``key`` off every disk and screen from now on, in this process; returns it."""
+    """Keep `key` off every disk and screen from now on, in this process; returns it."""
     if len(key) >= SHORTEST and key not in _known:
         _known[key] = _Key(key)
     return key
@@ -77,7 +77,7 @@ def without_keys(text: str) -> str:
 
 
 def redact(text: str, *secrets: str | None) -> str:
-    """As :func:`without_keys`, for errors: also without ``secrets``, what stands behind ``Bearer``, and ``sk-…``."""
+    """As :func:`without_keys`, for errors: also without `secrets`, what stands behind `Bearer`, and `sk-…`."""
     for secret in secrets:
         if secret:
             remember(secret)
@@ -129,7 +129,7 @@ class StreamRedactor:
 
 
 def _overlap(text: str, forms: Iterable[str]) -> int:
-    """How many characters at the end of ``text`` may be the beginning of a form."""
+    """How many characters at the end of `text` may be the beginning of a form."""
     most = 0
     for form in forms:
         for length in range(min(len(form) - 1, len(text)), most, -1):

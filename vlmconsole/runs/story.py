@@ -25,7 +25,7 @@ ROUND = 2 * 1024 * 1024  # bytes of events taken in by one `read`
 
 @dataclass(frozen=True)
 class Curve:
-    """One metric. ``points`` are (step, or seconds since the first event; value); each stands for ``thinned``."""
+    """One metric. `points` are (step, or seconds since the first event; value); each stands for `thinned`."""
 
     name: str
     unit: str
@@ -44,8 +44,8 @@ class Note:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One answer to one picture while training. ``picture`` is a path inside the run ("" for none); ``advantage`` is
-    None where there is none (development pictures); ``trail`` says of the same picture at earlier steps whether it was
+    """One answer to one picture while training. `picture` is a path inside the run ("" for none); `advantage` is
+    None where there is none (development pictures); `trail` says of the same picture at earlier steps whether it was
     right (mean reward 1), oldest first.
     """
 
@@ -64,7 +64,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Tally:
-    """Answers of one side of an evaluation to one group of pictures, so far; ``reward`` is their sum."""
+    """Answers of one side of an evaluation to one group of pictures, so far; `reward` is their sum."""
 
     side: str
     group: str
@@ -100,7 +100,7 @@ class Told:
     tallies: tuple[Tally, ...] = ()
     cells: tuple[Cell, ...] = ()
     now: str = ""  # what a sweep is at, by its last mark
-    left_s: float | None = None  # what a sweep itself expects still to take, seconds, at ``left_at`` (wall)
+    left_s: float | None = None  # what a sweep itself expects still to take, seconds, at `left_at` (wall)
     left_at: float = 0.0
 
     def curve(self, name: str) -> Curve | None:

@@ -1,6 +1,6 @@
 """What a figure of a file is called for people, with its unit: one table for screens, commands and reports.
 
-Names that a person types (settings after ``--set``, flags of a server) stay as they are typed, and so do names of
+Names that a person types (settings after `--set`, flags of a server) stay as they are typed, and so do names of
 datasets, groups and tensors.
 """
 
@@ -139,7 +139,7 @@ _UNITS = {"_sha256": "SHA-256", "_ms": "ms", "_s": "s", "_bytes": "MiB"}
 
 
 def title(key: str) -> str:
-    """A key of a file for people: ``ttft_s`` is ``TTFT, s``; one that nobody foresaw loses its underscores."""
+    """A key of a file for people: `ttft_s` is `TTFT, s`; one that nobody foresaw loses its underscores."""
     known = TITLES.get(key)
     if known is not None:
         return known
@@ -150,6 +150,6 @@ def title(key: str) -> str:
 
 
 def in_unit(key: str, value: object) -> object:
-    """The value in the unit that ``title`` names: bytes become MiB, everything else stays."""
+    """The value in the unit that `title` names: bytes become MiB, everything else stays."""
     found = number(value) if key.endswith("_bytes") and key not in TITLES else None
     return value if found is None else round(found / MIB)

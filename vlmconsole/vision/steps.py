@@ -20,7 +20,7 @@ def token_steps(width: int, height: int, result: VisualTokens, settings: Process
 
 
 def rule_text(settings: ProcessorSettings, name: str) -> str:
-    """Whose rule turns a picture into tokens, and its figures; ``name`` is the model's."""
+    """Whose rule turns a picture into tokens, and its figures; `name` is the model's."""
     side = settings.patch_size * settings.merge_size
     return (
         f"rule: {name}: patch {settings.patch_size}, merge {settings.merge_size}, sides to multiples of {side},"
@@ -29,7 +29,7 @@ def rule_text(settings: ProcessorSettings, name: str) -> str:
 
 
 def kv_steps(shape: KVShape, tokens: int, sequences: int) -> list[str]:
-    """From the model's shape to the bytes of ``sequences`` sequences of ``tokens`` tokens, and what is not in them."""
+    """From the model's shape to the bytes of `sequences` sequences of `tokens` tokens, and what is not in them."""
     total = shape.bytes(tokens, sequences)
     fewer = ""
     if shape.windowed_layers and shape.window < tokens:
