@@ -23,7 +23,7 @@ TRUSTED_VARIABLE = "VLMCONSOLE_TRUSTED_PROGRAMS"
 class UnknownKindError(LabError):
     """No such kind, or its package cannot be imported; the message says which and what to do."""
 
-    code = 2
+    exit_status = 2
 
 
 def kind_names() -> list[str]:

@@ -23,7 +23,7 @@ OTHER = frozenset({"servers", "environments"})
 class PresetError(LabError):
     """A preset or a setting is wrong; the message names the key and what is allowed."""
 
-    code = 2
+    exit_status = 2
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def test_a_home_that_is_no_folder_is_refused_without_a_word_of_its_mode(tmp_path
     for home in (Path("/dev/null"), file, Path("/dev/full")):
         with pytest.raises(LabError, match="no folder") as refused:
             Lab.open(home)
-        assert refused.value.code == 2 and "chmod" not in refused.value.told
+        assert refused.value.exit_status == 2 and "chmod" not in refused.value.told
     with pytest.raises(LabError, match="no folder"):
         close_home(file)
     assert file.stat().st_mode & 0o777 == 0o666

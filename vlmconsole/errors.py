@@ -6,15 +6,18 @@ from typing import Self
 class LabError(Exception):
     """Something a person can understand and mend: `message` says what happened, `hint` what to do about it.
 
-    Commands print it as one line and exit with `code` (1: the thing asked for failed, 2: bad usage, 3: cannot
-    judge); screens show it where it happened. Anything else that escapes is a fault of ours and goes to the log.
+    Commands print it as one line and exit with `exit_status` (1: the thing asked for failed, 2: bad usage, 3: cannot
+    judge); screens show it where it happened. `code` names the kind of failure for programs and tests ("port-taken"),
+    whatever the wording; "" where the class says enough. Anything else that escapes is a fault of ours and goes to
+    the log.
     """
 
-    code = 1
+    exit_status = 1
+    code = ""
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", *, code: str = "") -> None:
         super().__init__(message)
-        self.message, self.hint = message, hint
+        self.message, self.hint, self.code = message, hint, code or self.code
 
     @property
     def told(self) -> str:
@@ -25,7 +28,7 @@ class LabError(Exception):
 
     def named(self) -> Self:
         """The same, of a thing that was named and is not there: bad usage, whatever kind of thing it is."""
-        self.code = 2
+        self.exit_status = 2
         return self
 
 

@@ -23,7 +23,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 class SettingsError(LabError):
     """The settings file or an override cannot be used; the message names the file, the key and what is allowed."""
 
-    code = 2
+    exit_status = 2
 
 
 def _setting(default: Any, help: str, *allowed: str, least: float | None = None, most: float | None = None) -> Any:

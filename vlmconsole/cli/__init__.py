@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
         code = 130
     except LabError as error:
         print_failure(error)
-        code = error.code
+        code = error.exit_status
     except BrokenPipeError:
         # The reader (`| head`) went away: not our failure, and Python must not complain at exit either.
         streams.discard(sys.stdout)

@@ -86,7 +86,7 @@ def convert(
     from vlmconsole.training.convert import convert_to_mlx
 
     if to != "mlx":
-        fail(f"“{to}” is not a form that an adapter can be converted to: it is mlx.", code=USAGE)
+        fail(f"“{to}” is not a form that an adapter can be converted to: it is mlx.", exit_status=USAGE)
     adapter, folder = find_adapter(state.lab.places, name), loadable_base(base)
     label = check_fits(adapter, folder, None, other_base)
     target = named(out) if out else adapter.path.with_name(f"{adapter.path.name}-mlx")
@@ -100,7 +100,7 @@ def convert(
         compared = compare_logits(folder, made, adapter.path, scales, state.lab.places)
         facts["verified"] = compared.to_json()
         if not compared.same:
-            fail(f"{made} does not compute what {adapter.name} does: {compared}", code=1, **facts)
+            fail(f"{made} does not compute what {adapter.name} does: {compared}", exit_status=1, **facts)
     emit(facts, f"{made}\n{compared if verify else 'not verified'}" + (f"\n{label}" if label else ""))
 
 
@@ -162,7 +162,7 @@ async def _effect(server: str, name: str, message: Any, other_base: bool) -> Eff
         precision = client.settings.precision if client.settings else None
         chosen = await asyncio.to_thread(select, name, client.profile, precision, places, other_base=other_base)
         if chosen is None:
-            fail("The bare base has no effect to check.", code=USAGE)
+            fail("The bare base has no effect to check.", exit_status=USAGE)
         return await effect(client, chosen, [message])
 
 

@@ -44,10 +44,10 @@ def audit(
         _replay(_run(words[1]), sample, before, alone)
     elif len(words) == 1:
         if sample or before or alone:
-            fail("--sample, --before and --alone belong to `audit replay RUN`", code=USAGE)
+            fail("--sample, --before and --alone belong to `audit replay RUN`", exit_status=USAGE)
         _audit(_run(words[0]))
     else:
-        fail("give one run: `vlmconsole audit RUN`, or `vlmconsole audit replay RUN --sample ID`", code=USAGE)
+        fail("give one run: `vlmconsole audit RUN`, or `vlmconsole audit replay RUN --sample ID`", exit_status=USAGE)
 
 
 def _run(name: str) -> RunFolder:

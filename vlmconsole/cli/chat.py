@@ -61,11 +61,11 @@ def chat(
     from vlmconsole.engines.messages import Message
 
     if server and base_url:
-        fail("--server and --base-url exclude each other.", code=USAGE)
+        fail("--server and --base-url exclude each other.", exit_status=USAGE)
     if model and not base_url:
-        fail("--model goes with --base-url; a profile names its own model.", code=USAGE)
+        fail("--model goes with --base-url; a profile names its own model.", exit_status=USAGE)
     if top_p == 0:
-        fail("--top-p must be above 0: of nothing nothing can be sampled.", code=USAGE)
+        fail("--top-p must be above 0: of nothing nothing can be sampled.", exit_status=USAGE)
     _utf8({"The question": text, "--system": system, "--base-url": base_url, "--model": model})
     sources, settings = image or [], state.lab.settings
     asked_for = _question(text, taken=sources.count("-"))
@@ -91,22 +91,22 @@ def _utf8(words: dict[str, str]) -> None:
         try:
             word.encode()
         except UnicodeEncodeError as error:
-            fail(f"{name} is not UTF-8 (byte {len(os.fsencode(word[: error.start]))}).", code=USAGE)
+            fail(f"{name} is not UTF-8 (byte {len(os.fsencode(word[: error.start]))}).", exit_status=USAGE)
 
 
 def _question(text: str, taken: int) -> str:
     """The question; `taken`: how many pictures standard input is to be, which then holds no question."""
     if taken and text in ("", "-"):
-        fail("Standard input is the picture: give the question as an argument.", code=USAGE)
+        fail("Standard input is the picture: give the question as an argument.", exit_status=USAGE)
     if taken > 1:
-        fail("--image - reads one picture from standard input, and it was given twice.", code=USAGE)
+        fail("--image - reads one picture from standard input, and it was given twice.", exit_status=USAGE)
     if text == "-" or (not text and not sys.stdin.isatty()):
         try:
             text = sys.stdin.buffer.read().decode("utf-8")
         except UnicodeDecodeError as error:
-            fail(f"The question on standard input is not UTF-8 (byte {error.start}).", code=USAGE)
+            fail(f"The question on standard input is not UTF-8 (byte {error.start}).", exit_status=USAGE)
     if not text.strip():
-        fail("The question is empty: nothing was sent.", 'vlmconsole chat "What shape is red?"', code=USAGE)
+        fail("The question is empty: nothing was sent.", 'vlmconsole chat "What shape is red?"', exit_status=USAGE)
     return text
 
 
@@ -140,7 +140,7 @@ def _profile(server: str, base_url: str, model: str) -> ServerProfile:
     except ProfileError as error:
         # The profile's key is called as the option is here.
         said = str(error).removeprefix(": ").replace("base_url: ", "--base-url ", 1)
-        fail(f"{said}.", code=USAGE)
+        fail(f"{said}.", exit_status=USAGE)
 
 
 async def _asked(
@@ -201,10 +201,10 @@ def _finish(answer: Answer, lag: LagMeter) -> None:
         say(one_line(line, 2000))
     facts, result = {**answer.to_json(), "client": lag.facts()}, answer.result
     if result.ended == "cancelled":
-        fail("Cancelled; the answer up to there stands above.", code=INTERRUPTED, answer=facts)
+        fail("Cancelled; the answer up to there stands above.", exit_status=INTERRUPTED, answer=facts)
     if result.ended != "done":
         said = one_line(result.error or "", 600) or "the answer did not come to its end"
-        fail(said, code=FAILED, answer=facts if answer.text or result.reasoning else None)
+        fail(said, exit_status=FAILED, answer=facts if answer.text or result.reasoning else None)
     codes = {remark.code for remark in answer.remarks}
     none = [one_line(remark.text, 600) for remark in answer.remarks if remark.code in NO_ANSWER]
     for remark in answer.remarks:
@@ -213,7 +213,7 @@ def _finish(answer: Answer, lag: LagMeter) -> None:
             say(f"{'note' if remark.code == 'whole' else 'warning'}: {one_line(remark.text, 600)}{raised}")
     if none:
         hint = f"{RAISE} (it was {answer.conditions.max_tokens})." if "limit" in codes else ""
-        fail("; ".join(none), hint, code=FAILED, answer=facts)
+        fail("; ".join(none), hint, exit_status=FAILED, answer=facts)
     if state.json:
         emit(facts)
 

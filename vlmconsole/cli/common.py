@@ -34,9 +34,11 @@ OK, FAILED, USAGE, CANNOT_JUDGE = 0, 1, 2, 3
 class Failure(LabError):
     """A command's own failure. `details` goes into the JSON form only."""
 
-    def __init__(self, message: str, hint: str = "", code: int = FAILED, **details: Any) -> None:
-        super().__init__(message, hint)
-        self.code, self.details = code, details
+    def __init__(
+        self, message: str, hint: str = "", exit_status: int = FAILED, *, code: str = "", **details: Any
+    ) -> None:
+        super().__init__(message, hint, code=code)
+        self.exit_status, self.details = exit_status, details
 
 
 class _State:
@@ -63,9 +65,9 @@ class _State:
 state = _State()
 
 
-def fail(message: str, hint: str = "", code: int = FAILED, **details: Any) -> NoReturn:
-    """Stop this command with one clear line (and a hint); see :class:`Failure`."""
-    raise Failure(message, hint, code, **details)
+def fail(message: str, hint: str = "", exit_status: int = FAILED, *, code: str = "", **details: Any) -> NoReturn:
+    """Stop this command with one clear line (and a hint); see `Failure`."""
+    raise Failure(message, hint, exit_status, code=code, **details)
 
 
 def emit(value: Any, human: Callable[[Console], None] | str | None = None) -> None:
@@ -138,6 +140,8 @@ def print_failure(failure: LabError) -> None:
     """Write a failure to stderr, and under `--json` also as the one JSON value on stdout."""
     if state.json:
         error = {"message": failure.message, "hint": failure.hint or None, **getattr(failure, "details", {})}
+        if failure.code:
+            error["code"] = failure.code
         try:
             sys.stdout.write(jsonlib.dumps({"error": _plain(error)}, ensure_ascii=False) + "\n")
             sys.stdout.flush()

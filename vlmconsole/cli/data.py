@@ -159,7 +159,7 @@ def _find(dataset: str) -> Path:
     if path.exists():
         return path.absolute()
     hint = "vlmconsole data list shows what there is."
-    fail(f"There is no dataset {dataset!r}, here or in {ours.parent}.", hint, code=USAGE)
+    fail(f"There is no dataset {dataset!r}, here or in {ours.parent}.", hint, exit_status=USAGE)
 
 
 def _at_work_with(name: str, recipe: str) -> list[str]:

@@ -36,7 +36,7 @@ def show_plan(name: str) -> int | None:
     if not named and re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", name):
         named = [one for one in every(places, chain) if one.sha256.startswith(name)]
         if len(named) > 1:
-            fail(f"{len(named)} frozen plans begin with {name}.", "Give more of the hash.", code=USAGE)
+            fail(f"{len(named)} frozen plans begin with {name}.", "Give more of the hash.", exit_status=USAGE)
     if not named:
         return _show_unfrozen(name)
     one, others = named[0], named[1:]

@@ -96,7 +96,7 @@ def register(app: typer.Typer) -> None:
             path = new_file(junit) if junit else None
             folder, verdict = _judge(run)
         except LabError as error:  # never 1, which says that the gates failed
-            fail(error.message, error.hint, code=USAGE)
+            fail(error.message, error.hint, exit_status=USAGE)
         if path is not None:
             from vlmconsole.gates.junit import junit as as_xml
             from vlmconsole.runs.folder import write_for_user
@@ -104,7 +104,7 @@ def register(app: typer.Typer) -> None:
             try:
                 write_for_user(path, as_xml(verdict))
             except OSError as error:
-                fail(f"{junit} cannot be written: {error.strerror}", "The run was not judged.", code=USAGE)
+                fail(f"{junit} cannot be written: {error.strerror}", "The run was not judged.", exit_status=USAGE)
         _remember(verdict, folder)
         value = {**verdict.to_json(), "training": verdict.freezing.to_json() if verdict.freezing else None}
         emit(value, lambda console: _print_verdict(console, verdict, verdict.freezing))
@@ -166,7 +166,7 @@ def _run(name: str) -> RunFolder:
     except NoRunError:
         if is_plan(name):
             hint = f"vlmconsole gates show {name} shows the plan; vlmconsole gates list, the runs judged by each."
-            fail(f"“{name}” is a plan, and a run is wanted here.", hint, code=USAGE)
+            fail(f"“{name}” is a plan, and a run is wanted here.", hint, exit_status=USAGE)
         raise
 
 
@@ -175,7 +175,11 @@ def _dataset(name: str) -> Path:
     # As everywhere: a bare name is the lab's dataset, ./NAME the folder here.
     found = ours if ("/" not in name and ours.is_dir()) or not path.is_dir() else path.absolute()
     if not found.is_dir():
-        fail(f"No dataset is called “{name}” here.", f"`vlmconsole data make {name}` makes a shipped one.", code=USAGE)
+        fail(
+            f"No dataset is called “{name}” here.",
+            f"`vlmconsole data make {name}` makes a shipped one.",
+            exit_status=USAGE,
+        )
     return found
 
 

@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
         from vlmconsole.gauges.recording import Replay
 
         if record and replay:
-            fail("--record and --replay exclude each other: a replay is a recording already.", code=USAGE)
+            fail("--record and --replay exclude each other: a replay is a recording already.", exit_status=USAGE)
         shown: Gauges | Replay
         shown, recorder = (Replay(named(replay), speed), None) if replay else _live(server, record)
         shown.start()
@@ -73,7 +73,7 @@ def _live(server: str, record: str) -> tuple[Gauges, Recorder | None]:
     try:
         profiles = profiles_for(name, lab.places.servers)
     except ProfileError as error:
-        raise Failure(str(error), code=USAGE) from None
+        raise Failure(str(error), exit_status=USAGE) from None
     if name not in profiles:
         raise Failure(f"there is no server profile {name!r}", f"Known: {', '.join(sorted(profiles))}.", USAGE)
     recorder = _recorder(record) if record else None

@@ -102,7 +102,7 @@ def show_plan(planned: list[adding.Planned]) -> None:
 def _after(text: str) -> tuple[int, Mode]:
     number, _, mode = text.partition(":")
     if not number.isdigit() or mode not in ("", "ok", "any"):
-        fail(f"--after {text}: write a job's number, or NUMBER:any.", code=USAGE)
+        fail(f"--after {text}: write a job's number, or NUMBER:any.", exit_status=USAGE)
     return int(number), "any" if mode == "any" else "ok"
 
 
@@ -288,7 +288,7 @@ def hand_over(number: Number) -> None:
     """Confirm that a waiting job may stop the server on its device; the server comes back afterwards."""
     store = open_store()
     if store.get(number).state != "queued":
-        fail(f"Job {number} does not wait.", code=USAGE)
+        fail(f"Job {number} does not wait.", exit_status=USAGE)
     store.set(number, hand_over=True)
     process.ensure(state.lab.places)
     _tell(store, number)
@@ -304,7 +304,7 @@ def wait(
     code = follow_job(store, number, places, timeout=timeout)
     if code is None:
         now = store.get(number).state
-        fail(f"Job {number} is still {now} after {timeout:g} s.", code=FAILED, job=number, state=now)
+        fail(f"Job {number} is still {now} after {timeout:g} s.", exit_status=FAILED, job=number, state=now)
     _tell(store, number)
     raise typer.Exit(code)
 

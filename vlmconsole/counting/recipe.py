@@ -38,7 +38,7 @@ Role = Literal["train", "dev", "test", "exploratory"]
 class RecipeError(LabError):
     """A recipe cannot be used; the message names the key and what is allowed."""
 
-    code = 2
+    exit_status = 2
 
 
 class _Model(BaseModel):

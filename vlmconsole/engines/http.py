@@ -28,8 +28,8 @@ class EngineError(LabError):
     silent: it took the connection and did not answer (frozen, or very busy).
     """
 
-    def __init__(self, message: str, status: int | None = None, silent: bool = False) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, status: int | None = None, silent: bool = False, *, code: str = "") -> None:
+        super().__init__(message, code=code)
         self.status, self.silent = status, silent
 
 

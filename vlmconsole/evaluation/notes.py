@@ -23,7 +23,7 @@ _TAG = re.compile(r"[a-z0-9][a-z0-9 _-]{0,39}")
 class NoteError(LabError):
     """The note cannot be added; the message says why."""
 
-    code = 2
+    exit_status = 2
 
 
 @dataclass(frozen=True)

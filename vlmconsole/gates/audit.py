@@ -33,7 +33,7 @@ BY_NATURE = ("input tensors", "labels of such groups")
 class AuditError(LabError):
     """A run of a kind that has nothing to audit."""
 
-    code = 2
+    exit_status = 2
 
 
 @dataclass(frozen=True)

@@ -8,4 +8,4 @@ from vlmconsole.errors import LabError
 class ReplayError(LabError):
     """The answer cannot be replayed here; says what is missing."""
 
-    code = 3
+    exit_status = 3

@@ -30,7 +30,7 @@ LABELS: dict[str, str] = {metric: title(metric) for metric in get_args(Metric)}
 class PlanError(LabError):
     """A plan cannot be used; the message names the key and what is allowed."""
 
-    code = 2
+    exit_status = 2
 
 
 class _Model(BaseModel):

@@ -37,7 +37,7 @@ class LimitError(LabError):
     """
 
     def __init__(self, message: str, kind: Literal["size", "time", "silence", "coding"]) -> None:
-        super().__init__(message)
+        super().__init__(message, code=f"limit-{kind}")
         self.kind = kind
 
 

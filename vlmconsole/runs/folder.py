@@ -218,7 +218,7 @@ def _begun(path: Path, changed: int, size: int) -> float:
 class NoRunError(LabError):
     """No run is meant by that name, or several are; the message says which."""
 
-    code = 2
+    exit_status = 2
 
 
 def find_run(parent: Path, name: str) -> RunFolder:

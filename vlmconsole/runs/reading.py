@@ -25,10 +25,10 @@ class UnreadableError(LabError, ValueError):
     A ValueError too: who takes any unreadable file as none need not know this kind. `missing`: there is no such file.
     """
 
-    code = 2
+    exit_status = 2
 
-    def __init__(self, message: str, *, missing: bool = False) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, missing: bool = False, code: str = "") -> None:
+        super().__init__(message, code=code)
         self.missing = missing
 
 
