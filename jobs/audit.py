@@ -11,8 +11,8 @@ from vlmconsole.gates.audit import FILE, audit, keep
 from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
-from vlmconsole.runs.named import PathOrName
 from vlmconsole.runs.places import Places
+from vlmconsole.system.typed_paths import PathOrName
 
 
 class AuditSpec(Spec):

@@ -8,8 +8,8 @@ from pathlib import Path
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.jobs.launch import log_tail
 from vlmconsole.runs.folder import FINAL, TEMPORARY, RunFolder
-from vlmconsole.runs.locking import take
 from vlmconsole.runs.places import Places
+from vlmconsole.system.locking import take
 
 RESERVE = "reserve"  # the worker's: given back when the disk is full, so that the reason can still be written
 DISK_FULL = 4  # a worker's exit code: it could not write how it ended

@@ -9,9 +9,9 @@ from typing import Any
 from vlmconsole.errors import LabError
 from vlmconsole.jobs.contract import Context
 from vlmconsole.measure.settings import BenchSettings
-from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.words import many
+from vlmconsole.system import processes
 
 CELLS = "cells.jsonl"
 FAILED = "failed"  # state of a cell that could not be measured

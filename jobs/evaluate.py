@@ -15,8 +15,8 @@ from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped, not_installed
 from vlmconsole.jobs.serve import profile_of, started_by_the_lab
 from vlmconsole.jobs.unused import unused
-from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
+from vlmconsole.system.typed_paths import named
 
 if TYPE_CHECKING:
     from vlmconsole.evaluation.answerer import Answerer, Opener

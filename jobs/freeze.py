@@ -9,8 +9,8 @@ from pydantic import Field
 from vlmconsole.errors import LabError
 from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec
-from vlmconsole.runs.named import PathOrName
 from vlmconsole.runs.places import Places
+from vlmconsole.system.typed_paths import PathOrName
 
 UNBOUND = "unbound"  # in place of a base: the plan names none
 

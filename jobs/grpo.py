@@ -13,8 +13,8 @@ from vlmconsole.jobs.data import counted
 from vlmconsole.jobs.kinds import trusted
 from vlmconsole.jobs.memory_plan import memory_plan
 from vlmconsole.jobs.unused import unused
-from vlmconsole.runs.named import PathOrName
 from vlmconsole.runs.places import Places
+from vlmconsole.system.typed_paths import PathOrName
 
 if TYPE_CHECKING:
     from vlmconsole.training.memory import Work

@@ -13,7 +13,7 @@ from pathlib import Path
 from vlmconsole.errors import LabError
 from vlmconsole.jobs.contract import JobKind
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.reading import UnreadableError, read_toml
+from vlmconsole.system.reading import UnreadableError, read_toml
 
 GROUP = "vlmconsole.jobs"
 IMPORT_FROM = "import_from"  # of a job's options and its job.json: see `place_of`

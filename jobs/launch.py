@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from vlmconsole.jobs.presets import Preset
-from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.system import processes
 
 
 def create_run(

@@ -234,7 +234,7 @@ def there() -> int:
     import subprocess
 
     from vlmconsole.jobs.ray_frames import Giver
-    from vlmconsole.runs.privacy import keep_private
+    from vlmconsole.system.privacy import keep_private
 
     keep_private()
     with tempfile.TemporaryDirectory(prefix="vlmconsole-far-") as folder:

@@ -14,9 +14,9 @@ from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.measure.bench import Server
-from vlmconsole.runs import processes
 from vlmconsole.runs.logfile import left_out
-from vlmconsole.runs.redaction import redacted_bytes
+from vlmconsole.system import processes
+from vlmconsole.system.redaction import redacted_bytes
 
 LONGEST_LINE = 1024 * 1024  # bytes of a log that are taken at once
 

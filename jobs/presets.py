@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from vlmconsole.errors import LabError
 from vlmconsole.jobs.kinds import load_kind
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.reading import UnreadableError, read_text, toml_table
+from vlmconsole.system.reading import UnreadableError, read_text, toml_table
 
 # These folders hold other things than jobs: server profiles, Python environments.
 OTHER = frozenset({"servers", "environments"})

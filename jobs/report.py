@@ -11,8 +11,8 @@ from vlmconsole.errors import LabError
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, not_installed
 from vlmconsole.jobs.there import LATER
 from vlmconsole.runs.folder import RunFolder, find_run, to_json, write_atomic
-from vlmconsole.runs.named import PathOrName
 from vlmconsole.runs.places import Places
+from vlmconsole.system.typed_paths import PathOrName
 
 PAGE, FLAT = "report.html", "report.json"
 

@@ -10,8 +10,8 @@ from pydantic import Field
 from vlmconsole.engines.profile import ServerProfile, profiles_for
 from vlmconsole.gauges import nvidia
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped
-from vlmconsole.runs import processes
 from vlmconsole.runs.places import Places
+from vlmconsole.system import processes
 
 CHECK = 1.0  # seconds between two looks whether the server still lives
 

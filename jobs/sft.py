@@ -10,8 +10,8 @@ from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec, not_installed
 from vlmconsole.jobs.data import DRAWN, EXAMINED, counted, files_note, sizes
 from vlmconsole.jobs.memory_plan import memory_plan
-from vlmconsole.runs.named import PathOrName
 from vlmconsole.runs.places import Places
+from vlmconsole.system.typed_paths import PathOrName
 
 if TYPE_CHECKING:
     from vlmconsole.training.memory import Work

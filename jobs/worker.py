@@ -24,11 +24,11 @@ from vlmconsole.jobs.contract import Context, IncompleteError, Stopped
 from vlmconsole.jobs.heartbeat import Heartbeat
 from vlmconsole.jobs.kinds import IMPORT_FROM, load_kind
 from vlmconsole.jobs.presets import validate
-from vlmconsole.runs import processes
 from vlmconsole.runs.folder import FINAL, RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.privacy import keep_private
-from vlmconsole.runs.redaction import hide_in_output
+from vlmconsole.system import processes
+from vlmconsole.system.privacy import keep_private
+from vlmconsole.system.redaction import hide_in_output
 
 DONE, FAILED, NOT_STARTED, STOPPED = 0, 1, 2, 3
 RESERVE = 256 * 1024  # bytes, see `books`

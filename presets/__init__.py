@@ -7,8 +7,8 @@ from importlib.resources import files
 from typing import Any
 
 from vlmconsole.errors import LabError
-from vlmconsole.runs.named import named
-from vlmconsole.runs.reading import UnreadableError, read_toml, toml_table
+from vlmconsole.system.reading import UnreadableError, read_toml, toml_table
+from vlmconsole.system.typed_paths import named
 
 
 def preset_names(group: str) -> list[str]:

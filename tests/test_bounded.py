@@ -16,7 +16,7 @@ from vlmconsole.engines.http import EngineError, open_client, parse_object, requ
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.gauges.fetch import Fetcher
 from vlmconsole.gauges.figures import SourceError
-from vlmconsole.runs.bounded import LimitError, Unpacker, json_value
+from vlmconsole.system.bounded_http import LimitError, Unpacker, json_value
 from vlmconsole.vision.fetch import fetch_picture
 from vlmconsole.vision.limits import PictureError
 
@@ -35,7 +35,7 @@ import asyncio, sys
 from vlmconsole.engines.http import open_client
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.errors import LabError
-from vlmconsole.runs.machine import peak_rss_bytes
+from vlmconsole.system.machine import peak_rss_bytes
 from vlmconsole.engines import servers
 profile = make_profile({"name": "x", "engine": sys.argv[2], "base_url": sys.argv[1]})
 async def main():
@@ -50,7 +50,7 @@ print(peak_rss_bytes())
 GAUGES = """
 import sys
 from vlmconsole.errors import LabError
-from vlmconsole.runs.machine import peak_rss_bytes
+from vlmconsole.system.machine import peak_rss_bytes
 from vlmconsole.gauges.scrape import ServerMetrics
 source = ServerMetrics(sys.argv[1], sys.argv[2])
 try:

@@ -23,7 +23,7 @@ import pytest
 from vlmconsole.cli import streams
 from vlmconsole.errors import LabError
 from vlmconsole.lab import Lab
-from vlmconsole.runs.privacy import close_home
+from vlmconsole.system.privacy import close_home
 from vlmconsole.vision.kv import KVError, kv_bytes
 
 KV = "kv --layers 4 --kv-heads 2 --head-dim 8 --bytes 2"

@@ -18,8 +18,8 @@ from vlmconsole.lab import Lab
 from vlmconsole.queue.locks import DeviceLocks
 from vlmconsole.queue.model import stored_run
 from vlmconsole.queue.resources import Machine
-from vlmconsole.runs import file_system
 from vlmconsole.runs.places import Places
+from vlmconsole.system import file_system
 
 HERE = Path(__file__).parent
 

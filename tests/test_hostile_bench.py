@@ -20,7 +20,7 @@ from load_runs import measure, rows, run_fixture  # noqa: F401
 
 from vlmconsole.measure.framing import Framing, Mode
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.machine import peak_rss_bytes
+from vlmconsole.system.machine import peak_rss_bytes
 
 LIMIT_MB = 300
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -17,8 +17,8 @@ from vlmconsole.engines import launch
 from vlmconsole.engines.launch import LaunchError
 from vlmconsole.engines.profile import ProfileError, make_profile
 from vlmconsole.engines.servers import Ready, ensure_server, probe, status, stop_server
-from vlmconsole.runs import processes
 from vlmconsole.runs.places import Places
+from vlmconsole.system import processes
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from vlmconsole.jobs.kinds import TRUSTED_VARIABLE, place_of
 from vlmconsole.jobs.presets import Preset, load_preset
 from vlmconsole.queue import adding
 from vlmconsole.queue.located import located
-from vlmconsole.runs.named import PathOrName
 from vlmconsole.runs.places import Places
+from vlmconsole.system.typed_paths import PathOrName
 
 
 class Settings(Spec):

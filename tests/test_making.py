@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from vlmconsole.runs.making import making
+from vlmconsole.system.atomic_folder import making
 
 MAKER = """
 import sys, time
 from pathlib import Path
-from vlmconsole.runs.making import making
+from vlmconsole.system.atomic_folder import making
 with making(Path(sys.argv[1])) as folder:
     (folder / "half").write_text("half")
     print("filling", flush=True)

@@ -19,7 +19,7 @@ from vlmconsole.measure.definitions import distribution
 from vlmconsole.measure.machine import hardware
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.machine import machine_line, usable_cores
+from vlmconsole.system.machine import machine_line, usable_cores
 
 RECORDED = Path(__file__).parent / "data" / "runs"
 

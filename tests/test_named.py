@@ -8,7 +8,7 @@ import pytest
 from vlmconsole.cli import main
 from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import write_atomic
-from vlmconsole.runs.named import named, new_file
+from vlmconsole.system.typed_paths import named, new_file
 
 
 def test_home_and_strangers() -> None:

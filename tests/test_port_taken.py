@@ -30,11 +30,11 @@ from vlmconsole.gauges.fetch import Fetcher
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.measure.inputs import Recipe
 from vlmconsole.measure.load import Cell, Target, run_cell
-from vlmconsole.runs import listening
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.listening import listener
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.processes import started
+from vlmconsole.system import listening
+from vlmconsole.system.listening import listener
+from vlmconsole.system.processes import started
 
 HELLO = [Message("user", "a question of nobody else's")]
 TAKEN = "belongs to another program"

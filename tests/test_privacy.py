@@ -17,8 +17,8 @@ from vlmconsole.chats.store import ChatStore
 from vlmconsole.errors import LabError
 from vlmconsole.lab import Lab
 from vlmconsole.queue.store import Store
-from vlmconsole.runs import privacy
 from vlmconsole.runs.folder import folder_for_user, write_for_user
+from vlmconsole.system import privacy
 
 root = pytest.mark.skipif(os.getuid() != 0, reason="needs another user's files")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from vlmconsole.cli import main
 from vlmconsole.engines.profile import ProfileError, load_profiles
-from vlmconsole.runs.reading import (
+from vlmconsole.system.reading import (
     DEEPEST,
     UnreadableError,
     json_value,

@@ -19,7 +19,7 @@ from vlmconsole.jobs.contract import Context
 from vlmconsole.runs.events import json_line
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.redaction import (
+from vlmconsole.system.redaction import (
     MARK,
     RedactedStream,
     StreamRedactor,

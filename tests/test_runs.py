@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmconsole.runs import processes
 from vlmconsole.runs.conditions import Conditions, canonical_json
 from vlmconsole.runs.events import EventTail, EventWriter
 from vlmconsole.runs.folder import NoRunError, RunFolder, find_run, list_runs, write_atomic
 from vlmconsole.runs.places import Places
+from vlmconsole.system import processes
 
 
 def make(tmp_path: Path, preset: str = "count-tiny") -> RunFolder:

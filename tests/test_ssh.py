@@ -26,7 +26,7 @@ from vlmconsole.gauges.figures import SourceError
 from vlmconsole.gauges.sources import Gauges, ServerSource
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.processes import alive, started
+from vlmconsole.system.processes import alive, started
 
 needs_sshd = pytest.mark.skipif(bool(LACKING), reason=LACKING)
 

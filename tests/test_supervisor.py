@@ -12,8 +12,8 @@ from supervised import LONG, Lab, lab_fixture, places_fixture  # noqa: F401
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.supervisor import span_of
-from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.system import processes
 
 
 def test_two_run_at_once_and_the_third_waits(lab: Lab) -> None:

@@ -14,9 +14,9 @@ from supervised import places_fixture  # noqa: F401
 from vlmconsole.queue import process
 from vlmconsole.queue.model import FINAL, NewJob
 from vlmconsole.queue.store import Store
-from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.system import processes
 
 
 def command(places: Places, *words: str) -> Any:

@@ -22,9 +22,9 @@ from vlmconsole.jobs.launch import create_run, start_worker
 from vlmconsole.jobs.presets import Preset, load_preset, overlay
 from vlmconsole.measure.reference import Schedule, running
 from vlmconsole.measure.tune import TuneSettings
-from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.system import processes
 
 SPEC: dict[str, Any] = {
     "server": "tuned",

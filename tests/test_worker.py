@@ -19,9 +19,9 @@ from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.heartbeat import Heartbeat, rotate
 from vlmconsole.jobs.launch import create_run, log_tail, start_worker
 from vlmconsole.jobs.presets import Preset, overlay
-from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.system import processes
 
 HERE = Path(__file__).parent
 

@@ -23,7 +23,7 @@ from vlmconsole import __version__
 from vlmconsole.errors import LabError
 from vlmconsole.lab import Lab
 from vlmconsole.queue import environments
-from vlmconsole.runs import file_system
+from vlmconsole.system import file_system
 
 #: where systemd-logind keeps its settings, the strongest last
 LOGIND = ("usr/lib", "run", "etc")

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import platformdirs
 
 from vlmconsole.errors import LabError
-from vlmconsole.runs.file_system import check_locks
-from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.privacy import close_home
-from vlmconsole.runs.reading import UnreadableError, read_toml
+from vlmconsole.system.file_system import check_locks
+from vlmconsole.system.privacy import close_home
+from vlmconsole.system.reading import UnreadableError, read_toml
+from vlmconsole.system.typed_paths import named
 
 ENV_PREFIX = "VLMCONSOLE_"
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")

@@ -24,7 +24,7 @@ sys.path.insert(0, str(HERE.parent.parent))
 
 from hostile_server import CHAT, EVERYWHERE, hostile  # noqa: E402
 
-from vlmconsole.runs.machine import peak_rss_bytes  # noqa: E402
+from vlmconsole.system.machine import peak_rss_bytes  # noqa: E402
 
 PATIENCE = 12.0
 MEMORY = 3_000_000_000  # bytes of address space that a run may take: one that runs away must not harm others

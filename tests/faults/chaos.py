@@ -22,9 +22,9 @@ from vlmconsole.queue import process
 from vlmconsole.queue.locks import DeviceLocks
 from vlmconsole.queue.model import FINAL, NewJob
 from vlmconsole.queue.store import Store
-from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder, list_runs
 from vlmconsole.runs.places import Places
+from vlmconsole.system import processes
 
 HERE = Path(__file__).parent
 CLOCK = "VLMCONSOLE_FAULT_CLOCK"  # the file that sitecustomize.py of this folder reads

@@ -323,8 +323,8 @@ if __name__ == "__main__" or PRELOAD in os.environ:
     from vlmconsole.queue.model import FINAL, NewJob
     from vlmconsole.queue.store import Store
     from vlmconsole.queue.supervisor import Supervisor
-    from vlmconsole.runs import processes
     from vlmconsole.runs.folder import RunFolder, list_runs
     from vlmconsole.runs.places import Places
+    from vlmconsole.system import processes
 if __name__ == "__main__":
     sys.exit(main())

@@ -16,8 +16,8 @@ from vlmconsole.chats.store import ChatStore
 from vlmconsole.engines.ending import read_remarks
 from vlmconsole.runs.folder import folder_for_user, write_for_user
 from vlmconsole.runs.plain import inert, one_line
-from vlmconsole.runs.privacy import users_mode
 from vlmconsole.runs.words import many
+from vlmconsole.system.privacy import users_mode
 
 _ENDINGS = {
     "cut": "cut off",

@@ -7,8 +7,8 @@ import sqlite3
 from pathlib import Path
 
 from vlmconsole.chats.records import ChatStoreError
-from vlmconsole.runs.file_system import check_wal, fault
-from vlmconsole.runs.privacy import close_database
+from vlmconsole.system.file_system import check_wal, fault
+from vlmconsole.system.privacy import close_database
 
 #: Each brings a database from the version before to its own; the first from nothing.
 _STEPS = (

@@ -300,7 +300,7 @@ class ChatStore:
     def _writer(self) -> tuple[int, str | None]:
         """This process, so that a reader can tell whether it still lives. Asked for only when something is written."""
         if self._me is None:
-            from vlmconsole.runs.processes import started
+            from vlmconsole.system.processes import started
 
             self._me = (os.getpid(), started(os.getpid()))
         return self._me
@@ -390,6 +390,6 @@ def _chat(row: sqlite3.Row) -> Chat:
 
 def _lives(pid: int | None, started: str | None) -> bool:
     """Is the writer still the same process? A reused pid has another start token."""
-    from vlmconsole.runs.processes import alive
+    from vlmconsole.system.processes import alive
 
     return alive(pid, started)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vlmconsole.cli.common import USAGE, emit, fail, say, state
-from vlmconsole.runs.named import named
+from vlmconsole.system.typed_paths import named
 
 if TYPE_CHECKING:
     from rich.console import Console

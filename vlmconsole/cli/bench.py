@@ -133,7 +133,7 @@ def calibrate() -> None:
     from vlmconsole.jobs import books
     from vlmconsole.measure import calibrate as calibrating
     from vlmconsole.runs.folder import RunFolder
-    from vlmconsole.runs.processes import started
+    from vlmconsole.system.processes import started
 
     places = state.lab.places
     path = places.home / "calibration.json"

@@ -14,10 +14,10 @@ from vlmconsole.queue.model import ACTIVE, FINAL, Job
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import steps_done, views, waits
-from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.words import many
+from vlmconsole.system import processes
 
 EVERY = 0.2  # seconds between two looks
 LOOK = 1.0  # seconds between two looks why it waits, and whether a supervisor is there

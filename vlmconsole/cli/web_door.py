@@ -15,7 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
-from vlmconsole.runs.machine import raise_file_limit
+from vlmconsole.system.machine import raise_file_limit
 
 STRANGERS = 64  # connections without the key at once; fewer where the machine gives few descriptors
 PATIENCE = 15.0  # seconds until one of them must have shown it

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vlmconsole.runs.locking import take
+from vlmconsole.system.locking import take
 
 LOCK = ".making"
 TURN_S = 0.25  # seconds between two looks at the lock

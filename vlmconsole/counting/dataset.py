@@ -30,7 +30,7 @@ from vlmconsole.counting.rows import DataError, Row, read_rows, write_rows
 from vlmconsole.counting.scene import check, label_json, make_scene
 from vlmconsole.counting.splits import Known, LeakError, PictureIndex
 from vlmconsole.runs.folder import to_json, write_atomic
-from vlmconsole.runs.making import making
+from vlmconsole.system.atomic_folder import making
 from vlmconsole.vision.images import pixel_sha256
 
 _BLANK_ATTEMPTS = 8  # before a scene without targets is drawn with distractors

@@ -8,7 +8,7 @@ from typing import Any
 
 from vlmconsole.counting.rows import DataError
 from vlmconsole.runs.conditions import canonical_json
-from vlmconsole.runs.reading import UnreadableError, read_json
+from vlmconsole.system.reading import UnreadableError, read_json
 
 MANIFEST = "manifest.json"
 

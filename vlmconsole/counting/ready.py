@@ -16,7 +16,7 @@ from vlmconsole.counting.own import count_own, ignored_text, own_truths
 from vlmconsole.counting.recipe import NAMING, Part, Recipe, load_recipe, recipe_names
 from vlmconsole.counting.rows import DataError, read_truths
 from vlmconsole.counting.textvqa_data import NAME as TEXTVQA
-from vlmconsole.runs.named import named
+from vlmconsole.system.typed_paths import named
 
 #: (name of the dataset being made, pictures done, of how many)
 Watch = Callable[[str, int, int], None]

@@ -21,9 +21,9 @@ from vlmconsole.counting.rows import DataError, Row, read_rows, write_rows
 from vlmconsole.counting.splits import Known, PictureIndex
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.runs.folder import to_json, write_atomic
-from vlmconsole.runs.making import making
 from vlmconsole.scoring.scorers import ScoringError, read_truth
 from vlmconsole.scoring.textvqa import ANNOTATORS
+from vlmconsole.system.atomic_folder import making
 from vlmconsole.vision.images import PictureError, open_picture
 
 NAME = "textvqa64"

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import psutil
 
 from vlmconsole.errors import LabError
-from vlmconsole.runs import processes
-from vlmconsole.runs.listening import Listener, listener
+from vlmconsole.system import processes
+from vlmconsole.system.listening import Listener, listener
 
 
 class PortTakenError(LabError):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vlmconsole.runs.machine import machine_line
+from vlmconsole.system.machine import machine_line
 
 SAMPLING = frozenset(
     {"stop", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "response_format"}

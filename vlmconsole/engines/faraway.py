@@ -23,7 +23,7 @@ from vlmconsole.engines.ssh import SshError, SshHost
 from vlmconsole.engines.tunnel import Tunnel
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.reading import read_json
+from vlmconsole.system.reading import read_json
 
 ENVIRONMENTS = "~/.local/share/vlmconsole/environments"  # where `vlmconsole env make` puts them on Linux
 LOOK = 2.0  # seconds between two looks at a server that starts there

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from vlmconsole.engines.profile import ProfileError
 from vlmconsole.runs.folder import to_json, write_atomic
-from vlmconsole.runs.named import named
-from vlmconsole.runs.reading import read_json
+from vlmconsole.system.reading import read_json
+from vlmconsole.system.typed_paths import named
 
 PACKAGES = {"sglang": "sglang", "vllm": "vllm", "mlx": "mlx-vlm"}
 HELP_S, VERSION_S = 300.0, 60.0  # the longest that a server's help and its version may take

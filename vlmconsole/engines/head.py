@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vlmconsole.runs.redaction import redact
+from vlmconsole.system.redaction import redact
 
 MOVED = frozenset({301, 302, 303, 307, 308})
 

@@ -26,12 +26,12 @@ from vlmconsole.engines import keys
 from vlmconsole.engines.access import Access, Holder
 from vlmconsole.engines.profile import ProfileError, redact
 from vlmconsole.errors import LabError
-from vlmconsole.runs import processes
 from vlmconsole.runs.folder import to_json, write_atomic
-from vlmconsole.runs.locking import take
-from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.reading import read_json
+from vlmconsole.system import processes
+from vlmconsole.system.locking import take
+from vlmconsole.system.reading import read_json
+from vlmconsole.system.typed_paths import named
 
 Progress = Callable[[str, float], None]
 """Called with a phase ("starting python", "loading the model", "ready") and the seconds since the start."""

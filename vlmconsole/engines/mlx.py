@@ -16,7 +16,7 @@ from vlmconsole.engines.profile import ProfileError, ServerProfile
 from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.models.quantization import from_json
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.reading import read_json
+from vlmconsole.system.reading import read_json
 
 READY_PATH = "/health"
 EXTRAS = frozenset({"top_p", "top_k", "seed", "repetition_penalty", "response_format", "logit_bias"})

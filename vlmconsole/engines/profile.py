@@ -21,10 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from vlmconsole.engines.access import Access
 from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import write_atomic
-from vlmconsole.runs.named import named
-from vlmconsole.runs.reading import UnreadableError, read_text, toml_table
-from vlmconsole.runs.redaction import redact as redact
-from vlmconsole.runs.redaction import remember
+from vlmconsole.system.reading import UnreadableError, read_text, toml_table
+from vlmconsole.system.redaction import redact as redact
+from vlmconsole.system.redaction import remember
+from vlmconsole.system.typed_paths import named
 from vlmconsole.vision.tokens import ProcessorError, ProcessorSettings
 
 Engine = Literal["mlx", "sglang", "vllm", "openai"]

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal, cast
 
 from vlmconsole.engines.ssh import SshError, SshHost, end, explain, run
-from vlmconsole.runs.making import making
+from vlmconsole.system.atomic_folder import making
 
 FETCH_LIMIT = 8 * 1024**3  # bytes of one run folder
 SILENCE = 30.0  # seconds without a byte while fetching

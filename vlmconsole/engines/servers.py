@@ -25,8 +25,8 @@ from vlmconsole.engines.served_model import add_quantization
 from vlmconsole.engines.server_status import ServerStatus
 from vlmconsole.engines.ssh import SshHost
 from vlmconsole.errors import LabError
-from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
+from vlmconsole.system.typed_paths import named
 
 ENGINES: dict[str, ModuleType] = {"mlx": mlx, "sglang": sglang, "vllm": vllm, "openai": openai}
 NAMES = {"mlx": "mlx-vlm", "sglang": "SGLang", "vllm": "vLLM", "openai": "OpenAI-compatible"}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vlmconsole.errors import LabError
-from vlmconsole.runs.named import named
+from vlmconsole.system.typed_paths import named
 
 LARGEST = 16 * 1024 * 1024  # bytes of one answer
 CONFIG_VARIABLE = "VLMCONSOLE_SSH_CONFIG"

@@ -18,8 +18,8 @@ from vlmconsole.engines.launch import free_port, port_answers
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.ssh import SshError, SshHost, end, explain
 from vlmconsole.runs.folder import write_atomic
-from vlmconsole.runs.processes import alive, started
-from vlmconsole.runs.reading import read_json
+from vlmconsole.system.processes import alive, started
+from vlmconsole.system.reading import read_json
 
 State = Literal["opening", "up", "down", "closed"]
 BACK_OFF = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before the next try; the last one repeats

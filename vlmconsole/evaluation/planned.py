@@ -12,8 +12,8 @@ from vlmconsole.gates.bind import bind
 from vlmconsole.gates.frozen import check_bound, is_frozen, read_frozen_plan
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.rules import Plan, PlanError, load_plan
-from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
+from vlmconsole.system.typed_paths import named
 
 if TYPE_CHECKING:
     from vlmconsole.engines.profile import ServerProfile

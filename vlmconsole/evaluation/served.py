@@ -26,8 +26,8 @@ from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.measure.bench import Server
 from vlmconsole.measure.machine import hardware
 from vlmconsole.runs.conditions import Conditions
-from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
+from vlmconsole.system.typed_paths import named
 from vlmconsole.vision.images import open_picture
 
 CONSTANT = frozenset({"whole", "unlisted"})  # remarks that are the server's, and say nothing of one answer

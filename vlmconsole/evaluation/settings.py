@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from vlmconsole.runs.named import PathOrName
 from vlmconsole.scoring.scorers import SCORERS
+from vlmconsole.system.typed_paths import PathOrName
 
 SideName = Literal["before", "after"]
 

@@ -16,7 +16,7 @@ from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.frozen import changed_plans, place_of
 from vlmconsole.gates.ledger import Chain, sha256_file
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.reading import read_json
+from vlmconsole.system.reading import read_json
 
 AUDITS = "audits"  # folder of the lab home: one audit a run, as the run itself may be sealed
 

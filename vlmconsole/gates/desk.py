@@ -23,7 +23,7 @@ from vlmconsole.gates.trained import Freezing, standing
 from vlmconsole.gates.verdict import Verdict, judge
 from vlmconsole.runs.folder import RunFolder, list_runs
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.reading import UnreadableError, read_json
+from vlmconsole.system.reading import UnreadableError, read_json
 from vlmconsole.vision.images import Picture, PictureError, open_picture
 
 EVIDENCE = (PLAN, "before.jsonl", "after.jsonl", "conditions.json", "state.json", "manifest.json")

@@ -10,8 +10,8 @@ from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
 from vlmconsole.gates.plan import FrozenError
 from vlmconsole.gates.rules import Plan, PlanError, parse_plan
-from vlmconsole.runs.named import named
-from vlmconsole.runs.reading import read_json
+from vlmconsole.system.reading import read_json
+from vlmconsole.system.typed_paths import named
 
 SHORTEST = 8  # hex digits by which a frozen plan may be named
 

@@ -17,7 +17,7 @@ from vlmconsole.gates.rules import Plan, PlanError, parse_plan
 from vlmconsole.gates.trained import LATE_PASS, freezing
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.reading import read_json
+from vlmconsole.system.reading import read_json
 
 
 @dataclass(frozen=True)

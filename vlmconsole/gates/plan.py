@@ -9,7 +9,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.runs.folder import RunFolder, write_atomic
-from vlmconsole.runs.reading import read_json
+from vlmconsole.system.reading import read_json
 
 # Files that hold what was measured: once one of them has content it is too late to freeze a rule.
 SAMPLES = ("requests.jsonl", "samples.jsonl", "before.jsonl", "after.jsonl")

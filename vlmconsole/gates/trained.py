@@ -9,9 +9,9 @@ from typing import Any
 from vlmconsole.errors import LabError
 from vlmconsole.gates.evidence import FrozenWhen
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.named import named
 from vlmconsole.runs.pace import number
 from vlmconsole.runs.places import Places
+from vlmconsole.system.typed_paths import named
 
 #: A PASS whose plan was frozen after the training began, as it stands in lists, heads and reports.
 LATE_PASS = "PASS · frozen late"

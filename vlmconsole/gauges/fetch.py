@@ -11,7 +11,7 @@ from vlmconsole.engines.access import Held, event_hooks
 from vlmconsole.engines.http import tls_fault
 from vlmconsole.engines.profile import ProfileError, ServerProfile
 from vlmconsole.gauges.figures import SourceError
-from vlmconsole.runs.bounded import LimitError, Limits, fetch
+from vlmconsole.system.bounded_http import LimitError, Limits, fetch
 
 DEADLINE = 2.0  # seconds for the whole answer, however slowly it drips
 LARGEST = 4 * 1024 * 1024  # bytes; a real page has 90 KB

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from vlmconsole.runs.machine import usable_cores
+from vlmconsole.system.machine import usable_cores
 
 
 @dataclass(frozen=True)

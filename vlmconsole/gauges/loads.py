@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from vlmconsole.gauges.figures import SourceError, beginning
-from vlmconsole.runs.bounded import json_value
+from vlmconsole.system.bounded_http import json_value
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from vlmconsole.gauges.figures import SourceError, beginning
 from vlmconsole.gauges.prometheus import Scrape
-from vlmconsole.runs.bounded import json_value
+from vlmconsole.system.bounded_http import json_value
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vlmconsole.runs.machine import usable_cores
 from vlmconsole.runs.pace import number
 from vlmconsole.runs.words import many
+from vlmconsole.system.machine import usable_cores
 
 #: what is said where a busy side is compared
 BUSY_MEANS = (

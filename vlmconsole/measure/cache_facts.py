@@ -12,7 +12,7 @@ from vlmconsole.gauges.figures import SourceError
 from vlmconsole.gauges.mlx_metrics import read_mlx
 from vlmconsole.gauges.prometheus import read_metrics
 from vlmconsole.measure.bench import Server
-from vlmconsole.runs.bounded import json_value
+from vlmconsole.system.bounded_http import json_value
 
 _VLLM_BLOCK = re.compile(r'^vllm:cache_config_info\{[^}]*\bblock_size="(\d+)"', re.M)
 #: settings of vision-feature and picture caches, by engine; SGLang's are in its server info

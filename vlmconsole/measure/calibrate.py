@@ -17,7 +17,7 @@ from vlmconsole.measure.reference import Schedule, running
 from vlmconsole.measure.replay import Measured
 from vlmconsole.measure.summary import CellSummary
 from vlmconsole.runs.folder import RunFolder, write_atomic
-from vlmconsole.runs.reading import read_json
+from vlmconsole.system.reading import read_json
 
 SCHEDULE = Schedule(role_ms=5, ttft_ms=50, itl_ms=10, tokens=24)
 STEPS = ((1, 20), (4, 60), (32, 192), (128, 512))  # concurrency, requests

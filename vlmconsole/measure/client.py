@@ -24,7 +24,7 @@ from vlmconsole.measure.plan import Plan
 from vlmconsole.measure.reader import PhaseReport, Reader
 from vlmconsole.measure.spill import SpillError, SpillWriter
 from vlmconsole.measure.stamps import clock
-from vlmconsole.runs.machine import peak_rss_bytes, raise_file_limit
+from vlmconsole.system.machine import peak_rss_bytes, raise_file_limit
 
 FILES_BESIDE = 64  # descriptors needed for anything but connections
 

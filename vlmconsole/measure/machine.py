@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from vlmconsole.gauges import nvidia
-from vlmconsole.runs.machine import machine_line
+from vlmconsole.system.machine import machine_line
 
 
 @cache

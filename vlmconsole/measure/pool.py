@@ -11,7 +11,7 @@ from vlmconsole.measure.connection import Address, Connection, State, TlsConnect
 from vlmconsole.measure.plan import Plan
 from vlmconsole.measure.poller import WRITE, Poller
 from vlmconsole.measure.spill import REFUSED, RESET, UNREACHABLE
-from vlmconsole.runs.listening import listener
+from vlmconsole.system.listening import listener
 
 
 class Pool:

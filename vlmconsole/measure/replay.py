@@ -11,7 +11,7 @@ from vlmconsole.engines.timing import Timing, gaps, timing
 from vlmconsole.measure.framing import Framing
 from vlmconsole.measure.spill import CANCELLED, CLOSED, GARBAGE, WHOLE, Raw
 from vlmconsole.measure.stamps import kernel_wall_ns
-from vlmconsole.runs.redaction import redact, without_keys
+from vlmconsole.system.redaction import redact, without_keys
 
 HTTP_ERROR, ERROR_EVENT, NOT_SENT, NO_STREAM = "http error", "error event", "not sent", "no stream"
 LOST = "events lost"  # the stream came to its end, but not all of it could be read

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from vlmconsole.errors import LabError
 from vlmconsole.models import qwen2_5_vl
 from vlmconsole.models.quantization import Quantization, quantization_of
-from vlmconsole.runs.reading import UnreadableError, read_json
+from vlmconsole.system.reading import UnreadableError, read_json
 
 if TYPE_CHECKING:
     from vlmconsole.training.weights import Tensor

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
-from vlmconsole.runs.bounded import json_value
+from vlmconsole.system.bounded_http import json_value
 
 KEYS = frozenset({"model_file", "auto_map", "custom_pipelines", "custom_generate"})
 DATA = frozenset({"tokenizer.json", "vocab.json", "merges.json", "added_tokens.json"})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
-from vlmconsole.runs.reading import UnreadableError, read_json, read_text
+from vlmconsole.system.reading import UnreadableError, read_json, read_text
 
 PROCESSOR, LEGACY, PLAIN, TOKENIZER = (
     "processor_config.json",

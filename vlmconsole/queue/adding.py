@@ -19,8 +19,8 @@ from vlmconsole.queue.model import Mode, NewJob
 from vlmconsole.queue.schedule import odd
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
-from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
+from vlmconsole.system.typed_paths import named
 
 PRIORITY = 1_000_000  # largest
 SHOWN, LONGEST = 3, 40  # changed settings in a title, and characters of the value of each

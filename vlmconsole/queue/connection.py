@@ -7,8 +7,8 @@ from typing import Any
 
 from vlmconsole.errors import LabError
 from vlmconsole.queue.schema import QueueError, prepare
-from vlmconsole.runs import file_system
-from vlmconsole.runs.privacy import close_database
+from vlmconsole.system import file_system
+from vlmconsole.system.privacy import close_database
 
 BUSY = 30.0  # seconds to wait for another writer before giving up
 

@@ -17,8 +17,8 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from vlmconsole.errors import LabError
-from vlmconsole.runs.locking import take
 from vlmconsole.runs.places import Places
+from vlmconsole.system.locking import take
 
 BUILD_LIMIT = 3600  # seconds
 CHECK_LIMIT = 1200  # seconds: on a busy machine verl's trainer alone took 67 to import

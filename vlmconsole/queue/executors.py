@@ -15,8 +15,8 @@ from typing import Protocol
 
 from vlmconsole.jobs import books
 from vlmconsole.jobs.launch import start_worker
-from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.system import processes
 
 
 class Worker(Protocol):

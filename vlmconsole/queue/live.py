@@ -9,9 +9,10 @@ from typing import Any
 from vlmconsole.jobs import books
 from vlmconsole.queue.executors import Worker
 from vlmconsole.queue.model import Job, limit
-from vlmconsole.runs import pace, processes
+from vlmconsole.runs import pace
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import LATEST, RunFolder
+from vlmconsole.system import processes
 
 NEVER = "never began"  # the reason in a run that is about to be cleared away
 BLINK = 10.0  # seconds: a longer time between two looks says that this process itself stood still

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from vlmconsole.runs.named import Located, PathOrName, named
 from vlmconsole.runs.places import Places
+from vlmconsole.system.typed_paths import Located, PathOrName, named
 
 
 def located(

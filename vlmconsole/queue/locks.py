@@ -25,7 +25,7 @@ import platformdirs
 
 from vlmconsole.queue import lock_files
 from vlmconsole.queue.device_words import SERVER, TIMED
-from vlmconsole.runs import processes
+from vlmconsole.system import processes
 
 SHARED = Path("/tmp/vlmconsole-devices")
 FRESH = 3600.0  # seconds after which a file that is in use is touched again: cleaners of /tmp look at its age

@@ -24,12 +24,13 @@ from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.supervisor import Supervisor
 from vlmconsole.queue.trouble import pause, say, told
-from vlmconsole.runs import leftovers, processes
+from vlmconsole.runs import leftovers
 from vlmconsole.runs.folder import to_json, write_atomic
-from vlmconsole.runs.locking import take
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.privacy import keep_private
-from vlmconsole.runs.reading import read_json
+from vlmconsole.system import processes
+from vlmconsole.system.locking import take
+from vlmconsole.system.privacy import keep_private
+from vlmconsole.system.reading import read_json
 
 TICK = 0.25  # seconds
 IDLE = 60.0  # seconds without anything to do until it ends

@@ -10,8 +10,8 @@ from vlmconsole.gauges import nvidia
 from vlmconsole.queue.device_words import SERVER, TIMED
 from vlmconsole.queue.locks import DeviceLocks, Files, server_lock, servers_of
 from vlmconsole.queue.wants import Devices
-from vlmconsole.runs import processes
-from vlmconsole.runs.machine import usable_cores
+from vlmconsole.system import processes
+from vlmconsole.system.machine import usable_cores
 
 # Drivers keep a few hundred MiB on an idle card; more than this share without a visible process is someone unseen.
 UNSEEN_SHARE = 0.05

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from vlmconsole.errors import LabError
-from vlmconsole.runs.file_system import check_wal
+from vlmconsole.system.file_system import check_wal
 
 # Each script takes the database from version n to n + 1 (PRAGMA user_version). Never edit one that was released.
 MIGRATIONS: tuple[str, ...] = (

@@ -34,9 +34,9 @@ from vlmconsole.queue.trouble import GIVE_UP, Troubles, of_the_machine, say, tol
 from vlmconsole.queue.variables import HELD, OPTION, Values, names_of
 from vlmconsole.queue.view import decide_now
 from vlmconsole.queue.wants import Decision, Devices, Start, is_timed
-from vlmconsole.runs import processes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.system import processes
 
 LOOK = 2.0  # seconds between two looks at the devices
 SERVERS_AT_ONCE = 8  # rounds in which servers are queued before anything is started

@@ -17,9 +17,9 @@ from vlmconsole.queue.variables import HELD, held_back
 from vlmconsole.queue.wants import Decision, Devices, Held, Want, is_timed
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.machine import usable_cores
 from vlmconsole.runs.pace import Pace, Progress
 from vlmconsole.runs.places import Places
+from vlmconsole.system.machine import usable_cores
 
 WAITING = "waiting "  # how the reasons of those begin that wait for a device
 UNATTENDED = "nobody works on the queue"  # jobs run or wait, and no supervisor does

@@ -9,8 +9,8 @@ from pathlib import Path
 from vlmconsole.errors import LabError
 from vlmconsole.reports import book, flat
 from vlmconsole.runs.folder import RunFolder, folder_for_user, to_json, write_for_user
-from vlmconsole.runs.named import new_file
 from vlmconsole.runs.places import Places
+from vlmconsole.system.typed_paths import new_file
 
 FORMS = ("html", "csv", "json")
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.runs.redaction import redacted
+from vlmconsole.system.redaction import redacted
 
 READ_LIMIT = 4 * 1024 * 1024  # bytes one read may take in, so that a huge file is never taken whole
 

@@ -15,8 +15,8 @@ from typing import Any
 from vlmconsole.errors import LabError
 from vlmconsole.runs.events import EventWriter, append_line, finite, parse_line
 from vlmconsole.runs.plain import one_line
-from vlmconsole.runs.privacy import users_mode
-from vlmconsole.runs.redaction import redacted
+from vlmconsole.system.privacy import users_mode
+from vlmconsole.system.redaction import redacted
 
 LATEST = 1e11  # wall seconds: a later moment in a damaged file is none
 OBJECTS = ("job.json", "state.json", "summary.json", "conditions.json")

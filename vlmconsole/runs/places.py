@@ -4,7 +4,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vlmconsole.runs.named import named
+from vlmconsole.system.typed_paths import named
 
 
 @dataclass(frozen=True)

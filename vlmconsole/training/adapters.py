@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from vlmconsole.runs.folder import list_runs
-from vlmconsole.runs.named import named
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.reading import UnreadableError, read_json
+from vlmconsole.system.reading import UnreadableError, read_json
+from vlmconsole.system.typed_paths import named
 from vlmconsole.training import lora_tensors
 from vlmconsole.training.adapter_names import names_for
 from vlmconsole.training.lora_config import AdapterError as AdapterError

@@ -11,7 +11,7 @@ from vlmconsole.models.base import check_loadable, read_base
 from vlmconsole.models.door import can_render
 from vlmconsole.models.programs import refuse_programs
 from vlmconsole.models.qwen2_5_vl import VISION, vision_config
-from vlmconsole.runs.named import named
+from vlmconsole.system.typed_paths import named
 from vlmconsole.training.prompts import check_prompts
 from vlmconsole.vision.tokens import ProcessorError, ProcessorSettings
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vlmconsole.runs.folder import to_json
-from vlmconsole.runs.making import making
-from vlmconsole.runs.reading import read_json
+from vlmconsole.system.atomic_folder import making
+from vlmconsole.system.reading import read_json
 from vlmconsole.training import provenance
 from vlmconsole.training.adapters import (
     CONFIG,

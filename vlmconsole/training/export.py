@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.runs.making import making
+from vlmconsole.system.atomic_folder import making
 from vlmconsole.training.masters import half_steps, lost_above
 from vlmconsole.training.model import Loaded
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from vlmconsole.runs.folder import write_atomic
-from vlmconsole.runs.making import making
+from vlmconsole.system.atomic_folder import making
 from vlmconsole.training.adapters import FILES, Adapter, open_adapter
 from vlmconsole.training.provenance import Provenance, write_provenance
 from vlmconsole.training.weights import as_float, read_arrays

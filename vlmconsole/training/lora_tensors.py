@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vlmconsole.runs.reading import read_json
+from vlmconsole.system.reading import read_json
 from vlmconsole.training.lora_config import LANGUAGE, AdapterError, LoraSettings
 from vlmconsole.training.weights import Tensor, WeightsError, as_float, read_arrays, read_header
 

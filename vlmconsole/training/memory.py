@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vlmconsole.runs.machine import peak_rss_bytes
+from vlmconsole.system.machine import peak_rss_bytes
 from vlmconsole.training.bases import BaseError, base_folder
 from vlmconsole.training.shape import QWEN2_5_VL_3B, Shape, shape_of
 from vlmconsole.vision.tokens import QWEN2_5_VL, ProcessorSettings, visual_tokens

@@ -15,7 +15,7 @@ from typing import Any
 from vlmconsole.errors import LabError
 from vlmconsole.runs.conditions import BARE_PROMPT
 from vlmconsole.runs.folder import to_json, write_atomic
-from vlmconsole.runs.reading import UnreadableError, read_json
+from vlmconsole.system.reading import UnreadableError, read_json
 
 FILE = "provenance.json"
 KINDS = ("sft", "grpo", "repair")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
-from vlmconsole.runs.reading import read_json
+from vlmconsole.system.reading import read_json
 from vlmconsole.vision.kv import kv_bytes
 
 

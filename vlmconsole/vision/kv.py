@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
-from vlmconsole.runs.reading import UnreadableError, read_json
+from vlmconsole.system.reading import UnreadableError, read_json
 from vlmconsole.vision import kv_families as families
 
 EXCLUDED = ("weights", "vision activations", "temporaries", "the server's idle pool")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from vlmconsole.runs.named import named
+from vlmconsole.system.typed_paths import named
 
 SUFFIXES = frozenset(
     f".{name}"

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vlmconsole.errors import LabError
-from vlmconsole.runs.reading import UnreadableError, read_json
+from vlmconsole.system.reading import UnreadableError, read_json
 
 MAX_ASPECT_RATIO = 200  # the processor refuses anything longer
 # What the image processor's class falls back on where a model's file names no limits; Qwen2.5-VL's file does.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from vlmconsole.errors import LabError
-from vlmconsole.runs.redaction import redacted_bytes
+from vlmconsole.system.redaction import redacted_bytes
 
 if TYPE_CHECKING:
     import httpx
