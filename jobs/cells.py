@@ -10,8 +10,8 @@ from vlmconsole.errors import LabError
 from vlmconsole.jobs.contract import Context
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.words import many
 from vlmconsole.system import processes
+from vlmconsole.text.counts import many
 
 CELLS = "cells.jsonl"
 FAILED = "failed"  # state of a cell that could not be measured

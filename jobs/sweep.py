@@ -15,7 +15,7 @@ from vlmconsole.jobs.unused import unused_by_client
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.measure.sweep import SweepCell, SweepSettings
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.words import many
+from vlmconsole.text.counts import many
 
 
 def run(context: Context, spec: SweepSettings) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from vlmconsole.runs.folder import write_atomic
-from vlmconsole.runs.words import many
 from vlmconsole.screens.attach import open_outside
 from vlmconsole.screens.chat_recent import ChatRecent
+from vlmconsole.text.counts import many
 
 
 class ChatScreen(ChatRecent):

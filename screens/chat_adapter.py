@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from vlmconsole.errors import LabError
-from vlmconsole.runs.plain import one_line
 from vlmconsole.screens.chat_both import ChatBoth
 from vlmconsole.screens.widgets.composer import FAULT
+from vlmconsole.text.plain import one_line
 
 COMMAND = "/adapter"
 OTHER_BASE = "--other-base"

@@ -12,11 +12,11 @@ from textual import work
 
 from vlmconsole.chats.records import Chat, StoredMessage
 from vlmconsole.errors import LabError
-from vlmconsole.runs.plain import one_line
 from vlmconsole.screens.chat_draft import CHANGING, KEEP_AGAIN, ChatDraft
 from vlmconsole.screens.keys import TYPED
 from vlmconsole.screens.link import ServerLink
 from vlmconsole.screens.widgets.composer import FAULT, LENGTH, PATHS, Composer
+from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
     from vlmconsole.engines.sight import Budget

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from textual import work
 
 from vlmconsole.errors import LabError, refusal
-from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.screens.attach import await_in_inbox, open_all
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.chat_desk import ChatDesk
 from vlmconsole.screens.terminal import scp_line, under_ssh
 from vlmconsole.screens.widgets.composer import FAULT, PATHS, Chip, Question
+from vlmconsole.text.plain import inert, one_line
 
 if TYPE_CHECKING:
     from vlmconsole.vision.images import Picture

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from vlmconsole.chats.records import StoredMessage
-from vlmconsole.runs.plain import one_line
-from vlmconsole.runs.words import many
 from vlmconsole.screens.chat_adapter import ChatAdapter
+from vlmconsole.text.counts import many
+from vlmconsole.text.plain import one_line
 
 COMMAND = "/recent"
 ALL = "all"

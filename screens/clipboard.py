@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vlmconsole.runs.plain import one_line
 from vlmconsole.screens.terminal import under_ssh
+from vlmconsole.text.plain import one_line
 from vlmconsole.vision.images import PictureError
 
 INSTEAD = "Copy a picture, or paste the path of a file."

@@ -10,7 +10,7 @@ from textual.app import App
 from textual.dom import DOMNode
 
 from vlmconsole.errors import LabError, refusal
-from vlmconsole.runs.plain import one_line
+from vlmconsole.text.plain import one_line
 
 
 class FaultsTold(App[None]):

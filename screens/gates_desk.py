@@ -16,7 +16,6 @@ from textual.widgets import Input, Static
 
 from vlmconsole.errors import LabError
 from vlmconsole.gates.desk import Case, Entry, GateDesk, Opened
-from vlmconsole.runs.plain import inert
 from vlmconsole.screens.keys import bindings, reading_actions
 from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.table import SCREENS
@@ -26,6 +25,7 @@ from vlmconsole.screens.widgets.gate_rows import EntryRows, Picked, gate_of
 from vlmconsole.screens.widgets.keyline import KeyLine
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.screens.widgets.topbar import TopBar
+from vlmconsole.text.plain import inert
 from vlmconsole.vision.images import Picture
 
 _READING = reading_actions("gates")

@@ -10,8 +10,8 @@ from vlmconsole.gates.rules import Gate
 from vlmconsole.gates.samples import Sample
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.runs.titles import title
-from vlmconsole.runs.words import signed
 from vlmconsole.scoring.intervals import CONFIDENCE
+from vlmconsole.text.counts import signed
 
 Parts = list[tuple[str, str]]
 

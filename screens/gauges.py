@@ -25,7 +25,6 @@ from vlmconsole.gauges.curves import curve
 from vlmconsole.gauges.figures import title_of
 from vlmconsole.gauges.recording import Recorder, Replay
 from vlmconsole.gauges.sources import Gauges, default_sources
-from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.gauges_text import facts, particulars
 from vlmconsole.screens.keys import bindings
@@ -38,6 +37,7 @@ from vlmconsole.screens.widgets.keyline import KeyLine
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.screens.widgets.topbar import TopBar
 from vlmconsole.system.typed_paths import named
+from vlmconsole.text.plain import inert, one_line
 
 PERIOD, SLOW_PERIOD = 1.0, 3.0  # seconds between two paints; on a thin line fewer
 HIDDEN = 5.0  # seconds between two readings while nobody looks

@@ -10,7 +10,7 @@ from vlmconsole.gauges.board import Snapshot, Tile
 from vlmconsole.gauges.words import age_said, job_said, said, said_of
 from vlmconsole.measure.definitions import DEFINITIONS
 from vlmconsole.runs.folder import to_json
-from vlmconsole.runs.plain import one_line
+from vlmconsole.text.plain import one_line
 
 _DEFINED = {"ttft": "ttft_s", "tpot": "tpot_s", "throughput": "throughput_tok_s", "in_flight": "in_flight"}
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from vlmconsole.errors import LabError
 from vlmconsole.gates.trained import LATE_PASS
-from vlmconsole.runs.plain import one_line
 from vlmconsole.screens.background import in_background
+from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
     from vlmconsole.app import ConsoleApp

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.plain import one_line
+from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
     from vlmconsole.engines.answer import Answer

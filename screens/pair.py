@@ -14,12 +14,12 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from vlmconsole.chats.records import StoredMessage
-from vlmconsole.runs.plain import one_line
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.columns import Row, RowsVisual, Rule
 from vlmconsole.screens.widgets.message import foot
 from vlmconsole.screens.widgets.prose import Prose
 from vlmconsole.screens.widgets.why import adapter_rows, client_rows, seconds, setting_rows, timing_rows, token_rows
+from vlmconsole.text.plain import one_line
 
 #: A running answer is looked at this often (seconds).
 LOOK = 0.1

@@ -17,7 +17,7 @@ from textual._xterm_parser import XTermParser
 from textual.drivers import linux_driver
 from textual.message import Message
 
-from vlmconsole.runs.plain import inert
+from vlmconsole.text.plain import inert
 
 START, END = "\x1b[200~", "\x1b[201~"
 #: Answers to terminal.probe that came after its time; and what may be the beginning of one.

@@ -13,7 +13,6 @@ from vlmconsole.reports.opened import Target, evidence
 from vlmconsole.reports.parts import figure
 from vlmconsole.reports.save import save
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.runs_desk import Mark, RunsDesk
 from vlmconsole.screens.widgets.dialogs import Choose, Reader
@@ -22,6 +21,7 @@ from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
 from vlmconsole.screens.widgets.run_table import RunRows
 from vlmconsole.screens.widgets.sweep_sheet import SweepSheet
 from vlmconsole.screens.widgets.training_sheet import TrainingSheet
+from vlmconsole.text.plain import inert, one_line
 
 FORMS = (
     ("html", "HTML", "a report: every table and plot, one page"),

@@ -21,7 +21,6 @@ from vlmconsole.errors import LabError
 from vlmconsole.queue.server_desk import Line, Look, ServerDesk
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import to_json
-from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.keys import bindings
 from vlmconsole.screens.looking import LookingScreen
@@ -34,6 +33,7 @@ from vlmconsole.screens.widgets.server_calc import Calculators, shape_for, worke
 from vlmconsole.screens.widgets.server_list import ServerList
 from vlmconsole.screens.widgets.server_sheet import ServerSheet
 from vlmconsole.screens.widgets.topbar import TopBar
+from vlmconsole.text.plain import inert, one_line
 
 PERIOD, SLOW_PERIOD = 2.0, 5.0  # seconds between two looks
 PANES = (("Profiles", "server-left"), ("Server", "server-sheet"), ("Log", "log"))

@@ -15,8 +15,8 @@ from vlmconsole.chats.records import Chat, MessageState, StoredMessage
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.engines.lag import LagMeter
 from vlmconsole.errors import LabError
-from vlmconsole.runs.plain import one_line
 from vlmconsole.screens.link import ServerLink
+from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
     from vlmconsole.engines.answer import Answer

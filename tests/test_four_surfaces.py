@@ -40,10 +40,10 @@ from vlmconsole.measure.bench import Server
 from vlmconsole.measure.load import REQUESTS, Body, Cell, Target, run_cell
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.plain import one_line
 from vlmconsole.screens.link import ServerLink
 from vlmconsole.screens.turn import Turn
 from vlmconsole.screens.widgets.message import foot
+from vlmconsole.text.plain import one_line
 
 CHAT = "POST /v1/chat/completions"
 PLAIN = json_reply({"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 3, "completion_tokens": 1}})

@@ -15,9 +15,9 @@ import pytest
 from hostile import HOSTILE
 from test_images_odd import REFUSED, RIGHT
 
-from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.screens.widgets.blocks import layout
 from vlmconsole.screens.widgets.markdown import markdown_blocks
+from vlmconsole.text.plain import inert, one_line
 from vlmconsole.vision.images import PictureError, open_picture
 
 # pytest puts aside the filter by which the package keeps Pillow's own warnings off the screen.

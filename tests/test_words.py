@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vlmconsole.runs.pace import Progress
-from vlmconsole.runs.words import many, of_many
+from vlmconsole.text.counts import many, of_many
 
 
 def test_one_is_one_and_none_are_many() -> None:

@@ -15,9 +15,9 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static, TextArea
 
-from vlmconsole.runs.plain import one_line
-from vlmconsole.runs.words import many
 from vlmconsole.screens.keys import bindings
+from vlmconsole.text.counts import many
+from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
     from vlmconsole.vision.images import Picture

@@ -13,8 +13,8 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from vlmconsole.chats.records import Chat
-from vlmconsole.runs.plain import one_line
 from vlmconsole.screens.widgets.field import Field
+from vlmconsole.text.plain import one_line
 
 
 def day_name(at: float, now: float) -> str:

@@ -17,12 +17,12 @@ from vlmconsole.gates.desk import Case, Opened
 from vlmconsole.gates.figures import short_answer
 from vlmconsole.gates.rules import Gate
 from vlmconsole.gates.verdict import Judged
-from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.terminal import Drawing
 from vlmconsole.screens.widgets.gate_rows import OUTCOME_SIGNS, STYLES, CaseRows, GateRows, case_header
 from vlmconsole.screens.widgets.picture import picture_view
 from vlmconsole.screens.widgets.said import Said
+from vlmconsole.text.plain import inert, one_line
 from vlmconsole.vision.images import Picture, PictureError
 
 Piece = Content | str | tuple[str, str]

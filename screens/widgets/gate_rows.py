@@ -15,9 +15,9 @@ from vlmconsole.gates.figures import MARKS, figures, short_answer
 from vlmconsole.gates.rules import LABELS, Gate
 from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.gates.verdict import Judged
-from vlmconsole.runs.plain import one_line
 from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.screens.widgets.lines import LineView
+from vlmconsole.text.plain import one_line
 
 T = TypeVar("T")
 STYLES = {"PASS": "$accent", LATE_PASS: "$warning", "FAIL": "$error", "CANNOT JUDGE": "$warning"}

@@ -15,7 +15,7 @@ from textual.visual import Visual
 
 from vlmconsole.gauges.board import Snapshot, Tile
 from vlmconsole.gauges.words import age_said, said_of, sparkline, spread_said
-from vlmconsole.runs.plain import one_line
+from vlmconsole.text.plain import one_line
 
 HEIGHT = 5  # lines of one card
 NARROWEST = 19  # cells of one card, its gap included

@@ -16,8 +16,8 @@ from textual_plot.axis_formatter import AxisFormatter
 from vlmconsole.gauges.curves import SINGLE, Curve
 from vlmconsole.gauges.figures import Mark
 from vlmconsole.gauges.words import said
-from vlmconsole.runs.plain import one_line
 from vlmconsole.screens.widgets.said import Said
+from vlmconsole.text.plain import one_line
 
 MARKS = 8  # newest marks drawn: more lines than these would hide the curves
 FEW = 40  # requests in the whole stretch: each is a stem of its own, as between them there was nothing

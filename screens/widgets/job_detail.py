@@ -15,14 +15,14 @@ from vlmconsole.queue.desk import Particulars, Row, duration
 from vlmconsole.queue.view import waits
 from vlmconsole.runs.logfile import LogPage, shown
 from vlmconsole.runs.pace import SHOWN, Progress
-from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.story import Curve, Told
-from vlmconsole.runs.words import plain_name
 from vlmconsole.screens.widgets.figures import bar, figure, size, sparkline
 from vlmconsole.screens.widgets.job_rows import VERDICTS, devices, job_name, state_sign
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.screens.widgets.train_course import course, in_order, stall
+from vlmconsole.text.counts import plain_name
+from vlmconsole.text.plain import inert, one_line
 
 LAST_LINES = 8  # of the log, under the cause of a failure
 LAST_NOTES = 6

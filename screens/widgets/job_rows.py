@@ -12,9 +12,9 @@ from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.model import Job
 from vlmconsole.queue.view import WAITING
 from vlmconsole.runs.pace import about
-from vlmconsole.runs.plain import one_line
-from vlmconsole.runs.words import of_many
 from vlmconsole.screens.widgets.figures import bar, fitted, whole_words
+from vlmconsole.text.counts import of_many
+from vlmconsole.text.plain import one_line
 
 #: state → (sign, style of the sign, style of the word); never colour alone
 SIGNS = {

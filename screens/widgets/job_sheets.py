@@ -16,13 +16,13 @@ from textual.widgets.option_list import Option
 from vlmconsole.queue.adding import Planned
 from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.forms import Entry, as_text
-from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.story import Curve, Told
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.figures import figure
 from vlmconsole.screens.widgets.job_detail import all_curves
 from vlmconsole.screens.widgets.job_form import takes
+from vlmconsole.text.plain import inert, one_line
 
 BACK = Binding("escape", "cancel", "back", key_display="Esc")
 

@@ -14,11 +14,11 @@ from textual.widgets import Input, Static
 
 from vlmconsole.queue.desk import Board, Row
 from vlmconsole.queue.view import UNATTENDED
-from vlmconsole.runs.plain import inert
 from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.job_rows import Columns
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
+from vlmconsole.text.plain import inert
 
 EMPTY = Content.assemble(
     ("No jobs yet", "bold"),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from vlmconsole.runs.plain import inert
 from vlmconsole.screens.widgets.blocks import (
     ACCENT,
     FAINT,
@@ -23,6 +22,7 @@ from vlmconsole.screens.widgets.blocks import (
     TableBlock,
     TextBlock,
 )
+from vlmconsole.text.plain import inert
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

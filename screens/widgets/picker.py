@@ -13,12 +13,12 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from vlmconsole.runs.plain import one_line
 from vlmconsole.screens.attach import open_all
 from vlmconsole.screens.terminal import Drawing
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.picture import picture_view
+from vlmconsole.text.plain import one_line
 from vlmconsole.vision.paths import SUFFIXES
 
 #: Entries shown of one folder; typing narrows them down.

@@ -11,9 +11,9 @@ from textual.style import Style
 from textual.visual import RenderOptions, Visual
 from textual.widget import Widget
 
-from vlmconsole.runs.plain import inert
 from vlmconsole.screens.widgets.blocks import Block, joined, lines_after
 from vlmconsole.screens.widgets.markdown import PARSED, markdown_blocks, plain_blocks
+from vlmconsole.text.plain import inert
 
 
 class BlocksVisual(Visual):

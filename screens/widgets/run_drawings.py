@@ -16,7 +16,7 @@ from vlmconsole.measure.busy import busy
 from vlmconsole.measure.views import Bar, Cell, PairLine, grid, parts, shortest
 from vlmconsole.reports.opened import Target
 from vlmconsole.reports.parts import UNKNOWN, figure
-from vlmconsole.runs.plain import one_line
+from vlmconsole.text.plain import one_line
 
 WAIT, PREFILL, DECODE, LOST = "░", "▒", "█", "╌"
 MOST_BARS = 16  # requests of one waterfall

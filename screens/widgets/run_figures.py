@@ -13,7 +13,6 @@ from vlmconsole.measure.axes import axes
 from vlmconsole.reports.opened import Opened, Target
 from vlmconsole.reports.parts import Facts, Pictures, Plot, Prose, Section, Table
 from vlmconsole.runs.folder import FINAL
-from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.story import Told
 from vlmconsole.screens.widgets.figures import figure as short
 from vlmconsole.screens.widgets.figures import fitted, sparkline
@@ -28,6 +27,7 @@ from vlmconsole.screens.widgets.run_drawings import (
     waterfalls,
     wrapped,
 )
+from vlmconsole.text.plain import inert, one_line
 
 STYLES = {"bad": "$error", "warn": "$warning"}
 MOST_ROWS = 40  # of one table; the report has all of them

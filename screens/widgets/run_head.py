@@ -8,11 +8,11 @@ from textual.content import Content
 
 from vlmconsole.queue.desk import duration
 from vlmconsole.reports.shelf import Line
-from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.story import Told
-from vlmconsole.runs.words import of_many
 from vlmconsole.screens.widgets.figures import bar
 from vlmconsole.screens.widgets.run_table import outcome
+from vlmconsole.text.counts import of_many
+from vlmconsole.text.plain import inert, one_line
 
 Piece = Content | str | tuple[str, str]
 SAID = {

@@ -25,9 +25,9 @@ from vlmconsole.measure.compare import (
 )
 from vlmconsole.measure.noise import INTERVAL_MEANS
 from vlmconsole.reports.parts import UNKNOWN, figure
-from vlmconsole.runs.plain import one_line
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.figures import fitted
+from vlmconsole.text.plain import one_line
 
 Piece = Content | str | tuple[str, str]
 BAR_A, BAR_B = "▒", "█"

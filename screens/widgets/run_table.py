@@ -15,11 +15,11 @@ from textual.widgets import Input, Static
 from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.queue.desk import duration
 from vlmconsole.reports.shelf import Board, Line
-from vlmconsole.runs.plain import inert
 from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
+from vlmconsole.text.plain import inert
 
 EMPTY = Content.assemble(
     ("No runs yet", "bold"),

@@ -9,8 +9,8 @@ from textual.message import Message
 
 from vlmconsole.engines.servers import NAMES
 from vlmconsole.queue.server_desk import Line
-from vlmconsole.runs.plain import one_line
 from vlmconsole.screens.widgets.lines import LineView
+from vlmconsole.text.plain import one_line
 
 SIGNS = {
     "ready": ("●", "$accent"),

@@ -15,10 +15,10 @@ from vlmconsole.engines.effect import Effect
 from vlmconsole.engines.servers import NAMES
 from vlmconsole.queue.desk import duration
 from vlmconsole.queue.server_desk import Sheet
-from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.screens.widgets.server_list import SIGNS
+from vlmconsole.text.plain import inert, one_line
 
 STATES = {"same": (" ", ""), "differs": ("≠", "$warning"), "unknown": (" ", "$muted")}
 EFFECTS = {"effect verified": ("✓", "$accent"), "no effect seen": ("✗", "$warning")}

@@ -16,9 +16,9 @@ from textual.widgets.option_list import Option
 from vlmconsole.measure.compare import COMPARABLE_MEANS, Row
 from vlmconsole.measure.compare_sweeps import CellPair, SweepComparison
 from vlmconsole.reports.parts import figure
-from vlmconsole.runs.plain import one_line
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
+from vlmconsole.text.plain import one_line
 
 SHOWN = (("ttft_s.p50", "TTFT p50"), ("throughput_tok_s", "throughput"))  # what a line has room for
 UNDECIDED = "? Too few requests to tell the change from chance; Enter shows its interval."

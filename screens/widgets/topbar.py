@@ -9,7 +9,7 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Static
 
-from vlmconsole.runs.plain import one_line
+from vlmconsole.text.plain import one_line
 
 #: A sign for each state of a server, so that colour is never the only bearer.
 SIGNS = {

@@ -20,13 +20,13 @@ from textual.widget import Widget
 
 from vlmconsole.errors import LabError
 from vlmconsole.gates.figures import short_answer
-from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.story import Rollout
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.terminal import Drawing
 from vlmconsole.screens.widgets.figures import figure
 from vlmconsole.screens.widgets.picture import picture_view
 from vlmconsole.screens.widgets.said import Said
+from vlmconsole.text.plain import inert, one_line
 
 if TYPE_CHECKING:
     from vlmconsole.vision.images import Picture

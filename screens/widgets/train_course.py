@@ -6,8 +6,8 @@ from textual.content import Content
 
 from vlmconsole.queue.desk import Row, duration
 from vlmconsole.runs.pace import Progress
-from vlmconsole.runs.plain import one_line
 from vlmconsole.runs.story import Cell, Curve, Tally, Told
+from vlmconsole.text.plain import one_line
 
 Piece = Content | str | tuple[str, str]
 #: Curves that one looks at first, in this order; then the others as the job told them.

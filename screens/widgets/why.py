@@ -7,8 +7,8 @@ from typing import Any
 
 from vlmconsole.engines.lag import LAG_LIMIT
 from vlmconsole.engines.selected import UNKNOWN
-from vlmconsole.runs.words import many
 from vlmconsole.screens.widgets.columns import Row, Rule
+from vlmconsole.text.counts import many
 
 Answer = Mapping[str, Any]
 

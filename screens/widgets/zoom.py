@@ -11,10 +11,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from vlmconsole.chats.records import StoredPicture
-from vlmconsole.runs.plain import one_line
 from vlmconsole.screens.terminal import Drawing
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.picture import picture_view
+from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
     from vlmconsole.vision.images import Picture

@@ -15,9 +15,9 @@ from vlmconsole.chats.records import Chat, ChatStoreError, StoredMessage
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.engines.ending import read_remarks
 from vlmconsole.runs.folder import folder_for_user, write_for_user
-from vlmconsole.runs.plain import inert, one_line
-from vlmconsole.runs.words import many
 from vlmconsole.system.privacy import users_mode
+from vlmconsole.text.counts import many
+from vlmconsole.text.plain import inert, one_line
 
 _ENDINGS = {
     "cut": "cut off",

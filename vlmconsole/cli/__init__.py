@@ -12,9 +12,9 @@ from pathlib import Path
 from vlmconsole.cli import streams
 from vlmconsole.cli.common import FAILED, Failure, print_failure, state
 from vlmconsole.errors import LabError, refusal
-from vlmconsole.runs.plain import one_line
 from vlmconsole.system.privacy import keep_private
 from vlmconsole.system.typed_paths import named
+from vlmconsole.text.plain import one_line
 
 USAGE = "usage: vlmconsole [--home DIR] [--json] [--quiet] COMMAND …   (vlmconsole --help lists the commands)"
 

@@ -11,7 +11,7 @@ import typer
 
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
 from vlmconsole.cli.servers import find_profile, progress
-from vlmconsole.runs.plain import inert, one_line
+from vlmconsole.text.plain import inert, one_line
 
 if TYPE_CHECKING:
     from vlmconsole.engines.answer import Answer

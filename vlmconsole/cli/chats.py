@@ -15,7 +15,7 @@ from vlmconsole.chats.export import export_chat
 from vlmconsole.chats.schema import writable
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.cli.common import emit, state
-from vlmconsole.runs.plain import one_line
+from vlmconsole.text.plain import one_line
 
 
 def register(app: typer.Typer) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from vlmconsole.cli.streams import OutputError, discard
 from vlmconsole.errors import LabError
-from vlmconsole.runs.plain import inert
+from vlmconsole.text.plain import inert
 
 if TYPE_CHECKING:
     from rich.console import Console

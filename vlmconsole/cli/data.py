@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
-from vlmconsole.runs.words import many
 from vlmconsole.system.typed_paths import named, new_file
+from vlmconsole.text.counts import many
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -19,7 +19,7 @@ from vlmconsole.runs import pace
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import Pace, duration
-from vlmconsole.runs.words import plain_name
+from vlmconsole.text.counts import plain_name
 
 LINE_EVERY = 10.0  # seconds between two progress lines where there is no terminal
 

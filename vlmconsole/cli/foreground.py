@@ -16,8 +16,8 @@ from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import steps_done, views, waits
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.words import many
 from vlmconsole.system import processes
+from vlmconsole.text.counts import many
 
 EVERY = 0.2  # seconds between two looks
 LOOK = 1.0  # seconds between two looks why it waits, and whether a supervisor is there

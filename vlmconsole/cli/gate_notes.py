@@ -37,7 +37,7 @@ def register(gates: typer.Typer) -> None:
     def notes(run: str = typer.Argument(..., help="A run's name, part of it, or its folder.")) -> None:
         """The notes on a run's answers, and how often each tag was given."""
         from vlmconsole.evaluation.notes import read_notes
-        from vlmconsole.runs.plain import one_line
+        from vlmconsole.text.plain import one_line
 
         folder = _run(run)
         found = read_notes(state.lab.places.home, folder)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmconsole.cli.common import CANNOT_JUDGE, USAGE, emit, fail, state
-from vlmconsole.runs.words import many
 from vlmconsole.system.reading import read_json
+from vlmconsole.text.counts import many
 
 if TYPE_CHECKING:
     from rich.console import Console

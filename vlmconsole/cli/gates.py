@@ -12,8 +12,8 @@ from vlmconsole.cli import gate_notes
 from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, USAGE, emit, fail, say, state
 from vlmconsole.cli.gate_plan import base_said, is_plan, show_plan, waiting, when
 from vlmconsole.errors import LabError
-from vlmconsole.runs.words import many
 from vlmconsole.system.typed_paths import named, new_file
+from vlmconsole.text.counts import many
 
 if TYPE_CHECKING:
     from rich.console import Console

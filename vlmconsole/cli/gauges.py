@@ -14,8 +14,8 @@ from rich.text import Text
 from vlmconsole.cli.common import FAILED, USAGE, Failure, console, emit, fail, state
 from vlmconsole.errors import LabError
 from vlmconsole.gauges.words import age_said, job_said, said, said_of, sparkline
-from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.system.typed_paths import named, new_file
+from vlmconsole.text.plain import inert, one_line
 
 if TYPE_CHECKING:
     from vlmconsole.gauges.board import Snapshot, Tile

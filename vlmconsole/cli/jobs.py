@@ -24,7 +24,7 @@ from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import UNATTENDED, JobView, views
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import about
-from vlmconsole.runs.words import many
+from vlmconsole.text.counts import many
 
 Number = Annotated[int, typer.Argument(metavar="ID", help="a job's number")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting")]

@@ -14,8 +14,8 @@ from vlmconsole.measure.views import Cell, cells
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import number
-from vlmconsole.runs.plain import inert
 from vlmconsole.runs.titles import title
+from vlmconsole.text.plain import inert
 
 if TYPE_CHECKING:
     from rich.console import Console

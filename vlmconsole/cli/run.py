@@ -17,9 +17,9 @@ from vlmconsole.queue.desk import INVALID, label_of, verdict_of
 from vlmconsole.queue.model import Job
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.folder import RunFolder, find_run
-from vlmconsole.runs.plain import one_line
 from vlmconsole.runs.titles import in_unit, title
-from vlmconsole.runs.words import many
+from vlmconsole.text.counts import many
+from vlmconsole.text.plain import one_line
 
 
 def register(app: typer.Typer) -> None:

@@ -14,7 +14,7 @@ from vlmconsole.cli.export import export
 from vlmconsole.cli.run import ending
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
 from vlmconsole.runs.pace import duration, number
-from vlmconsole.runs.words import many
+from vlmconsole.text.counts import many
 
 if TYPE_CHECKING:
     from vlmconsole.reports.shelf import Line

@@ -12,8 +12,8 @@ from typing import Any
 import typer
 
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say
-from vlmconsole.runs.plain import one_line
-from vlmconsole.runs.words import many
+from vlmconsole.text.counts import many
+from vlmconsole.text.plain import one_line
 
 
 class _BadLineError(ValueError):

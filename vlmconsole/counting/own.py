@@ -23,8 +23,8 @@ from vlmconsole.counting.own_options import missing_options
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.rows import DataError, Row, from_verl
 from vlmconsole.models.qwen2_5_vl import CONTROL
-from vlmconsole.runs.plain import one_line
 from vlmconsole.scoring.reward import TruthError, read_truth
+from vlmconsole.text.plain import one_line
 from vlmconsole.vision.limits import PictureError, read_picture_bytes
 
 QUESTIONS = ("question", "prompt", "text")

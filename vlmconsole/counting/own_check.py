@@ -11,7 +11,7 @@ from vlmconsole.counting.own import OwnFile, content_sha256, examine_own, ignore
 from vlmconsole.counting.ready import own_files
 from vlmconsole.counting.rows import DataError
 from vlmconsole.counting.splits import PictureIndex
-from vlmconsole.runs.words import many
+from vlmconsole.text.counts import many
 
 
 def check_own(path: Path, datasets: Path) -> list[Finding]:

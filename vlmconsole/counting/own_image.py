@@ -11,8 +11,8 @@ from typing import Any
 
 from vlmconsole.counting.rows import DataError
 from vlmconsole.errors import LabError
-from vlmconsole.runs.plain import one_line
 from vlmconsole.system.typed_paths import named
+from vlmconsole.text.plain import one_line
 from vlmconsole.vision.images import PictureError, open_picture
 
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vlmconsole.runs.plain import one_line
+from vlmconsole.text.plain import one_line
 
 _KEYS = {"options", "choices", "candidates", "option", "choice", "answer_choices", "multiple_choices", "distractors"}
 _LETTERED = re.compile(r"(?:(?:option|choice|candidate|op|opt)[_ -]?)?([a-j]|[0-9])", re.IGNORECASE)

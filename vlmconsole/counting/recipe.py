@@ -28,8 +28,8 @@ from vlmconsole.counting.scene import GROUPS
 from vlmconsole.errors import LabError
 from vlmconsole.presets import preset_names, read_preset
 from vlmconsole.runs.conditions import canonical_json
-from vlmconsole.runs.wrong_keys import wrong_keys
 from vlmconsole.system.typed_paths import named
+from vlmconsole.text.settings_errors import wrong_keys
 
 NAMING = "naming"
 Role = Literal["train", "dev", "test", "exploratory"]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vlmconsole.engines.stream import StreamResult
-from vlmconsole.runs.plain import one_line
-from vlmconsole.runs.words import many
+from vlmconsole.text.counts import many
+from vlmconsole.text.plain import one_line
 
 Code = Literal[
     "limit", "context", "empty", "reasoning", "refused", "called", "tools", "ended", "lost", "model", "models",

@@ -15,8 +15,8 @@ from vlmconsole.engines.advice import advice
 from vlmconsole.engines.profile import GIVEN, ServerProfile, redact
 from vlmconsole.engines.stream import error_text
 from vlmconsole.errors import LabError
-from vlmconsole.runs.plain import one_line
 from vlmconsole.system.bounded_http import LimitError, Limits, fetch, json_value
+from vlmconsole.text.plain import one_line
 
 MAX_ERROR_BODY = 64 * 1024
 ERROR_BODY_S = 5.0  # seconds for the body of an error; what came by then is shown

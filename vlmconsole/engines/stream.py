@@ -16,8 +16,8 @@ from typing import Any, Literal
 from vlmconsole.engines.content import Held, held
 from vlmconsole.engines.sse import BLANK, Event, EventSplitter, pieces
 from vlmconsole.engines.usage import Usage, read_usage
-from vlmconsole.runs.words import many
 from vlmconsole.system.redaction import StreamRedactor, redact, redacted, without_keys
+from vlmconsole.text.counts import many
 
 MAX_TEXT = 4 * 1024 * 1024
 """Characters kept of an answer, reasoning among them; the rest is dropped and the result says so."""

@@ -18,7 +18,7 @@ from vlmconsole.engines.chat import ChatClient
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.runs.words import many
+from vlmconsole.text.counts import many
 from vlmconsole.vision.images import Picture, open_picture
 
 TEXT = "LOCAL TEST 42"

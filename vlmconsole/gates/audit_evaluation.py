@@ -19,8 +19,8 @@ from vlmconsole.gates.samples import Sample, Side, prompt_hash, read_side
 from vlmconsole.gates.trained import Freezing, earlier_attempts, first_step
 from vlmconsole.gates.verdict import judge
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.words import many
 from vlmconsole.system.typed_paths import named
+from vlmconsole.text.counts import many
 
 SIDES = ("before", "after")
 #: by the end of a scorer's name in the plan; TextVQA's is checked against the official vectors by the tests instead

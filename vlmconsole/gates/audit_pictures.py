@@ -22,8 +22,8 @@ from vlmconsole.counting.labels import unreadable
 from vlmconsole.counting.pixels import SURE, Found, find_objects
 from vlmconsole.counting.splits import PictureIndex
 from vlmconsole.runs.conditions import canonical_json
-from vlmconsole.runs.words import many
 from vlmconsole.system.reading import read_json
+from vlmconsole.text.counts import many
 
 Tick = Callable[[str], None]
 READERS = ("train", "dev")  # roles of splits that a training has looked at

@@ -22,7 +22,7 @@ from vlmconsole.gates.plan import find_frozen
 from vlmconsole.gates.trained import earlier_attempts, first_step
 from vlmconsole.models.qwen2_5_vl import END, IMAGE
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.words import many
+from vlmconsole.text.counts import many
 
 AT_ONCE = 512
 """Chats rendered in one call, whose time is limited."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from vlmconsole.gates.metrics import Measures
 from vlmconsole.gates.verdict import Judged
-from vlmconsole.runs.plain import one_line
 from vlmconsole.runs.titles import title
-from vlmconsole.runs.words import signed
 from vlmconsole.scoring.answer import CountAnswer, parse_counts
+from vlmconsole.text.counts import signed
+from vlmconsole.text.plain import one_line
 
 MARKS = {"PASS": "✓", "FAIL": "✗", "CANNOT JUDGE": "?"}
 COLUMNS = ("before", "after", "measured", "margin", "interval")

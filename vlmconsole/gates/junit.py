@@ -6,7 +6,7 @@ import re
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from vlmconsole.gates.verdict import Verdict
-from vlmconsole.runs.plain import inert
+from vlmconsole.text.plain import inert
 
 #: what `inert` leaves and XML 1.0 has no place for
 _NO_XML = re.compile("[\ufffe\uffff]")

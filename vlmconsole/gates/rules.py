@@ -17,9 +17,9 @@ from vlmconsole.errors import LabError
 from vlmconsole.gates.plan import digest
 from vlmconsole.presets import preset_names, read_preset
 from vlmconsole.runs.titles import title
-from vlmconsole.runs.wrong_keys import wrong_keys
 from vlmconsole.scoring.intervals import CONFIDENCE, RESAMPLES
 from vlmconsole.scoring.scorers import SCORERS
+from vlmconsole.text.settings_errors import wrong_keys
 
 Metric = Literal["all_correct", "partial", "partial_drop", "partial_gain_ci_low"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]

@@ -22,7 +22,7 @@ from vlmconsole.gates.samples import Side, read_side
 from vlmconsole.gates.trained import LATE_PASS, Freezing, freezing_of
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.words import many
+from vlmconsole.text.counts import many
 
 Word = Literal["PASS", "FAIL", "CANNOT JUDGE"]
 ORDER: dict[str, int] = {"FAIL": 0, "CANNOT JUDGE": 1, "PASS": 2}

@@ -13,7 +13,7 @@ from vlmconsole.gauges.feed import Finished, RequestFeed
 from vlmconsole.gauges.figures import Batch, Figure, Mark, SourceError
 from vlmconsole.gauges.followed import ChatAnswers, Measured, RunningJobs
 from vlmconsole.gauges.prometheus import Scrape
-from vlmconsole.runs.words import many
+from vlmconsole.text.counts import many
 
 
 class OwnRequests:

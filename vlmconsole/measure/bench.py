@@ -32,7 +32,7 @@ from vlmconsole.measure.summary import CellSummary
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.words import many
+from vlmconsole.text.counts import many
 
 CLOCK = "request sent → first non-empty text piece / [DONE]; connections open and picture bytes ready before"
 CLIENT = f"vlmconsole {__version__} load client"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmconsole.runs.pace import number
-from vlmconsole.runs.words import many
 from vlmconsole.system.machine import usable_cores
+from vlmconsole.text.counts import many
 
 #: what is said where a busy side is compared
 BUSY_MEANS = (

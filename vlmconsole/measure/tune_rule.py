@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vlmconsole.measure.tune import SAMPLED, Rule, Value
-from vlmconsole.runs.words import many
+from vlmconsole.text.counts import many
 
 #: the rule in words, frozen with its numbers
 STEPS = (

@@ -21,8 +21,8 @@ from vlmconsole.reports.parts import UNKNOWN, Facts, Part, Prose, Section, flat,
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.story import RunStory
+from vlmconsole.text.plain import inert, one_line
 
 MOST_FILES = 200
 LOG_LINES = 40

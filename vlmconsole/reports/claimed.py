@@ -14,8 +14,8 @@ from vlmconsole.reports.parts import Column, Part, Prose, Section, Table
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import number
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.plain import inert, one_line
-from vlmconsole.runs.words import signed
+from vlmconsole.text.counts import signed
+from vlmconsole.text.plain import inert, one_line
 
 
 def sections(runs: Sequence[RunFolder], places: Places, titles: Sequence[str]) -> list[Section]:

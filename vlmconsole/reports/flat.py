@@ -16,7 +16,7 @@ from vlmconsole.reports.judged import is_planned
 from vlmconsole.runs.events import finite
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.plain import inert
+from vlmconsole.text.plain import inert
 
 SHARES = ("n", "mean", "min", "p50", "p90", "p95", "p99", "max")
 #: first characters that a spreadsheet takes for a formula

@@ -31,9 +31,9 @@ from vlmconsole.reports.parts import (
 from vlmconsole.reports.parts import Picture as Shown
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.plain import inert
-from vlmconsole.runs.words import signed
 from vlmconsole.scoring.intervals import paired_interval
+from vlmconsole.text.counts import signed
+from vlmconsole.text.plain import inert
 from vlmconsole.vision.images import PictureError
 
 MOST_WRONG = 4  # wrong answers of one group that come with their pictures

@@ -29,9 +29,9 @@ from vlmconsole.reports.parts import (
 from vlmconsole.runs import titles
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import number
-from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.story import Curve, RunStory
-from vlmconsole.runs.words import plain_name
+from vlmconsole.text.counts import plain_name
+from vlmconsole.text.plain import inert, one_line
 
 MOST_POINTS = 800  # of one drawn curve
 MOST_CURVES = 24

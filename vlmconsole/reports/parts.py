@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from vlmconsole.runs.pace import number
-from vlmconsole.runs.plain import inert, one_line
 from vlmconsole.runs.titles import NAMED, in_unit, title
 from vlmconsole.scoring.answer import CountAnswer, parse_counts
+from vlmconsole.text.plain import inert, one_line
 
 UNKNOWN = "–"
 LONGEST = 600  # characters of one value; the raw file holds the rest

@@ -15,7 +15,7 @@ from vlmconsole.reports.parts import figure
 from vlmconsole.runs.folder import FINAL, RunFolder, list_runs
 from vlmconsole.runs.pace import number
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.plain import one_line
+from vlmconsole.text.plain import one_line
 
 #: seals: what is known of a run's files without hashing them, and after it
 OPEN, SEALED = "open", "sealed"

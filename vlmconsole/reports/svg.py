@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from vlmconsole.runs.words import many
+from vlmconsole.text.counts import many
 
 WIDTH = 760.0
 CHARACTER = 6.9  # px of one, at most, in the size that names and tails are set in

@@ -10,7 +10,7 @@ from vlmconsole.reports import svg
 from vlmconsole.reports.parts import UNKNOWN, Column, Facts, Part, Plot, Prose, Section, Table, figure, flat, shown
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import number
-from vlmconsole.runs.plain import one_line
+from vlmconsole.text.plain import one_line
 
 MIB = 1024 * 1024
 

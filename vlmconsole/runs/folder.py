@@ -14,9 +14,9 @@ from typing import Any
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.events import EventWriter, append_line, finite, parse_line
-from vlmconsole.runs.plain import one_line
 from vlmconsole.system.privacy import users_mode
 from vlmconsole.system.redaction import redacted
+from vlmconsole.text.plain import one_line
 
 LATEST = 1e11  # wall seconds: a later moment in a damaged file is none
 OBJECTS = ("job.json", "state.json", "summary.json", "conditions.json")

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vlmconsole.runs.plain import inert
 from vlmconsole.runs.titles import MIB
+from vlmconsole.text.plain import inert
 
 PAGE = 256 * 1024  # bytes read at once
 LONGEST = 2000  # characters shown of one line

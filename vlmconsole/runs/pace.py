@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vlmconsole.runs.words import of_many
+from vlmconsole.text.counts import of_many
 
 WINDOW = 120.0  # seconds of progress that the present speed is taken from
 EARLY, LITTLE = 30.0, 0.05  # seconds, and share of the whole: before both are over the time left is a wild guess

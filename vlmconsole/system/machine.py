@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from vlmconsole.runs.words import many
+from vlmconsole.text.counts import many
 
 
 def usable_cores() -> int:

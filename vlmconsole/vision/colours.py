@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image, ImageChops, ImageCms, ImageColor
 
-from vlmconsole.runs.plain import one_line
+from vlmconsole.text.plain import one_line
 from vlmconsole.vision.limits import PictureError
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from PIL import Image, UnidentifiedImageError
 
-from vlmconsole.runs.plain import one_line
+from vlmconsole.text.plain import one_line
 from vlmconsole.vision.colours import eight_bits, to_rgb
 from vlmconsole.vision.jpeg_end import jpeg_shortage
 from vlmconsole.vision.limits import SHRINK_HINT, PictureError, looks_cut_off

@@ -11,8 +11,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from vlmconsole.runs.plain import one_line
 from vlmconsole.system.bounded_http import LimitError, Limits, fetch
+from vlmconsole.text.plain import one_line
 from vlmconsole.vision.limits import PictureError, true_kind
 
 if TYPE_CHECKING:

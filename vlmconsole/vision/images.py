@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from vlmconsole.runs.plain import one_line
+from vlmconsole.text.plain import one_line
 from vlmconsole.vision.convert import Decoded, decode
 from vlmconsole.vision.limits import (
     MAX_ASPECT_RATIO,

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from vlmconsole.errors import LabError
-from vlmconsole.runs.plain import one_line
+from vlmconsole.text.plain import one_line
 
 MAX_BYTES = 256 * 1024 * 1024
 MAX_PIXELS = 128_000_000  # 384 MB once decoded; every phone camera's ordinary mode fits
