@@ -22,8 +22,8 @@ from vlmconsole.queue.desk import WINDOW, Board, Desk, Particulars, Row
 from vlmconsole.queue.model import ACTIVE, FINAL
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.live_view import RunStory, Told
 from vlmconsole.runs.logfile import LogPage
-from vlmconsole.runs.story import RunStory, Told
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.keys import bindings, reading_actions
 from vlmconsole.screens.looking import LookingScreen

@@ -15,8 +15,8 @@ from job_queue import lab, run_all
 
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder, list_runs
+from vlmconsole.runs.live_view import POINTS, RunStory
 from vlmconsole.runs.pace import Pace
-from vlmconsole.runs.story import POINTS, RunStory
 from vlmconsole.screens.widgets.figures import sparkline
 
 

@@ -20,9 +20,9 @@ from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.events import EventWriter
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.live_view import RunStory, Told
 from vlmconsole.runs.pace import Progress
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.story import RunStory, Told
 from vlmconsole.screens.jobs_desk import ANSWERS, LOG
 from vlmconsole.screens.widgets.job_detail import how_far
 from vlmconsole.screens.widgets.job_rows import state_sign

@@ -13,9 +13,9 @@ from textual.message import Message
 
 from vlmconsole.queue.desk import Particulars, Row, duration
 from vlmconsole.queue.view import waits
+from vlmconsole.runs.live_view import Curve, Told
 from vlmconsole.runs.logfile import LogPage, shown
 from vlmconsole.runs.pace import SHOWN, Progress
-from vlmconsole.runs.story import Curve, Told
 from vlmconsole.screens.widgets.figures import bar, figure, size, sparkline
 from vlmconsole.screens.widgets.job_rows import VERDICTS, devices, job_name, state_sign
 from vlmconsole.screens.widgets.lines import LineView

@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 from vlmconsole.queue.adding import Planned
 from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.forms import Entry, as_text
-from vlmconsole.runs.story import Curve, Told
+from vlmconsole.runs.live_view import Curve, Told
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.figures import figure

@@ -13,7 +13,7 @@ from vlmconsole.measure.axes import axes
 from vlmconsole.reports.opened import Opened, Target
 from vlmconsole.reports.parts import Facts, Pictures, Plot, Prose, Section, Table
 from vlmconsole.runs.folder import FINAL
-from vlmconsole.runs.story import Told
+from vlmconsole.runs.live_view import Told
 from vlmconsole.screens.widgets.figures import figure as short
 from vlmconsole.screens.widgets.figures import fitted, sparkline
 from vlmconsole.screens.widgets.lines import LineView

@@ -8,7 +8,7 @@ from textual.content import Content
 
 from vlmconsole.queue.desk import duration
 from vlmconsole.reports.shelf import Line
-from vlmconsole.runs.story import Told
+from vlmconsole.runs.live_view import Told
 from vlmconsole.screens.widgets.figures import bar
 from vlmconsole.screens.widgets.run_table import outcome
 from vlmconsole.text.counts import of_many

@@ -20,7 +20,7 @@ from textual.widget import Widget
 
 from vlmconsole.errors import LabError
 from vlmconsole.gates.figures import short_answer
-from vlmconsole.runs.story import Rollout
+from vlmconsole.runs.live_view import Rollout
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.terminal import Drawing
 from vlmconsole.screens.widgets.figures import figure

@@ -20,8 +20,8 @@ from vlmconsole.reports import claimed, judged, learned, measured, tuned
 from vlmconsole.reports.parts import UNKNOWN, Facts, Part, Prose, Section, flat, shown
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.live_view import RunStory
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.story import RunStory
 from vlmconsole.text.plain import inert, one_line
 
 MOST_FILES = 200

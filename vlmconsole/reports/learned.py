@@ -28,8 +28,8 @@ from vlmconsole.reports.parts import (
 )
 from vlmconsole.runs import titles
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.live_view import Curve, RunStory
 from vlmconsole.runs.pace import number
-from vlmconsole.runs.story import Curve, RunStory
 from vlmconsole.text.counts import plain_name
 from vlmconsole.text.plain import inert, one_line
 

@@ -14,8 +14,8 @@ from vlmconsole.reports.book import guarded, settings
 from vlmconsole.reports.parts import Section, flat
 from vlmconsole.reports.shelf import Stamp, moved
 from vlmconsole.runs.folder import FINAL, RunFolder, to_json
+from vlmconsole.runs.live_view import RunStory, Told
 from vlmconsole.runs.places import Places
-from vlmconsole.runs.story import RunStory, Told
 from vlmconsole.runs.titles import title
 
 NOTHING = Told()
