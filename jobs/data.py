@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.counting import ready as datasets
-from vlmconsole.counting.dataset import expected, manifest_digest, read_manifest
-from vlmconsole.counting.examine import check_dataset
-from vlmconsole.counting.recipe import load_recipe, recipe_names
-from vlmconsole.counting.rows import Row, read_rows
+from vlmconsole.data import names as datasets
+from vlmconsole.data.dataset import expected, manifest_digest, read_manifest
+from vlmconsole.data.examine import check_dataset
+from vlmconsole.data.recipe import load_recipe, recipe_names
+from vlmconsole.data.rows import Row, read_rows
 from vlmconsole.errors import LabError
 from vlmconsole.jobs.contract import Context, JobError
 

@@ -30,8 +30,8 @@ SECONDS = {"in-process": 0.04, "server": 0.6}
 
 def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     """Freeze the plan, answer both sides, judge. What was answered stays, whatever happens."""
-    from vlmconsole.counting.manifest import manifest_digest, read_manifest
-    from vlmconsole.counting.textvqa_data import make_textvqa
+    from vlmconsole.data.manifest import manifest_digest, read_manifest
+    from vlmconsole.data.textvqa import make_textvqa
     from vlmconsole.evaluation import items as asked
     from vlmconsole.evaluation.answerer import Stopping
     from vlmconsole.evaluation.evaluate import Evaluation
@@ -214,7 +214,7 @@ def estimate(spec: EvaluateSettings) -> Estimate:
 
 def _pictures(spec: EvaluateSettings) -> int | None:
     """Pictures a side, from plan or recipes; None where a dataset is not a recipe."""
-    from vlmconsole.counting.recipe import load_recipe, recipe_names
+    from vlmconsole.data.recipe import load_recipe, recipe_names
     from vlmconsole.gates.frozen import is_frozen
     from vlmconsole.gates.rules import load_plan
 
@@ -254,7 +254,7 @@ def needs_server(spec: EvaluateSettings, places: Places) -> str | None:
 
 def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
     """Why it could not be answered, or not be judged by its plan, as far as that is known before it is queued."""
-    from vlmconsole.counting.textvqa_data import NAME as TEXTVQA
+    from vlmconsole.data.textvqa import NAME as TEXTVQA
     from vlmconsole.evaluation.foreseen import foreseen
 
     found = []

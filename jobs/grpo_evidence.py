@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from vlmconsole.counting.rows import Row
+from vlmconsole.data.rows import Row
 from vlmconsole.runs.folder import RunFolder, write_atomic
 
 TRAINING, ROLLOUTS, GROUPS, PICTURES = "training.jsonl", "rollouts.jsonl", "groups.jsonl", "pictures"

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vlmconsole.counting.dataset import manifest_digest
-from vlmconsole.counting.rows import Row, read_rows
-from vlmconsole.counting.splits import LeakError, PictureIndex
+from vlmconsole.data.dataset import manifest_digest
+from vlmconsole.data.rows import Row, read_rows
+from vlmconsole.data.splits import LeakError, PictureIndex
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.data import LOADING, course, examined, ready
 from vlmconsole.jobs.grpo import LEARNING, GrpoSpec, has_masters, learning, planned_work

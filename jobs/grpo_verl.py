@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.counting.rows import Row
+from vlmconsole.data.rows import Row
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.grpo import GrpoSpec, learning
 from vlmconsole.jobs.grpo_evidence import TRAINING, Evidence, Said, first_and_last

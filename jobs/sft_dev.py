@@ -12,7 +12,7 @@ from vlmconsole.training import selection
 from vlmconsole.training.generation import Ask, Generated, answers
 
 if TYPE_CHECKING:
-    from vlmconsole.counting.rows import Row
+    from vlmconsole.data.rows import Row
     from vlmconsole.jobs.sft_run import Teacher
 
 

@@ -7,8 +7,8 @@ a retry copies them into its own folder and goes on to the same weights.
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.counting.dataset import manifest_digest
-from vlmconsole.counting.ready import promised
+from vlmconsole.data.dataset import manifest_digest
+from vlmconsole.data.names import promised
 from vlmconsole.errors import LabError
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.plan import freeze

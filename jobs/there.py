@@ -6,8 +6,8 @@ Each function returns sentences for people, none where nothing is known against 
 
 from collections.abc import Sequence
 
-from vlmconsole.counting.ready import Promised, promised, truths_of
-from vlmconsole.counting.rows import DataError
+from vlmconsole.data.names import Promised, promised, truths_of
+from vlmconsole.data.rows import DataError
 from vlmconsole.errors import LabError
 from vlmconsole.jobs.serve import profile_of
 from vlmconsole.runs.places import Places

@@ -13,7 +13,7 @@ import numpy as np
 from audited import END, LAYER, Change, SmallLab, lines_of, write_lines
 from PIL import Image, ImageDraw, PngImagePlugin
 
-from vlmconsole.counting.rows import Row
+from vlmconsole.data.rows import Row
 
 # ── faults of the data ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -22,9 +22,9 @@ import numpy as np
 from judged import sample
 from tokenizers import Tokenizer
 
-from vlmconsole.counting.dataset import make_dataset, manifest_digest, read_manifest, read_objects
-from vlmconsole.counting.recipe import Recipe
-from vlmconsole.counting.rows import Row, read_rows, write_rows
+from vlmconsole.data.dataset import make_dataset, manifest_digest, read_manifest, read_objects
+from vlmconsole.data.recipe import Recipe
+from vlmconsole.data.rows import Row, read_rows, write_rows
 from vlmconsole.gates.audit import Audit
 from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run, record
 from vlmconsole.gates.ledger import Ledger

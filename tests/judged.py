@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.counting.dataset import make_dataset
-from vlmconsole.counting.recipe import Recipe
-from vlmconsole.counting.rows import Row, read_rows
+from vlmconsole.data.dataset import make_dataset
+from vlmconsole.data.recipe import Recipe
+from vlmconsole.data.rows import Row, read_rows
 from vlmconsole.gates.bind import bind, freeze_for_run
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.rules import Plan, parse_plan

@@ -15,7 +15,7 @@ from audit_faults import (
 )
 from audited import Change, SmallLab, wrong
 
-from vlmconsole.counting.dataset import manifest_digest, read_manifest
+from vlmconsole.data.dataset import manifest_digest, read_manifest
 from vlmconsole.gates.audit import audit
 from vlmconsole.gates.plan import freeze
 from vlmconsole.runs.folder import RunFolder

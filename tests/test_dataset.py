@@ -18,14 +18,14 @@ import pytest
 from judged import recipe, small_dataset
 from PIL import Image, PngImagePlugin
 
-from vlmconsole.counting.dataset import MANIFEST, make_dataset, manifest_digest, read_manifest, read_objects
-from vlmconsole.counting.examine import check_dataset
 from vlmconsole.counting.questions import COUNT_PROMPT
-from vlmconsole.counting.recipe import Part, RecipeError, load_recipe, recipe_names
-from vlmconsole.counting.rows import DataError, Row, read_rows, write_rows
 from vlmconsole.counting.scene import make_scene
-from vlmconsole.counting.sheet import contact_sheet
-from vlmconsole.counting.splits import LeakError, PictureIndex
+from vlmconsole.data.contact_sheet import contact_sheet
+from vlmconsole.data.dataset import MANIFEST, make_dataset, manifest_digest, read_manifest, read_objects
+from vlmconsole.data.examine import check_dataset
+from vlmconsole.data.recipe import Part, RecipeError, load_recipe, recipe_names
+from vlmconsole.data.rows import DataError, Row, read_rows, write_rows
+from vlmconsole.data.splits import LeakError, PictureIndex
 
 
 # --- recipes: sums and coverage ---

@@ -14,8 +14,8 @@ import pytest
 from evaluated import Bench, KilledError, Scripted
 from test_textvqa_data import many, write_shards
 
-from vlmconsole.counting.ready import ready
-from vlmconsole.counting.rows import DataError
+from vlmconsole.data.names import ready
+from vlmconsole.data.rows import DataError
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.evaluation import local

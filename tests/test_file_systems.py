@@ -179,7 +179,7 @@ def test_commands_work_in_a_home_whose_path_is_not_utf8(odd: Path) -> None:
 
 def test_splits_are_written_and_read_there(odd: Path) -> None:
     pytest.importorskip("pyarrow")
-    from vlmconsole.counting.rows import read_rows, write_rows
+    from vlmconsole.data.rows import read_rows, write_rows
 
     write_rows(odd / "train.parquet", [])
     assert list(read_rows(odd / "train.parquet")) == []

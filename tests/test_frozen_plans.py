@@ -12,7 +12,7 @@ import pytest
 import tomlkit
 from audited import LAYER, PLAN, SmallLab
 
-from vlmconsole.counting.findings import Finding
+from vlmconsole.data.findings import Finding
 from vlmconsole.evaluation.planned import base_of, before_base, plan_for
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.audit_evaluation import audit_freezing
@@ -155,8 +155,8 @@ def test_each_round_starts_from_the_adapter_that_the_one_before_chose(lab: Small
 
 
 def test_replayed_pictures_are_drawn_again_by_the_seed(lab: SmallLab) -> None:
-    from vlmconsole.counting.dataset import make_dataset
-    from vlmconsole.counting.recipe import Recipe
+    from vlmconsole.data.dataset import make_dataset
+    from vlmconsole.data.recipe import Recipe
 
     fresh = {"group": "regular", "low": 0, "high": 0, "count": 1}
     parts = [fresh, {"replay": "mini:train", "count": 2}]

@@ -11,7 +11,7 @@ import judged
 import pytest
 from judged import plan
 
-from vlmconsole.counting.recipe import load_recipe
+from vlmconsole.data.recipe import load_recipe
 from vlmconsole.errors import LabError
 from vlmconsole.gates.rules import PlanError, load_plan, parse_plan, plan_names
 

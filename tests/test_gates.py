@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judged import CONDITIONS, WRONG, N, lines_of, plan, right, small_dataset, write_lines, write_run
 
-from vlmconsole.counting.rows import Row
+from vlmconsole.data.rows import Row
 from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run, record
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.metrics import exact, margin, measure, passes

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vlmconsole.counting.questions import COUNT_PROMPT
-from vlmconsole.counting.rows import Row
 from vlmconsole.counting.scene import label_json, make_scene
+from vlmconsole.data.rows import Row
 from vlmconsole.training import checkpoint, export, grpo, rollout
 from vlmconsole.training.bases import base_folder
 from vlmconsole.training.grpo_train import Settings, Trainer

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from vlmconsole.counting.dataset import make_dataset
-from vlmconsole.counting.recipe import load_recipe
-from vlmconsole.counting.splits import LeakError
+from vlmconsole.data.dataset import make_dataset
+from vlmconsole.data.recipe import load_recipe
+from vlmconsole.data.splits import LeakError
 from vlmconsole.errors import LabError
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.grpo import GrpoSpec, devices, run

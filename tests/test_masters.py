@@ -9,8 +9,8 @@ import pytest
 import torch
 from test_grpo import FAST, equal, rows, weights
 
-from vlmconsole.counting.dataset import make_dataset
-from vlmconsole.counting.recipe import load_recipe
+from vlmconsole.data.dataset import make_dataset
+from vlmconsole.data.recipe import load_recipe
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.grpo import GrpoSpec, estimate, run
 from vlmconsole.jobs.launch import create_run

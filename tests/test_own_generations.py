@@ -14,12 +14,12 @@ from PIL import Image
 from test_dataset import checked
 
 from vlmconsole.cli import main
-from vlmconsole.counting import ready
-from vlmconsole.counting.dataset import make_dataset, manifest_digest, read_manifest
-from vlmconsole.counting.generations import aside, generation, generations
-from vlmconsole.counting.recipe import load_recipe
-from vlmconsole.counting.rows import DataError, Row, read_rows
-from vlmconsole.counting.splits import LeakError, PictureIndex
+from vlmconsole.data import names
+from vlmconsole.data.dataset import make_dataset, manifest_digest, read_manifest
+from vlmconsole.data.generations import aside, generation, generations
+from vlmconsole.data.recipe import load_recipe
+from vlmconsole.data.rows import DataError, Row, read_rows
+from vlmconsole.data.splits import LeakError, PictureIndex
 from vlmconsole.gates.altered import altered
 from vlmconsole.gates.audit import audit
 from vlmconsole.gates.audit_pictures import Shelves
@@ -99,13 +99,13 @@ def test_changed_bytes_are_refused_with_both_hashes_and_replace_makes_a_new_gene
     changed = next(sha for sha in then.values() if sha[:12] in refused.value.message)
     assert "now" in refused.value.message and f"mine@{first[:12]}" in refused.value.hint
     with pytest.raises(DataError, match=changed[:12]):
-        ready.promised(str(files.recipe), files.datasets)
+        names.promised(str(files.recipe), files.datasets)
     assert files.make(replace=True) == folder
     now = manifest_digest(read_manifest(folder))
     old = files.datasets / f"mine@{first[:12]}"
     assert now != first and files.truths(old) == before, "old runs keep theirs"
     assert checked(folder) == {} and checked(old) == {}
-    assert ready.ready(f"mine@{first[:12]}", files.datasets) == old
+    assert names.ready(f"mine@{first[:12]}", files.datasets) == old
     assert generation(files.datasets, "mine", first) == old and generation(files.datasets, "mine", now) == folder
     assert files.make() == folder, "the same bytes again: nothing is to be done"
     shelves = Shelves(files.datasets)

@@ -13,13 +13,13 @@ import pytest
 from audited import SmallLab
 from test_dataset import checked, one_split
 
-from vlmconsole.counting.dataset import make_dataset
-from vlmconsole.counting.examine import check_dataset
-from vlmconsole.counting.own import read_own
 from vlmconsole.counting.questions import COUNT_PROMPT
-from vlmconsole.counting.rows import DataError, Row, read_rows, write_rows
 from vlmconsole.counting.scene import make_scene
-from vlmconsole.counting.splits import LeakError
+from vlmconsole.data.dataset import make_dataset
+from vlmconsole.data.examine import check_dataset
+from vlmconsole.data.rows import DataError, Row, read_rows, write_rows
+from vlmconsole.data.splits import LeakError
+from vlmconsole.data.user_file import read_own
 
 # --- a user's own pictures ---
 ONE_EACH = '{"red_circles": 1, "blue_squares": 1}'

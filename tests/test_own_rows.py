@@ -14,9 +14,9 @@ import pytest
 from odd_pictures import oriented
 from PIL import Image
 
-from vlmconsole.counting.own import examine_own, own_file, read_own
-from vlmconsole.counting.own_check import check_own
-from vlmconsole.counting.rows import DataError
+from vlmconsole.data.rows import DataError
+from vlmconsole.data.user_check import check_own
+from vlmconsole.data.user_file import examine_own, own_file, read_own
 from vlmconsole.vision.images import open_picture
 
 

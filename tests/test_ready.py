@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from sft_runs import RECIPE
 
-from vlmconsole.counting.alone import alone
-from vlmconsole.counting.ready import Promised, promised, ready
-from vlmconsole.counting.recipe import RecipeError
-from vlmconsole.counting.rows import DataError
-from vlmconsole.counting.splits import PictureIndex
+from vlmconsole.data.maker_lock import alone
+from vlmconsole.data.names import Promised, promised, ready
+from vlmconsole.data.recipe import RecipeError
+from vlmconsole.data.rows import DataError
+from vlmconsole.data.splits import PictureIndex
 from vlmconsole.evaluation.items import choose
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.jobs import data

@@ -16,10 +16,10 @@ import sft_runs
 import torch
 from sft_runs import ended, lab, make, weights, work
 
-from vlmconsole.counting.dataset import make_dataset
-from vlmconsole.counting.recipe import load_recipe
-from vlmconsole.counting.rows import Row, read_rows
-from vlmconsole.counting.splits import LeakError
+from vlmconsole.data.dataset import make_dataset
+from vlmconsole.data.recipe import load_recipe
+from vlmconsole.data.rows import Row, read_rows
+from vlmconsole.data.splits import LeakError
 from vlmconsole.errors import LabError
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.plan import read_frozen

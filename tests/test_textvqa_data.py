@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from vlmconsole.counting.dataset import read_manifest
-from vlmconsole.counting.rows import DataError, Row, read_rows, write_rows
-from vlmconsole.counting.splits import LeakError, PictureIndex
-from vlmconsole.counting.textvqa_data import NAME, Question, choose, make_textvqa, read_shard
+from vlmconsole.data.dataset import read_manifest
+from vlmconsole.data.rows import DataError, Row, read_rows, write_rows
+from vlmconsole.data.splits import LeakError, PictureIndex
+from vlmconsole.data.textvqa import NAME, Question, choose, make_textvqa, read_shard
 from vlmconsole.scoring.scorers import read_truth, score
 
 
@@ -105,7 +105,7 @@ def test_its_pictures_are_known_to_the_lab_so_that_they_cannot_be_trained_on(tmp
 
 
 def test_a_picture_of_another_dataset_is_a_leak(tmp_path: Path) -> None:
-    from vlmconsole.counting.splits import Known
+    from vlmconsole.data.splits import Known
 
     rows = [row(n, n) for n in range(64)]
     data = rows[7]["image"]["bytes"]
@@ -161,7 +161,7 @@ def test_the_choice_does_not_depend_on_the_order_of_the_rows(pairs: list[tuple[i
 
 
 def test_the_check_of_the_dataset_finds_what_was_changed(tmp_path: Path) -> None:
-    from vlmconsole.counting.examine import check_dataset
+    from vlmconsole.data.examine import check_dataset
 
     datasets = tmp_path / "datasets"
     folder = make_textvqa(write_shards(tmp_path / "shards", many()), datasets)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from verl_run import TRUTH, settings
 
-from vlmconsole.counting.rows import Row
+from vlmconsole.data.rows import Row
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.grpo import GrpoSpec
 from vlmconsole.jobs.grpo_verl import _Follower

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from verl_run import settings
 
-from vlmconsole.counting.dataset import make_dataset
-from vlmconsole.counting.recipe import load_recipe
-from vlmconsole.counting.rows import read_rows
+from vlmconsole.data.dataset import make_dataset
+from vlmconsole.data.recipe import load_recipe
+from vlmconsole.data.rows import read_rows
 from vlmconsole.training import verl
 
 

@@ -87,7 +87,7 @@ class Watch:
 
 def rows(count: int) -> list[Any]:
     from vlmconsole.counting.questions import COUNT_PROMPT
-    from vlmconsole.counting.rows import Row
+    from vlmconsole.data.rows import Row
 
     return [
         Row(name, png, COUNT_PROMPT, truth, "vlmconsole/counting", "", "train", i)

@@ -35,9 +35,9 @@ def register(app: typer.Typer) -> None:
         ),
     ) -> None:
         """Make a dataset below the lab home. Made ones are never overwritten: --replace puts them aside."""
-        from vlmconsole.counting import ready
-        from vlmconsole.counting.dataset import manifest_digest, read_manifest
-        from vlmconsole.counting.recipe import load_recipe
+        from vlmconsole.data import names as ready
+        from vlmconsole.data.dataset import manifest_digest, read_manifest
+        from vlmconsole.data.recipe import load_recipe
 
         recipe, tell = load_recipe(preset, seed=seed, rename=name), _progress("pictures")
         places = state.lab.places
@@ -61,8 +61,8 @@ def register(app: typer.Typer) -> None:
         shards: str = typer.Argument(..., metavar="SHARDS", help="Folder (or file) of TextVQA validation Parquet."),
     ) -> None:
         """Make textvqa64: the 64 pictures with the lowest SHA-256, of each the question with the lowest id."""
-        from vlmconsole.counting.dataset import manifest_digest, read_manifest
-        from vlmconsole.counting.textvqa_data import make_textvqa
+        from vlmconsole.data.dataset import manifest_digest, read_manifest
+        from vlmconsole.data.textvqa import make_textvqa
 
         folder = make_textvqa(named(shards), state.lab.places.datasets, say=say)
         manifest = read_manifest(folder)
@@ -72,9 +72,9 @@ def register(app: typer.Typer) -> None:
     @data.command("list")
     def list_() -> None:
         """What datasets there are, and which recipes ship."""
-        from vlmconsole.counting.dataset import MANIFEST, manifest_digest, read_manifest
-        from vlmconsole.counting.recipe import recipe_names
-        from vlmconsole.counting.rows import DataError
+        from vlmconsole.data.dataset import MANIFEST, manifest_digest, read_manifest
+        from vlmconsole.data.recipe import recipe_names
+        from vlmconsole.data.rows import DataError
 
         made = sorted(path.parent for path in state.lab.places.datasets.glob(f"*/{MANIFEST}"))
         rows = []
@@ -121,7 +121,7 @@ def register(app: typer.Typer) -> None:
         """Write a contact sheet of the pictures with their truths, and print what the dataset holds."""
         import itertools
 
-        from vlmconsole.counting.sheet import contact_sheet
+        from vlmconsole.data.contact_sheet import contact_sheet
 
         path = _find(dataset)
         summary, rows, label = _contents(path, split)
@@ -183,14 +183,14 @@ def _at_work_with(name: str, recipe: str) -> list[str]:
 
 
 def _manifest_bytes(folder: Path) -> bytes:
-    from vlmconsole.counting.dataset import MANIFEST
+    from vlmconsole.data.dataset import MANIFEST
 
     path = folder / MANIFEST
     return path.read_bytes() if path.is_file() else b""
 
 
 def _check_made(folder: Path) -> list[dict[str, Any]]:
-    from vlmconsole.counting.examine import check_dataset
+    from vlmconsole.data.examine import check_dataset
 
     findings = check_dataset(folder, state.lab.places.datasets, on_progress=_progress("pictures checked"))
     return [finding.to_json() for finding in findings]
@@ -198,16 +198,16 @@ def _check_made(folder: Path) -> list[dict[str, Any]]:
 
 def _check_own(path: Path) -> list[dict[str, Any]]:
     """A user's file: every row readable, what is not used, and none of its pictures elsewhere in the lab."""
-    from vlmconsole.counting.own_check import check_own
+    from vlmconsole.data.user_check import check_own
 
     return [finding.to_json() for finding in check_own(path, state.lab.places.datasets)]
 
 
 def _contents(path: Path, split: str | None) -> tuple[dict[str, Any], Any, str]:
     """(summary, rows in order, label for a file name) of a dataset's split or of a user's file."""
-    from vlmconsole.counting.dataset import manifest_digest, read_manifest
-    from vlmconsole.counting.own import own_file
-    from vlmconsole.counting.rows import read_rows
+    from vlmconsole.data.dataset import manifest_digest, read_manifest
+    from vlmconsole.data.rows import read_rows
+    from vlmconsole.data.user_file import own_file
 
     if path.is_file():
         whole = own_file(path)
@@ -223,7 +223,7 @@ def _contents(path: Path, split: str | None) -> tuple[dict[str, Any], Any, str]:
 
 
 def _summary(folder: Path, manifest: dict[str, Any], digest: str) -> dict[str, Any]:
-    from vlmconsole.counting.ready import own_files
+    from vlmconsole.data.names import own_files
 
     splits = [
         {"name": name, "role": s["role"], "n": s["n"], "replayed": s.get("replayed", 0)}
@@ -246,7 +246,7 @@ def _summary(folder: Path, manifest: dict[str, Any], digest: str) -> dict[str, A
 def _table(console: Console, summary: dict[str, Any], *, unused: bool = True) -> None:
     from rich.table import Table
 
-    from vlmconsole.counting.own import ignored_text
+    from vlmconsole.data.user_file import ignored_text
 
     if "digest" in summary:
         console.print(f"{summary['name']}: {summary['title']}", markup=False, soft_wrap=True)

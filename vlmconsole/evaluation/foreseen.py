@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from vlmconsole.counting.dataset import manifest_digest, read_manifest
-from vlmconsole.counting.generations import generation
-from vlmconsole.counting.ready import Promised, Source, look_up, promised
-from vlmconsole.counting.rows import DataError
-from vlmconsole.counting.textvqa_data import NAME as TEXTVQA
-from vlmconsole.counting.textvqa_data import PICTURES
+from vlmconsole.data.dataset import manifest_digest, read_manifest
+from vlmconsole.data.generations import generation
+from vlmconsole.data.names import Promised, Source, look_up, promised
+from vlmconsole.data.rows import DataError
+from vlmconsole.data.textvqa import NAME as TEXTVQA
+from vlmconsole.data.textvqa import PICTURES
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.items import DIAGNOSTIC
 from vlmconsole.evaluation.planned import before_base, identity_of, other_before

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vlmconsole.counting.dataset import read_manifest
-from vlmconsole.counting.ready import ready
-from vlmconsole.counting.rows import DataError, Row, read_rows
+from vlmconsole.data.dataset import read_manifest
+from vlmconsole.data.names import ready
+from vlmconsole.data.rows import DataError, Row, read_rows
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.plan import digest
 from vlmconsole.gates.rules import Plan

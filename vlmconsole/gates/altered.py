@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.counting.dataset import manifest_digest, read_manifest
-from vlmconsole.counting.generations import generation
+from vlmconsole.data.dataset import manifest_digest, read_manifest
+from vlmconsole.data.generations import generation
 from vlmconsole.errors import LabError
 from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.frozen import changed_plans, place_of

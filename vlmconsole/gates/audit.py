@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from vlmconsole.counting.findings import Finding, finding
+from vlmconsole.data.findings import Finding, finding
 from vlmconsole.errors import LabError
 from vlmconsole.gates.altered import AUDITS
 from vlmconsole.gates.audit_evaluation import audit_evaluation, audit_freezing, audit_models

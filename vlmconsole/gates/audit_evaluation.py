@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.counting.findings import Finding, finding
+from vlmconsole.data.findings import Finding, finding
 from vlmconsole.gates.audit_pictures import Seen, Shelves, digest_of, isolation
 from vlmconsole.gates.audit_score import counting_reward, naming_reward
 from vlmconsole.gates.audit_weights import AuditWeightsError, weights_hash

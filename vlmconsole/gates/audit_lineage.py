@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vlmconsole.counting.findings import Finding, finding
+from vlmconsole.data.findings import Finding, finding
 from vlmconsole.gates.audit_pictures import Shelves, digest_of
 from vlmconsole.gates.audit_weights import AuditWeightsError, tensors, weights_hash
 from vlmconsole.runs.folder import RunFolder

@@ -17,10 +17,10 @@ from typing import Any
 
 from PIL import Image
 
-from vlmconsole.counting.findings import Finding, finding
-from vlmconsole.counting.labels import unreadable
 from vlmconsole.counting.pixels import SURE, Found, find_objects
-from vlmconsole.counting.splits import PictureIndex
+from vlmconsole.data.findings import Finding, finding
+from vlmconsole.data.labels import unreadable
+from vlmconsole.data.splits import PictureIndex
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.system.reading import read_json
 from vlmconsole.text.counts import many

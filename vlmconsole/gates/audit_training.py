@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.counting.findings import Finding, finding
+from vlmconsole.data.findings import Finding, finding
 from vlmconsole.errors import LabError
 from vlmconsole.gates.audit_pictures import Seen, Shelves, digest_of
 from vlmconsole.gates.audit_score import counting_reward, naming_reward

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vlmconsole.counting.findings import Finding, finding
+from vlmconsole.data.findings import Finding, finding
 
 _TYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "BF16": "<u2"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from vlmconsole.counting.dataset import manifest_digest, read_manifest
-from vlmconsole.counting.rows import read_rows
+from vlmconsole.data.dataset import manifest_digest, read_manifest
+from vlmconsole.data.rows import read_rows
 from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.ledger import Ledger, sha256_file
 from vlmconsole.gates.plan import Frozen, freeze

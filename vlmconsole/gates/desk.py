@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vlmconsole.counting.generations import generations
-from vlmconsole.counting.rows import DataError, read_rows
-from vlmconsole.counting.splits import PictureIndex
+from vlmconsole.data.generations import generations
+from vlmconsole.data.rows import DataError, read_rows
+from vlmconsole.data.splits import PictureIndex
 from vlmconsole.gates.altered import AUDITS, altered_audit
 from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.ledger import Chain, Ledger, sha256_file

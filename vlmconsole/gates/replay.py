@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vlmconsole.counting.generations import generations
+from vlmconsole.data.generations import generations
 from vlmconsole.gates.audit_pictures import AuditDataError, Seen, read_split
 from vlmconsole.gates.replaying import ReplayError
 from vlmconsole.gates.trained import evaluated_adapter

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vlmconsole.counting.rows import Row
+from vlmconsole.data.rows import Row
 from vlmconsole.models.qwen2_5_vl import END, IMAGE
 from vlmconsole.training.model import Loaded, encode
 from vlmconsole.training.prompts import Turn

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vlmconsole.counting.rows import Row
+from vlmconsole.data.rows import Row
 from vlmconsole.scoring.scorers import Scored, score
 from vlmconsole.training.generation import Ask, Generated, end_ids
 from vlmconsole.training.generation import answers as greedy

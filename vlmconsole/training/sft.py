@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.counting.rows import Row
+from vlmconsole.data.rows import Row
 from vlmconsole.training.adapters import AdapterError, load_peft, open_adapter, settings_of
 from vlmconsole.training.curriculum import IGNORED, Plan, Schedule, batch_inputs, rate_at
 from vlmconsole.training.lora import inject

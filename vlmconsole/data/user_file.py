@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.counting.own_image import image_of, image_paths
-from vlmconsole.counting.own_options import missing_options
 from vlmconsole.counting.questions import COUNT_PROMPT
-from vlmconsole.counting.rows import DataError, Row, from_verl
+from vlmconsole.data.rows import DataError, Row, from_verl
+from vlmconsole.data.user_image import image_of, image_paths
+from vlmconsole.data.user_options import missing_options
 from vlmconsole.models.qwen2_5_vl import CONTROL
 from vlmconsole.scoring.reward import TruthError, read_truth
 from vlmconsole.text.plain import one_line

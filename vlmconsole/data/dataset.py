@@ -19,16 +19,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from vlmconsole.counting.alone import alone
 from vlmconsole.counting.explore import EXPLORATORY, explore_scene
-from vlmconsole.counting.generations import aside
-from vlmconsole.counting.manifest import MANIFEST, manifest_digest, read_manifest
-from vlmconsole.counting.own import OwnFile, content_sha256, count_own, own_file
 from vlmconsole.counting.questions import COUNT_PROMPT, question_set
-from vlmconsole.counting.recipe import NAMING, Part, Recipe, Split
-from vlmconsole.counting.rows import DataError, Row, read_rows, write_rows
 from vlmconsole.counting.scene import check, label_json, make_scene
-from vlmconsole.counting.splits import Known, LeakError, PictureIndex
+from vlmconsole.data.generations import aside
+from vlmconsole.data.maker_lock import alone
+from vlmconsole.data.manifest import MANIFEST, manifest_digest, read_manifest
+from vlmconsole.data.recipe import NAMING, Part, Recipe, Split
+from vlmconsole.data.rows import DataError, Row, read_rows, write_rows
+from vlmconsole.data.splits import Known, LeakError, PictureIndex
+from vlmconsole.data.user_file import OwnFile, content_sha256, count_own, own_file
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.system.atomic_folder import making
 from vlmconsole.vision.images import pixel_sha256

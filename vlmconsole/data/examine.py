@@ -14,14 +14,14 @@ from typing import Any
 from PIL import Image
 from pydantic import ValidationError
 
-from vlmconsole.counting import textvqa_data
-from vlmconsole.counting.dataset import MANIFEST, read_manifest, read_objects
-from vlmconsole.counting.findings import Finding, finding
-from vlmconsole.counting.labels import unreadable, wrong_label
 from vlmconsole.counting.questions import COUNT_PROMPT
-from vlmconsole.counting.recipe import NAMING, Recipe
-from vlmconsole.counting.rows import DataError, Row, read_rows, schema
-from vlmconsole.counting.splits import Known, PictureIndex
+from vlmconsole.data import textvqa
+from vlmconsole.data.dataset import MANIFEST, read_manifest, read_objects
+from vlmconsole.data.findings import Finding, finding
+from vlmconsole.data.labels import unreadable, wrong_label
+from vlmconsole.data.recipe import NAMING, Recipe
+from vlmconsole.data.rows import DataError, Row, read_rows, schema
+from vlmconsole.data.splits import Known, PictureIndex
 
 Progress = Callable[[int, int], None]
 
@@ -33,8 +33,8 @@ def check_dataset(folder: Path, datasets: Path, *, on_progress: Progress | None 
     is taken from the manifest's word. Raises DataError when the folder is no dataset.
     """
     manifest = read_manifest(folder)
-    if manifest.get("name") == textvqa_data.NAME:
-        return textvqa_data.textvqa_findings(folder, manifest, datasets)
+    if manifest.get("name") == textvqa.NAME:
+        return textvqa.textvqa_findings(folder, manifest, datasets)
     try:
         recipe = Recipe.model_validate(manifest["recipe"])
     except (KeyError, ValidationError) as error:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmconsole.counting.findings import Finding, finding
-from vlmconsole.counting.manifest import MANIFEST, read_manifest
-from vlmconsole.counting.own import OwnFile, content_sha256, examine_own, ignored_text
-from vlmconsole.counting.ready import own_files
-from vlmconsole.counting.rows import DataError
-from vlmconsole.counting.splits import PictureIndex
+from vlmconsole.data.findings import Finding, finding
+from vlmconsole.data.manifest import MANIFEST, read_manifest
+from vlmconsole.data.names import own_files
+from vlmconsole.data.rows import DataError
+from vlmconsole.data.splits import PictureIndex
+from vlmconsole.data.user_file import OwnFile, content_sha256, examine_own, ignored_text
 from vlmconsole.text.counts import many
 
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.counting.alone import alone
-from vlmconsole.counting.dataset import MANIFEST, read_manifest
-from vlmconsole.counting.findings import Finding, finding
-from vlmconsole.counting.rows import DataError, Row, read_rows, write_rows
-from vlmconsole.counting.splits import Known, PictureIndex
+from vlmconsole.data.dataset import MANIFEST, read_manifest
+from vlmconsole.data.findings import Finding, finding
+from vlmconsole.data.maker_lock import alone
+from vlmconsole.data.rows import DataError, Row, read_rows, write_rows
+from vlmconsole.data.splits import Known, PictureIndex
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.scoring.scorers import ScoringError, read_truth

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
-from vlmconsole.counting.rows import Row
+from vlmconsole.data.rows import Row
 
 CELL = 150  # pixels, width of one picture
 CAPTION = 18

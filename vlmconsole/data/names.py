@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.counting.dataset import MANIFEST, expected, made_already, make_dataset, pinned, read_manifest
-from vlmconsole.counting.own import count_own, ignored_text, own_truths
-from vlmconsole.counting.recipe import NAMING, Part, Recipe, load_recipe, recipe_names
-from vlmconsole.counting.rows import DataError, read_truths
-from vlmconsole.counting.textvqa_data import NAME as TEXTVQA
+from vlmconsole.data.dataset import MANIFEST, expected, made_already, make_dataset, pinned, read_manifest
+from vlmconsole.data.recipe import NAMING, Part, Recipe, load_recipe, recipe_names
+from vlmconsole.data.rows import DataError, read_truths
+from vlmconsole.data.textvqa import NAME as TEXTVQA
+from vlmconsole.data.user_file import count_own, ignored_text, own_truths
 from vlmconsole.system.typed_paths import named
 
 #: (name of the dataset being made, pictures done, of how many)

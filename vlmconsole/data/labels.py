@@ -7,8 +7,8 @@ from typing import Any
 
 from vlmconsole.counting.explore import EXPLORATORY
 from vlmconsole.counting.pixels import SURE, Found, count, find_objects
-from vlmconsole.counting.recipe import NAMING
-from vlmconsole.counting.rows import Row
+from vlmconsole.data.recipe import NAMING
+from vlmconsole.data.rows import Row
 
 NEAR = 3.0  # pixels between a listed centre and the centroid found (a grainy edge moves it by one)
 OWN = "own"

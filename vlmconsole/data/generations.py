@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vlmconsole.counting.manifest import MANIFEST, manifest_digest, read_manifest
-from vlmconsole.counting.rows import DataError
+from vlmconsole.data.manifest import MANIFEST, manifest_digest, read_manifest
+from vlmconsole.data.rows import DataError
 
 DIGITS = 12  # of a digest, in a folder's name
 

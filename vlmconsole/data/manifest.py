@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.counting.rows import DataError
+from vlmconsole.data.rows import DataError
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.system.reading import UnreadableError, read_json
 

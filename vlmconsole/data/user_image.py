@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.counting.rows import DataError
+from vlmconsole.data.rows import DataError
 from vlmconsole.errors import LabError
 from vlmconsole.system.typed_paths import named
 from vlmconsole.text.plain import one_line
