@@ -17,8 +17,8 @@ from vlmconsole.engines import faraway, servers
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.launch import LaunchError, free_port
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile
-from vlmconsole.engines.ssh import CONFIG_VARIABLE, SshError
 from vlmconsole.queue.server_desk import bring
+from vlmconsole.remote.ssh import CONFIG_VARIABLE, SshError
 from vlmconsole.runs.places import Places
 
 needs_sshd = pytest.mark.skipif(bool(LACKING), reason=LACKING)

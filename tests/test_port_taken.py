@@ -24,12 +24,12 @@ from vlmconsole.engines.http import EngineError, get_json, open_client
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile, make_profile
 from vlmconsole.engines.servers import ensure_server, located, probe, readback, stop_server
-from vlmconsole.engines.ssh import SshHost
 from vlmconsole.engines.tunnel import Tunnel
 from vlmconsole.gauges.fetch import Fetcher
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.measure.inputs import Recipe
 from vlmconsole.measure.load import Cell, Target, run_cell
+from vlmconsole.remote.ssh import SshHost
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.system import listening

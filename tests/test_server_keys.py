@@ -22,8 +22,8 @@ from vlmconsole.cli import main
 from vlmconsole.engines import faraway, keys, launch, servers
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile
-from vlmconsole.engines.ssh import CONFIG_VARIABLE
 from vlmconsole.queue.server_desk import bring
+from vlmconsole.remote.ssh import CONFIG_VARIABLE
 from vlmconsole.runs.places import Places
 
 

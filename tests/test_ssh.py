@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from loopback_sshd import LACKING, Sshd
 from metrics_server import serving, until
 
-from vlmconsole.engines import remote
 from vlmconsole.engines.profile import make_profile
-from vlmconsole.engines.ssh import SshError, SshHost, run
 from vlmconsole.engines.tunnel import Tunnel, sweep
 from vlmconsole.gauges.far import FarGpu, parse_nvidia_smi
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.gauges.sources import Gauges, ServerSource
+from vlmconsole.remote import programs
+from vlmconsole.remote.ssh import SshError, SshHost, run
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.system.processes import alive, started
@@ -92,7 +92,7 @@ def test_no_ssh_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=40))
 @settings(max_examples=25, deadline=None)
 def test_a_word_arrives_as_it_was(text: str) -> None:
-    said = subprocess.run(["sh", "-c", f"printf %s {remote.word('x' + text)}"], capture_output=True, check=True)
+    said = subprocess.run(["sh", "-c", f"printf %s {programs.word('x' + text)}"], capture_output=True, check=True)
     assert said.stdout.decode() == "x" + text
 
 
@@ -215,7 +215,7 @@ def test_gauges_of_a_far_server_come_through_a_tunnel_and_come_back(tmp_path: Pa
 def test_a_console_that_was_killed_leaves_no_tunnel_for_long(sshd: Sshd, tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\n"
-        "from vlmconsole.engines.ssh import SshHost\n"
+        "from vlmconsole.remote.ssh import SshHost\n"
         "from vlmconsole.engines.tunnel import Tunnel\n"
         f"t = Tunnel(SshHost.parse('{sshd.alias}', config=pathlib.Path({str(sshd.config)!r})), {sshd.port},"
         f" pathlib.Path({str(tmp_path)!r})).open().wait()\n"
@@ -243,43 +243,43 @@ def test_a_program_is_started_there_in_its_environment_followed_and_stopped(host
     folder.mkdir()
     script = 'echo "$0|$GREETING|$PWD"; trap "echo bye; exit 0" TERM; while :; do sleep 0.1; done'
     argv = ["sh", "-c", script, "@NAME@ $(id) 'q' \"d\""]
-    begun = remote.launch(host, "serve-1", argv, {"GREETING": "hello $HOME 'x'"}, "~/work dir")
+    begun = programs.launch(host, "serve-1", argv, {"GREETING": "hello $HOME 'x'"}, "~/work dir")
     assert begun.state == "running" and begun.pid is not None
-    assert remote.launch(host, "serve-1", argv) == begun, "what runs is found, not started again"
-    assert remote.status(host, "serve-1") == begun
+    assert programs.launch(host, "serve-1", argv) == begun, "what runs is found, not started again"
+    assert programs.status(host, "serve-1") == begun
 
     stopping, log, stopped = threading.Event(), b"", ""
-    for piece in remote.follow(host, "serve-1", stopping):
+    for piece in programs.follow(host, "serve-1", stopping):
         log += piece
         if b"bye" in log:
             stopping.set()
         elif b"\n" in log and not stopped:
-            stopped = remote.stop(host, "serve-1")
+            stopped = programs.stop(host, "serve-1")
     assert stopped == "ended"
     first = log.decode().splitlines()[0]
     assert first == f"@NAME@ $(id) 'q' \"d\"|hello $HOME 'x'|{folder}"
-    assert remote.status(host, "serve-1").state == "none"
-    assert remote.stop(host, "serve-1") == "none"
+    assert programs.status(host, "serve-1").state == "none"
+    assert programs.stop(host, "serve-1") == "none"
 
 
 @pytest.mark.slow
 @needs_sshd
 def test_a_program_that_ends_at_once_or_will_not_end(host: SshHost) -> None:
     with pytest.raises(SshError, match=r"it ended at once: .*no/such/program"):
-        remote.launch(host, "bad", ["/no/such/program"])
+        programs.launch(host, "bad", ["/no/such/program"])
     with pytest.raises(SshError, match="there is no folder"):
-        remote.launch(host, "bad", ["true"], folder="/no such folder")
+        programs.launch(host, "bad", ["true"], folder="/no such folder")
     for name in ("../x", "-x", "a b", ""):
         with pytest.raises(SshError, match="is no name"):
-            remote.status(host, name)
-    remote.launch(host, "deaf", ["sh", "-c", 'trap "" TERM; while :; do sleep 0.2; done'])
-    assert remote.stop(host, "deaf", grace=0.2) == "killed"
+            programs.status(host, name)
+    programs.launch(host, "deaf", ["sh", "-c", 'trap "" TERM; while :; do sleep 0.2; done'])
+    assert programs.stop(host, "deaf", grace=0.2) == "killed"
 
 
 @needs_sshd
 def test_far_runs_are_listed_and_fetched_whole(host: SshHost, sshd: Sshd, tmp_path: Path) -> None:
     with pytest.raises(SshError, match="there is no lab in"):
-        remote.list_runs(host, "~/no lab")
+        programs.list_runs(host, "~/no lab")
     home = sshd.home / "far lab"
     runs = [
         RunFolder.create(home / "runs", kind="sft", preset=name, spec={"a": 1}, title=name, home=home)
@@ -290,22 +290,22 @@ def test_far_runs_are_listed_and_fetched_whole(host: SshHost, sshd: Sshd, tmp_pa
     (runs[0].path / "leak").symlink_to("/etc/passwd")
     (home / "runs" / "broken").mkdir()
     (home / "runs" / "broken" / "job.json").write_text("{torn")
-    found = {run.name: run for run in remote.list_runs(host, "~/far lab")}
+    found = {run.name: run for run in programs.list_runs(host, "~/far lab")}
     assert found.keys() == {runs[0].name, runs[1].name, "broken"}
     assert found[runs[0].name].state["state"] == "done" and found[runs[0].name].job["title"] == "one"
     assert found["broken"].job == {}
 
-    here = remote.fetch_run(host, runs[0].name, tmp_path, "~/far lab")
+    here = programs.fetch_run(host, runs[0].name, tmp_path, "~/far lab")
     assert here == tmp_path / runs[0].name
     for name in ("job.json", "state.json", "samples.jsonl"):
         assert (here / name).read_bytes() == runs[0].file(name).read_bytes()
     assert not (here / "leak").exists(), "links would lead out of the folder"
     with pytest.raises(SshError, match="is here already"):
-        remote.fetch_run(host, runs[0].name, tmp_path, "~/far lab")
+        programs.fetch_run(host, runs[0].name, tmp_path, "~/far lab")
     with pytest.raises(SshError, match="larger than"):
-        remote.fetch_run(host, runs[0].name, tmp_path / "small", "~/far lab", limit=1000)
+        programs.fetch_run(host, runs[0].name, tmp_path / "small", "~/far lab", limit=1000)
     with pytest.raises(SshError, match="there is no run"):
-        remote.fetch_run(host, "nothing-here", tmp_path, "~/far lab")
+        programs.fetch_run(host, "nothing-here", tmp_path, "~/far lab")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == [], "no parts left behind"
     assert list((tmp_path / "small").iterdir()) == []
 

@@ -15,12 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from vlmconsole.engines import keys, remote
+from vlmconsole.engines import keys
 from vlmconsole.engines.access import Access
 from vlmconsole.engines.launch import LaunchError, Progress, folder, phase_in, tail
 from vlmconsole.engines.profile import ProfileError, ServerProfile
-from vlmconsole.engines.ssh import SshError, SshHost
 from vlmconsole.engines.tunnel import Tunnel
+from vlmconsole.remote import programs
+from vlmconsole.remote.ssh import SshError, SshHost
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.places import Places
 from vlmconsole.system.reading import read_json
@@ -134,14 +135,14 @@ async def start(
             on_progress(phase, time.monotonic() - begun)
 
     told(f"connecting to {host.name}")
-    before = await asyncio.to_thread(remote.status, host, name)
+    before = await asyncio.to_thread(programs.status, host, name)
     if before.state != "running":
         log_copy(places, profile.name).unlink(missing_ok=True)
         secret, key_file = _key(profile, places, words)
         if secret:
             words = keys.keyed_line(words, far=True)
         secrets = {keys.VARIABLES[profile.engine]: secret} if secret else {}
-        await asyncio.to_thread(remote.launch, host, name, words, profile.launch.env, place, secrets)
+        await asyncio.to_thread(programs.launch, host, name, words, profile.launch.env, place, secrets)
         record = {"host": host.name, "launched": time.time(), "key_file": key_file.name if key_file else ""}
         write_atomic(_record(places, profile.name), to_json(record))
     phase = ""
@@ -150,7 +151,7 @@ async def start(
         if await answers(at):  # type: ignore[misc]
             told("ready")
             return before.state != "running"
-        now = await asyncio.to_thread(remote.status, host, name)
+        now = await asyncio.to_thread(programs.status, host, name)
         log = await asyncio.to_thread(fetch_log, profile, places)
         if now.state != "running":
             raise LaunchError(f"{profile.name} ended on {host.name} while starting.{tail(str(log))}")
@@ -175,7 +176,7 @@ async def stop(profile: ServerProfile, places: Places) -> str:
     """End it there; returns what happened in words. Raises SshError."""
     host = SshHost.parse(profile.ssh_host)
     grace = profile.launch.stop_grace_s if profile.launch is not None else 10.0
-    how = await asyncio.to_thread(remote.stop, host, process_name(profile), grace)
+    how = await asyncio.to_thread(programs.stop, host, process_name(profile), grace)
     _record(places, profile.name).unlink(missing_ok=True)
     keys.forget(folder(places), f"{profile.name}.far")
     if how == "none":
@@ -195,7 +196,7 @@ def fetch_log(profile: ServerProfile, places: Places) -> Path:
     """Add to the copy here what its log there has grown by, 256 KiB at most a call; returns it. Raises SshError."""
     copy = log_copy(places, profile.name)
     have = copy.stat().st_size if copy.exists() else 0
-    new = remote.read_log(SshHost.parse(profile.ssh_host), process_name(profile), have)
+    new = programs.read_log(SshHost.parse(profile.ssh_host), process_name(profile), have)
     if new:
         with copy.open("ab") as file:
             file.write(new)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from vlmconsole.engines import faraway, flags, keys, launch, launch_lines, mlx, openai, remote, sglang, vllm
+from vlmconsole.engines import faraway, flags, keys, launch, launch_lines, mlx, openai, sglang, vllm
 from vlmconsole.engines.effective import EffectiveSettings, Flushed
 from vlmconsole.engines.http import EngineError, http_error, open_client, request
 from vlmconsole.engines.launch import LaunchError, Progress, Running
@@ -23,8 +23,9 @@ from vlmconsole.engines.profile import GIVEN, ProfileError, ServerProfile
 from vlmconsole.engines.selected import UNKNOWN, SelectedAdapter
 from vlmconsole.engines.served_model import add_quantization
 from vlmconsole.engines.server_status import ServerStatus
-from vlmconsole.engines.ssh import SshHost
 from vlmconsole.errors import LabError
+from vlmconsole.remote import programs
+from vlmconsole.remote.ssh import SshHost
 from vlmconsole.runs.places import Places
 from vlmconsole.system.typed_paths import named
 
@@ -225,7 +226,7 @@ async def _probe_far(profile: ServerProfile, places: Places, timeout_s: float, t
         if profile.launch is None:
             return replace(there, why=f"the tunnel is up, but nothing answers on {profile.ssh_host}")
         host = SshHost.parse(profile.ssh_host)
-        process = await asyncio.to_thread(remote.status, host, faraway.process_name(profile))
+        process = await asyncio.to_thread(programs.status, host, faraway.process_name(profile))
     except LabError as error:
         return replace(there, why=str(error))
     if process.state == "running":

@@ -10,10 +10,10 @@ import subprocess
 import time
 from collections.abc import Iterable
 
-from vlmconsole.engines.ssh import SshHost, end, explain, run
 from vlmconsole.gauges.figures import Batch, Figure, SourceError, beginning
 from vlmconsole.gauges.machine import card_figures
 from vlmconsole.gauges.nvidia import Card
+from vlmconsole.remote.ssh import SshHost, end, explain, run
 
 FIELDS = "count,index,name,uuid,memory.used,memory.total,utilization.gpu,power.draw,temperature.gpu"
 QUERY = f"exec nvidia-smi --query-gpu={FIELDS} --format=csv,noheader,nounits -l 1"

@@ -13,7 +13,6 @@ from vlmconsole.engines.access import Access
 from vlmconsole.engines.faraway import access
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.servers import located
-from vlmconsole.engines.ssh import SshHost
 from vlmconsole.engines.tunnel import Tunnel
 from vlmconsole.errors import LabError
 from vlmconsole.gauges.board import CONSOLE, Board, Snapshot
@@ -23,6 +22,7 @@ from vlmconsole.gauges.figures import Batch, Mark, Remembering, Source, SourceEr
 from vlmconsole.gauges.machine import AppleSource, HostSource, NvidiaSource
 from vlmconsole.gauges.requests import OwnRequests
 from vlmconsole.gauges.scrape import KEYS, ServerMetrics
+from vlmconsole.remote.ssh import SshHost
 from vlmconsole.runs.places import Places
 
 BACK_OFF = (1.0, 2.0, 4.0)  # seconds to the next try after a failure; the last one repeats

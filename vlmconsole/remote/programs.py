@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal, cast
 
-from vlmconsole.engines.ssh import SshError, SshHost, end, explain, run
+from vlmconsole.remote.ssh import SshError, SshHost, end, explain, run
 from vlmconsole.system.atomic_folder import making
 
 FETCH_LIMIT = 8 * 1024**3  # bytes of one run folder
