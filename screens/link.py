@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vlmconsole.engines.profile import ServerProfile
     from vlmconsole.engines.selected import SelectedAdapter
     from vlmconsole.engines.sight import Budget
-    from vlmconsole.engines.stream import Delta
+    from vlmconsole.streams.stream import Delta
     from vlmconsole.vision.images import Picture
 
 State = Literal["stopped", "starting", "ready", "failed"]

@@ -21,7 +21,7 @@ from vlmconsole.text.plain import one_line
 if TYPE_CHECKING:
     from vlmconsole.engines.answer import Answer
     from vlmconsole.engines.messages import Message
-    from vlmconsole.engines.stream import Delta
+    from vlmconsole.streams.stream import Delta
 
 #: Pieces are shown together this often, and saved this often (seconds). Where painting takes long, on a busy machine,
 #: they are shown more rarely (at least every RAREST), so that two thirds of the time are left for keys.

@@ -12,9 +12,9 @@ from recorded import exchanges
 
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.sglang import from_server_info
-from vlmconsole.engines.stream import StreamParser
-from vlmconsole.engines.timing import timing
 from vlmconsole.measure.cache import Count, Pair, Request, Verdict, cached_count, judge, of_usage
+from vlmconsole.streams.stream import StreamParser
+from vlmconsole.streams.timing import timing
 
 PREFIX, CACHED = 1741, 1740  # the lab's own figures; the times below are synthetic, as the lab gives none
 PLAIN = EffectiveSettings("sglang")

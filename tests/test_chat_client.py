@@ -17,14 +17,14 @@ from vlmconsole.chats.checked import read_answer
 from vlmconsole.engines import chat, servers, sglang
 from vlmconsole.engines.chat import ChatClient
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.ending import read_remarks
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile, make_profile
 from vlmconsole.engines.prompt import count_part
 from vlmconsole.engines.sight import LOCAL, PROBE, REPORTED, TextTokens, budget, look
-from vlmconsole.engines.usage import Usage
 from vlmconsole.measure.compare import compare
+from vlmconsole.streams.ending import read_remarks
+from vlmconsole.streams.usage import Usage
 from vlmconsole.vision.images import Picture, open_picture
 from vlmconsole.vision.tokens import ProcessorSettings
 

@@ -33,7 +33,6 @@ from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.lag import LagMeter
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.engines.stream import StreamParser
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.measure.bench import Server
@@ -43,6 +42,7 @@ from vlmconsole.runs.places import Places
 from vlmconsole.screens.link import ServerLink
 from vlmconsole.screens.turn import Turn
 from vlmconsole.screens.widgets.message import foot
+from vlmconsole.streams.stream import StreamParser
 from vlmconsole.text.plain import one_line
 
 CHAT = "POST /v1/chat/completions"

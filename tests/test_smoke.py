@@ -13,8 +13,6 @@ from vlmconsole.engines.chat import Answer
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.servers import Ready
 from vlmconsole.engines.sight import Sight
-from vlmconsole.engines.stream import StreamResult
-from vlmconsole.engines.timing import timing
 from vlmconsole.evaluation.smoke import CHECKS, judge, look, smoke_picture
 from vlmconsole.jobs.contract import Context, JobError
 from vlmconsole.jobs.presets import load_preset, overlay
@@ -22,6 +20,8 @@ from vlmconsole.jobs.smoke import KIND
 from vlmconsole.measure.reference import Schedule, running
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.streams.stream import StreamResult
+from vlmconsole.streams.timing import timing
 
 TEXT, COLOUR, SHAPE = CHECKS
 

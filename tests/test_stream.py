@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recorded import ENGINES, body, documented, exchanges
 
-from vlmconsole.engines import sse
-from vlmconsole.engines.stream import MAX_TEXT, StreamParser, StreamResult, error_code, error_text
-from vlmconsole.engines.timing import gaps, timing
+from vlmconsole.streams import sse
+from vlmconsole.streams.stream import MAX_TEXT, StreamParser, StreamResult, error_code, error_text
+from vlmconsole.streams.timing import gaps, timing
 
 RECORDED = documented()
 

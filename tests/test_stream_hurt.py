@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from test_stream import chunk, whole
 
-from vlmconsole.engines import sse, stream
 from vlmconsole.engines.answer import Answer
-from vlmconsole.engines.ending import NO_ANSWER, remarks
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.sight import LOCAL, PROBE, TextTokens, look
-from vlmconsole.engines.sse import EventSplitter
-from vlmconsole.engines.stream import StreamParser
-from vlmconsole.engines.timing import timing
 from vlmconsole.evaluation.evaluate import ENDINGS
 from vlmconsole.evaluation.served import _said as said_of
+from vlmconsole.streams import sse, stream
+from vlmconsole.streams.ending import NO_ANSWER, remarks
+from vlmconsole.streams.sse import EventSplitter
+from vlmconsole.streams.stream import StreamParser
+from vlmconsole.streams.timing import timing
 from vlmconsole.vision.images import open_picture
 
 PICTURE = Path(__file__).parent.parent / "assets" / "pictures" / "scene-few.png"

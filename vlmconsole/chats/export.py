@@ -13,8 +13,8 @@ from typing import Any
 from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import Chat, ChatStoreError, StoredMessage
 from vlmconsole.chats.store import ChatStore
-from vlmconsole.engines.ending import read_remarks
 from vlmconsole.runs.folder import folder_for_user, write_for_user
+from vlmconsole.streams.ending import read_remarks
 from vlmconsole.system.privacy import users_mode
 from vlmconsole.text.counts import many
 from vlmconsole.text.plain import inert, one_line

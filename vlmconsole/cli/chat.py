@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vlmconsole.engines.messages import Message
     from vlmconsole.engines.profile import ServerProfile
     from vlmconsole.engines.selected import SelectedAdapter
-    from vlmconsole.engines.stream import Delta
+    from vlmconsole.streams.stream import Delta
     from vlmconsole.vision.images import Picture
 
 INTERRUPTED = 130
@@ -192,7 +192,7 @@ def _tell(delta: Delta) -> None:
 
 
 def _finish(answer: Answer, lag: LagMeter) -> None:
-    from vlmconsole.engines.ending import NO_ANSWER
+    from vlmconsole.streams.ending import NO_ANSWER
 
     if not state.json and answer.text:
         sys.stdout.write("\n")

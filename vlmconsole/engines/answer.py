@@ -8,14 +8,14 @@ from typing import Any
 
 from vlmconsole.engines import servers
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.ending import Remark, answered_by
 from vlmconsole.engines.messages import system_sha256
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.engines.sight import Sight
-from vlmconsole.engines.stream import StreamResult
-from vlmconsole.engines.timing import Timing
 from vlmconsole.runs.conditions import Conditions
+from vlmconsole.streams.ending import Remark, answered_by
+from vlmconsole.streams.stream import StreamResult
+from vlmconsole.streams.timing import Timing
 
 CLOCK = "request sent → first text piece / [DONE]; connection open and picture bytes ready before"
 

@@ -19,8 +19,6 @@ import httpx
 from vlmconsole.engines import servers
 from vlmconsole.engines.answer import Answer, conditions_of
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.ending import remarks
-from vlmconsole.engines.head import head_fault
 from vlmconsole.engines.http import (
     EngineError,
     connection_error,
@@ -36,8 +34,10 @@ from vlmconsole.engines.prompt import LONG, Counter, counted, text_counter
 from vlmconsole.engines.selected import SelectedAdapter, selected
 from vlmconsole.engines.served_model import picture_settings, prompt_facts
 from vlmconsole.engines.sight import LOCAL, PROBE, Budget, TextTokens, budget, look
-from vlmconsole.engines.stream import Delta, StreamParser, StreamResult
-from vlmconsole.engines.timing import timing
+from vlmconsole.streams.ending import remarks
+from vlmconsole.streams.head import head_fault
+from vlmconsole.streams.stream import Delta, StreamParser, StreamResult
+from vlmconsole.streams.timing import timing
 
 MAX_TOKENS = 1024
 """Ceiling of an answer where nothing else is said: enough to describe a photo."""

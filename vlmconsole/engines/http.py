@@ -11,10 +11,10 @@ import httpx
 
 from vlmconsole import __version__
 from vlmconsole.engines import access
-from vlmconsole.engines.advice import advice
 from vlmconsole.engines.profile import GIVEN, ServerProfile, redact
-from vlmconsole.engines.stream import error_text
 from vlmconsole.errors import LabError
+from vlmconsole.streams.advice import advice
+from vlmconsole.streams.stream import error_text
 from vlmconsole.system.bounded_http import LimitError, Limits, fetch, json_value
 from vlmconsole.text.plain import one_line
 

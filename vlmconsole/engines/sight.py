@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from vlmconsole.engines.messages import Message, pictures_of
-from vlmconsole.engines.usage import Usage
+from vlmconsole.streams.usage import Usage
 from vlmconsole.vision.images import Picture
 from vlmconsole.vision.tokens import ProcessorError, ProcessorSettings, fit_tokens, visual_tokens
 

@@ -12,11 +12,9 @@ from typing import Any, Literal
 from vlmconsole import __version__
 from vlmconsole.engines import mlx, servers
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.ending import answered_by, by_name
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.profile import ServerProfile, make_profile, profiles_for
 from vlmconsole.engines.served_model import prompt_facts
-from vlmconsole.engines.stream import StreamParser
 from vlmconsole.errors import LabError
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.gauges.scrape import ServerMetrics
@@ -32,6 +30,8 @@ from vlmconsole.measure.summary import CellSummary
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.streams.ending import answered_by, by_name
+from vlmconsole.streams.stream import StreamParser
 from vlmconsole.text.counts import many
 
 CLOCK = "request sent → first non-empty text piece / [DONE]; connections open and picture bytes ready before"

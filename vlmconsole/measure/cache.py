@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, Literal
 
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.usage import Usage
+from vlmconsole.streams.usage import Usage
 
 State = Literal["hit proven", "no hit", "not provable"]
 COLD_SHARE = (

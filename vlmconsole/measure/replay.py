@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vlmconsole.engines.head import head_fault
-from vlmconsole.engines.stream import StreamParser, StreamResult, error_text
-from vlmconsole.engines.timing import Timing, gaps, timing
 from vlmconsole.measure.framing import Framing
 from vlmconsole.measure.spill import CANCELLED, CLOSED, GARBAGE, WHOLE, Raw
 from vlmconsole.measure.stamps import kernel_wall_ns
+from vlmconsole.streams.head import head_fault
+from vlmconsole.streams.stream import StreamParser, StreamResult, error_text
+from vlmconsole.streams.timing import Timing, gaps, timing
 from vlmconsole.system.redaction import redact, without_keys
 
 HTTP_ERROR, ERROR_EVENT, NOT_SENT, NO_STREAM = "http error", "error event", "not sent", "no stream"

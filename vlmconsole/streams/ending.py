@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vlmconsole.engines.stream import StreamResult
+from vlmconsole.streams.stream import StreamResult
 from vlmconsole.text.counts import many
 from vlmconsole.text.plain import one_line
 

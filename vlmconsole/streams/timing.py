@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from vlmconsole.engines.stream import StreamResult
+from vlmconsole.streams.stream import StreamResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vlmconsole.engines.content import Held, held
-from vlmconsole.engines.sse import BLANK, Event, EventSplitter, pieces
-from vlmconsole.engines.usage import Usage, read_usage
+from vlmconsole.streams.content import Held, held
+from vlmconsole.streams.sse import BLANK, Event, EventSplitter, pieces
+from vlmconsole.streams.usage import Usage, read_usage
 from vlmconsole.system.redaction import StreamRedactor, redact, redacted, without_keys
 from vlmconsole.text.counts import many
 
