@@ -19,7 +19,7 @@ from vlmconsole.screens.widgets.composer import FAULT, LENGTH, PATHS, Composer
 from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
-    from vlmconsole.engines.sight import Budget
+    from vlmconsole.client.sight import Budget
     from vlmconsole.screens.turn import Turn
     from vlmconsole.vision.images import Picture
 

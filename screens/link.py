@@ -18,13 +18,13 @@ from vlmconsole.runs.places import Places
 from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
-    from vlmconsole.engines.answer import Answer
-    from vlmconsole.engines.chat import ChatClient
+    from vlmconsole.client.answer import Answer
+    from vlmconsole.client.chat import ChatClient
+    from vlmconsole.client.sight import Budget
+    from vlmconsole.engines.adapter_choice import SelectedAdapter
     from vlmconsole.engines.effective import EffectiveSettings
     from vlmconsole.engines.messages import Message
     from vlmconsole.engines.profile import ServerProfile
-    from vlmconsole.engines.selected import SelectedAdapter
-    from vlmconsole.engines.sight import Budget
     from vlmconsole.streams.stream import Delta
     from vlmconsole.vision.images import Picture
 
@@ -250,7 +250,7 @@ class ServerLink:
             await self._client.aclose()
 
     async def _start(self) -> None:
-        from vlmconsole.engines.chat import ChatClient
+        from vlmconsole.client.chat import ChatClient
         from vlmconsole.engines.servers import NAMES, status
         from vlmconsole.queue.served import ensure_served
 
@@ -339,7 +339,7 @@ class ServerLink:
             max_tokens = cost.answer
         selected = await asyncio.to_thread(self.adapter, adapter, other_base) if adapter else None
         if selected is not None:
-            from vlmconsole.engines.effect import with_effect
+            from vlmconsole.client.adapter_effect import with_effect
 
             if selected not in self._effects:
                 self._effects[selected] = await with_effect(client, selected, messages)
@@ -377,8 +377,8 @@ class ServerLink:
 
     def visual_tokens(self, picture: Picture) -> int | None:
         """Expected visual tokens of a picture by the model's processor settings; None when they are unknown."""
+        from vlmconsole.client.sight import expected_tokens
         from vlmconsole.engines.served_model import picture_settings
-        from vlmconsole.engines.sight import expected_tokens
 
         settings = self._client.settings if self._client is not None else None
         return expected_tokens(picture, picture_settings(self.profile, settings))

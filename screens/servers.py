@@ -15,7 +15,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from vlmconsole.engines.effect import Effect
+from vlmconsole.client.adapter_effect import Effect
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.errors import LabError
 from vlmconsole.queue.server_desk import Line, Look, ServerDesk

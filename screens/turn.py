@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from vlmconsole.chats.history import turns
 from vlmconsole.chats.records import Chat, MessageState, StoredMessage
 from vlmconsole.chats.store import ChatStore
-from vlmconsole.engines.lag import LagMeter
+from vlmconsole.client.lag import LagMeter
 from vlmconsole.errors import LabError
 from vlmconsole.screens.link import ServerLink
 from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
-    from vlmconsole.engines.answer import Answer
+    from vlmconsole.client.answer import Answer
     from vlmconsole.engines.messages import Message
     from vlmconsole.streams.stream import Delta
 

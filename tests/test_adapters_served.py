@@ -12,14 +12,14 @@ import pytest
 from lora import BASE, bundled, make_adapter
 
 from vlmconsole.cli import main
+from vlmconsole.client.adapter_effect import effect
+from vlmconsole.client.chat import ChatClient
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.scene import make_scene
-from vlmconsole.engines.chat import ChatClient
-from vlmconsole.engines.effect import effect
+from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import make_profile
-from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.engines.servers import Ready
 from vlmconsole.queue.server_desk import ServerDesk
 from vlmconsole.runs.places import Places

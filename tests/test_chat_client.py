@@ -14,14 +14,15 @@ from recorded import ENGINES, exchanges
 from replay import Replay, Reply, json_reply, recorded_reply, replay, said, sse
 
 from vlmconsole.chats.checked import read_answer
-from vlmconsole.engines import chat, servers, sglang
-from vlmconsole.engines.chat import ChatClient
+from vlmconsole.client import chat
+from vlmconsole.client.chat import ChatClient
+from vlmconsole.client.sight import LOCAL, PROBE, REPORTED, TextTokens, budget, look
+from vlmconsole.engines import servers, sglang
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile, make_profile
 from vlmconsole.engines.prompt import count_part
-from vlmconsole.engines.sight import LOCAL, PROBE, REPORTED, TextTokens, budget, look
 from vlmconsole.measure.compare import compare
 from vlmconsole.streams.ending import read_remarks
 from vlmconsole.streams.usage import Usage

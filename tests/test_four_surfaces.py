@@ -29,8 +29,8 @@ from test_stream import whole
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.cli import chat as command
 from vlmconsole.cli.common import Failure, state
+from vlmconsole.client.lag import LagMeter
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.lag import LagMeter
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.evaluation.served import served

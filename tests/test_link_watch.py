@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from vlmconsole.engines.answer import Answer
-from vlmconsole.engines.chat import ChatClient
+from vlmconsole.client.answer import Answer
+from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines.launch import free_port
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile, make_profile

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from vlmconsole.client.chat import Answer, ChatClient
 from vlmconsole.engines import launch, mlx_server
-from vlmconsole.engines.chat import Answer, ChatClient
 from vlmconsole.engines.http import open_client
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import load_profiles

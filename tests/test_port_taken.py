@@ -17,9 +17,9 @@ from small_server import profile
 from thief import thief
 from waiting import until
 
+from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines import access, launch
 from vlmconsole.engines.access import Access, Holder, PortTakenError
-from vlmconsole.engines.chat import ChatClient
 from vlmconsole.engines.http import EngineError, get_json, open_client
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile, make_profile

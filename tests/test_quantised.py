@@ -14,8 +14,8 @@ import pytest
 from model_folders import bundled_copy
 from replay import Reply, json_reply, replay, sse
 
+from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines import mlx_server
-from vlmconsole.engines.chat import ChatClient
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import make_profile

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from recorded import body, exchanges
 
-from vlmconsole.engines.chat import ChatClient
+from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines.compared import capacity
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.messages import Message

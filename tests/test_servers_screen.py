@@ -20,9 +20,9 @@ from textual.widgets import Input
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.cli import main
+from vlmconsole.client.adapter_effect import Effect
 from vlmconsole.engines.compared import capacity, compare_settings
 from vlmconsole.engines.costs import cost_said
-from vlmconsole.engines.effect import Effect
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.launch_lines import wanted_settings
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile, save_profile

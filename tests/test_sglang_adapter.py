@@ -20,13 +20,13 @@ import sft_runs
 from lora import BASE, bundled
 from test_sglang_real import PYTHON, profile
 
+from vlmconsole.client.adapter_effect import effect
+from vlmconsole.client.chat import ChatClient
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.scene import make_scene
-from vlmconsole.engines.chat import ChatClient
-from vlmconsole.engines.effect import effect
+from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.messages import Message, to_request
-from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.engines.servers import Ready, ensure_server, readback, stop_server
 from vlmconsole.runs.places import Places
 from vlmconsole.training import adapters

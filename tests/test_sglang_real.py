@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from vlmconsole.engines.chat import ChatClient
+from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines.launch_lines import wanted_settings
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile, save_profile

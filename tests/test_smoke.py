@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from vlmconsole.engines.chat import Answer
+from vlmconsole.client.chat import Answer
+from vlmconsole.client.sight import Sight
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.servers import Ready
-from vlmconsole.engines.sight import Sight
 from vlmconsole.evaluation.smoke import CHECKS, judge, look, smoke_picture
 from vlmconsole.jobs.contract import Context, JobError
 from vlmconsole.jobs.presets import load_preset, overlay

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from test_stream import chunk, whole
 
-from vlmconsole.engines.answer import Answer
+from vlmconsole.client.answer import Answer
+from vlmconsole.client.sight import LOCAL, PROBE, TextTokens, look
 from vlmconsole.engines.messages import Message
-from vlmconsole.engines.sight import LOCAL, PROBE, TextTokens, look
 from vlmconsole.evaluation.evaluate import ENDINGS
 from vlmconsole.evaluation.served import _said as said_of
 from vlmconsole.streams import sse, stream

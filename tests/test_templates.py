@@ -12,7 +12,7 @@ import pytest
 from model_folders import bundled_copy, change_json, system_turn
 from replay import Reply, replay, sse
 
-from vlmconsole.engines.chat import ChatClient
+from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.engines.prompt import text_counter

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from model_folders import bundled_copy, published, system_turn
 
-from vlmconsole.engines.chat import ChatClient
+from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines.messages import Message, to_request
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.engines.servers import ensure_server, stop_server

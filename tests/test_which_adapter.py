@@ -12,11 +12,11 @@ from chat_server import chat_server, profile_file
 from lora import BASE, make_adapter
 from model_folders import bundled_copy
 
-from vlmconsole.engines.chat import Answer, ChatClient
+from vlmconsole.client.chat import Answer, ChatClient
+from vlmconsole.engines.adapter_choice import UNKNOWN
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile, make_profile
-from vlmconsole.engines.selected import UNKNOWN
 from vlmconsole.engines.servers import ensure_server, readback, stop_server
 from vlmconsole.evaluation.planned import before_base
 from vlmconsole.evaluation.served import served

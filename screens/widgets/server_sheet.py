@@ -10,8 +10,8 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 
+from vlmconsole.client.adapter_effect import Effect
 from vlmconsole.engines.compared import Setting
-from vlmconsole.engines.effect import Effect
 from vlmconsole.engines.servers import NAMES
 from vlmconsole.queue.desk import duration
 from vlmconsole.queue.server_desk import Sheet

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vlmconsole.engines.lag import LAG_LIMIT
-from vlmconsole.engines.selected import UNKNOWN
+from vlmconsole.client.lag import LAG_LIMIT
+from vlmconsole.engines.adapter_choice import UNKNOWN
 from vlmconsole.screens.widgets.columns import Row, Rule
 from vlmconsole.text.counts import many
 

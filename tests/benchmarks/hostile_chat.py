@@ -84,7 +84,7 @@ async def inside(address: str, home: Path, patience: float) -> Seen:
     from test_chat_screen import answered, ask
     from test_chat_screen import console as opened
 
-    from vlmconsole.engines.lag import LagMeter
+    from vlmconsole.client.lag import LagMeter
 
     profile_file(home, 9, base_url=address, served_model="m")
     async with opened(home) as (pilot, screen):

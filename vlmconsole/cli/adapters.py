@@ -13,7 +13,7 @@ from vlmconsole.system.typed_paths import named
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vlmconsole.engines.effect import Effect
+    from vlmconsole.client.adapter_effect import Effect
     from vlmconsole.training.adapters import Adapter
 
 OTHER_BASE = "Use it on another base or precision; the result is labelled as another model."
@@ -146,8 +146,8 @@ def check(
 
 async def _effect(server: str, name: str, message: Any, other_base: bool) -> Effect:
     from vlmconsole.cli.servers import find_profile, progress
-    from vlmconsole.engines.chat import ChatClient
-    from vlmconsole.engines.effect import effect
+    from vlmconsole.client.adapter_effect import effect
+    from vlmconsole.client.chat import ChatClient
     from vlmconsole.queue.served import ensure_served
     from vlmconsole.training.adapters import find_adapter
     from vlmconsole.training.serving import NONE, select

@@ -14,12 +14,12 @@ from vlmconsole.cli.servers import find_profile, progress
 from vlmconsole.text.plain import inert, one_line
 
 if TYPE_CHECKING:
-    from vlmconsole.engines.answer import Answer
-    from vlmconsole.engines.chat import ChatClient
-    from vlmconsole.engines.lag import LagMeter
+    from vlmconsole.client.answer import Answer
+    from vlmconsole.client.chat import ChatClient
+    from vlmconsole.client.lag import LagMeter
+    from vlmconsole.engines.adapter_choice import SelectedAdapter
     from vlmconsole.engines.messages import Message
     from vlmconsole.engines.profile import ServerProfile
-    from vlmconsole.engines.selected import SelectedAdapter
     from vlmconsole.streams.stream import Delta
     from vlmconsole.vision.images import Picture
 
@@ -57,7 +57,7 @@ def chat(
     Exits 0 with an answer, also one that the ceiling cut (stderr says so); 1 without one: a failure, an empty answer,
     reasoning alone, or a stream of which pieces were lost; 130 when interrupted.
     """
-    from vlmconsole.engines.lag import LagMeter
+    from vlmconsole.client.lag import LagMeter
     from vlmconsole.engines.messages import Message
 
     if server and base_url:
@@ -151,7 +151,7 @@ async def _asked(
     other_base: bool,
     lag: LagMeter,
 ) -> Answer:
-    from vlmconsole.engines.chat import ChatClient
+    from vlmconsole.client.chat import ChatClient
     from vlmconsole.queue.served import ensure_served
 
     ready = await ensure_served(profile, state.lab.places, progress(profile.name))
@@ -171,7 +171,7 @@ async def _asked(
 
 async def _selected(client: ChatClient, name: str, other_base: bool, messages: list[Message]) -> SelectedAdapter | None:
     """The adapter, checked and ready; on a server that can answer with the base unasked, its effect is looked at."""
-    from vlmconsole.engines.effect import with_effect
+    from vlmconsole.client.adapter_effect import with_effect
     from vlmconsole.training.serving import select
 
     precision = client.settings.precision if client.settings else None
@@ -220,7 +220,7 @@ def _finish(answer: Answer, lag: LagMeter) -> None:
 
 def _why(answer: Answer, lag: LagMeter) -> list[str]:
     """The measured figures and the proof of sight, for people."""
-    from vlmconsole.engines.lag import LAG_LIMIT
+    from vlmconsole.client.lag import LAG_LIMIT
 
     result, times = answer.result, answer.timing
     if result.stamps.first_any is None and result.streamed:

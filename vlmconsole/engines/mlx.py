@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 
 from vlmconsole.engines import mlx_guard, mlx_server
+from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.effective import EffectiveSettings, Flushed, model_ids, text, truth, whole
 from vlmconsole.engines.http import EngineError, get_json, http_error, parse_object, request
 from vlmconsole.engines.profile import ProfileError, ServerProfile
-from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.models.quantization import from_json
 from vlmconsole.runs.places import Places
 from vlmconsole.system.reading import read_json

@@ -6,10 +6,10 @@ from typing import Any
 
 import httpx
 
+from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.effective import SAMPLING, EffectiveSettings, Flushed, model_ids, names_of, text, whole
 from vlmconsole.engines.http import EngineError, object_of, request
 from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.engines.selected import SelectedAdapter
 
 READY_PATH = "/v1/models"
 EXTRAS = SAMPLING | {"max_completion_tokens"}

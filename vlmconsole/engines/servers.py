@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from vlmconsole.engines import faraway, flags, keys, launch, launch_lines, mlx, openai, sglang, vllm
+from vlmconsole.engines.adapter_choice import UNKNOWN, SelectedAdapter
 from vlmconsole.engines.effective import EffectiveSettings, Flushed
 from vlmconsole.engines.http import EngineError, http_error, open_client, request
 from vlmconsole.engines.launch import LaunchError, Progress, Running
@@ -20,7 +21,6 @@ from vlmconsole.engines.located import launched_here as launched_here
 from vlmconsole.engines.located import located as located
 from vlmconsole.engines.located import reachable as reachable
 from vlmconsole.engines.profile import GIVEN, ProfileError, ServerProfile
-from vlmconsole.engines.selected import UNKNOWN, SelectedAdapter
 from vlmconsole.engines.served_model import add_quantization
 from vlmconsole.engines.server_status import ServerStatus
 from vlmconsole.errors import LabError

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.effective import (
     TOKEN_SAMPLING,
     EffectiveSettings,
@@ -22,7 +23,6 @@ from vlmconsole.engines.effective import (
 )
 from vlmconsole.engines.http import EngineError, get_json, http_error, parse_object, request
 from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.engines.sglang_settings import kv_dtype_of, kv_tokens_of, ranks_of, running_limit_of, settings_of
 
 READY_PATH = "/v1/models"

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vlmconsole import __version__
+from vlmconsole.client.answer import Answer
+from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines import servers
-from vlmconsole.engines.answer import Answer
-from vlmconsole.engines.chat import ChatClient
+from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.engines.served_model import prompt_facts, serves_another
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.answerer import Said, Stopping, Who

@@ -13,8 +13,8 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
-from vlmconsole.engines.answer import Answer
-from vlmconsole.engines.chat import ChatClient
+from vlmconsole.client.answer import Answer
+from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from vlmconsole.engines.selected import UNKNOWN
+from vlmconsole.engines.adapter_choice import UNKNOWN
 from vlmconsole.errors import LabError
 from vlmconsole.measure.busy import busy
 from vlmconsole.measure.noise import NO_VALUES, TOO_FEW, Values, noise, request_values, whole

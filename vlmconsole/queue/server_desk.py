@@ -11,19 +11,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import vlmconsole.assets
+from vlmconsole.client.adapter_effect import Effect, effect
+from vlmconsole.client.chat import ChatClient
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.engines import servers
-from vlmconsole.engines.chat import ChatClient
+from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.compared import Setting, compare_settings
 from vlmconsole.engines.costs import cost_said
-from vlmconsole.engines.effect import Effect, effect
 from vlmconsole.engines.effective import EffectiveSettings, Flushed
 from vlmconsole.engines.faraway import fetch_log, is_far
 from vlmconsole.engines.launch import LaunchError, Progress
 from vlmconsole.engines.launch_lines import wanted_settings
 from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ProfileError, ServerProfile, load_profiles
-from vlmconsole.engines.selected import SelectedAdapter
 from vlmconsole.engines.server_status import ServerStatus
 from vlmconsole.engines.servers import Ready
 from vlmconsole.errors import LabError

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vlmconsole.engines.selected import SelectedAdapter
+from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.models.door import can_render, door
 from vlmconsole.models.template import TemplateError
 from vlmconsole.runs.places import Places

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from vlmconsole.engines.messages import Message
 
 if TYPE_CHECKING:
-    from vlmconsole.engines.chat import ChatClient
-    from vlmconsole.engines.selected import SelectedAdapter
+    from vlmconsole.client.chat import ChatClient
+    from vlmconsole.engines.adapter_choice import SelectedAdapter
 
 TOKENS = 24
 LEAST = 1e-4

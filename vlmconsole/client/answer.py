@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from vlmconsole.client.sight import Sight
 from vlmconsole.engines import servers
+from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.messages import system_sha256
 from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.engines.selected import SelectedAdapter
-from vlmconsole.engines.sight import Sight
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.streams.ending import Remark, answered_by
 from vlmconsole.streams.stream import StreamResult

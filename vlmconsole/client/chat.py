@@ -16,8 +16,10 @@ from typing import Any, Self
 
 import httpx
 
+from vlmconsole.client.answer import Answer, conditions_of
+from vlmconsole.client.sight import LOCAL, PROBE, Budget, TextTokens, budget, look
 from vlmconsole.engines import servers
-from vlmconsole.engines.answer import Answer, conditions_of
+from vlmconsole.engines.adapter_choice import SelectedAdapter, selected
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import (
     EngineError,
@@ -31,9 +33,7 @@ from vlmconsole.engines.http import (
 from vlmconsole.engines.messages import Message, to_record, to_request
 from vlmconsole.engines.profile import ServerProfile, redact
 from vlmconsole.engines.prompt import LONG, Counter, counted, text_counter
-from vlmconsole.engines.selected import SelectedAdapter, selected
 from vlmconsole.engines.served_model import picture_settings, prompt_facts
-from vlmconsole.engines.sight import LOCAL, PROBE, Budget, TextTokens, budget, look
 from vlmconsole.streams.ending import remarks
 from vlmconsole.streams.head import head_fault
 from vlmconsole.streams.stream import Delta, StreamParser, StreamResult
