@@ -113,7 +113,7 @@ class ChatAsk(ChatDraft):
     async def _count(self, text: str, pictures: list[Picture], since: int | None = None) -> Budget | None:
         """The budget of a question with what stands before it, from message `since` on (None: as it is set)."""
         from vlmconsole.chats.history import turns
-        from vlmconsole.engines.messages import Message
+        from vlmconsole.models.messages import Message
 
         link = self.console.link
         if link is None:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from vlmconsole.client.sight import Budget
     from vlmconsole.engines.adapter_choice import SelectedAdapter
     from vlmconsole.engines.effective import EffectiveSettings
-    from vlmconsole.engines.messages import Message
     from vlmconsole.engines.profile import ServerProfile
+    from vlmconsole.models.messages import Message
     from vlmconsole.streams.stream import Delta
     from vlmconsole.vision.images import Picture
 
@@ -328,7 +328,7 @@ class ServerLink:
         chosen: False where `max_tokens` is only the usual ceiling, which a full context lowers.
         An adapter is looked at anew for each question, and its effect once, where a server may do without it unasked.
         """
-        from vlmconsole.engines.prompt import is_long
+        from vlmconsole.models.prompt import is_long
 
         client = await self.ensure()
         long = is_long(messages)  # it may have been sent before the server, and so its context, was there

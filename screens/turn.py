@@ -20,7 +20,7 @@ from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
     from vlmconsole.client.answer import Answer
-    from vlmconsole.engines.messages import Message
+    from vlmconsole.models.messages import Message
     from vlmconsole.streams.stream import Delta
 
 #: Pieces are shown together this often, and saved this often (seconds). Where painting takes long, on a busy machine,
@@ -134,7 +134,7 @@ class Turn:
         return finished
 
     def _messages(self) -> list[Message]:
-        from vlmconsole.engines.messages import Message
+        from vlmconsole.models.messages import Message
 
         made = [Message("system", self._chat.system)] if self._chat.system.strip() else []
         # What is asked now goes whatever was chosen for what stands before it: again, or at a second server.

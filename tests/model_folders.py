@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.models.weights import Tensor, read_arrays, read_header, to_bytes, write_header
 from vlmconsole.training.bases import base_folder
-from vlmconsole.training.weights import Tensor, read_arrays, read_header, to_bytes, write_header
 
 WEIGHTS = "model.safetensors"
 #: What the published template does and the bundled one does not: a conversation without a system turn gets one.

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from lora import BASE, bundled, make_adapter, origin
 
+from vlmconsole.models.weights import as_float, read_arrays, read_header, to_bytes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.training import adapters
@@ -25,7 +26,6 @@ from vlmconsole.training.adapters import (
 from vlmconsole.training.convert import convert_to_mlx, merge, served_by_mlx
 from vlmconsole.training.generation import Ask, answers
 from vlmconsole.training.provenance import ProvenanceError, read_provenance, weights_sha256, write_provenance
-from vlmconsole.training.weights import as_float, read_arrays, read_header, to_bytes
 
 
 @pytest.fixture(scope="module")

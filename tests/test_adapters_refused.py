@@ -18,6 +18,7 @@ from lora import BASE, bundled, make_adapter, origin
 from vlmconsole.cli import main
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.jobs import there
+from vlmconsole.models.weights import as_float, read_arrays, read_header, to_bytes
 from vlmconsole.runs.places import Places
 from vlmconsole.training import sft
 from vlmconsole.training.adapters import AdapterError, check_fits, load_peft, open_adapter, products, refused
@@ -25,7 +26,6 @@ from vlmconsole.training.convert import convert_to_mlx, merge, served_by_mlx, se
 from vlmconsole.training.lora import LANGUAGE_ONLY
 from vlmconsole.training.provenance import write_provenance
 from vlmconsole.training.serving import select
-from vlmconsole.training.weights import as_float, read_arrays, read_header, to_bytes
 
 Tensors = dict[str, tuple[str, np.ndarray[Any, Any]]]
 NAME = "base_model.model.model.language_model.layers.1.self_attn.q_proj"

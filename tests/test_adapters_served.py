@@ -18,9 +18,9 @@ from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.scene import make_scene
 from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.http import EngineError
-from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.engines.servers import Ready
+from vlmconsole.models.messages import Message
 from vlmconsole.queue.server_desk import ServerDesk
 from vlmconsole.runs.places import Places
 from vlmconsole.training import adapters
@@ -195,8 +195,8 @@ def test_sglang_is_given_a_name_that_holds_the_hash(places: Places) -> None:
 @pytest.mark.timeout(300)
 def test_logits_of_the_mlx_form_are_those_of_merged_weights(places: Places, tmp_path: Path) -> None:
     from vlmconsole.engines.logit_check import compare_logits
+    from vlmconsole.models.weights import read_arrays, to_bytes
     from vlmconsole.training.convert import convert_to_mlx
-    from vlmconsole.training.weights import read_arrays, to_bytes
 
     taught = adapters.open_adapter(places.adapters / "taught")
     out = convert_to_mlx(taught, tmp_path / "mlx", BASE)

@@ -20,10 +20,10 @@ from vlmconsole.client.sight import LOCAL, PROBE, REPORTED, TextTokens, budget, 
 from vlmconsole.engines import servers, sglang
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError
-from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile, make_profile
-from vlmconsole.engines.prompt import count_part
 from vlmconsole.measure.compare import compare
+from vlmconsole.models.messages import Message
+from vlmconsole.models.prompt import count_part
 from vlmconsole.streams.ending import read_remarks
 from vlmconsole.streams.usage import Usage
 from vlmconsole.vision.images import Picture, open_picture

@@ -31,12 +31,12 @@ from vlmconsole.cli import chat as command
 from vlmconsole.cli.common import Failure, state
 from vlmconsole.client.lag import LagMeter
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.measure.bench import Server
 from vlmconsole.measure.load import REQUESTS, Body, Cell, Target, run_cell
+from vlmconsole.models.messages import Message
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.link import ServerLink

@@ -10,10 +10,10 @@ import pytest
 from lora import BASE
 
 from vlmconsole.jobs.sft import SftSpec, planned_work
+from vlmconsole.models.weights import read_header
 from vlmconsole.training.bases import BaseError
 from vlmconsole.training.memory import GIB, KEPT, Work, per_token, plan
 from vlmconsole.training.shape import QWEN2_5_VL_3B, ShapeError, shape_of
-from vlmconsole.training.weights import read_header
 
 THREE = "Qwen/Qwen2.5-VL-3B-Instruct"
 LAB_CARD = 32760 << 20

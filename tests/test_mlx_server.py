@@ -13,10 +13,10 @@ import pytest
 from vlmconsole.client.chat import Answer, ChatClient
 from vlmconsole.engines import launch, mlx_server
 from vlmconsole.engines.http import open_client
-from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import load_profiles
-from vlmconsole.engines.prompt import text_counter
 from vlmconsole.engines.servers import Ready, ensure_server, probe, readback, stop_server
+from vlmconsole.models.messages import Message
+from vlmconsole.models.prompt import text_counter
 from vlmconsole.runs.places import Places
 from vlmconsole.vision.images import open_picture
 

@@ -21,7 +21,6 @@ from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines import access, launch
 from vlmconsole.engines.access import Access, Holder, PortTakenError
 from vlmconsole.engines.http import EngineError, get_json, open_client
-from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile, make_profile
 from vlmconsole.engines.servers import ensure_server, located, probe, readback, stop_server
 from vlmconsole.engines.tunnel import Tunnel
@@ -29,6 +28,7 @@ from vlmconsole.gauges.fetch import Fetcher
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.measure.inputs import Recipe
 from vlmconsole.measure.load import Cell, Target, run_cell
+from vlmconsole.models.messages import Message
 from vlmconsole.remote.ssh import SshHost
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places

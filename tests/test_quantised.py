@@ -17,9 +17,9 @@ from replay import Reply, json_reply, replay, sse
 from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines import mlx_server
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.engines.served_model import add_quantization, folder_of, prompt_facts
+from vlmconsole.models.messages import Message
 from vlmconsole.models.quantization import from_json
 from vlmconsole.runs.conditions import BARE_PROMPT, Conditions
 from vlmconsole.runs.places import Places

@@ -25,6 +25,7 @@ from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.plan import read_frozen
 from vlmconsole.jobs.contract import JobError
 from vlmconsole.jobs.launch import start_worker
+from vlmconsole.models.weights import read_arrays, to_bytes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.training import curriculum, sft
@@ -33,7 +34,6 @@ from vlmconsole.training.bases import base_folder
 from vlmconsole.training.checkpoint import CheckpointError
 from vlmconsole.training.model import encode, load
 from vlmconsole.training.provenance import read_provenance, weights_sha256
-from vlmconsole.training.weights import read_arrays, to_bytes
 
 
 @pytest.fixture(scope="module")

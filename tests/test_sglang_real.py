@@ -19,7 +19,6 @@ import pytest
 
 from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines.launch_lines import wanted_settings
-from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile, save_profile
 from vlmconsole.engines.servers import Ready, ensure_server, flush, readback, stop_server
 from vlmconsole.gauges.scrape import ServerMetrics
@@ -29,6 +28,7 @@ from vlmconsole.jobs.launch import create_run
 from vlmconsole.jobs.presets import Preset, overlay
 from vlmconsole.measure.bench import Server, measure
 from vlmconsole.measure.settings import BenchSettings
+from vlmconsole.models.messages import Message
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.vision.images import open_picture

@@ -10,9 +10,9 @@ from test_stream import chunk, whole
 
 from vlmconsole.client.answer import Answer
 from vlmconsole.client.sight import LOCAL, PROBE, TextTokens, look
-from vlmconsole.engines.messages import Message
 from vlmconsole.evaluation.evaluate import ENDINGS
 from vlmconsole.evaluation.served import _said as said_of
+from vlmconsole.models.messages import Message
 from vlmconsole.streams import sse, stream
 from vlmconsole.streams.ending import NO_ANSWER, remarks
 from vlmconsole.streams.sse import EventSplitter

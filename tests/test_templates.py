@@ -13,12 +13,12 @@ from model_folders import bundled_copy, change_json, system_turn
 from replay import Reply, replay, sse
 
 from vlmconsole.client.chat import ChatClient
-from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import make_profile
-from vlmconsole.engines.prompt import text_counter
 from vlmconsole.jobs import there
 from vlmconsole.models import renderer
 from vlmconsole.models.door import PROBE, Door, bare_door, door
+from vlmconsole.models.messages import Message
+from vlmconsole.models.prompt import text_counter
 from vlmconsole.models.template import BARE, ChatTemplate, TemplateError, find_template
 from vlmconsole.runs.conditions import BARE_PROMPT, another_prompt, same_prompt
 from vlmconsole.training.bases import base_folder

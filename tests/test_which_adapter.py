@@ -15,7 +15,6 @@ from model_folders import bundled_copy
 from vlmconsole.client.chat import Answer, ChatClient
 from vlmconsole.engines.adapter_choice import UNKNOWN
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile, make_profile
 from vlmconsole.engines.servers import ensure_server, readback, stop_server
 from vlmconsole.evaluation.planned import before_base
@@ -25,6 +24,7 @@ from vlmconsole.gates.evidence import unlike
 from vlmconsole.measure.bench import Server, request_fields
 from vlmconsole.measure.compare import compare
 from vlmconsole.measure.settings import BenchSettings
+from vlmconsole.models.messages import Message
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.widgets.why import adapter_rows

@@ -219,7 +219,7 @@ class ChatStore:
         if not isinstance(request, dict) or "message_ids" not in request:
             return request
         # Imported here: what a request looks like brings the image library, which the first frame does not wait for.
-        from vlmconsole.engines.messages import Message, to_record
+        from vlmconsole.models.messages import Message, to_record
 
         ids = [item for item in request["message_ids"] if isinstance(item, int)]
         sent = [Message("system", request["system"])] if request.get("system") else []

@@ -131,7 +131,7 @@ def check(
     other_base: Annotated[bool, typer.Option("--other-base", help=OTHER_BASE)] = False,
 ) -> None:
     """Ask a server the same with and without the adapter: does it change anything there?"""
-    from vlmconsole.engines.messages import Message
+    from vlmconsole.models.messages import Message
     from vlmconsole.vision.images import open_picture
     from vlmconsole.vision.paths import picture_path
 

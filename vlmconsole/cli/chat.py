@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from vlmconsole.client.chat import ChatClient
     from vlmconsole.client.lag import LagMeter
     from vlmconsole.engines.adapter_choice import SelectedAdapter
-    from vlmconsole.engines.messages import Message
     from vlmconsole.engines.profile import ServerProfile
+    from vlmconsole.models.messages import Message
     from vlmconsole.streams.stream import Delta
     from vlmconsole.vision.images import Picture
 
@@ -58,7 +58,7 @@ def chat(
     reasoning alone, or a stream of which pieces were lost; 130 when interrupted.
     """
     from vlmconsole.client.lag import LagMeter
-    from vlmconsole.engines.messages import Message
+    from vlmconsole.models.messages import Message
 
     if server and base_url:
         fail("--server and --base-url exclude each other.", exit_status=USAGE)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from vlmconsole.engines.messages import Message
+from vlmconsole.models.messages import Message
 
 if TYPE_CHECKING:
     from vlmconsole.client.chat import ChatClient

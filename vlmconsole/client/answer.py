@@ -10,8 +10,8 @@ from vlmconsole.client.sight import Sight
 from vlmconsole.engines import servers
 from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.messages import system_sha256
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.models.messages import system_sha256
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.streams.ending import Remark, answered_by
 from vlmconsole.streams.stream import StreamResult

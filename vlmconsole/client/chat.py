@@ -30,10 +30,10 @@ from vlmconsole.engines.http import (
     request,
     start_of_body,
 )
-from vlmconsole.engines.messages import Message, to_record, to_request
 from vlmconsole.engines.profile import ServerProfile, redact
-from vlmconsole.engines.prompt import LONG, Counter, counted, text_counter
 from vlmconsole.engines.served_model import picture_settings, prompt_facts
+from vlmconsole.models.messages import Message, to_record, to_request
+from vlmconsole.models.prompt import LONG, Counter, counted, text_counter
 from vlmconsole.streams.ending import remarks
 from vlmconsole.streams.head import head_fault
 from vlmconsole.streams.stream import Delta, StreamParser, StreamResult

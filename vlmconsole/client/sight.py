@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from vlmconsole.engines.messages import Message, pictures_of
+from vlmconsole.models.messages import Message, pictures_of
 from vlmconsole.streams.usage import Usage
 from vlmconsole.vision.images import Picture
 from vlmconsole.vision.tokens import ProcessorError, ProcessorSettings, fit_tokens, visual_tokens

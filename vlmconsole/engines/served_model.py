@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.engines.prompt import VARIABLES
 from vlmconsole.models.base import BaseReadError, read_base
 from vlmconsole.models.door import can_render, door
+from vlmconsole.models.prompt import VARIABLES
 from vlmconsole.models.template import TemplateError
 from vlmconsole.vision.tokens import ProcessorSettings
 

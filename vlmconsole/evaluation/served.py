@@ -16,7 +16,6 @@ from vlmconsole.engines import servers
 from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError
-from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.served_model import prompt_facts, serves_another
 from vlmconsole.errors import LabError
@@ -25,6 +24,7 @@ from vlmconsole.evaluation.items import Item
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.measure.bench import Server
 from vlmconsole.measure.machine import hardware
+from vlmconsole.models.messages import Message
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.places import Places
 from vlmconsole.system.typed_paths import named

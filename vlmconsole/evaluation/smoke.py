@@ -16,8 +16,8 @@ from PIL import Image, ImageDraw, ImageFont
 from vlmconsole.client.answer import Answer
 from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines.http import EngineError
-from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.models.messages import Message
 from vlmconsole.text.counts import many
 from vlmconsole.vision.images import Picture, open_picture
 

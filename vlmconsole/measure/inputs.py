@@ -16,9 +16,9 @@ from typing import Any
 
 from PIL import Image
 
-from vlmconsole.engines.messages import Message, to_record, to_request
 from vlmconsole.errors import LabError
 from vlmconsole.measure.load import Body
+from vlmconsole.models.messages import Message, to_record, to_request
 from vlmconsole.vision.images import Picture, pixel_sha256
 
 _SALT = "red blue green white black small large round flat warm cold new old high low fast"

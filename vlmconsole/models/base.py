@@ -19,7 +19,7 @@ from vlmconsole.models.quantization import Quantization, quantization_of
 from vlmconsole.system.reading import UnreadableError, read_json
 
 if TYPE_CHECKING:
-    from vlmconsole.training.weights import Tensor
+    from vlmconsole.models.weights import Tensor
 
 FAMILY = "qwen2_5_vl"
 """The one architecture that training and in-process evaluation know."""
@@ -56,7 +56,7 @@ class Base:
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the weights that transformers would load, by the names in the files. Raises BaseReadError."""
-        from vlmconsole.training.weights import WeightsError, read_header
+        from vlmconsole.models.weights import WeightsError, read_header
 
         found: dict[str, Tensor] = {}
         for file, wanted in _files(self.folder).items():

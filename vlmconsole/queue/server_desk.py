@@ -22,11 +22,11 @@ from vlmconsole.engines.effective import EffectiveSettings, Flushed
 from vlmconsole.engines.faraway import fetch_log, is_far
 from vlmconsole.engines.launch import LaunchError, Progress
 from vlmconsole.engines.launch_lines import wanted_settings
-from vlmconsole.engines.messages import Message
 from vlmconsole.engines.profile import ProfileError, ServerProfile, load_profiles
 from vlmconsole.engines.server_status import ServerStatus
 from vlmconsole.engines.servers import Ready
 from vlmconsole.errors import LabError
+from vlmconsole.models.messages import Message
 from vlmconsole.queue.model import Job
 from vlmconsole.queue.served import ensure_served, stop_served, with_its_job
 from vlmconsole.queue.store import Store

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from vlmconsole.models.weights import WeightsError, as_float, read_arrays, read_header
 from vlmconsole.runs.folder import list_runs
 from vlmconsole.runs.places import Places
 from vlmconsole.system.reading import UnreadableError, read_json
@@ -28,7 +29,6 @@ from vlmconsole.training.lora_config import LoraSettings, SeveralAdaptersError, 
 from vlmconsole.training.lora_tensors import DAMAGED, Layer, Product, lora_layers
 from vlmconsole.training.mlx_lora import check_mlx
 from vlmconsole.training.provenance import Provenance, ProvenanceError, read_provenance, weights_sha256
-from vlmconsole.training.weights import WeightsError, as_float, read_arrays, read_header
 
 if TYPE_CHECKING:
     from vlmconsole.training.model import Loaded

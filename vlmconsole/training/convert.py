@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vlmconsole.models.weights import NUMPY, as_float, read_header, to_bytes, write_header
 from vlmconsole.runs.folder import to_json
 from vlmconsole.system.atomic_folder import making
 from vlmconsole.system.reading import read_json
@@ -28,7 +29,6 @@ from vlmconsole.training.adapters import (
 from vlmconsole.training.lora_config import LANGUAGE
 from vlmconsole.training.lora_tensors import PREFIX, Product, module_of
 from vlmconsole.training.provenance import write_provenance
-from vlmconsole.training.weights import NUMPY, as_float, read_header, to_bytes, write_header
 
 ORIGIN = "converted.json"
 """Beside a converted adapter or a merged model: what it was made from."""

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from vlmconsole.models.weights import as_float, read_arrays
 from vlmconsole.runs.folder import write_atomic
 from vlmconsole.system.atomic_folder import making
 from vlmconsole.training.adapters import FILES, Adapter, open_adapter
 from vlmconsole.training.provenance import Provenance, write_provenance
-from vlmconsole.training.weights import as_float, read_arrays
 
 
 def save_adapter(model: Any, folder: Path, origin: Provenance) -> Adapter:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.models.weights import Tensor
 from vlmconsole.runs.pace import number
 from vlmconsole.training.lora_config import AdapterError
 from vlmconsole.training.lora_tensors import DAMAGED, linear_sizes, paired
-from vlmconsole.training.weights import Tensor
 
 PREFIX = "language_model.model."
 _TENSOR = re.compile(rf"{re.escape(PREFIX)}(?P<module>layers\.\d+\.(?:self_attn|mlp)\.\w+)\.lora_(?P<half>[ab])")

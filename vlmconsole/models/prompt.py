@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.engines.messages import Message
 from vlmconsole.models.door import can_render, door
+from vlmconsole.models.messages import Message
 from vlmconsole.models.qwen2_5_vl import IMAGE
 from vlmconsole.models.template import TemplateError
 
