@@ -71,7 +71,7 @@ def run(context: Context, spec: CacheProbeSettings) -> dict[str, Any]:
 
 def _control(spec: CacheProbeSettings, places: Places) -> str:
     """The control's profile, "" for none. Raises JobError, before anything runs, when there can be no such server."""
-    from vlmconsole.engines.servers import launched_here
+    from vlmconsole.servers.servers import launched_here
 
     if spec.control != RESTART:
         return profile_of(spec.control, places).name if spec.control else ""
@@ -86,10 +86,10 @@ def _control(spec: CacheProbeSettings, places: Places) -> str:
 @contextlib.contextmanager
 def _serving(context: Context, name: str, cache: bool) -> Iterator[Any]:
     """The server called `name` with its prefix cache on or off: started for this job where this lab starts it."""
-    from vlmconsole.engines.servers import launched_here
     from vlmconsole.jobs import owned
     from vlmconsole.measure.bench import find_server
     from vlmconsole.measure.variants import with_prefix_cache
+    from vlmconsole.servers.servers import launched_here
 
     profile = profile_of(name, context.places)
     if launched_here(profile):
@@ -154,7 +154,7 @@ class _Probe:
         """Empty the cache, trying again while the server is busy; whether it really did, and what it said."""
         import asyncio
 
-        from vlmconsole.engines.servers import flush
+        from vlmconsole.servers.servers import flush
 
         said = asyncio.run(flush(server.profile))
         for _ in range(FLUSH_TRIES):

@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlmconsole.engines import launch, servers
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.measure.bench import Server
 from vlmconsole.runs.logfile import left_out
+from vlmconsole.servers import processes as launch
+from vlmconsole.servers import servers
 from vlmconsole.system import processes
 from vlmconsole.system.redaction import redacted_bytes
 

@@ -35,7 +35,7 @@ def profile_of(name: str, places: Places) -> ServerProfile:
 
 def started_by_the_lab(name: str, places: Places) -> str | None:
     """For `JobKind.needs_server`: the profile's name when this lab starts its server, None when it just is there."""
-    from vlmconsole.engines.servers import launched_here
+    from vlmconsole.servers.servers import launched_here
 
     return name if launched_here(profile_of(name, places)) else None
 
@@ -61,8 +61,8 @@ def run(context: Context, spec: ServeSpec) -> dict[str, Any]:
 
 async def _serve(context: Context, spec: ServeSpec) -> dict[str, Any]:
     from vlmconsole.engines.http import EngineError
-    from vlmconsole.engines.launch import LaunchError
-    from vlmconsole.engines.servers import ensure_server, launched_here, status, stop_server
+    from vlmconsole.servers.processes import LaunchError
+    from vlmconsole.servers.servers import ensure_server, launched_here, status, stop_server
 
     profile = profile_of(spec.profile, context.places)
     if not launched_here(profile) or profile.launch is None:

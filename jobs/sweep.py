@@ -81,8 +81,8 @@ def _with_server(context: Context, spec: SweepSettings, group: list[SweepCell], 
 
 def say_how_held(context: Context, settings: BenchSettings, server: Any) -> None:
     """How answers are held to their length, as equal work depends on it."""
-    from vlmconsole.engines.servers import NAMES
     from vlmconsole.measure.bench import request_fields
+    from vlmconsole.servers.servers import NAMES
 
     fields, name = request_fields(settings, server), NAMES[server.profile.engine]
     if "min_tokens" in fields:
@@ -96,10 +96,10 @@ def say_how_held(context: Context, settings: BenchSettings, server: Any) -> None
 
 def _server(context: Context, spec: SweepSettings, cell: SweepCell, stack: contextlib.ExitStack) -> tuple[Any, bool]:
     """The cell's server, and whether it is this job's own."""
-    from vlmconsole.engines.servers import launched_here
     from vlmconsole.jobs import owned
     from vlmconsole.measure.bench import find_server
     from vlmconsole.measure.variants import with_prefix_cache, with_running_limit
+    from vlmconsole.servers.servers import launched_here
 
     profile = None if cell.settings.base_url else profile_of(cell.settings.server, context.places)
     if profile is not None and launched_here(profile):
@@ -152,7 +152,7 @@ def estimate(spec: SweepSettings, places: Places | None = None) -> Estimate:
 
 def _started(settings: BenchSettings, places: Places | None) -> bool:
     """Whether the server of a cell is started for it; one that is given by its address is not."""
-    from vlmconsole.engines.servers import launched_here
+    from vlmconsole.servers.servers import launched_here
 
     if settings.base_url:
         return False
@@ -169,7 +169,7 @@ def devices(spec: SweepSettings, places: Places) -> list[str]:
 
 def held(profiles: list[str], places: Places) -> list[str]:
     """The devices of a job that starts servers of these profiles for itself."""
-    from vlmconsole.engines.servers import launched_here
+    from vlmconsole.servers.servers import launched_here
 
     for name in dict.fromkeys(profiles):
         profile = profile_of(name, places)

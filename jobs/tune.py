@@ -63,7 +63,7 @@ def run(context: Context, spec: TuneSettings) -> dict[str, Any]:
 
 
 def _launched(spec: TuneSettings, places: Places) -> ServerProfile:
-    from vlmconsole.engines.servers import launched_here
+    from vlmconsole.servers.servers import launched_here
 
     profile = profile_of(spec.server, places)
     if not launched_here(profile):
@@ -111,9 +111,9 @@ def _cell(
     context: Context, spec: TuneSettings, profile: ServerProfile, cell: TuneCell, book: Cells, name: str
 ) -> dict[str, Any]:
     """One cell on a server started for it alone; kept with the reason when that server does not come up."""
-    from vlmconsole.engines import launch
     from vlmconsole.jobs import owned
     from vlmconsole.measure.tune_memory import sampled
+    from vlmconsole.servers import processes
 
     known = next((entry for entry in book.done if entry["name"] == name), None)
     if known is not None:
@@ -127,7 +127,7 @@ def _cell(
             more |= {"read_back": _read_back(cell, server.settings), "kv_tokens": server.settings.kv_tokens}
             if not book.done:
                 say_how_held(context, settings, server)
-            with sampled(launch.recorded(context.places, server.profile.name)) as peak:
+            with sampled(processes.recorded(context.places, server.profile.name)) as peak:
                 entry = book.measure(
                     name, settings, server, varied, lambda: {**more, "memory": peak.to_json()},
                     answers=partial(owned.alive, context, server),

@@ -114,7 +114,7 @@ class ServerLink:
 
         Callers that come while it is starting wait for the same start.
         """
-        from vlmconsole.engines.servers import launched_here, status
+        from vlmconsole.servers.servers import launched_here, status
 
         pid = status(self.profile, self.places).pid
         # Another process is another server: another port, another key, perhaps other settings.
@@ -137,7 +137,7 @@ class ServerLink:
         """Say so when the server that was ready has gone, and when it was started again: by its record, or by asking
         it now and then. While one is starting: how long it has taken by now.
         """
-        from vlmconsole.engines.servers import launched_here, status
+        from vlmconsole.servers.servers import launched_here, status
 
         state = self.view.state
         if state == "starting" and self._phase:
@@ -169,8 +169,8 @@ class ServerLink:
 
     async def _ask_whether_it_answers(self) -> None:
         """The state of a server by its own word; one that comes back is read anew."""
-        from vlmconsole.engines.servers import probe
         from vlmconsole.queue.server_desk import measuring
+        from vlmconsole.servers.servers import probe
 
         state = self.view.state
         with contextlib.suppress(LabError):
@@ -196,7 +196,7 @@ class ServerLink:
 
     async def _find(self) -> None:
         """Follow a start that is not ours (a hand-over's end, another console, the servers screen) until it answers."""
-        from vlmconsole.engines.servers import probe
+        from vlmconsole.servers.servers import probe
 
         self._phase, self._since = "starting", time.monotonic()
         self._move(state="starting", note="starting")
@@ -251,8 +251,8 @@ class ServerLink:
 
     async def _start(self) -> None:
         from vlmconsole.client.chat import ChatClient
-        from vlmconsole.engines.servers import NAMES, status
         from vlmconsole.queue.served import ensure_served
+        from vlmconsole.servers.servers import NAMES, status
 
         client, self._client = self._client, None
         if client is not None:
@@ -281,8 +281,8 @@ class ServerLink:
 
     async def _warm(self) -> bool:
         """Whether a server that somebody else started can answer by now: SGLang lists its models before that."""
-        from vlmconsole.engines.servers import probe
         from vlmconsole.queue.server_desk import measuring
+        from vlmconsole.servers.servers import probe
 
         if self.profile.engine != "sglang" or await asyncio.to_thread(measuring, self.places):
             return True

@@ -14,9 +14,9 @@ from vlmconsole.jobs.kinds import TRUSTED_VARIABLE
 sys.path.insert(0, str(Path(__file__).parent))  # `--import-mode=importlib` leaves the folder out
 
 from vlmconsole.engines.profile import load_profiles
-from vlmconsole.engines.servers import Ready, ensure_server, stop_server
 from vlmconsole.queue.process import LOCKS_VARIABLE
 from vlmconsole.runs.places import Places
+from vlmconsole.servers.servers import Ready, ensure_server, stop_server
 
 # A busy machine is no fault of a parser: time is limited for a whole test, never for one example.
 settings.register_profile("any machine", deadline=None)

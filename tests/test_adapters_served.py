@@ -19,10 +19,10 @@ from vlmconsole.counting.scene import make_scene
 from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.profile import make_profile
-from vlmconsole.engines.servers import Ready
 from vlmconsole.models.messages import Message
 from vlmconsole.queue.server_desk import ServerDesk
 from vlmconsole.runs.places import Places
+from vlmconsole.servers.servers import Ready
 from vlmconsole.training import adapters
 from vlmconsole.training.adapters import AdapterError
 from vlmconsole.training.generation import Ask, answers

@@ -96,9 +96,9 @@ async def test_both_engines_say_the_same(loaded: Loaded, tmp_path: Path) -> None
     """100 pictures, greedy: transformers in this process, mlx-vlm's real server beside it."""
     from vlmconsole.client.chat import ChatClient
     from vlmconsole.engines.profile import load_profiles
-    from vlmconsole.engines.servers import ensure_server, stop_server
     from vlmconsole.models.messages import Message
     from vlmconsole.runs.places import Places
+    from vlmconsole.servers.servers import ensure_server, stop_server
     from vlmconsole.vision.images import open_picture
 
     asked = hundred()

@@ -11,10 +11,10 @@ from test_chat_screen import answered, ask, console, until
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from vlmconsole.engines.servers import Ready
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.chat import ChatScreen
 from vlmconsole.screens.widgets.why import adapter_rows
+from vlmconsole.servers.servers import Ready
 from vlmconsole.training.provenance import weights_sha256, write_provenance
 
 

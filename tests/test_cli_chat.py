@@ -14,7 +14,7 @@ import pytest
 from replay import Reply, json_reply, replay, said, sse
 
 from vlmconsole.cli import main
-from vlmconsole.engines.servers import Ready
+from vlmconsole.servers.servers import Ready
 
 PICTURE = str(Path(__file__).parent.parent / "assets" / "pictures" / "scene-few.png")
 USAGE = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2}}

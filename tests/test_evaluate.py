@@ -280,10 +280,10 @@ def _toml(table: dict[str, Any]) -> str:
 
 
 def test_the_paired_server_changes_its_model_and_nothing_else(tmp_path: Path) -> None:
-    from vlmconsole.engines import launch_lines
     from vlmconsole.engines.profile import load_profiles
     from vlmconsole.errors import LabError
     from vlmconsole.evaluation.served import with_model
+    from vlmconsole.servers import launch_lines
 
     profiles, places = load_profiles(None), Places(tmp_path)
     python = places.environments / "sglang-0.5.5" / "bin" / "python"
@@ -313,12 +313,12 @@ def test_the_paired_server_changes_its_model_and_nothing_else(tmp_path: Path) ->
 def test_a_server_whose_settings_change_on_the_way_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vlmconsole.engines import servers
     from vlmconsole.engines.effective import EffectiveSettings
     from vlmconsole.engines.profile import ServerProfile
     from vlmconsole.errors import LabError
     from vlmconsole.evaluation.served import served
     from vlmconsole.measure.bench import Server
+    from vlmconsole.servers import servers
 
     now = EffectiveSettings("sglang", version="0.5.5", running_limit=1, values={"chunked-prefill-size": 2048})
 

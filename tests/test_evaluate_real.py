@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from vlmconsole.engines.profile import save_profile
-from vlmconsole.engines.servers import Ready
 from vlmconsole.evaluation.agreement import agreement
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.bind import freeze_for_run
@@ -29,6 +28,7 @@ from vlmconsole.measure.compare import compare
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.servers.servers import Ready
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -13,13 +13,14 @@ from chat_server import chat_server, profile_file
 from loopback_sshd import LACKING, Sshd
 from small_server import SERVER
 
-from vlmconsole.engines import faraway, servers
 from vlmconsole.engines.http import EngineError
-from vlmconsole.engines.launch import LaunchError, free_port
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile
 from vlmconsole.queue.server_desk import bring
 from vlmconsole.remote.ssh import CONFIG_VARIABLE, SshError
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import far as faraway
+from vlmconsole.servers import servers
+from vlmconsole.servers.processes import LaunchError, free_port
 
 needs_sshd = pytest.mark.skipif(bool(LACKING), reason=LACKING)
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from vlmconsole.engines import flags, launch
+from vlmconsole.engines import flags
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile
-from vlmconsole.engines.servers import ensure_server
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import processes
+from vlmconsole.servers.servers import ensure_server
 
 REAL = tuple(
     line
@@ -66,8 +67,8 @@ async def test_an_unknown_flag_is_named_with_near_ones_and_nothing_is_started(fa
         "profile box: sglang 0.5.23 does not know --chunked-prefil-size (near: --chunked-prefill-size); --zzz" in said
     )
     assert "--help" in said
-    assert launch.recorded(places, "box") is None
-    assert not (launch.folder(places) / "box.log").exists()
+    assert processes.recorded(places, "box") is None
+    assert not (processes.folder(places) / "box.log").exists()
     # The next question is answered from the cache; another version is asked anew.
     again = await start(profile(fake, "--mem-fraction", "0.5", "--zzz"), places)
     assert "--mem-fraction " not in again  # argparse takes an unambiguous beginning
@@ -121,7 +122,7 @@ async def test_a_missing_interpreter_program_or_package_is_said(tmp_path: Path) 
     assert f"profile box: {gone} is not a program that can be run" in await start(own, places)
     said = await start(profile(tmp_path), places)  # this Python has no SGLang
     assert f"{sys.executable} has no sglang" in said
-    assert launch.recorded(places, "box") is None
+    assert processes.recorded(places, "box") is None
 
 
 def test_the_launch_lines_that_ship_are_known_to_sglang_0_5_23() -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from small_server import SERVER, profile
 
-from vlmconsole.engines import launch
-from vlmconsole.engines.launch import LaunchError
 from vlmconsole.engines.profile import ProfileError, make_profile
-from vlmconsole.engines.servers import Ready, ensure_server, probe, status, stop_server
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import processes as launch
+from vlmconsole.servers.processes import LaunchError
+from vlmconsole.servers.servers import Ready, ensure_server, probe, status, stop_server
 from vlmconsole.system import processes
 
 
@@ -90,7 +90,7 @@ async def test_several_consoles_at_once_share_one_server(places: Places) -> None
     code = (
         "import asyncio, sys; from pathlib import Path\n"
         "from vlmconsole.engines.profile import make_profile\n"
-        "from vlmconsole.engines.servers import ensure_server\n"
+        "from vlmconsole.servers.servers import ensure_server\n"
         "from vlmconsole.runs.places import Places\n"
         "import json; p = make_profile(json.loads(sys.argv[2]))\n"
         "print(asyncio.run(ensure_server(p, Places(home=Path(sys.argv[1])))).pid)\n"

@@ -15,14 +15,14 @@ from waiting import until
 
 from vlmconsole.client.answer import Answer
 from vlmconsole.client.chat import ChatClient
-from vlmconsole.engines.launch import free_port
 from vlmconsole.engines.profile import ServerProfile, make_profile
-from vlmconsole.engines.servers import probe
 from vlmconsole.models.messages import Message
 from vlmconsole.queue.server_desk import ServerDesk
 from vlmconsole.runs.places import Places
 from vlmconsole.screens import link as link_module
 from vlmconsole.screens.link import SILENT, WARMING, ServerLink
+from vlmconsole.servers.processes import free_port
+from vlmconsole.servers.servers import probe
 
 HELLO = [Message("user", "Hello")]
 

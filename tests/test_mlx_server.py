@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from vlmconsole.client.chat import Answer, ChatClient
-from vlmconsole.engines import launch, mlx_server
+from vlmconsole.engines import mlx_server
 from vlmconsole.engines.http import open_client
 from vlmconsole.engines.profile import load_profiles
-from vlmconsole.engines.servers import Ready, ensure_server, probe, readback, stop_server
 from vlmconsole.models.messages import Message
 from vlmconsole.models.prompt import text_counter
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import processes
+from vlmconsole.servers.servers import Ready, ensure_server, probe, readback, stop_server
 from vlmconsole.vision.images import open_picture
 
 PICTURES = Path(__file__).parent.parent / "assets" / "pictures"
@@ -181,7 +182,7 @@ async def test_kill_9_in_mid_answer_keeps_the_part_and_the_next_question_works(t
     try:
         assert phases[-2:] == ["loading the model", "ready"] or phases[-1] == "ready"
         assert ready.pid is not None and ready.log is not None
-        running = launch.recorded(places, "demo")
+        running = processes.recorded(places, "demo")
         assert running is not None and "--host" in running.argv and "127.0.0.1" in running.argv
 
         async with ChatClient(ready.profile) as client:
@@ -203,4 +204,4 @@ async def test_kill_9_in_mid_answer_keeps_the_part_and_the_next_question_works(t
             assert (await client.ask(HI, max_tokens=4)).ok
     finally:
         await stop_server(profile, places)
-    assert launch.recorded(places, "demo") is None
+    assert processes.recorded(places, "demo") is None

@@ -10,15 +10,15 @@ import pytest
 from model_folders import bundled_copy, change_json
 from small_server import SERVER
 
-from vlmconsole.engines import launch
-from vlmconsole.engines.launch_lines import command, launch_line
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile
-from vlmconsole.engines.servers import ensure_server, stop_server
 from vlmconsole.evaluation.served import with_model
 from vlmconsole.jobs import there
 from vlmconsole.models.programs import ProgramsError, programs_in, refuse_programs
 from vlmconsole.queue.served import ensure_served
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import processes
+from vlmconsole.servers.launch_lines import command, launch_line
+from vlmconsole.servers.servers import ensure_server, stop_server
 from vlmconsole.training.bases import base_folder, loadable_base
 
 MAP = {"AutoModel": "modeling_x.X"}
@@ -87,7 +87,7 @@ async def test_refused_when_it_is_started_and_allowed_by_the_profile(places: Pla
     for start in (ensure_served, ensure_server):
         with pytest.raises(ProfileError, match="model_file"):
             await start(refused, places)
-    assert launch.recorded(places, "box") is None and not places.queue.exists()
+    assert processes.recorded(places, "box") is None and not places.queue.exists()
     (places.servers / "box.toml").write_text(
         f'engine = "vllm"\nmodel = "{folder}"\n[launch]\nargv = ["x", "{{model}}"]\n'
     )

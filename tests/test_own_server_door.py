@@ -23,13 +23,14 @@ import psutil
 import pytest
 from browser import CHROMIUM, browser
 
-from vlmconsole.engines import launch, mlx_guard
+from vlmconsole.engines import mlx_guard
 from vlmconsole.engines.http import open_client
-from vlmconsole.engines.launch import KEY_MARK
-from vlmconsole.engines.located import located
 from vlmconsole.engines.profile import make_profile
-from vlmconsole.engines.servers import Ready, readback
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import processes
+from vlmconsole.servers.located import located
+from vlmconsole.servers.processes import KEY_MARK
+from vlmconsole.servers.servers import Ready, readback
 
 PICTURE = Path(__file__).parent.parent / "assets" / "pictures" / "scene-few.png"
 
@@ -206,13 +207,13 @@ def test_the_key_is_in_a_file_of_its_owner_and_nowhere_else(mlx_server: Ready) -
     holding = [path for path in place.parents[2].rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
     assert holding == [place]
     places = Places(place.parents[2])
-    running = launch.recorded(places, "demo")
+    running = processes.recorded(places, "demo")
     assert running is not None
-    for pid in launch.members(running):
+    for pid in processes.members(running):
         assert key not in " ".join(psutil.Process(pid).cmdline())
     assert psutil.Process(running.pid).environ()[KEY_MARK] == str(place)
     # A lost record: the server is found by its marks, and asked with its key.
-    found = launch.orphan(places, "demo")
+    found = processes.orphan(places, "demo")
     assert found is not None and found.access.key_file == place
 
 

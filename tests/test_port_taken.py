@@ -18,12 +18,10 @@ from thief import thief
 from waiting import until
 
 from vlmconsole.client.chat import ChatClient
-from vlmconsole.engines import access, launch
+from vlmconsole.engines import access
 from vlmconsole.engines.access import Access, Holder, PortTakenError
 from vlmconsole.engines.http import EngineError, get_json, open_client
 from vlmconsole.engines.profile import ServerProfile, make_profile
-from vlmconsole.engines.servers import ensure_server, located, probe, readback, stop_server
-from vlmconsole.engines.tunnel import Tunnel
 from vlmconsole.gauges.fetch import Fetcher
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.measure.inputs import Recipe
@@ -32,6 +30,9 @@ from vlmconsole.models.messages import Message
 from vlmconsole.remote.ssh import SshHost
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import processes
+from vlmconsole.servers.servers import ensure_server, located, probe, readback, stop_server
+from vlmconsole.servers.tunnel import Tunnel
 from vlmconsole.system import listening
 from vlmconsole.system.listening import listener
 from vlmconsole.system.processes import started
@@ -49,12 +50,12 @@ def places(tmp_path: Path) -> Places:
 async def killed(places: Places) -> AsyncIterator[ServerProfile]:
     """The profile of a server that answered, as every open console has it, and which was killed since."""
     ready = await ensure_server(profile(), places)
-    running = launch.recorded(places, "box")
+    running = processes.recorded(places, "box")
     assert running is not None
     assert access.check(running) is not None, "the port is ours while it lives"
-    for pid in launch.members(running):
+    for pid in processes.members(running):
         os.kill(pid, signal.SIGKILL)
-    await until(lambda: not launch.members(running))
+    await until(lambda: not processes.members(running))
     yield ready.profile
     await stop_server(profile(), places)
 
@@ -88,14 +89,14 @@ async def test_a_connection_that_was_open_before_is_not_opened_again_to_a_strang
     places: Places, tmp_path: Path
 ) -> None:
     ready = await ensure_server(profile(), places)
-    running = launch.recorded(places, "box")
+    running = processes.recorded(places, "box")
     assert running is not None
     try:
         async with open_client(ready.profile) as client:
             assert await get_json(client, ready.profile, "/v1/models")
-            for pid in launch.members(running):
+            for pid in processes.members(running):
                 os.kill(pid, signal.SIGKILL)
-            await until(lambda: not launch.members(running))
+            await until(lambda: not processes.members(running))
             with pytest.raises(EngineError, match=r"nothing answers|closed the connection"):
                 await get_json(client, ready.profile, "/v1/models")
             with thief(running.port, tmp_path) as loot:
@@ -108,7 +109,7 @@ async def test_a_connection_that_was_open_before_is_not_opened_again_to_a_strang
 
 async def test_a_stranger_beside_a_living_process_of_ours_is_seen(tmp_path: Path) -> None:
     """The server lives and never bound its port (or gave it up): alive is not enough."""
-    port = launch.free_port()
+    port = processes.free_port()
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as ours:
         holder = Holder("server box", port, ours.pid, started(ours.pid) or "")
         at = profile().at(f"http://127.0.0.1:{port}", access=Access(holder))
@@ -176,7 +177,7 @@ async def test_the_port_of_a_dead_tunnel_gets_nothing(tmp_path: Path) -> None:
 )
 def test_who_listens_is_read_as_the_kernel_tells_it(family: str, address: str) -> None:
     kind = socket.AF_INET if family == "4" else socket.AF_INET6
-    assert listener(launch.free_port()) is None
+    assert listener(processes.free_port()) is None
     with socket.socket(kind) as own:
         own.bind((address, 0))
         own.listen()

@@ -135,11 +135,11 @@ async def test_a_server_that_tells_only_its_computing_type_is_recorded_with_its_
 def test_a_real_quantised_model_behind_the_real_server(tmp_path: Path, bits: int) -> None:
     """Converted by mlx-vlm, served by the lab's server: settings, chat and bench say bits and group size."""
     pytest.importorskip("mlx_vlm")
-    from vlmconsole.engines.servers import ensure_server, readback, stop_server
     from vlmconsole.measure.bench import run_bench
     from vlmconsole.measure.settings import BenchSettings
     from vlmconsole.models.base import read_base
     from vlmconsole.runs.folder import RunFolder
+    from vlmconsole.servers.servers import ensure_server, readback, stop_server
     from vlmconsole.training.bases import base_folder
 
     folder = tmp_path / "quantised"

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from echoing_server import FORMS, echoing
 
-from vlmconsole.engines import launch
 from vlmconsole.jobs import owned
 from vlmconsole.jobs.contract import Context
 from vlmconsole.runs.events import json_line
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import processes
 from vlmconsole.system.redaction import (
     MARK,
     RedactedStream,
@@ -107,7 +107,7 @@ def test_printing_hides_it(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_server_s_log_comes_into_a_run_without_it(tmp_path: Path, line: str) -> None:
     places = Places(tmp_path).ensure()
     run = RunFolder.create(places.runs, kind="sweep", preset="p", spec={}, title="t", home=tmp_path)
-    log = launch.folder(places) / "box.log"
+    log = processes.folder(places) / "box.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(f"first\n{line}\nlast", "latin-1")
     for _ in range(2):  # a second start of the server is appended

@@ -9,8 +9,6 @@ import pytest
 import tomlkit
 from small_server import profile as small
 
-from vlmconsole.engines import launch
-from vlmconsole.engines.launch import LaunchError
 from vlmconsole.engines.profile import ProfileError, ServerProfile, load_profiles
 from vlmconsole.queue import process
 from vlmconsole.queue.model import NewJob
@@ -20,6 +18,8 @@ from vlmconsole.queue.store import Store
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.link import ServerLink
 from vlmconsole.screens.widgets.topbar import fitted
+from vlmconsole.servers import processes
+from vlmconsole.servers.processes import LaunchError
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ async def test_a_server_asked_for_twice_is_one_job_that_stays_until_stopped(plac
     assert fresh.pid != one.pid and fresh.started_here
     assert store.get(job.id).state == "failed" and "ended by itself" in (store.get(job.id).reason or "")
     assert await stop_served(box, places) == "ended"
-    assert launch.recorded(places, "box") is None and serving(store, "box") is None
+    assert processes.recorded(places, "box") is None and serving(store, "box") is None
     assert await stop_served(box, places) == "was not running"
 
 
@@ -113,7 +113,7 @@ async def test_the_console_says_that_its_server_has_gone(places: Places) -> None
     await link.start()
     assert link.view.state == "ready", link.view
     link.look()
-    running = launch.recorded(places, "box")
+    running = processes.recorded(places, "box")
     assert seen[-1] == "box · ready" and running is not None
     os.kill(running.pid, signal.SIGKILL)
     while running.alive:

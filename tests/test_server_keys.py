@@ -19,12 +19,13 @@ from loopback_sshd import LACKING, Sshd
 from small_server import profile as plain
 
 from vlmconsole.cli import main
-from vlmconsole.engines import faraway, keys, launch, servers
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile
 from vlmconsole.queue.server_desk import bring
 from vlmconsole.remote.ssh import CONFIG_VARIABLE
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import far as faraway
+from vlmconsole.servers import keys, processes, servers
 
 
 @pytest.fixture
@@ -54,9 +55,9 @@ async def test_a_server_asks_for_a_key_of_its_own_start(engine: str, places: Pla
     box = served(engine, tmp_path)
     ready = await servers.ensure_server(box, places)
     try:
-        key, running = ready.profile.api_key(), launch.recorded(places, "box")
+        key, running = ready.profile.api_key(), processes.recorded(places, "box")
         assert key is not None and running is not None and ready.model == "served"
-        nowhere(key, places, *launch.members(running))
+        nowhere(key, places, *processes.members(running))
         with pytest.raises(EngineError, match="401"):
             await servers.readback(box.at(ready.base_url))
         told = await servers.readback(ready.profile)
@@ -66,7 +67,7 @@ async def test_a_server_asks_for_a_key_of_its_own_start(engine: str, places: Pla
         assert engine != "sglang" or "api_key='•••'" in log
     finally:
         await servers.stop_server(box, places)
-    assert not list(launch.folder(places).glob("*.key"))
+    assert not list(processes.folder(places).glob("*.key"))
     again = await servers.ensure_server(box, places)
     try:
         assert again.profile.api_key() not in (None, key)
@@ -132,7 +133,7 @@ async def test_the_users_own_key_goes_before_a_made_one(
     ready = await servers.ensure_server(box, places)
     try:
         assert ready.profile.api_key() == "a-key-of-the-users-own" and ready.profile.access.key_file is None
-        assert not list(launch.folder(places).glob("*.key"))
+        assert not list(processes.folder(places).glob("*.key"))
     finally:
         await servers.stop_server(box, places)
 
@@ -141,7 +142,7 @@ async def test_a_server_of_an_older_version_is_still_known_and_stopped(places: P
     """Its record has no key, and it asks for none."""
     ready = await servers.ensure_server(plain(), places)  # a generic server: it is given no key either
     try:
-        state = launch.folder(places) / "box.json"
+        state = processes.folder(places) / "box.json"
         record = json.loads(state.read_text())
         assert record.pop("key_file") == ""
         state.write_text(json.dumps(record))
@@ -187,7 +188,7 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
 @pytest.mark.slow
 @pytest.mark.skipif(bool(LACKING), reason=LACKING)
 async def test_on_another_machine_the_key_comes_by_no_launch_line(far: Sshd, places: Places, tmp_path: Path) -> None:
-    at = {"base_url": f"http://127.0.0.1:{launch.free_port()}", "ssh_host": far.alias}
+    at = {"base_url": f"http://127.0.0.1:{processes.free_port()}", "ssh_host": far.alias}
     box = served("sglang", tmp_path, **at)
     ready = await bring(box, places)
     try:
@@ -201,7 +202,7 @@ async def test_on_another_machine_the_key_comes_by_no_launch_line(far: Sshd, pla
         assert (await servers.probe(box, places)).state == "ready"
     finally:
         await servers.stop_server(box, places)
-    assert not list(launch.folder(places).glob("*.key"))
+    assert not list(processes.folder(places).glob("*.key"))
 
 
 async def test_one_that_was_started_without_a_key_is_named_as_open(places: Places, tmp_path: Path) -> None:
@@ -210,7 +211,7 @@ async def test_one_that_was_started_without_a_key_is_named_as_open(places: Place
     ready = await servers.ensure_server(box, places)
     try:
         assert (await servers.probe(box, places)).why == ""
-        state = launch.folder(places) / "box.json"
+        state = processes.folder(places) / "box.json"
         own = make_profile({"name": "box", "engine": "vllm", "launch": box.launch, "api_key_env": "A_KEY"})
         record = json.loads(state.read_text())
         record["key_file"] = ""

@@ -22,11 +22,8 @@ from vlmconsole.app import ConsoleApp
 from vlmconsole.cli import main
 from vlmconsole.client.adapter_effect import Effect
 from vlmconsole.engines.compared import capacity, compare_settings
-from vlmconsole.engines.costs import cost_said
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.launch_lines import wanted_settings
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile, save_profile
-from vlmconsole.engines.server_status import ServerStatus
 from vlmconsole.engines.sglang import from_server_info
 from vlmconsole.lab import Lab
 from vlmconsole.queue.server_desk import Line, Look, ServerDesk, Sheet
@@ -34,6 +31,9 @@ from vlmconsole.runs.places import Places
 from vlmconsole.screens.servers import ServersScreen
 from vlmconsole.screens.widgets.dialogs import Confirm
 from vlmconsole.screens.widgets.server_calc import Calculators, shape_for, twins, worked_out
+from vlmconsole.servers.costs import cost_said
+from vlmconsole.servers.launch_lines import wanted_settings
+from vlmconsole.servers.status import ServerStatus
 from vlmconsole.vision.steps import size_text
 from vlmconsole.vision.tokens import ProcessorSettings
 

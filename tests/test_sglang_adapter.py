@@ -26,9 +26,9 @@ from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.scene import make_scene
 from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.http import EngineError
-from vlmconsole.engines.servers import Ready, ensure_server, readback, stop_server
 from vlmconsole.models.messages import Message, to_request
 from vlmconsole.runs.places import Places
+from vlmconsole.servers.servers import Ready, ensure_server, readback, stop_server
 from vlmconsole.training import adapters
 from vlmconsole.training.adapters import AdapterError, find_adapter
 from vlmconsole.training.convert import served_by_sglang

@@ -18,9 +18,7 @@ from typing import Any
 import pytest
 
 from vlmconsole.client.chat import ChatClient
-from vlmconsole.engines.launch_lines import wanted_settings
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile, save_profile
-from vlmconsole.engines.servers import Ready, ensure_server, flush, readback, stop_server
 from vlmconsole.gauges.scrape import ServerMetrics
 from vlmconsole.jobs import cache_probe, sweep, tune
 from vlmconsole.jobs.contract import Context
@@ -31,6 +29,8 @@ from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.servers.launch_lines import wanted_settings
+from vlmconsole.servers.servers import Ready, ensure_server, flush, readback, stop_server
 from vlmconsole.vision.images import open_picture
 
 PYTHON = os.environ.get("VLMCONSOLE_TEST_SGLANG", "")

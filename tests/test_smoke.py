@@ -12,7 +12,6 @@ import pytest
 from vlmconsole.client.chat import Answer
 from vlmconsole.client.sight import Sight
 from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.engines.servers import Ready
 from vlmconsole.evaluation.smoke import CHECKS, judge, look, smoke_picture
 from vlmconsole.jobs.contract import Context, JobError
 from vlmconsole.jobs.presets import load_preset, overlay
@@ -20,6 +19,7 @@ from vlmconsole.jobs.smoke import KIND
 from vlmconsole.measure.reference import Schedule, running
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.servers.servers import Ready
 from vlmconsole.streams.stream import StreamResult
 from vlmconsole.streams.timing import timing
 

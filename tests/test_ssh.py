@@ -18,7 +18,6 @@ from loopback_sshd import LACKING, Sshd
 from metrics_server import serving, until
 
 from vlmconsole.engines.profile import make_profile
-from vlmconsole.engines.tunnel import Tunnel, sweep
 from vlmconsole.gauges.far import FarGpu, parse_nvidia_smi
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.gauges.sources import Gauges, ServerSource
@@ -26,6 +25,7 @@ from vlmconsole.remote import programs
 from vlmconsole.remote.ssh import SshError, SshHost, run
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.servers.tunnel import Tunnel, sweep
 from vlmconsole.system.processes import alive, started
 
 needs_sshd = pytest.mark.skipif(bool(LACKING), reason=LACKING)
@@ -216,7 +216,7 @@ def test_a_console_that_was_killed_leaves_no_tunnel_for_long(sshd: Sshd, tmp_pat
     code = (
         "import sys, pathlib\n"
         "from vlmconsole.remote.ssh import SshHost\n"
-        "from vlmconsole.engines.tunnel import Tunnel\n"
+        "from vlmconsole.servers.tunnel import Tunnel\n"
         f"t = Tunnel(SshHost.parse('{sshd.alias}', config=pathlib.Path({str(sshd.config)!r})), {sshd.port},"
         f" pathlib.Path({str(tmp_path)!r})).open().wait()\n"
         "print(t.pid, flush=True); sys.stdin.read()"

@@ -11,11 +11,11 @@ from model_folders import bundled_copy, published, system_turn
 
 from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines.profile import make_profile
-from vlmconsole.engines.servers import ensure_server, stop_server
 from vlmconsole.models.door import door
 from vlmconsole.models.messages import Message, to_request
 from vlmconsole.runs.conditions import BARE_PROMPT
 from vlmconsole.runs.places import Places
+from vlmconsole.servers.servers import ensure_server, stop_server
 from vlmconsole.training.bases import base_folder
 from vlmconsole.vision.images import open_picture
 

@@ -16,7 +16,6 @@ from vlmconsole.client.chat import Answer, ChatClient
 from vlmconsole.engines.adapter_choice import UNKNOWN
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile, make_profile
-from vlmconsole.engines.servers import ensure_server, readback, stop_server
 from vlmconsole.evaluation.planned import before_base
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
@@ -28,6 +27,7 @@ from vlmconsole.models.messages import Message
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.widgets.why import adapter_rows
+from vlmconsole.servers.servers import ensure_server, readback, stop_server
 from vlmconsole.training.serving import select
 
 HELLO = [Message("user", "What shape is red?")]

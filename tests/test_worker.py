@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from vlmconsole.engines import launch
 from vlmconsole.gates.ledger import Ledger
 from vlmconsole.jobs import books, owned
 from vlmconsole.jobs.contract import Context
@@ -21,6 +20,7 @@ from vlmconsole.jobs.launch import create_run, log_tail, start_worker
 from vlmconsole.jobs.presets import Preset, overlay
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import processes as launch
 from vlmconsole.system import processes
 
 HERE = Path(__file__).parent

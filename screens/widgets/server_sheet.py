@@ -12,12 +12,12 @@ from textual.content import Content
 
 from vlmconsole.client.adapter_effect import Effect
 from vlmconsole.engines.compared import Setting
-from vlmconsole.engines.servers import NAMES
 from vlmconsole.queue.desk import duration
 from vlmconsole.queue.server_desk import Sheet
 from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.screens.widgets.server_list import SIGNS
+from vlmconsole.servers.servers import NAMES
 from vlmconsole.text.plain import inert, one_line
 
 STATES = {"same": (" ", ""), "differs": ("≠", "$warning"), "unknown": (" ", "$muted")}

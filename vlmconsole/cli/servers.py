@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vlmconsole.engines.compared import Setting
     from vlmconsole.engines.effective import EffectiveSettings
     from vlmconsole.engines.profile import ServerProfile
-    from vlmconsole.engines.server_status import ServerStatus
+    from vlmconsole.servers.status import ServerStatus
 
 MARKS = {
     "ready": "●",
@@ -72,7 +72,7 @@ def list_servers() -> None:
 def show(name: str = typer.Argument(..., help="A profile's name.")) -> None:
     """One server: how it is, what the profile asks for, and what was read back. Exit code 1 when it does not answer."""
     from vlmconsole.engines.compared import compare_settings
-    from vlmconsole.engines.costs import cost_said
+    from vlmconsole.servers.costs import cost_said
 
     profile = find_profile(name)
     status, effective, why = asyncio.run(_look(profile))
@@ -145,7 +145,7 @@ def progress(name: str) -> Any:
 
 
 async def _probe_all(profiles: list[ServerProfile]) -> list[ServerStatus]:
-    from vlmconsole.engines.servers import probe
+    from vlmconsole.servers.servers import probe
 
     return _with_jobs(await asyncio.gather(*(probe(profile, state.lab.places) for profile in profiles)))
 
@@ -166,7 +166,7 @@ def _with_jobs(found: Sequence[ServerStatus]) -> list[ServerStatus]:
 
 
 async def _look(profile: ServerProfile) -> tuple[ServerStatus, EffectiveSettings | None, str | None]:
-    from vlmconsole.engines.servers import probe, reachable, readback
+    from vlmconsole.servers.servers import probe, reachable, readback
 
     places = state.lab.places
     status = _with_jobs([await probe(profile, places)])[0]
@@ -179,8 +179,8 @@ async def _look(profile: ServerProfile) -> tuple[ServerStatus, EffectiveSettings
 
 
 def _launch_line(profile: ServerProfile) -> str | None:
-    from vlmconsole.engines.launch_lines import launch_line
     from vlmconsole.engines.profile import ProfileError
+    from vlmconsole.servers.launch_lines import launch_line
 
     try:
         return launch_line(profile, state.lab.places) or None
@@ -189,7 +189,7 @@ def _launch_line(profile: ServerProfile) -> str | None:
 
 
 def _wanted(profile: ServerProfile) -> dict[str, str]:
-    from vlmconsole.engines.launch_lines import wanted_settings
+    from vlmconsole.servers.launch_lines import wanted_settings
 
     return wanted_settings(profile)
 

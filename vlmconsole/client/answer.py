@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vlmconsole.client.sight import Sight
-from vlmconsole.engines import servers
 from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.models.messages import system_sha256
 from vlmconsole.runs.conditions import Conditions
+from vlmconsole.servers import servers
 from vlmconsole.streams.ending import Remark, answered_by
 from vlmconsole.streams.stream import StreamResult
 from vlmconsole.streams.timing import Timing

@@ -18,7 +18,6 @@ import httpx
 
 from vlmconsole.client.answer import Answer, conditions_of
 from vlmconsole.client.sight import LOCAL, PROBE, Budget, TextTokens, budget, look
-from vlmconsole.engines import servers
 from vlmconsole.engines.adapter_choice import SelectedAdapter, selected
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import (
@@ -34,6 +33,7 @@ from vlmconsole.engines.profile import ServerProfile, redact
 from vlmconsole.engines.served_model import picture_settings, prompt_facts
 from vlmconsole.models.messages import Message, to_record, to_request
 from vlmconsole.models.prompt import LONG, Counter, counted, text_counter
+from vlmconsole.servers import servers
 from vlmconsole.streams.ending import remarks
 from vlmconsole.streams.head import head_fault
 from vlmconsole.streams.stream import Delta, StreamParser, StreamResult

@@ -35,7 +35,7 @@ def interpreter(profile: ServerProfile, places: Places) -> str:
 
     Raises ProfileError when none is found, saying how to get one.
     """
-    from vlmconsole.engines.launch import interpreter_path
+    from vlmconsole.servers.processes import interpreter_path
 
     named = profile.launch.interpreter if profile.launch else ""
     if named:

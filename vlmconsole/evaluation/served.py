@@ -12,7 +12,6 @@ from typing import Any, Literal
 from vlmconsole import __version__
 from vlmconsole.client.answer import Answer
 from vlmconsole.client.chat import ChatClient
-from vlmconsole.engines import servers
 from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError
@@ -27,6 +26,7 @@ from vlmconsole.measure.machine import hardware
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import servers
 from vlmconsole.system.typed_paths import named
 from vlmconsole.vision.images import open_picture
 

@@ -10,10 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vlmconsole.engines.access import Access
-from vlmconsole.engines.faraway import access
 from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.engines.servers import located
-from vlmconsole.engines.tunnel import Tunnel
 from vlmconsole.errors import LabError
 from vlmconsole.gauges.board import CONSOLE, Board, Snapshot
 from vlmconsole.gauges.far import FarGpu
@@ -24,6 +21,9 @@ from vlmconsole.gauges.requests import OwnRequests
 from vlmconsole.gauges.scrape import KEYS, ServerMetrics
 from vlmconsole.remote.ssh import SshHost
 from vlmconsole.runs.places import Places
+from vlmconsole.servers.far import access
+from vlmconsole.servers.servers import located
+from vlmconsole.servers.tunnel import Tunnel
 
 BACK_OFF = (1.0, 2.0, 4.0)  # seconds to the next try after a failure; the last one repeats
 

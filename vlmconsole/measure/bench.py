@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vlmconsole import __version__
-from vlmconsole.engines import mlx, servers
+from vlmconsole.engines import mlx
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.profile import ServerProfile, make_profile, profiles_for
@@ -30,6 +30,7 @@ from vlmconsole.measure.summary import CellSummary
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import servers
 from vlmconsole.streams.ending import answered_by, by_name
 from vlmconsole.streams.stream import StreamParser
 from vlmconsole.text.counts import many

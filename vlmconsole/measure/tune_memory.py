@@ -11,9 +11,9 @@ from typing import Any
 
 import psutil
 
-from vlmconsole.engines import launch
-from vlmconsole.engines.launch import Running
 from vlmconsole.gauges import nvidia
+from vlmconsole.servers import processes
+from vlmconsole.servers.processes import Running
 
 EVERY_S = 0.2  # between two samples
 LOOK_S = 2.0  # between two looks which processes the server has
@@ -63,7 +63,7 @@ def _sample(running: Running, peak: Peak, ended: threading.Event) -> None:
     looked, members = float("-inf"), [running.pid]
     while True:
         if time.monotonic() - looked >= LOOK_S:
-            members, looked = launch.members(running), time.monotonic()
+            members, looked = processes.members(running), time.monotonic()
         if cards:
             _add_cards(peak, members)
         else:

@@ -12,11 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from vlmconsole.engines import launch, launch_lines, servers
-from vlmconsole.engines.launch import LaunchError, Progress
 from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.engines.server_status import ServerStatus
-from vlmconsole.engines.servers import Ready
 from vlmconsole.errors import LabError
 from vlmconsole.queue import process
 from vlmconsole.queue.model import FINAL, Job, limit
@@ -25,6 +21,10 @@ from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import views, waits
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import launch_lines, processes, servers
+from vlmconsole.servers.processes import LaunchError, Progress
+from vlmconsole.servers.servers import Ready
+from vlmconsole.servers.status import ServerStatus
 
 TICK = 0.1  # seconds between two looks at the job
 TELL = 1.0  # seconds between two looks why it waits
@@ -99,7 +99,7 @@ async def _joined(store: Store, name: str, places: Places) -> tuple[int, bool]:
                 number = job.id if job is not None else store.add(server_job(name, places, keep=True))
             process.ensure(places)
             return number, new
-        running = launch.recorded(places, name)
+        running = processes.recorded(places, name)
         died = bool(job.run and RunFolder(Path(job.run)).file("ready.json").exists())
         died = died and not (running is not None and running.alive)
         if not died or time.monotonic() > deadline:
@@ -123,9 +123,9 @@ async def _until_up(
             reason = job.reason or "no reason given"
             log = f" (log: {RunFolder(Path(job.run)).log})" if job.run and "log" not in reason else ""
             raise LaunchError(f"{profile.name}: its job {number} {job.state}: {reason}{log}")
-        running = launch.recorded(places, profile.name)
+        running = processes.recorded(places, profile.name)
         if job.state == "running" and running is not None and running.alive:
-            now = launch.phase_of(running.log, servers.ENGINES[profile.engine].PHASES)
+            now = processes.phase_of(running.log, servers.ENGINES[profile.engine].PHASES)
             if now != phase:
                 told(now)
                 phase = now

@@ -14,17 +14,10 @@ import vlmconsole.assets
 from vlmconsole.client.adapter_effect import Effect, effect
 from vlmconsole.client.chat import ChatClient
 from vlmconsole.counting.questions import COUNT_PROMPT
-from vlmconsole.engines import servers
 from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.compared import Setting, compare_settings
-from vlmconsole.engines.costs import cost_said
 from vlmconsole.engines.effective import EffectiveSettings, Flushed
-from vlmconsole.engines.faraway import fetch_log, is_far
-from vlmconsole.engines.launch import LaunchError, Progress
-from vlmconsole.engines.launch_lines import wanted_settings
 from vlmconsole.engines.profile import ProfileError, ServerProfile, load_profiles
-from vlmconsole.engines.server_status import ServerStatus
-from vlmconsole.engines.servers import Ready
 from vlmconsole.errors import LabError
 from vlmconsole.models.messages import Message
 from vlmconsole.queue.model import Job
@@ -34,6 +27,13 @@ from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.logfile import LogPage
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import servers
+from vlmconsole.servers.costs import cost_said
+from vlmconsole.servers.far import fetch_log, is_far
+from vlmconsole.servers.launch_lines import wanted_settings
+from vlmconsole.servers.processes import LaunchError, Progress
+from vlmconsole.servers.servers import Ready
+from vlmconsole.servers.status import ServerStatus
 from vlmconsole.vision.images import open_picture
 
 OTHERS = 10.0  # seconds between two questions to a server that is not chosen

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 
-from vlmconsole.engines import faraway, launch, mlx
+from vlmconsole.engines import mlx
 from vlmconsole.engines.effective import flags_of
 from vlmconsole.engines.profile import ProfileError, ServerProfile
 from vlmconsole.models.programs import ProgramsError, refuse_programs
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import far, processes
 
 
 def command(profile: ServerProfile, places: Places, port: int) -> list[str]:
@@ -23,7 +24,7 @@ def command(profile: ServerProfile, places: Places, port: int) -> list[str]:
     values = {"port": str(port), "model": str(profile.model_dir() or profile.model)}
     words = [_fill(word, values) for word in words] + list(profile.launch.extra)
     if words[0] in ("python", "python3"):
-        words[0] = launch.interpreter_path(profile.launch.interpreter, places)
+        words[0] = processes.interpreter_path(profile.launch.interpreter, places)
     return words
 
 
@@ -63,8 +64,8 @@ def launch_line(profile: ServerProfile, places: Places) -> str:
     """The command that starts it, as one would type it; "" when this lab does not start it. Raises ProfileError."""
     if profile.launch is None:
         return ""
-    if faraway.is_far(profile):
-        words, place = faraway.command(profile)
+    if far.is_far(profile):
+        words, place = far.command(profile)
         return f"on {profile.ssh_host}, in {place}: {shlex.join(words)}"
     port = fixed_port(profile)
     return shlex.join(command(profile, places, port or 0)).replace("--port 0", "--port PORT")

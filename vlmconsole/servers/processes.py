@@ -22,12 +22,12 @@ from typing import Any
 
 import psutil
 
-from vlmconsole.engines import keys
 from vlmconsole.engines.access import Access, Holder
 from vlmconsole.engines.profile import ProfileError, redact
 from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import keys
 from vlmconsole.system import processes
 from vlmconsole.system.locking import take
 from vlmconsole.system.reading import read_json

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.engines.server_status import ServerStatus
+from vlmconsole.servers.status import ServerStatus
 
 
 def cost_said(profile: ServerProfile, status: ServerStatus, now: float) -> str:

@@ -11,22 +11,23 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from vlmconsole.engines import faraway, flags, keys, launch, launch_lines, mlx, openai, sglang, vllm
+from vlmconsole.engines import flags, mlx, openai, sglang, vllm
 from vlmconsole.engines.adapter_choice import UNKNOWN, SelectedAdapter
 from vlmconsole.engines.effective import EffectiveSettings, Flushed
 from vlmconsole.engines.http import EngineError, http_error, open_client, request
-from vlmconsole.engines.launch import LaunchError, Progress, Running
-from vlmconsole.engines.located import at_running
-from vlmconsole.engines.located import launched_here as launched_here
-from vlmconsole.engines.located import located as located
-from vlmconsole.engines.located import reachable as reachable
 from vlmconsole.engines.profile import GIVEN, ProfileError, ServerProfile
 from vlmconsole.engines.served_model import add_quantization
-from vlmconsole.engines.server_status import ServerStatus
 from vlmconsole.errors import LabError
 from vlmconsole.remote import programs
 from vlmconsole.remote.ssh import SshHost
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import far, keys, launch_lines, processes
+from vlmconsole.servers.located import at_running
+from vlmconsole.servers.located import launched_here as launched_here
+from vlmconsole.servers.located import located as located
+from vlmconsole.servers.located import reachable as reachable
+from vlmconsole.servers.processes import LaunchError, Progress, Running
+from vlmconsole.servers.status import ServerStatus
 from vlmconsole.system.typed_paths import named
 
 ENGINES: dict[str, ModuleType] = {"mlx": mlx, "sglang": sglang, "vllm": vllm, "openai": openai}
@@ -75,7 +76,7 @@ async def ensure_server(profile: ServerProfile, places: Places, on_progress: Pro
     Several consoles may call this at once: one starts, the others wait and use the same server. Raises LaunchError,
     EngineError or ProfileError, each one line for people (LaunchError with the end of the log).
     """
-    if faraway.is_far(profile):
+    if far.is_far(profile):
         return await _far(profile, places)
     if not launched_here(profile):
         return await _reached(located(profile, places))
@@ -85,19 +86,19 @@ async def ensure_server(profile: ServerProfile, places: Places, on_progress: Pro
         if on_progress is not None:
             on_progress("another console is starting it", time.monotonic() - begun)
 
-    running = launch.recorded(places, profile.name)
-    whole = not launch.damaged(places, profile.name)  # else it is mended below, with the lock held
+    running = processes.recorded(places, profile.name)
+    whole = not processes.damaged(places, profile.name)  # else it is mended below, with the lock held
     if whole and running is not None and running.alive and await _answers(at_running(profile, running)):
         return await _ready(profile, running, started_here=False)
-    async with launch.locked(places, profile.name, waiting):
-        running = launch.adopted(places, profile.name)
+    async with processes.locked(places, profile.name, waiting):
+        running = processes.adopted(places, profile.name)
         if running is not None and running.alive:
             await _until_ready(profile, running, on_progress)
             return await _ready(profile, running, started_here=False)
         if running is not None:
             # It died, but helpers of its session may still hold the device.
-            await launch.end(running, 1.0)
-            launch.forget(places, profile.name)
+            await processes.end(running, 1.0)
+            processes.forget(places, profile.name)
         if profile.base_url and await _answers(profile):
             # Somebody started it by hand at the address that the profile names: use it, and do not own it.
             return await _reached(profile)
@@ -111,12 +112,12 @@ async def start_far(profile: ServerProfile, places: Places, on_progress: Progres
     or ProfileError.
     """
     phases = ENGINES[profile.engine].PHASES
-    new = await faraway.start(profile, places, _answers, tuple(phases), on_progress)
+    new = await far.start(profile, places, _answers, tuple(phases), on_progress)
     return replace(await _far(profile, places), started_here=new)
 
 
 async def _far(profile: ServerProfile, places: Places) -> Ready:
-    at = await faraway.reached(profile, places)
+    at = await far.reached(profile, places)
     if not await _answers(at, 5.0):
         way = f"; start it: vlmconsole servers start {profile.name}" if profile.launch else ""
         port = urlsplit(profile.base_url).port
@@ -126,20 +127,20 @@ async def _far(profile: ServerProfile, places: Places) -> Ready:
 
 async def stop_server(profile: ServerProfile, places: Places) -> str:
     """Ends the server that was started here; returns what happened in words. Raises LaunchError when it survives."""
-    if faraway.is_far(profile) and profile.launch is not None:
-        return await faraway.stop(profile, places)
+    if far.is_far(profile) and profile.launch is not None:
+        return await far.stop(profile, places)
     if not launched_here(profile):
         where = f" on {profile.ssh_host}" if profile.ssh_host else ""
         raise LaunchError(f"{profile.name} was not started here; stop it where it runs{where}")
     assert profile.launch is not None
-    async with launch.locked(places, profile.name):
-        broken = launch.damaged(places, profile.name)
-        running = launch.adopted(places, profile.name)
+    async with processes.locked(places, profile.name):
+        broken = processes.damaged(places, profile.name)
+        running = processes.adopted(places, profile.name)
         if running is None:
-            launch.forget(places, profile.name)
+            processes.forget(places, profile.name)
             return "was not running" + ("; its state file was damaged and is removed" if broken else "")
-        took = await launch.end(running, profile.launch.stop_grace_s)
-        launch.forget(places, profile.name)
+        took = await processes.end(running, profile.launch.stop_grace_s)
+        processes.forget(places, profile.name)
         return took
 
 
@@ -147,7 +148,7 @@ def status(profile: ServerProfile, places: Places) -> ServerStatus:
     """What the records say, without asking the server; see `probe` for that."""
     if not launched_here(profile):
         return ServerStatus(profile.name, "unreachable", "not asked yet", profile.base_url)
-    running = launch.recorded(places, profile.name)
+    running = processes.recorded(places, profile.name)
     if running is None:
         return ServerStatus(profile.name, "stopped")
     if running.alive:
@@ -164,7 +165,7 @@ async def probe(
     thoroughly: of one that was not ready before, whether it has warmed up. SGLang makes a token to tell it, so that is
     nothing to ask again and again.
     """
-    if faraway.is_far(profile):
+    if far.is_far(profile):
         return await _probe_far(profile, places, timeout_s, thoroughly)
     known = status(profile, places)
     if known.state in ("stopped", "ended"):
@@ -197,7 +198,7 @@ async def probe(
 
 def _is_open(profile: ServerProfile, places: Places) -> bool:
     """Whether its server was started without a key, as an older version of the lab did, though it could have one."""
-    running = launch.recorded(places, profile.name)
+    running = processes.recorded(places, profile.name)
     return running is not None and not running.key_file and keys.lacks_key(profile, running.argv)
 
 
@@ -213,11 +214,11 @@ async def _warming_up(profile: ServerProfile, client: httpx.AsyncClient) -> bool
 
 async def _probe_far(profile: ServerProfile, places: Places, timeout_s: float, thoroughly: bool) -> ServerStatus:
     """As `probe`, through the tunnel. Without an answer, its machine is asked whether the process is there."""
-    since, copy = faraway.launched(places, profile.name), faraway.log_copy(places, profile.name)
+    since, copy = far.launched(places, profile.name), far.log_copy(places, profile.name)
     log = str(copy) if copy.exists() else None
     there = ServerStatus(profile.name, "unreachable", "", f"{profile.base_url} on {profile.ssh_host}", None, since, log)
     try:
-        at = await faraway.reached(profile, places, 5.0)
+        at = await far.reached(profile, places, 5.0)
         if await _answers(at, timeout_s):
             async with open_client(at, timeout_s) as client:
                 if thoroughly and await _warming_up(at, client):
@@ -226,7 +227,7 @@ async def _probe_far(profile: ServerProfile, places: Places, timeout_s: float, t
         if profile.launch is None:
             return replace(there, why=f"the tunnel is up, but nothing answers on {profile.ssh_host}")
         host = SshHost.parse(profile.ssh_host)
-        process = await asyncio.to_thread(programs.status, host, faraway.process_name(profile))
+        process = await asyncio.to_thread(programs.status, host, far.process_name(profile))
     except LabError as error:
         return replace(there, why=str(error))
     if process.state == "running":
@@ -263,8 +264,8 @@ async def _start(profile: ServerProfile, places: Places, on_progress: Progress |
     assert profile.launch is not None
     fixed = launch_lines.fixed_port(profile)
     for attempt in range(_PORT_TRIES):
-        port = fixed or launch.free_port()
-        if fixed and launch.port_answers(fixed):
+        port = fixed or processes.free_port()
+        if fixed and processes.port_answers(fixed):
             raise LaunchError(
                 f"port {fixed} is taken by another program; stop it, or change the profile {profile.name}"
             )
@@ -278,13 +279,13 @@ async def _start(profile: ServerProfile, places: Places, on_progress: Progress |
             on_progress("starting python", 0.0)
         if secret:
             words, env = keys.keyed_line(words), {**env, keys.VARIABLES[profile.engine]: secret}
-        running = launch.spawn(places, profile.name, words, port=port, env=env, cwd=cwd, key_file=key_file)
+        running = processes.spawn(places, profile.name, words, port=port, env=env, cwd=cwd, key_file=key_file)
         try:
             await _until_ready(profile, running, on_progress)
         except LaunchError:
-            stolen = launch.port_answers(port) and launch.port_owner(running) != "ours"
-            await launch.end(running, profile.launch.stop_grace_s)
-            launch.forget(places, profile.name)
+            stolen = processes.port_answers(port) and processes.port_owner(running) != "ours"
+            await processes.end(running, profile.launch.stop_grace_s)
+            processes.forget(places, profile.name)
             if stolen and not fixed and attempt + 1 < _PORT_TRIES:
                 continue  # between our choosing a free port and the server's binding it, somebody else took it
             raise
@@ -296,7 +297,7 @@ def _key(profile: ServerProfile, places: Places, words: list[str]) -> tuple[str,
     """The key that its server is to ask for: the profile's own, or one of this start and its file; ("", None): none."""
     if not keys.takes_key(profile, words):
         return "", None
-    return (own, None) if (own := profile.api_key()) else keys.new_key(launch.folder(places), profile.name)
+    return (own, None) if (own := profile.api_key()) else keys.new_key(processes.folder(places), profile.name)
 
 
 async def _check_line(
@@ -313,7 +314,7 @@ async def _check_line(
     engine = "" if profile.engine == "mlx" and not profile.launch.extra else profile.engine
     if engine in flags.PACKAGES and on_progress is not None:
         on_progress("checking the launch flags", 0.0)
-    unchecked = await flags.check(profile.name, engine, words, env, cwd or launch.folder(places), places.cache)
+    unchecked = await flags.check(profile.name, engine, words, env, cwd or processes.folder(places), places.cache)
     if unchecked and on_progress is not None:
         on_progress(unchecked, 0.0)
 
@@ -326,7 +327,7 @@ async def _until_ready(profile: ServerProfile, running: Running, on_progress: Pr
         async def answers() -> bool:
             return await _answers(at, client=client)
 
-        await launch.until_ready(
+        await processes.until_ready(
             running,
             answers,
             timeout_s=profile.launch.start_timeout_s,

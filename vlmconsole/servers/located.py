@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from vlmconsole.engines import faraway, launch
-from vlmconsole.engines.launch import Running
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import far, processes
+from vlmconsole.servers.processes import Running
 
 
 def launched_here(profile: ServerProfile) -> bool:
@@ -20,7 +20,7 @@ def located(profile: ServerProfile, places: Places) -> ServerProfile:
 
     One that names the address of a running server of this lab (`--base-url`, a second profile) is given its key.
     """
-    running = launch.recorded(places, profile.name) if launched_here(profile) else _at_address(profile, places)
+    running = processes.recorded(places, profile.name) if launched_here(profile) else _at_address(profile, places)
     return at_running(profile, running) if running is not None and running.alive else profile
 
 
@@ -35,8 +35,10 @@ def _at_address(profile: ServerProfile, places: Places) -> Running | None:
     if profile.ssh_host or not profile.loopback or profile.access.held is not None:
         return None
     port = urlsplit(profile.base_url).port
-    names = (path.stem for path in sorted(launch.folder(places).glob("*.json")) if not path.name.endswith(".far.json"))
-    found = (launch.recorded(places, name) for name in names)
+    names = (
+        path.stem for path in sorted(processes.folder(places).glob("*.json")) if not path.name.endswith(".far.json")
+    )
+    found = (processes.recorded(places, name) for name in names)
     return next((one for one in found if one is not None and one.port == port and one.alive), None)
 
 
@@ -45,4 +47,4 @@ async def reachable(profile: ServerProfile, places: Places) -> ServerProfile:
 
     Raises SshError.
     """
-    return await faraway.reached(profile, places) if faraway.is_far(profile) else located(profile, places)
+    return await far.reached(profile, places) if far.is_far(profile) else located(profile, places)

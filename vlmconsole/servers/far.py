@@ -15,15 +15,15 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from vlmconsole.engines import keys
 from vlmconsole.engines.access import Access
-from vlmconsole.engines.launch import LaunchError, Progress, folder, phase_in, tail
 from vlmconsole.engines.profile import ProfileError, ServerProfile
-from vlmconsole.engines.tunnel import Tunnel
 from vlmconsole.remote import programs
 from vlmconsole.remote.ssh import SshError, SshHost
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.places import Places
+from vlmconsole.servers import keys
+from vlmconsole.servers.processes import LaunchError, Progress, folder, phase_in, tail
+from vlmconsole.servers.tunnel import Tunnel
 from vlmconsole.system.reading import read_json
 
 ENVIRONMENTS = "~/.local/share/vlmconsole/environments"  # where `vlmconsole env make` puts them on Linux

@@ -14,10 +14,10 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from vlmconsole.engines.access import Holder, PortTakenError, check
-from vlmconsole.engines.launch import free_port, port_answers
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.remote.ssh import SshError, SshHost, end, explain
 from vlmconsole.runs.folder import write_atomic
+from vlmconsole.servers.processes import free_port, port_answers
 from vlmconsole.system.processes import alive, started
 from vlmconsole.system.reading import read_json
 
