@@ -11,13 +11,13 @@ from pydantic import Field
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped, not_installed
 
 if TYPE_CHECKING:
-    from vlmconsole.training.lessons import Recipe
+    from vlmconsole.toy.lessons import Recipe
 
 CHECKPOINT = "checkpoint.pt"
 
 
 class ModelSpec(Spec):
-    """The recipe (see `vlmconsole.training.lessons.Recipe`) and how often to look up from it."""
+    """The recipe (see `vlmconsole.toy.lessons.Recipe`) and how often to look up from it."""
 
     seed: int = Field(7, ge=0, description="weights and every scene follow from it")
     threads: int = Field(2, ge=1, le=64, description="CPU threads; another number gives other last digits")
@@ -60,14 +60,14 @@ A_SCENE = 0.25  # seconds of measuring for each of `measure`
 
 def recipe_of(spec: ModelSpec) -> Recipe:
     """The recipe without how often to look up from it."""
-    from vlmconsole.training.lessons import Recipe
+    from vlmconsole.toy.lessons import Recipe
 
     return Recipe(**spec.model_dump(exclude={"checkpoint_every", "measure", "measure_seed"}))
 
 
 def phases(spec: ModelSpec) -> dict[str, float]:
     """Seconds that each phase is expected to take, in their order."""
-    from vlmconsole.training.lessons import STAGES, phase_steps
+    from vlmconsole.toy.lessons import STAGES, phase_steps
 
     asked = {stage.name for stage in STAGES}
     slower = 2 / min(2, spec.threads)
@@ -90,7 +90,7 @@ def _estimate(spec: ModelSpec) -> Estimate:
 def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
     """Train, measure, and leave the model folder `model/`. Takes up an earlier attempt's checkpoint."""
     try:
-        from vlmconsole.training import bundle, lessons, pretrain, skills
+        from vlmconsole.toy import bundle, lessons, pretrain, skills
     except ImportError as error:
         raise not_installed(error, "training", "train") from None
 

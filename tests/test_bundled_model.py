@@ -156,8 +156,8 @@ def test_it_can_be_taught(folder: Path) -> None:
     """The teaching trial: rank-8 language LoRA, eyes frozen, 768 scenes of 0–7, 1152 steps of 4, a fresh test."""
     import torch
 
+    from vlmconsole.toy.skills import counting, regular_test
     from vlmconsole.training.lora import expand_scenes, inject, teach
-    from vlmconsole.training.skills import counting, regular_test
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
     base = load(folder)

@@ -35,7 +35,7 @@ def weights(run: RunFolder) -> bytes:
 
 def test_preset_is_the_recipe() -> None:
     """The shipped preset says what the code's own recipe says, so neither can drift."""
-    from vlmconsole.training.lessons import Recipe
+    from vlmconsole.toy.lessons import Recipe
 
     spec = overlay(load_preset("model-tiny"), []).model_dump()
     assert {key: spec[key] for key in vars(Recipe())} == vars(Recipe())
@@ -43,7 +43,7 @@ def test_preset_is_the_recipe() -> None:
 
 def test_every_phase_has_its_share_of_the_time() -> None:
     from vlmconsole.jobs import model
-    from vlmconsole.training.lessons import Recipe, phase_steps
+    from vlmconsole.toy.lessons import Recipe, phase_steps
 
     spec = model.ModelSpec()
     took = model.phases(spec)

@@ -12,9 +12,9 @@ from transformers import AutoTokenizer
 from vlmconsole.counting.layout import PITCH, PLACES
 from vlmconsole.counting.questions import CLEARLY, COUNT_PROMPT, SIZES, lone_scene, lone_set, question_set
 from vlmconsole.counting.scene import KINDS, check, make_scene
-from vlmconsole.training import tiny
-from vlmconsole.training.bundle import begin
-from vlmconsole.training.lessons import (
+from vlmconsole.toy import tiny
+from vlmconsole.toy.bundle import begin
+from vlmconsole.toy.lessons import (
     BOUNDS,
     STAGES,
     Recipe,
@@ -26,9 +26,9 @@ from vlmconsole.training.lessons import (
     token_names,
     token_sizes,
 )
+from vlmconsole.toy.pretrain import Point, plain_patches, pretrain
 from vlmconsole.training.lora import inject
 from vlmconsole.training.model import encode, features, load
-from vlmconsole.training.pretrain import Point, plain_patches, pretrain
 from vlmconsole.training.prompts import Turn
 
 LAST = {

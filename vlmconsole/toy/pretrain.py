@@ -25,7 +25,7 @@ from typing import Any
 
 from vlmconsole.counting.look import COLOURS
 from vlmconsole.counting.scene import KINDS, Scene
-from vlmconsole.training.lessons import (
+from vlmconsole.toy.lessons import (
     BOUNDS,
     LOOKS,
     STAGES,

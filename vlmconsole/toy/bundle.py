@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.training import tiny
-from vlmconsole.training.lessons import Recipe
+from vlmconsole.toy import tiny
+from vlmconsole.toy.lessons import Recipe
 from vlmconsole.training.model import Loaded, load, parameters
 
 SIZE_LIMIT = 6_000_000  # bytes, the whole folder

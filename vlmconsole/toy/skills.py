@@ -10,8 +10,8 @@ from vlmconsole.counting.layout import PITCH, PLACES
 from vlmconsole.counting.questions import ASKERS, COUNT_PROMPT, question_set
 from vlmconsole.counting.scene import GROUPS, KINDS, Scene, Thing, make_scene
 from vlmconsole.scoring.answer import CountAnswer, parse_counts
+from vlmconsole.toy.lessons import eyes_scene, token_names
 from vlmconsole.training.generation import texts
-from vlmconsole.training.lessons import eyes_scene, token_names
 from vlmconsole.training.model import Loaded, features
 
 SMALL = 16  # circumradius in pixels of the 448 × 448 picture: 8 where the model looks
