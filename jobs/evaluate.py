@@ -21,7 +21,7 @@ from vlmconsole.system.typed_paths import named
 if TYPE_CHECKING:
     from vlmconsole.evaluation.answerer import Answerer, Opener
     from vlmconsole.gates.rules import Plan
-    from vlmconsole.training.adapters import Adapter
+    from vlmconsole.training.adapters.store import Adapter
 
 ANSWERS = "answers"  # the phase after the data
 # Seconds an answer as measured on the bundled model (batches of 32, two CPU cores; a server of its own, C = 1).
@@ -178,7 +178,7 @@ def _take_development(context: Context, spec: EvaluateSettings, plan: Plan) -> N
 
 def _adapter(context: Context, name: str) -> Adapter | None:
     """The adapter of that name; None for one that only its server knows."""
-    from vlmconsole.training.adapters import AdapterError, find_adapter
+    from vlmconsole.training.adapters.store import AdapterError, find_adapter
 
     try:
         return find_adapter(context.places, name)

@@ -195,7 +195,7 @@ def _impossible(spec: GrpoSpec) -> list[str]:
 
 def problems(spec: GrpoSpec, places: Places, alone: bool) -> list[str]:
     """What it names and is not there, or may not be named by a preset, or cannot be done by its engine."""
-    from vlmconsole.training import verl
+    from vlmconsole.training.verl import settings as verl
 
     splits = [spec.train_split, spec.validation_split]
     programs = [

@@ -31,9 +31,9 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     import torch
 
     from vlmconsole.training import bases, checkpoint, export
+    from vlmconsole.training.adapters.provenance import weights_sha256
     from vlmconsole.training.grpo_train import Settings, Trainer
     from vlmconsole.training.model import at_once, load
-    from vlmconsole.training.provenance import weights_sha256
 
     torch.set_num_threads(spec.threads)
     folder = bases.answering_base(spec.base)
@@ -257,9 +257,9 @@ def _finish(
 ) -> dict[str, Any]:
     """Export, then load what was exported and ask it the same questions: it must be the model that trained."""
     from vlmconsole.training import bases, export
+    from vlmconsole.training.adapters.provenance import Provenance, weights_sha256, write_provenance
     from vlmconsole.training.grpo_train import greedy_answers
     from vlmconsole.training.model import load
-    from vlmconsole.training.provenance import Provenance, weights_sha256, write_provenance
 
     loaded, target = trainer.loaded, context.run.file("model")
     base = bases.base_name(spec.base)

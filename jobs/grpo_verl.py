@@ -28,11 +28,11 @@ TAIL = 15  # lines of verl's last words kept for the reason
 
 def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     """Check, launch, follow, export. Raises JobError with the reason (memory, NaN, a crash) and Stopped."""
-    from vlmconsole.training import verl, verl_config
+    from vlmconsole.training.adapters.provenance import weights_sha256
     from vlmconsole.training.bases import answering_base, base_name
-    from vlmconsole.training.provenance import weights_sha256
+    from vlmconsole.training.verl import config, settings
 
-    installed = verl_config.installed()
+    installed = config.installed()
     folder = answering_base(spec.base)
     dataset, digest = ready_data(context, spec.data, learning(spec), spec.steps)
     rows = split(dataset, spec.train_split)
@@ -40,7 +40,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     per_epoch = len(rows) // spec.questions
     if per_epoch == 0:
         raise JobError(f"{spec.data} has {len(rows)} training pictures, fewer than the {spec.questions} of one step")
-    run = verl.VerlRun(
+    run = settings.VerlRun(
         model=str(folder),
         train_file=dataset / f"{spec.train_split}.parquet",
         validation_file=dataset / f"{spec.validation_split}.parquet",
@@ -65,8 +65,8 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         steps_per_epoch=per_epoch,
         extra=tuple(spec.verl.overrides),
     )
-    given = verl.overrides(run)
-    made = verl_config.check(given, installed)
+    given = settings.overrides(run)
+    made = config.check(given, installed)
     context.run.write_json("verl.json", {"version": installed.version, "overrides": given, "configuration": made})
     context.log(f"verl {installed.version} takes all {len(given)} settings, none of them dead")
     base_sha256 = weights_sha256(folder)
@@ -84,9 +84,9 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         settings={"data": {dataset.name: digest}, "overrides": given},
     )
     context.run.write_json("conditions.json", conditions.known())
-    _Follower(context, spec, rows, run.rollouts).follow(verl.train_command(sys.executable, given))
+    _Follower(context, spec, rows, run.rollouts).follow(settings.train_command(sys.executable, given))
     merged = context.run.file("model")
-    code = _call(context, verl.merge_command(sys.executable, run.checkpoints, spec.steps, merged))
+    code = _call(context, settings.merge_command(sys.executable, run.checkpoints, spec.steps, merged))
     if code != 0 or not list(merged.glob("*.safetensors")):
         raise JobError(
             f"verl's model_merger ended with {code} and left no model.", f"The shards are kept in {run.checkpoints}."
@@ -122,7 +122,7 @@ class _Follower:
             self._explain(code)
 
     def _heard(self, line: str, worker: "subprocess.Popen[str]") -> None:
-        from vlmconsole.training.verl_logs import out_of_memory, read_line
+        from vlmconsole.training.verl.logs import out_of_memory, read_line
 
         self.context.log(line)
         self.tail = [*self.tail[-TAIL:], line]
@@ -143,7 +143,7 @@ class _Follower:
     def _told(self, printed: Any) -> tuple[dict[str, Any], list[Said]]:
         """The step's figures and answers; the picture is named only where the truth proves which one it was."""
         from vlmconsole.training.grpo import zero_share
-        from vlmconsole.training.verl_logs import group_advantages, read_rollouts
+        from vlmconsole.training.verl.logs import group_advantages, read_rollouts
 
         n, path = self.spec.answers, self.rollouts / f"{printed.step}.jsonl"
         until = time.monotonic() + LATE
@@ -169,7 +169,7 @@ class _Follower:
         return line, said
 
     def _explain(self, code: int) -> None:
-        from vlmconsole.training.verl import OUT_OF_MEMORY
+        from vlmconsole.training.verl.settings import OUT_OF_MEMORY
 
         reached = f"after {self.reached} of {self.spec.steps} steps"
         if self.memory:
@@ -237,9 +237,9 @@ def _call(context: Context, command: list[str]) -> int:
 def _summary(context: Context, spec: GrpoSpec, folder: Path, base_sha256: str, data: dict[str, str]) -> dict[str, Any]:
     """What can be proved of the merged model: that it loads, what changed against the base, and that it answers."""
     from vlmconsole.training import export
+    from vlmconsole.training.adapters.provenance import Provenance, weights_sha256, write_provenance
     from vlmconsole.training.bases import base_name
     from vlmconsole.training.model import load
-    from vlmconsole.training.provenance import Provenance, weights_sha256, write_provenance
 
     merged = context.run.file("model")
     origin = Provenance(

@@ -22,9 +22,10 @@ from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import Conditions, another_prompt
 from vlmconsole.runs.events import json_line
 from vlmconsole.runs.folder import RunFolder, write_atomic
-from vlmconsole.training import bases, checkpoint, curriculum, kept, model, selection, sft
-from vlmconsole.training.adapters import base_sha256, check_fits, find_adapter, open_adapter
-from vlmconsole.training.provenance import Provenance
+from vlmconsole.training import bases, checkpoint, curriculum, model, selection, sft
+from vlmconsole.training.adapters import saved as kept
+from vlmconsole.training.adapters.provenance import Provenance
+from vlmconsole.training.adapters.store import base_sha256, check_fits, find_adapter, open_adapter
 
 CHECKPOINT, TRAINING, START = "checkpoint.pt", "training.jsonl", "start"
 LOOK = 10  # steps between two points of the slower curves

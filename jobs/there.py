@@ -45,8 +45,8 @@ def loadable(name: str) -> list[str]:
 
 def adapter(name: str, places: Places, alone: bool, *, served: bool = False) -> list[str]:
     """An adapter by path or name; "" is none. `served`: a server may know it that this lab does not."""
-    from vlmconsole.training.adapters import AdapterError, find_adapter, refused
-    from vlmconsole.training.lora_config import SeveralAdaptersError
+    from vlmconsole.training.adapters.config import SeveralAdaptersError
+    from vlmconsole.training.adapters.store import AdapterError, find_adapter, refused
 
     if not name or LATER in name:
         return []

@@ -35,7 +35,7 @@ class ChatAdapter(ChatBoth):
     def action_adapter(self) -> None:
         """a: the lab's adapters, and none; what does not fit the server's model is refused when it is chosen."""
         from vlmconsole.screens.widgets.dialogs import Choose
-        from vlmconsole.training.adapters import list_adapters
+        from vlmconsole.training.adapters.store import list_adapters
 
         options = [(NONE, NONE, "the base alone")]
         for adapter in list_adapters(self.console.lab.places):

@@ -365,7 +365,7 @@ class ServerLink:
     def adapter(self, name: str, other_base: bool = False) -> SelectedAdapter | None:
         """The adapter `name` for this server, checked; None for the base alone. May read gigabytes: not for the event
         loop. Raises AdapterError, a LabError."""
-        from vlmconsole.training.serving import select
+        from vlmconsole.training.adapters.serving import select
 
         settings = self._client.settings if self._client is not None else None
         precision = settings.precision if settings is not None else None

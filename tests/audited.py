@@ -33,7 +33,7 @@ from vlmconsole.gates.rules import parse_plan
 from vlmconsole.gates.verdict import judge
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.training.provenance import Provenance, weights_sha256, write_provenance
+from vlmconsole.training.adapters.provenance import Provenance, weights_sha256, write_provenance
 from vlmconsole.training.selection import Rule
 
 RECIPE: dict[str, Any] = {

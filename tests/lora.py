@@ -7,10 +7,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.training.adapters import base_sha256
+from vlmconsole.training.adapters.provenance import Provenance, write_provenance
+from vlmconsole.training.adapters.store import base_sha256
 from vlmconsole.training.lora import inject
 from vlmconsole.training.model import Loaded, load
-from vlmconsole.training.provenance import Provenance, write_provenance
 
 BASE = Path(str(files("vlmconsole.assets") / "tiny-qwen2.5-vl"))
 

@@ -11,8 +11,8 @@ from vlmconsole.gates.trained import evaluated_adapter, training_of
 from vlmconsole.models.weights import to_bytes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.training.adapters import AdapterError, exact_adapter, find_adapter
-from vlmconsole.training.lora_config import SeveralAdaptersError
+from vlmconsole.training.adapters.config import SeveralAdaptersError
+from vlmconsole.training.adapters.store import AdapterError, exact_adapter, find_adapter
 
 
 @pytest.fixture

@@ -14,8 +14,10 @@ from lora import BASE, bundled, make_adapter, origin
 from vlmconsole.models.weights import as_float, read_arrays, read_header, to_bytes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.training import adapters
-from vlmconsole.training.adapters import (
+from vlmconsole.training.adapters import store
+from vlmconsole.training.adapters.convert import convert_to_mlx, merge, served_by_mlx
+from vlmconsole.training.adapters.provenance import ProvenanceError, read_provenance, weights_sha256, write_provenance
+from vlmconsole.training.adapters.store import (
     AdapterError,
     check_fits,
     check_whole,
@@ -23,9 +25,7 @@ from vlmconsole.training.adapters import (
     list_adapters,
     open_adapter,
 )
-from vlmconsole.training.convert import convert_to_mlx, merge, served_by_mlx
 from vlmconsole.training.generation import Ask, answers
-from vlmconsole.training.provenance import ProvenanceError, read_provenance, weights_sha256, write_provenance
 
 
 @pytest.fixture(scope="module")
@@ -194,11 +194,11 @@ def test_loaded_merged_and_unloaded_answer_as_they_must(made: Path, tmp_path: Pa
     asks = [Ask(str(i), text) for i, text in enumerate(("Hello", "How many?", "What colour is it?"))]
     loaded = bundled()
     base = [one.token_ids for one in answers(loaded, asks, max_new_tokens=12)]
-    wrapped = adapters.load_peft(loaded, made)
+    wrapped = store.load_peft(loaded, made)
     try:
         taught = [one.token_ids for one in answers(loaded, asks, max_new_tokens=12)]
         with pytest.raises(AdapterError, match="already"):
-            adapters.load_peft(loaded, made)
+            store.load_peft(loaded, made)
     finally:
         wrapped.unload()
     assert taught != base

@@ -21,11 +21,11 @@ from vlmconsole.jobs import there
 from vlmconsole.models.weights import as_float, read_arrays, read_header, to_bytes
 from vlmconsole.runs.places import Places
 from vlmconsole.training import sft
-from vlmconsole.training.adapters import AdapterError, check_fits, load_peft, open_adapter, products, refused
-from vlmconsole.training.convert import convert_to_mlx, merge, served_by_mlx, served_by_sglang
+from vlmconsole.training.adapters.convert import convert_to_mlx, merge, served_by_mlx, served_by_sglang
+from vlmconsole.training.adapters.provenance import write_provenance
+from vlmconsole.training.adapters.serving import select
+from vlmconsole.training.adapters.store import AdapterError, check_fits, load_peft, open_adapter, products, refused
 from vlmconsole.training.lora import LANGUAGE_ONLY
-from vlmconsole.training.provenance import write_provenance
-from vlmconsole.training.serving import select
 
 Tensors = dict[str, tuple[str, np.ndarray[Any, Any]]]
 NAME = "base_model.model.model.language_model.layers.1.self_attn.q_proj"

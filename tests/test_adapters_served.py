@@ -23,10 +23,10 @@ from vlmconsole.models.messages import Message
 from vlmconsole.queue.server_desk import ServerDesk
 from vlmconsole.runs.places import Places
 from vlmconsole.servers.servers import Ready
-from vlmconsole.training import adapters
-from vlmconsole.training.adapters import AdapterError
+from vlmconsole.training.adapters import store
+from vlmconsole.training.adapters.serving import select
+from vlmconsole.training.adapters.store import AdapterError
 from vlmconsole.training.generation import Ask, answers
-from vlmconsole.training.serving import select
 from vlmconsole.vision.images import open_picture
 
 
@@ -44,7 +44,7 @@ async def test_mlx_changes_its_answers_as_torch_does(mlx_server: Ready, places: 
     asks = [Ask(str(i), COUNT_PROMPT, (scene.draw(),)) for i, scene in enumerate(scenes)]
     loaded = bundled()
     plain = [one.text for one in answers(loaded, asks, max_new_tokens=24)]
-    wrapped = adapters.load_peft(loaded, places.adapters / "taught")
+    wrapped = store.load_peft(loaded, places.adapters / "taught")
     try:
         here = [one.text for one in answers(loaded, asks, max_new_tokens=24)]
     finally:
@@ -61,7 +61,7 @@ async def test_mlx_changes_its_answers_as_torch_does(mlx_server: Ready, places: 
         await client.prepare()
         assert client.settings is not None
         taught = select("taught", client.profile, client.settings.precision, places)
-        assert taught is not None and taught.sha256 == adapters.find_adapter(places, "taught").sha256
+        assert taught is not None and taught.sha256 == store.find_adapter(places, "taught").sha256
         told = [await ask(client, i, taught) for i in range(2)]
         assert [text for text, _ in told] == [text.strip() for text in here]
         assert {named for _, named in told} == {f"taught sha256:{taught.sha256}"}
@@ -127,8 +127,8 @@ async def test_what_an_effect_is(answers: tuple[tuple[str, tuple[float, ...]], .
 def make_idle(places: Places) -> Path:
     """An adapter whose B is zero, as MLX serves it: it does nothing."""
     folder = make_adapter(places.adapters / "idle", strength=0.0)
-    chosen = adapters.open_adapter(folder)
-    from vlmconsole.training.convert import served_by_mlx
+    chosen = store.open_adapter(folder)
+    from vlmconsole.training.adapters.convert import served_by_mlx
 
     return served_by_mlx(chosen, places.cache, BASE)
 
@@ -181,12 +181,12 @@ def test_sglang_is_given_a_name_that_holds_the_hash(places: Places) -> None:
     profile = make_profile({"name": "s", "engine": "sglang", "model": str(BASE), "base_url": "http://127.0.0.1:9"}, "s")
     chosen = select("taught", profile, None, places)
     assert chosen is not None and chosen.sha256 is not None
-    identity = adapters.find_adapter(places, "taught").identity
+    identity = store.find_adapter(places, "taught").identity
     assert chosen.selector == f"taught-{identity[:12]}" and chosen.folder is not None
     # SGLang takes no pattern for the layers, only their names.
     config = json.loads((chosen.folder / "adapter_config.json").read_text())
     names = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
-    assert config["target_modules"] == names and adapters.open_adapter(chosen.folder).sha256 == chosen.sha256
+    assert config["target_modules"] == names and store.open_adapter(chosen.folder).sha256 == chosen.sha256
     own = select("resident", profile, None, places)
     assert own is not None and own.selector == "resident" and "not checked" in own.notes[0]
 
@@ -196,11 +196,11 @@ def test_sglang_is_given_a_name_that_holds_the_hash(places: Places) -> None:
 def test_logits_of_the_mlx_form_are_those_of_merged_weights(places: Places, tmp_path: Path) -> None:
     from vlmconsole.engines.logit_check import compare_logits
     from vlmconsole.models.weights import read_arrays, to_bytes
-    from vlmconsole.training.convert import convert_to_mlx
+    from vlmconsole.training.adapters.convert import convert_to_mlx
 
-    taught = adapters.open_adapter(places.adapters / "taught")
+    taught = store.open_adapter(places.adapters / "taught")
     out = convert_to_mlx(taught, tmp_path / "mlx", BASE)
-    scales = {module: product.scale for module, product in adapters.products(taught).items()}
+    scales = {module: product.scale for module, product in store.products(taught).items()}
     found = compare_logits(BASE, out, taught.path, scales, places)
     assert found.same and found.same_choices == found.tokens
     assert found.from_merged < 1e-4 * found.scale < found.from_base

@@ -27,7 +27,7 @@ from vlmconsole.gates.plan import find_frozen
 from vlmconsole.gates.verdict import judge
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.training.provenance import weights_sha256
+from vlmconsole.training.adapters.provenance import weights_sha256
 
 SLOW = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from vlmconsole.runs.places import Places
 from vlmconsole.screens.chat import ChatScreen
 from vlmconsole.screens.widgets.why import adapter_rows
 from vlmconsole.servers.servers import Ready
-from vlmconsole.training.provenance import weights_sha256, write_provenance
+from vlmconsole.training.adapters.provenance import weights_sha256, write_provenance
 
 
 @pytest.fixture

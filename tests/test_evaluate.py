@@ -349,8 +349,8 @@ def test_the_development_answers_of_the_training_come_along_to_be_counted(
 ) -> None:
     from vlmconsole.gates.rules import load_plan
     from vlmconsole.jobs import evaluate as job
-    from vlmconsole.training.adapters import Adapter
-    from vlmconsole.training.provenance import Provenance
+    from vlmconsole.training.adapters.provenance import Provenance
+    from vlmconsole.training.adapters.store import Adapter
 
     training = RunFolder.create(tmp_path / "runs", kind="sft", preset="x", spec={}, title="t", home=tmp_path)
     for epoch in (2, 4, 6):

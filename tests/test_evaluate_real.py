@@ -40,8 +40,9 @@ def lines(run: RunFolder, side: str) -> list[dict[str, Any]]:
 def random_adapter(folder: Path) -> Path:
     """A language-side adapter with random matrices: it changes answers, and is the better for nothing."""
     torch = pytest.importorskip("torch")
-    from vlmconsole.training import adapters, bases, lora, model
-    from vlmconsole.training.provenance import Provenance, write_provenance
+    from vlmconsole.training import bases, lora, model
+    from vlmconsole.training.adapters import store
+    from vlmconsole.training.adapters.provenance import Provenance, write_provenance
 
     base = bases.base_folder("")
     loaded = model.load(base)
@@ -51,7 +52,7 @@ def random_adapter(folder: Path) -> Path:
         if "lora_B" in name:
             value.data = torch.randn(value.shape, generator=dice) * 0.05
     adapted.save_pretrained(folder)
-    origin = Provenance("sft", bases.BUNDLED, adapters.base_sha256(base), "float32", 8, 16, {}, "none")
+    origin = Provenance("sft", bases.BUNDLED, store.base_sha256(base), "float32", 8, 16, {}, "none")
     write_provenance(folder, origin)
     return folder
 

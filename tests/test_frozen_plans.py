@@ -28,7 +28,7 @@ from vlmconsole.gates.verdict import judge
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.freeze import KIND, FreezeSpec
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.training.provenance import read_provenance, weights_sha256, write_provenance
+from vlmconsole.training.adapters.provenance import read_provenance, weights_sha256, write_provenance
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from vlmconsole.training.bases import base_folder
 from vlmconsole.training.grpo_train import Settings, Trainer
 from vlmconsole.training.model import Loaded, encode, load
 from vlmconsole.training.prompts import Turn
-from vlmconsole.training.verl_logs import group_advantages
+from vlmconsole.training.verl.logs import group_advantages
 
 REWARDS = st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=4, max_size=4), min_size=1, max_size=6)
 FAST = {"questions": 2, "answers": 4, "max_new_tokens": 20, "rate": 1e-3, "temperature": 2.0, "micro": 1}

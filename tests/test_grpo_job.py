@@ -23,7 +23,7 @@ from vlmconsole.jobs.launch import create_run
 from vlmconsole.jobs.presets import load_preset, overlay
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.training.provenance import read_provenance, weights_sha256
+from vlmconsole.training.adapters.provenance import read_provenance, weights_sha256
 
 RECIPE = """
 title = "few"

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from lora import BASE
 
-from vlmconsole.training.adapters import AdapterError, check_fits, load_peft, open_adapter
-from vlmconsole.training.convert import merge
+from vlmconsole.training.adapters.config import KEYS, lora_settings
+from vlmconsole.training.adapters.convert import merge
+from vlmconsole.training.adapters.store import AdapterError, check_fits, load_peft, open_adapter
 from vlmconsole.training.lora import LANGUAGE_ONLY
-from vlmconsole.training.lora_config import KEYS, lora_settings
 
 peft = pytest.importorskip("peft")
 lora = peft.tuners.lora.config
@@ -203,7 +203,7 @@ def test_it_equals_pefts_merge_or_is_refused(case: Case, tmp_path: Path) -> None
 
 
 def lora_modules(adapter: Any) -> list[str]:
-    from vlmconsole.training.adapters import layers
+    from vlmconsole.training.adapters.store import layers
 
     return [layer.module for layer in layers(adapter)]
 

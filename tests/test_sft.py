@@ -29,11 +29,11 @@ from vlmconsole.models.weights import read_arrays, to_bytes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.training import curriculum, sft
-from vlmconsole.training.adapters import AdapterError
+from vlmconsole.training.adapters.provenance import read_provenance, weights_sha256
+from vlmconsole.training.adapters.store import AdapterError
 from vlmconsole.training.bases import base_folder
 from vlmconsole.training.checkpoint import CheckpointError
 from vlmconsole.training.model import encode, load
-from vlmconsole.training.provenance import read_provenance, weights_sha256
 
 
 @pytest.fixture(scope="module")

@@ -29,11 +29,11 @@ from vlmconsole.engines.http import EngineError
 from vlmconsole.models.messages import Message, to_request
 from vlmconsole.runs.places import Places
 from vlmconsole.servers.servers import Ready, ensure_server, readback, stop_server
-from vlmconsole.training import adapters
-from vlmconsole.training.adapters import AdapterError, find_adapter
-from vlmconsole.training.convert import served_by_sglang
+from vlmconsole.training.adapters import store
+from vlmconsole.training.adapters.convert import served_by_sglang
+from vlmconsole.training.adapters.serving import select
+from vlmconsole.training.adapters.store import AdapterError, find_adapter
 from vlmconsole.training.generation import texts
-from vlmconsole.training.serving import select
 from vlmconsole.vision.images import open_picture
 
 pytestmark = [
@@ -67,7 +67,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     sft_runs.work(places, run)
     loaded, asks = bundled(), [(COUNT_PROMPT, (scene.draw(),)) for scene in SCENES]
     base = [text.strip() for text in texts(loaded, asks)]
-    wrapped = adapters.load_peft(loaded, run.file("adapter"))
+    wrapped = store.load_peft(loaded, run.file("adapter"))
     try:
         taught = [text.strip() for text in texts(loaded, asks)]
     finally:

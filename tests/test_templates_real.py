@@ -125,7 +125,7 @@ def test_a_training_is_asked_in_the_models_own_form_and_says_so(stand_in: Path, 
     from vlmconsole.evaluation.local import InProcess
     from vlmconsole.evaluation.settings import EvaluateSettings
     from vlmconsole.gates.audit import audit
-    from vlmconsole.training.adapters import open_adapter
+    from vlmconsole.training.adapters.store import open_adapter
 
     places = lab(tmp_path / "home")
     runs = [make(places, epochs=1, dev_epochs=[1], base=base) for base in (str(stand_in), "")]

@@ -24,9 +24,9 @@ from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.scoring import verl_reward
 from vlmconsole.scoring.scorers import score
-from vlmconsole.training import verl
-from vlmconsole.training.verl_config import Verl, VerlError, check, dead_keys
-from vlmconsole.training.verl_logs import Printed, out_of_memory, read_line, read_rollouts
+from vlmconsole.training.verl import settings as verl
+from vlmconsole.training.verl.config import Verl, VerlError, check, dead_keys
+from vlmconsole.training.verl.logs import Printed, out_of_memory, read_line, read_rollouts
 
 
 # --- settings ---

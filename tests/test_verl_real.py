@@ -13,7 +13,7 @@ from verl_run import settings
 from vlmconsole.data.dataset import make_dataset
 from vlmconsole.data.recipe import load_recipe
 from vlmconsole.data.rows import read_rows
-from vlmconsole.training import verl
+from vlmconsole.training.verl import settings as verl
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def asked(wheels: Path, version: str, given: list[str]) -> str:
     """What the check says inside an interpreter that has this verl: "fine", or the refusal."""
     code = (
-        "import json, sys\nfrom vlmconsole.training.verl_config import VerlError, check, installed\n"
+        "import json, sys\nfrom vlmconsole.training.verl.config import VerlError, check, installed\n"
         "try:\n    made = check(json.loads(sys.stdin.read()), installed())\n"
         "    print('fine', made['data']['train_files'], made['actor_rollout_ref']['actor']['optim']['lr'])\n"
         "except VerlError as error:\n    print(error.message)\n"

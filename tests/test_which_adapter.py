@@ -28,7 +28,7 @@ from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.widgets.why import adapter_rows
 from vlmconsole.servers.servers import ensure_server, readback, stop_server
-from vlmconsole.training.serving import select
+from vlmconsole.training.adapters.serving import select
 
 HELLO = [Message("user", "What shape is red?")]
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.training import verl
+from vlmconsole.training.verl import settings as verl
 
 TRUTH = '{"red_circles": 1, "blue_squares": 2}'
 

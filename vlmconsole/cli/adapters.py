@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vlmconsole.client.adapter_effect import Effect
-    from vlmconsole.training.adapters import Adapter
+    from vlmconsole.training.adapters.store import Adapter
 
 OTHER_BASE = "Use it on another base or precision; the result is labelled as another model."
 
@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 def list_() -> None:
     """The lab's adapters and those of its runs, newest first. A run's name means the epoch that its training chose."""
-    from vlmconsole.training.adapters import list_adapters, refused
+    from vlmconsole.training.adapters.store import list_adapters, refused
 
     problems: list[str] = []
     found = list_adapters(state.lab.places, problems)
@@ -57,7 +57,7 @@ def show(
     name: Annotated[str, typer.Argument(metavar="ADAPTER", help="A name, part of one, a run or a folder.")],
 ) -> None:
     """One adapter: its origin, its shape, and whether its file is whole."""
-    from vlmconsole.training.adapters import check_whole, find_adapter, layers, settings_of
+    from vlmconsole.training.adapters.store import check_whole, find_adapter, layers, settings_of
 
     adapter = find_adapter(state.lab.places, name)
     check_whole(adapter)
@@ -81,9 +81,9 @@ def convert(
     verify: Annotated[bool, typer.Option(help="Compare logits with merged weights, in mlx-vlm's own process.")] = True,
 ) -> None:
     """Write an adapter in MLX's form, and prove that it computes the same."""
-    from vlmconsole.training.adapters import check_fits, find_adapter, products
+    from vlmconsole.training.adapters.convert import convert_to_mlx
+    from vlmconsole.training.adapters.store import check_fits, find_adapter, products
     from vlmconsole.training.bases import loadable_base
-    from vlmconsole.training.convert import convert_to_mlx
 
     if to != "mlx":
         fail(f"“{to}” is not a form that an adapter can be converted to: it is mlx.", exit_status=USAGE)
@@ -111,10 +111,10 @@ def merge(
     other_base: Annotated[bool, typer.Option("--other-base", help=OTHER_BASE)] = False,
 ) -> None:
     """Write a model folder whose weights hold the adapter's change; any server can load that."""
-    from vlmconsole.training.adapters import check_fits, find_adapter
+    from vlmconsole.training.adapters.convert import merge as merge_into
+    from vlmconsole.training.adapters.provenance import weights_sha256
+    from vlmconsole.training.adapters.store import check_fits, find_adapter
     from vlmconsole.training.bases import loadable_base
-    from vlmconsole.training.convert import merge as merge_into
-    from vlmconsole.training.provenance import weights_sha256
 
     adapter, folder = find_adapter(state.lab.places, name), loadable_base(base)
     label = check_fits(adapter, folder, None, other_base)
@@ -149,8 +149,8 @@ async def _effect(server: str, name: str, message: Any, other_base: bool) -> Eff
     from vlmconsole.client.adapter_effect import effect
     from vlmconsole.client.chat import ChatClient
     from vlmconsole.queue.served import ensure_served
-    from vlmconsole.training.adapters import find_adapter
-    from vlmconsole.training.serving import NONE, select
+    from vlmconsole.training.adapters.serving import NONE, select
+    from vlmconsole.training.adapters.store import find_adapter
 
     places, profile = state.lab.places, find_profile(server)
     here = profile.engine == "mlx" and not profile.ssh_host and (not profile.base_url or profile.loopback)

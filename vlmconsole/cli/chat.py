@@ -172,7 +172,7 @@ async def _asked(
 async def _selected(client: ChatClient, name: str, other_base: bool, messages: list[Message]) -> SelectedAdapter | None:
     """The adapter, checked and ready; on a server that can answer with the base unasked, its effect is looked at."""
     from vlmconsole.client.adapter_effect import with_effect
-    from vlmconsole.training.serving import select
+    from vlmconsole.training.adapters.serving import select
 
     precision = client.settings.precision if client.settings else None
     places = state.lab.places

@@ -118,7 +118,7 @@ def _of_generations(plan: Plan, settings: EvaluateSettings, places: Places) -> I
 
 def _developed(settings: EvaluateSettings, places: Places) -> int:
     """Development answers that the training of the tested adapter left in this lab; 0 where that is not known."""
-    from vlmconsole.training.adapters import AdapterError, find_adapter
+    from vlmconsole.training.adapters.store import AdapterError, find_adapter
 
     if not settings.after_adapter or LATER in settings.after_adapter:
         return 0

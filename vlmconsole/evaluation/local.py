@@ -29,8 +29,9 @@ class InProcess:
     def __init__(
         self, settings: EvaluateSettings, side: str, places: Places, stopping: Callable[[], bool] = lambda: False
     ) -> None:
-        from vlmconsole.training import adapters, bases
-        from vlmconsole.training.provenance import other_prompt
+        from vlmconsole.training import bases
+        from vlmconsole.training.adapters import store
+        from vlmconsole.training.adapters.provenance import other_prompt
 
         self.settings, self.stopping = settings, stopping
         self._loaded: Any = None
@@ -38,13 +39,13 @@ class InProcess:
         self.folder: Path = bases.answering_base(name)
         self.device = bases.device_for("auto")
         self.precision = bases.precision_for(settings.precision, self.device)
-        self.adapter = adapters.find_adapter(places, settings.adapter(side)) if settings.adapter(side) else None
+        self.adapter = store.find_adapter(places, settings.adapter(side)) if settings.adapter(side) else None
         label = ""
         if self.adapter is not None:
-            label = adapters.check_fits(self.adapter, self.folder, self.precision, override=settings.override)
+            label = store.check_fits(self.adapter, self.folder, self.precision, override=settings.override)
         self.who = Who(
             model=bases.base_name(name),
-            model_sha256=adapters.base_sha256(self.folder),
+            model_sha256=store.base_sha256(self.folder),
             adapter=self.adapter.name if self.adapter else None,
             adapter_sha256=self.adapter.sha256 if self.adapter else None,
             label=label,
@@ -124,13 +125,14 @@ class InProcess:
         if self._loaded is None:
             import torch
 
-            from vlmconsole.training import adapters, model
+            from vlmconsole.training import model
+            from vlmconsole.training.adapters import store
 
             torch.set_num_threads(self.settings.threads)
             torch.manual_seed(self.settings.seed)
             loaded = model.load(self.folder, dtype=self.precision, device=self.device)
             if self.adapter is not None:
-                adapters.load_peft(loaded, self.adapter.path)  # from now on the model answers with it
+                store.load_peft(loaded, self.adapter.path)  # from now on the model answers with it
             self._loaded = loaded
         return self._loaded
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def identity_of(name: str, places: Places) -> str | None:
     """An adapter as conditions and bound plans name it, with the hash of its weights where this lab has it."""
-    from vlmconsole.training.adapters import AdapterError, find_adapter
+    from vlmconsole.training.adapters.store import AdapterError, find_adapter
 
     if not name:
         return None
@@ -34,7 +34,7 @@ def identity_of(name: str, places: Places) -> str | None:
 
 def base_of(name: str) -> str:
     """Hash (hex) of the weights of a base by name ("": the bundled model). Raises LabError when it is not here."""
-    from vlmconsole.training.adapters import base_sha256
+    from vlmconsole.training.adapters.store import base_sha256
     from vlmconsole.training.bases import base_folder
 
     return base_sha256(base_folder(name))
@@ -45,7 +45,7 @@ def before_base(settings: EvaluateSettings, places: Places) -> str | None:
     if settings.backend == "in-process":
         return base_of(settings.model("before") or settings.base)
     from vlmconsole.engines.profile import load_profiles
-    from vlmconsole.training.adapters import base_sha256
+    from vlmconsole.training.adapters.store import base_sha256
 
     profile = load_profiles(places.servers, problems=[]).get(settings.server_of("before"))
     if profile is None:

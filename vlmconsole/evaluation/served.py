@@ -193,8 +193,8 @@ def with_model(profile: ServerProfile, folder: Path) -> ServerProfile:
 
 def _who(settings: EvaluateSettings, side: str, server: Server, places: Places) -> tuple[Who, SelectedAdapter | None]:
     """The side's model and adapter, and the adapter as this server's requests select it."""
-    from vlmconsole.training.adapters import OTHER_MODEL, base_sha256
-    from vlmconsole.training.serving import select
+    from vlmconsole.training.adapters.serving import select
+    from vlmconsole.training.adapters.store import OTHER_MODEL, base_sha256
 
     unknown = servers.adapter_label(server.profile, server.settings, None) is not None
     # What a generic server loads is its own affair: the folder that a profile names is not thereby what answers.

@@ -187,7 +187,8 @@ def _model(run: RunFolder, places: Places, side: Side) -> tuple[Loaded, int]:
 
     from transformers.utils import logging
 
-    from vlmconsole.training import adapters, bases, model
+    from vlmconsole.training import bases, model
+    from vlmconsole.training.adapters import store
 
     logging.disable_progress_bar()
     spec, summary = run.job().get("spec"), run.read_json("summary.json", {})
@@ -198,7 +199,7 @@ def _model(run: RunFolder, places: Places, side: Side) -> tuple[Loaded, int]:
     who: dict[str, Any] = said if isinstance(said, dict) else {}
     settings = conditions.get("settings") or {}
     folder = bases.base_folder(str(spec.get(f"{side}_model") or spec.get("base") or ""))
-    _same("model", adapters.base_sha256(folder), who.get("model_sha256"))
+    _same("model", store.base_sha256(folder), who.get("model_sha256"))
     torch.set_num_threads(int(settings.get("threads") or 1))
     device = bases.device_for(str(settings.get("device") or "auto"))
     try:
@@ -212,11 +213,11 @@ def _model(run: RunFolder, places: Places, side: Side) -> tuple[Loaded, int]:
         _same("prompt", door(folder).prompt_sha256, conditions["prompt_sha256"])
     named = str(spec.get(f"{side}_adapter") or "")
     if named:
-        adapter = adapters.find_adapter(places, evaluated_adapter(run, side, places) or named)
+        adapter = store.find_adapter(places, evaluated_adapter(run, side, places) or named)
         _same("adapter", adapter.sha256, who.get("adapter_sha256"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of the libraries among themselves
-            adapters.load_peft(loaded, adapter.path)
+            store.load_peft(loaded, adapter.path)
     return loaded, int(conditions.get("max_tokens") or spec.get("max_new_tokens") or 64)
 
 

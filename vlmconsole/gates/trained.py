@@ -95,7 +95,7 @@ def evaluated_adapter(run: RunFolder, side: str, places: Places) -> Path | None:
 
     A name that was asked for may mean another adapter by now. None when it is not here, or the side has none.
     """
-    from vlmconsole.training.adapters import exact_adapter
+    from vlmconsole.training.adapters.store import exact_adapter
 
     spec, conditions = run.job().get("spec"), run.read_json("conditions.json")
     asked = str(spec.get(f"{side}_adapter") or "") if isinstance(spec, dict) else ""
@@ -110,7 +110,7 @@ def evaluated_adapter(run: RunFolder, side: str, places: Places) -> Path | None:
 
 def adapter_folder(places: Places, name: str) -> Path | None:
     """The folder of an adapter by name or path; None when it is not here, or is none."""
-    from vlmconsole.training.adapters import find_adapter
+    from vlmconsole.training.adapters.store import find_adapter
 
     try:
         return find_adapter(places, name).path

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.data.rows import Row
-from vlmconsole.training.adapters import AdapterError, load_peft, open_adapter, settings_of
+from vlmconsole.training.adapters.store import AdapterError, load_peft, open_adapter, settings_of
 from vlmconsole.training.curriculum import IGNORED, Plan, Schedule, batch_inputs, rate_at
 from vlmconsole.training.lora import inject
 from vlmconsole.training.model import Loaded

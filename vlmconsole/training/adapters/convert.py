@@ -15,8 +15,10 @@ from vlmconsole.models.weights import NUMPY, as_float, read_header, to_bytes, wr
 from vlmconsole.runs.folder import to_json
 from vlmconsole.system.atomic_folder import making
 from vlmconsole.system.reading import read_json
-from vlmconsole.training import provenance
-from vlmconsole.training.adapters import (
+from vlmconsole.training.adapters import provenance
+from vlmconsole.training.adapters.config import LANGUAGE
+from vlmconsole.training.adapters.provenance import write_provenance
+from vlmconsole.training.adapters.store import (
     CONFIG,
     FILES,
     Adapter,
@@ -26,9 +28,7 @@ from vlmconsole.training.adapters import (
     products,
     settings_of,
 )
-from vlmconsole.training.lora_config import LANGUAGE
-from vlmconsole.training.lora_tensors import PREFIX, Product, module_of
-from vlmconsole.training.provenance import write_provenance
+from vlmconsole.training.adapters.tensors import PREFIX, Product, module_of
 
 ORIGIN = "converted.json"
 """Beside a converted adapter or a merged model: what it was made from."""

@@ -22,13 +22,13 @@ from vlmconsole.runs.folder import list_runs
 from vlmconsole.runs.places import Places
 from vlmconsole.system.reading import UnreadableError, read_json
 from vlmconsole.system.typed_paths import named
-from vlmconsole.training import lora_tensors
-from vlmconsole.training.adapter_names import names_for
-from vlmconsole.training.lora_config import AdapterError as AdapterError
-from vlmconsole.training.lora_config import LoraSettings, SeveralAdaptersError, lora_settings
-from vlmconsole.training.lora_tensors import DAMAGED, Layer, Product, lora_layers
-from vlmconsole.training.mlx_lora import check_mlx
-from vlmconsole.training.provenance import Provenance, ProvenanceError, read_provenance, weights_sha256
+from vlmconsole.training.adapters import tensors
+from vlmconsole.training.adapters.config import AdapterError as AdapterError
+from vlmconsole.training.adapters.config import LoraSettings, SeveralAdaptersError, lora_settings
+from vlmconsole.training.adapters.mlx import check_mlx
+from vlmconsole.training.adapters.names import names_for
+from vlmconsole.training.adapters.provenance import Provenance, ProvenanceError, read_provenance, weights_sha256
+from vlmconsole.training.adapters.tensors import DAMAGED, Layer, Product, lora_layers
 
 if TYPE_CHECKING:
     from vlmconsole.training.model import Loaded
@@ -242,7 +242,7 @@ def check_understood(adapter: Adapter) -> None:
         rank, scale = check_mlx(adapter.name, _config(adapter.path), adapter.path / CONFIG, _header(adapter))
         _check_origin(adapter, rank, scale * rank)
         return
-    lora_tensors.check_matrices(adapter.name, settings_of(adapter), layers(adapter), _header(adapter))
+    tensors.check_matrices(adapter.name, settings_of(adapter), layers(adapter), _header(adapter))
 
 
 def refused(adapter: Adapter) -> str:
@@ -261,10 +261,10 @@ def check_whole(adapter: Adapter, base: Path | None = None) -> None:
     """
     check_understood(adapter)
     if base is not None and adapter.format == "peft":
-        lora_tensors.check_base(adapter.name, settings_of(adapter), layers(adapter), _header(adapter), base)
+        tensors.check_base(adapter.name, settings_of(adapter), layers(adapter), _header(adapter), base)
     elif base is not None:
         check_mlx(adapter.name, _config(adapter.path), adapter.path / CONFIG, _header(adapter), base)
-    lora_tensors.check_numbers(adapter.name, adapter.weights)
+    tensors.check_numbers(adapter.name, adapter.weights)
 
 
 def base_sha256(folder: Path) -> str:

@@ -16,8 +16,8 @@ import numpy as np
 from vlmconsole.models.weights import as_float, read_arrays
 from vlmconsole.runs.folder import write_atomic
 from vlmconsole.system.atomic_folder import making
-from vlmconsole.training.adapters import FILES, Adapter, open_adapter
-from vlmconsole.training.provenance import Provenance, write_provenance
+from vlmconsole.training.adapters.provenance import Provenance, write_provenance
+from vlmconsole.training.adapters.store import FILES, Adapter, open_adapter
 
 
 def save_adapter(model: Any, folder: Path, origin: Provenance) -> Adapter:

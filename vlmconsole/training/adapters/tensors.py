@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vlmconsole.models.weights import Tensor, WeightsError, as_float, read_arrays, read_header
 from vlmconsole.system.reading import read_json
-from vlmconsole.training.lora_config import LANGUAGE, AdapterError, LoraSettings
+from vlmconsole.training.adapters.config import LANGUAGE, AdapterError, LoraSettings
 
 KINDS = ("F32", "F16", "BF16")
 """Types of a matrix; the half ones are widened exactly, as PEFT does when it loads them."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from vlmconsole.models.weights import Tensor
 from vlmconsole.runs.pace import number
-from vlmconsole.training.lora_config import AdapterError
-from vlmconsole.training.lora_tensors import DAMAGED, linear_sizes, paired
+from vlmconsole.training.adapters.config import AdapterError
+from vlmconsole.training.adapters.tensors import DAMAGED, linear_sizes, paired
 
 PREFIX = "language_model.model."
 _TENSOR = re.compile(rf"{re.escape(PREFIX)}(?P<module>layers\.\d+\.(?:self_attn|mlp)\.\w+)\.lora_(?P<half>[ab])")

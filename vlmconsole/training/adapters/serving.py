@@ -10,10 +10,10 @@ from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.models.door import can_render, door
 from vlmconsole.models.template import TemplateError
 from vlmconsole.runs.places import Places
-from vlmconsole.training.adapters import Adapter, AdapterError, check_fits, find_adapter
-from vlmconsole.training.convert import served_by_mlx, served_by_sglang
-from vlmconsole.training.lora_config import SeveralAdaptersError
-from vlmconsole.training.provenance import other_prompt
+from vlmconsole.training.adapters.config import SeveralAdaptersError
+from vlmconsole.training.adapters.convert import served_by_mlx, served_by_sglang
+from vlmconsole.training.adapters.provenance import other_prompt
+from vlmconsole.training.adapters.store import Adapter, AdapterError, check_fits, find_adapter
 
 if TYPE_CHECKING:
     from vlmconsole.engines.profile import ServerProfile
