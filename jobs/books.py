@@ -5,8 +5,8 @@ import signal
 import time
 from pathlib import Path
 
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.jobs.launch import log_tail
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.folder import FINAL, TEMPORARY, RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.system.locking import take

@@ -89,8 +89,8 @@ def _freeze(context: Context, spec: EvaluateSettings, folders: list[Path]) -> Pl
     from vlmconsole.evaluation.planned import before_base, plan_for
     from vlmconsole.gates.bind import freeze_for_run
     from vlmconsole.gates.evidence import frozen_when
-    from vlmconsole.gates.ledger import Ledger
     from vlmconsole.gates.trained import freezing
+    from vlmconsole.ledger.chain import Ledger
 
     base = before_base(spec, context.places)
     plan = plan_for(spec.plan, folders, spec.before_adapter, context.places, base)
@@ -143,8 +143,8 @@ def _served(context: Context, spec: EvaluateSettings, side: str) -> Iterator[Ans
 def _judged(context: Context, spec: EvaluateSettings, plan: Plan) -> dict[str, Any]:
     """Judge by the frozen plan, chain the verdict, and take the development samples along that the plan counts."""
     from vlmconsole.gates.bind import record
-    from vlmconsole.gates.ledger import Ledger
     from vlmconsole.gates.verdict import judge
+    from vlmconsole.ledger.chain import Ledger
 
     _take_development(context, spec, plan)
     ledger = Ledger(context.places.ledger)

@@ -35,9 +35,9 @@ def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
     """Make the data, name every picture in the plan, and put its hash into the ledger."""
     from vlmconsole.evaluation.planned import base_of, identity_of
     from vlmconsole.gates.bind import bind, freeze_for_lab
-    from vlmconsole.gates.ledger import Ledger
     from vlmconsole.gates.rules import load_plan
     from vlmconsole.jobs.data import course, ready
+    from vlmconsole.ledger.chain import Ledger
 
     places = context.places
     ledger = Ledger(places.ledger)

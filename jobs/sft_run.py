@@ -10,13 +10,13 @@ from typing import Any
 from vlmconsole.data.dataset import manifest_digest
 from vlmconsole.data.names import promised
 from vlmconsole.errors import LabError
-from vlmconsole.gates.ledger import Ledger
-from vlmconsole.gates.plan import freeze
 from vlmconsole.jobs import data
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.memory_plan import memory_plan, say_peak
 from vlmconsole.jobs.sft import LEARNING, SftSpec, learning, planned_work
 from vlmconsole.jobs.sft_dev import develop, read_rewards
+from vlmconsole.ledger.chain import Ledger
+from vlmconsole.ledger.freezing import freeze
 from vlmconsole.measure.machine import hardware
 from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import Conditions, another_prompt

@@ -79,8 +79,8 @@ def _freeze(context: Context, spec: TuneSettings, profile: ServerProfile) -> dic
 
     The launch line that the parameters vary is frozen with it: cells of another server are never taken over.
     """
-    from vlmconsole.gates.ledger import Ledger
-    from vlmconsole.gates.plan import freeze
+    from vlmconsole.ledger.chain import Ledger
+    from vlmconsole.ledger.freezing import freeze
     from vlmconsole.measure.tune_rule import CONFIRMED, STEPS
 
     server = {"engine": profile.engine, "model": profile.model, "launch": _words(profile)}
@@ -92,8 +92,8 @@ def _freeze(context: Context, spec: TuneSettings, profile: ServerProfile) -> dic
 
 def _same_rule(context: Context, frozen: dict[str, Any]) -> None:
     """Cells are only taken over under the very rule that was frozen before them. Raises LabError otherwise."""
-    from vlmconsole.gates.ledger import Ledger
-    from vlmconsole.gates.plan import read_frozen
+    from vlmconsole.ledger.chain import Ledger
+    from vlmconsole.ledger.freezing import read_frozen
 
     assert context.earlier is not None
     if not context.earlier.file("cells.jsonl").exists():

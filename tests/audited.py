@@ -27,10 +27,10 @@ from vlmconsole.data.recipe import Recipe
 from vlmconsole.data.rows import Row, read_rows, write_rows
 from vlmconsole.gates.audit import Audit
 from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run, record
-from vlmconsole.gates.ledger import Ledger
-from vlmconsole.gates.plan import freeze
 from vlmconsole.gates.rules import parse_plan
 from vlmconsole.gates.verdict import judge
+from vlmconsole.ledger.chain import Ledger
+from vlmconsole.ledger.freezing import freeze
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.training.adapters.provenance import Provenance, weights_sha256, write_provenance

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hostile import HOSTILE
 
-from vlmconsole.gates.ledger import Ledger
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 

@@ -23,8 +23,8 @@ from audited import Change, SmallLab, lines_of, write_lines, wrong
 from vlmconsole.cli import main
 from vlmconsole.gates.audit import AuditError, audit, keep, other_base
 from vlmconsole.gates.desk import GateDesk, read_audit
-from vlmconsole.gates.plan import find_frozen
 from vlmconsole.gates.verdict import judge
+from vlmconsole.ledger.freezing import find_frozen
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.training.adapters.provenance import weights_sha256

@@ -9,9 +9,9 @@ import pytest
 from audited import SmallLab, lines_of, write_lines
 
 from vlmconsole.cli import main
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.jobs import audit as job
 from vlmconsole.jobs.contract import Context, JobError
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.folder import RunFolder
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from vlmconsole.gates.audit import audit
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.replay import choose_sample, replay
 from vlmconsole.gates.replaying import ReplayError
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 

@@ -17,7 +17,7 @@ from audited import Change, SmallLab, wrong
 
 from vlmconsole.data.dataset import manifest_digest, read_manifest
 from vlmconsole.gates.audit import audit
-from vlmconsole.gates.plan import freeze
+from vlmconsole.ledger.freezing import freeze
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.training.selection import Rule
 

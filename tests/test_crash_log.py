@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vlmconsole.cli import main
-from vlmconsole.gates import ledger
+from vlmconsole.ledger import chain
 
 
 def crash(
@@ -21,7 +21,7 @@ def crash(
     def broken(*_: object) -> None:
         raise RuntimeError("a fault to be told")
 
-    monkeypatch.setattr(ledger.Ledger, "read", broken)
+    monkeypatch.setattr(chain.Ledger, "read", broken)
     if broken_home:
         monkeypatch.setattr("vlmconsole.lab.read_settings", broken)
     with pytest.raises(SystemExit) as ended:

@@ -15,7 +15,6 @@ from vlmconsole.engines.profile import save_profile
 from vlmconsole.evaluation.agreement import agreement
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.bind import freeze_for_run
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.replay import choose_sample, replay
 from vlmconsole.gates.replaying import ReplayError
 from vlmconsole.gates.rules import parse_plan
@@ -24,6 +23,7 @@ from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.evaluate import KIND
 from vlmconsole.jobs.launch import create_run, start_worker
 from vlmconsole.jobs.presets import load_preset, overlay
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.measure.compare import compare
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder

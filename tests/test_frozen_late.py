@@ -12,11 +12,11 @@ from vlmconsole.cli import main
 from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run
 from vlmconsole.gates.desk import GateDesk
 from vlmconsole.gates.junit import junit
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.listed import listed
 from vlmconsole.gates.rules import load_plan, parse_plan, plan_names
 from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.gates.verdict import Verdict, judge
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.queue.desk import VERDICTS, worst
 from vlmconsole.reports import claimed, judged
 from vlmconsole.reports.shelf import line_of

@@ -21,12 +21,12 @@ from vlmconsole.gates.audit_pictures import Shelves
 from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run
 from vlmconsole.gates.evidence import check_conditions
 from vlmconsole.gates.frozen import changed_plans, is_frozen, read_frozen_plan
-from vlmconsole.gates.plan import FrozenError
 from vlmconsole.gates.rules import PlanError, parse_plan
 from vlmconsole.gates.trained import Freezing, freezing, span
 from vlmconsole.gates.verdict import judge
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.freeze import KIND, FreezeSpec
+from vlmconsole.ledger.freezing import FrozenError
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.training.adapters.provenance import read_provenance, weights_sha256, write_provenance
 

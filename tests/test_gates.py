@@ -19,12 +19,12 @@ from judged import CONDITIONS, WRONG, N, lines_of, plan, right, small_dataset, w
 
 from vlmconsole.data.rows import Row
 from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run, record
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.metrics import exact, margin, measure, passes
-from vlmconsole.gates.plan import FrozenError
 from vlmconsole.gates.rules import Gate, PlanError
 from vlmconsole.gates.samples import Sample, read_side
 from vlmconsole.gates.verdict import Verdict, judge
+from vlmconsole.ledger.chain import Ledger
+from vlmconsole.ledger.freezing import FrozenError
 from vlmconsole.runs.folder import RunFolder
 
 BEFORE, AFTER = right(9, {"hollow": 2}), right(9, {"hollow": 9})

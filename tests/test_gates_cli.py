@@ -17,8 +17,8 @@ from vlmconsole.gates.desk import GateDesk
 from vlmconsole.gates.evidence import Problem
 from vlmconsole.gates.frozen import read_frozen_plan
 from vlmconsole.gates.junit import junit
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.verdict import judge
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 

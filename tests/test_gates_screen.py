@@ -23,10 +23,10 @@ from vlmconsole.app import ConsoleApp
 from vlmconsole.gates.bind import freeze_for_lab, record
 from vlmconsole.gates.desk import AUDITS, Case, GateDesk, order
 from vlmconsole.gates.figures import short_answer
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.rules import load_plan
 from vlmconsole.gates.verdict import judge
 from vlmconsole.lab import Lab
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places

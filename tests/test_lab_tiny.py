@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from vlmconsole.gates.ledger import Ledger
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.queue import process
 from vlmconsole.queue.model import FINAL, Job
 from vlmconsole.queue.store import Store

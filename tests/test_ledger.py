@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from vlmconsole.gates.ledger import STAGED, Ledger
-from vlmconsole.gates.plan import FrozenError, digest, freeze, read_frozen
 from vlmconsole.jobs import books
+from vlmconsole.ledger.chain import STAGED, Ledger
+from vlmconsole.ledger.freezing import FrozenError, digest, freeze, read_frozen
 from vlmconsole.runs.folder import RunFolder
 
 

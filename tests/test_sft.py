@@ -21,10 +21,10 @@ from vlmconsole.data.recipe import load_recipe
 from vlmconsole.data.rows import Row, read_rows
 from vlmconsole.data.splits import LeakError
 from vlmconsole.errors import LabError
-from vlmconsole.gates.ledger import Ledger
-from vlmconsole.gates.plan import read_frozen
 from vlmconsole.jobs.contract import JobError
 from vlmconsole.jobs.launch import start_worker
+from vlmconsole.ledger.chain import Ledger
+from vlmconsole.ledger.freezing import read_frozen
 from vlmconsole.models.weights import read_arrays, to_bytes
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places

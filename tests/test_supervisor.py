@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from supervised import LONG, Lab, lab_fixture, places_fixture  # noqa: F401
 
-from vlmconsole.gates.ledger import Ledger
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.supervisor import span_of
 from vlmconsole.runs.folder import RunFolder

@@ -14,12 +14,12 @@ import pytest
 from tuned_server import profile
 
 from vlmconsole.engines.profile import load_profiles, save_profile
-from vlmconsole.gates.ledger import Ledger
-from vlmconsole.gates.plan import FrozenError, read_frozen
 from vlmconsole.jobs import sweep, tune
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.launch import create_run, start_worker
 from vlmconsole.jobs.presets import Preset, load_preset, overlay
+from vlmconsole.ledger.chain import Ledger
+from vlmconsole.ledger.freezing import FrozenError, read_frozen
 from vlmconsole.measure.reference import Schedule, running
 from vlmconsole.measure.tune import TuneSettings
 from vlmconsole.runs.folder import RunFolder

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.jobs import books, owned
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.heartbeat import Heartbeat, rotate
 from vlmconsole.jobs.launch import create_run, log_tail, start_worker
 from vlmconsole.jobs.presets import Preset, overlay
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.servers import processes as launch

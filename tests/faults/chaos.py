@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from vlmconsole.gates.ledger import Ledger
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.queue import process
 from vlmconsole.queue.locks import DeviceLocks
 from vlmconsole.queue.model import FINAL, NewJob

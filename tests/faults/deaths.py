@@ -315,8 +315,8 @@ def main() -> int:
 
 
 if __name__ == "__main__" or PRELOAD in os.environ:
-    from vlmconsole.gates.ledger import Ledger
     from vlmconsole.jobs import worker
+    from vlmconsole.ledger.chain import Ledger
     from vlmconsole.queue import process
     from vlmconsole.queue.executors import LocalExecutor, LocalWorker
     from vlmconsole.queue.locks import DeviceLocks

@@ -185,7 +185,7 @@ def _show_sweeps(console: Console, found: SweepComparison, doubts: list[str]) ->
 
 def _doubts(*runs: RunFolder) -> list[str]:
     """What the seals say against the files behind the figures; nothing for runs that are intact."""
-    from vlmconsole.gates.ledger import Ledger
+    from vlmconsole.ledger.chain import Ledger
 
     ledger = Ledger(state.lab.places.ledger)
     found = [ledger.verify(run) for run in {run.path: run for run in runs}.values()]

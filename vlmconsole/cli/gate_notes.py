@@ -66,7 +66,7 @@ def register(gates: typer.Typer) -> None:
     ) -> None:
         """How many answers of two runs are the same, word for word. It is no comparison of their scores."""
         from vlmconsole.evaluation.agreement import agreement
-        from vlmconsole.gates.ledger import Ledger
+        from vlmconsole.ledger.chain import Ledger
 
         found = agreement(_run(first), _run(second), side, Ledger(state.lab.places.ledger))
         emit(found.to_json(), found.sentence())

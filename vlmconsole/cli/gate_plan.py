@@ -26,9 +26,9 @@ def show_plan(name: str) -> int | None:
     Returns the exit code: 0, or 3 for a plan that is not as it was frozen; None where no plan is meant by the name.
     """
     from vlmconsole.gates.frozen import SHORTEST
-    from vlmconsole.gates.ledger import Ledger
     from vlmconsole.gates.listed import every, listed
     from vlmconsole.gates.rules import parse_plan
+    from vlmconsole.ledger.chain import Ledger
 
     places = state.lab.places
     chain = Ledger(places.ledger).read()
@@ -80,9 +80,9 @@ def frozen_figures(summary: dict[str, Any]) -> dict[str, Any]:
 def is_plan(name: str) -> bool:
     """Whether a shipped plan is called so, or a frozen one, by its name or hash."""
     from vlmconsole.gates.frozen import SHORTEST
-    from vlmconsole.gates.ledger import Ledger
     from vlmconsole.gates.listed import every
     from vlmconsole.gates.rules import plan_names
+    from vlmconsole.ledger.chain import Ledger
 
     places = state.lab.places
     found = every(places, Ledger(places.ledger).read())

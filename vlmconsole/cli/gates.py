@@ -47,8 +47,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Write a plan canonically, its hash in the ledger. A frozen plan is never edited: a changed one is new."""
         from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run
-        from vlmconsole.gates.ledger import Ledger
         from vlmconsole.gates.rules import load_plan
+        from vlmconsole.ledger.chain import Ledger
 
         places = state.lab.places
         ledger = Ledger(places.ledger)
@@ -113,8 +113,8 @@ def register(app: typer.Typer) -> None:
     @gates.command("list")
     def list_() -> None:
         """Every frozen plan, newest first: its hash, when it was frozen, what it judged, and against which training."""
-        from vlmconsole.gates.ledger import Ledger
         from vlmconsole.gates.listed import listed
+        from vlmconsole.ledger.chain import Ledger
 
         places = state.lab.places
         chain = Ledger(places.ledger).read()
@@ -136,7 +136,7 @@ def register(app: typer.Typer) -> None:
         Of a plan: its limits, when it was frozen and before which training, its pictures by group. One that was
         never frozen is shown, too, with how to freeze it.
         """
-        from vlmconsole.gates.ledger import Ledger
+        from vlmconsole.ledger.chain import Ledger
 
         code = show_plan(run)
         if code is not None:
@@ -184,8 +184,8 @@ def _dataset(name: str) -> Path:
 
 
 def _judge(name: str) -> tuple[RunFolder, Verdict]:
-    from vlmconsole.gates.ledger import Ledger
     from vlmconsole.gates.verdict import judge
+    from vlmconsole.ledger.chain import Ledger
 
     run = _run(name)
     return run, judge(run, Ledger(state.lab.places.ledger))
@@ -193,7 +193,7 @@ def _judge(name: str) -> tuple[RunFolder, Verdict]:
 
 def _remember(verdict: Verdict, run: RunFolder) -> None:
     from vlmconsole.gates.bind import record
-    from vlmconsole.gates.ledger import Ledger
+    from vlmconsole.ledger.chain import Ledger
 
     try:
         record(verdict, run, Ledger(state.lab.places.ledger))

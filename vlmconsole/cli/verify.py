@@ -7,8 +7,8 @@ import typer
 from vlmconsole.cli.common import FAILED, emit, state
 from vlmconsole.gates.altered import altered as altered_in
 from vlmconsole.gates.evidence import PLAN, frozen_when
-from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
 from vlmconsole.gates.trained import Freezing, freezing
+from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
 from vlmconsole.runs.places import Places
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from vlmconsole.errors import LabError
 from vlmconsole.gates.evidence import CONDITIONS, named, unlike
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.samples import Sample, read_side
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.folder import RunFolder
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from vlmconsole.evaluation.items import Item
-from vlmconsole.gates.plan import digest
+from vlmconsole.ledger.freezing import digest
 from vlmconsole.runs.conditions import Conditions
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from vlmconsole.errors import LabError
 from vlmconsole.gates.evidence import CONDITIONS, PLAN, unlike
-from vlmconsole.gates.ledger import sha256_file
 from vlmconsole.gates.metrics import exact, paired
-from vlmconsole.gates.plan import digest
 from vlmconsole.gates.samples import Sample, read_side
 from vlmconsole.gates.trained import training_of
+from vlmconsole.ledger.chain import sha256_file
+from vlmconsole.ledger.freezing import digest
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 

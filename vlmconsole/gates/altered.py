@@ -14,7 +14,7 @@ from vlmconsole.data.generations import generation
 from vlmconsole.errors import LabError
 from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.frozen import changed_plans, place_of
-from vlmconsole.gates.ledger import Chain, sha256_file
+from vlmconsole.ledger.chain import Chain, sha256_file
 from vlmconsole.runs.places import Places
 from vlmconsole.system.reading import read_json
 

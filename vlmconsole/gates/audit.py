@@ -19,8 +19,8 @@ from vlmconsole.gates.audit_lineage import audit_parents, audit_replay
 from vlmconsole.gates.audit_pictures import Shelves, Tick, audit_dataset, isolation
 from vlmconsole.gates.audit_training import audit_policy, audit_training
 from vlmconsole.gates.audit_weights import AuditWeightsError, weights_hash
-from vlmconsole.gates.ledger import Chain, Ledger
 from vlmconsole.gates.trained import evaluated_adapter, training_of
+from vlmconsole.ledger.chain import Chain, Ledger
 from vlmconsole.runs.folder import RunFolder, to_json, write_atomic
 from vlmconsole.runs.places import Places
 

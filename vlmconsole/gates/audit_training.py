@@ -17,9 +17,9 @@ from vlmconsole.errors import LabError
 from vlmconsole.gates.audit_pictures import Seen, Shelves, digest_of
 from vlmconsole.gates.audit_score import counting_reward, naming_reward
 from vlmconsole.gates.audit_weights import AuditWeightsError, audit_change, tensors, weights_hash
-from vlmconsole.gates.ledger import Chain, sha256_file
-from vlmconsole.gates.plan import find_frozen
 from vlmconsole.gates.trained import earlier_attempts, first_step
+from vlmconsole.ledger.chain import Chain, sha256_file
+from vlmconsole.ledger.freezing import find_frozen
 from vlmconsole.models.qwen2_5_vl import END, IMAGE
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.text.counts import many

@@ -15,12 +15,12 @@ from vlmconsole.data.rows import DataError, read_rows
 from vlmconsole.data.splits import PictureIndex
 from vlmconsole.gates.altered import AUDITS, altered_audit
 from vlmconsole.gates.evidence import PLAN, PLANS
-from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
-from vlmconsole.gates.ledger import Verdict as Seal
 from vlmconsole.gates.rules import Metric, Plan, PlanError, parse_plan
 from vlmconsole.gates.samples import Sample, read_side
 from vlmconsole.gates.trained import Freezing, standing
 from vlmconsole.gates.verdict import Verdict, judge
+from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
+from vlmconsole.ledger.chain import Verdict as Seal
 from vlmconsole.runs.folder import RunFolder, list_runs
 from vlmconsole.runs.places import Places
 from vlmconsole.system.reading import UnreadableError, read_json

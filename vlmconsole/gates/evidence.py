@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
 from vlmconsole.gates.rules import Group, Plan
 from vlmconsole.gates.samples import Sample, Side
+from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
 from vlmconsole.runs.conditions import same_prompt
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.scoring.scorers import ScoringError, score

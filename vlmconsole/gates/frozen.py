@@ -7,9 +7,9 @@ from pathlib import Path
 
 from vlmconsole.gates.bind import bind
 from vlmconsole.gates.evidence import PLAN, PLANS
-from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
-from vlmconsole.gates.plan import FrozenError
 from vlmconsole.gates.rules import Plan, PlanError, parse_plan
+from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
+from vlmconsole.ledger.freezing import FrozenError
 from vlmconsole.system.reading import read_json
 from vlmconsole.system.typed_paths import named
 

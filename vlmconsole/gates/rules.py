@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from vlmconsole.errors import LabError
-from vlmconsole.gates.plan import digest
+from vlmconsole.ledger.freezing import digest
 from vlmconsole.presets import preset_names, read_preset
 from vlmconsole.runs.titles import title
 from vlmconsole.scoring.intervals import CONFIDENCE, RESAMPLES

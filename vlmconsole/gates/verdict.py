@@ -15,11 +15,11 @@ from vlmconsole.gates.evidence import (
     check_generations,
     check_group,
 )
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.metrics import Measures, exact, margin, measure, passes
 from vlmconsole.gates.rules import Gate, Group, Plan, PlanError, parse_plan
 from vlmconsole.gates.samples import Side, read_side
 from vlmconsole.gates.trained import LATE_PASS, Freezing, freezing_of
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.text.counts import many

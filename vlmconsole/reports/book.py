@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from vlmconsole import __version__
 from vlmconsole.errors import LabError
-from vlmconsole.gates.ledger import MANIFEST, Ledger
+from vlmconsole.ledger.chain import MANIFEST, Ledger
 from vlmconsole.reports import claimed, judged, learned, measured, tuned
 from vlmconsole.reports.parts import UNKNOWN, Facts, Part, Prose, Section, flat, shown
 from vlmconsole.runs import logfile

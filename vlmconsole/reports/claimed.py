@@ -7,8 +7,8 @@ from typing import Any
 
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.spread import by_seed, spread
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.verdict import judge
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.reports.judged import is_planned
 from vlmconsole.reports.parts import Column, Part, Prose, Section, Table
 from vlmconsole.runs.folder import RunFolder

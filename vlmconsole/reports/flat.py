@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.verdict import judge
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.measure.compare import COMPARED, FIGURES
 from vlmconsole.measure.views import cells, pairs
 from vlmconsole.reports.judged import is_planned

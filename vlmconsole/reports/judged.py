@@ -9,10 +9,10 @@ from typing import Any
 
 from vlmconsole.gates.desk import GateDesk
 from vlmconsole.gates.figures import COLUMNS, figures
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.metrics import Measures
 from vlmconsole.gates.samples import Sample, Side, read_side
 from vlmconsole.gates.verdict import Judged, Verdict, judge
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.reports import svg
 from vlmconsole.reports.parts import (
     Column,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.gates import ledger
-from vlmconsole.gates.ledger import Ledger
 from vlmconsole.gates.trained import standing
+from vlmconsole.ledger import chain as ledger
+from vlmconsole.ledger.chain import Ledger
 from vlmconsole.reports.parts import figure
 from vlmconsole.runs.folder import FINAL, RunFolder, list_runs
 from vlmconsole.runs.pace import number

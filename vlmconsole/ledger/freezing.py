@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
-from vlmconsole.gates.ledger import Chain, Ledger, sha256_file
+from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.runs.folder import RunFolder, write_atomic
 from vlmconsole.system.reading import read_json
