@@ -20,7 +20,7 @@ from vlmconsole.system.typed_paths import named
 
 if TYPE_CHECKING:
     from vlmconsole.evaluation.answerer import Answerer, Opener
-    from vlmconsole.gates.rules import Plan
+    from vlmconsole.gates.plan import Plan
     from vlmconsole.training.adapters.store import Adapter
 
 ANSWERS = "answers"  # the phase after the data
@@ -87,7 +87,7 @@ def _check_sides(spec: EvaluateSettings) -> None:
 def _freeze(context: Context, spec: EvaluateSettings, folders: list[Path]) -> Plan:
     """The plan that judges this run, frozen before its first answer: now, or before the training."""
     from vlmconsole.evaluation.planned import before_base, plan_for
-    from vlmconsole.gates.bind import freeze_for_run
+    from vlmconsole.gates.binding import freeze_for_run
     from vlmconsole.gates.evidence import frozen_when
     from vlmconsole.gates.trained import freezing
     from vlmconsole.ledger.chain import Ledger
@@ -142,7 +142,7 @@ def _served(context: Context, spec: EvaluateSettings, side: str) -> Iterator[Ans
 
 def _judged(context: Context, spec: EvaluateSettings, plan: Plan) -> dict[str, Any]:
     """Judge by the frozen plan, chain the verdict, and take the development samples along that the plan counts."""
-    from vlmconsole.gates.bind import record
+    from vlmconsole.gates.binding import record
     from vlmconsole.gates.verdict import judge
     from vlmconsole.ledger.chain import Ledger
 
@@ -216,7 +216,7 @@ def _pictures(spec: EvaluateSettings) -> int | None:
     """Pictures a side, from plan or recipes; None where a dataset is not a recipe."""
     from vlmconsole.data.recipe import load_recipe, recipe_names
     from vlmconsole.gates.frozen import is_frozen
-    from vlmconsole.gates.rules import load_plan
+    from vlmconsole.gates.plan import load_plan
 
     if spec.plan and "${" not in spec.plan and not is_frozen(spec.plan):
         return sum(group.n for group in load_plan(spec.plan).groups)

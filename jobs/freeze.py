@@ -34,8 +34,8 @@ class FreezeSpec(Spec):
 def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
     """Make the data, name every picture in the plan, and put its hash into the ledger."""
     from vlmconsole.evaluation.planned import base_of, identity_of
-    from vlmconsole.gates.bind import bind, freeze_for_lab
-    from vlmconsole.gates.rules import load_plan
+    from vlmconsole.gates.binding import bind, freeze_for_lab
+    from vlmconsole.gates.plan import load_plan
     from vlmconsole.jobs.data import course, ready
     from vlmconsole.ledger.chain import Ledger
 
@@ -74,7 +74,7 @@ def _estimate(spec: FreezeSpec) -> Estimate:
 
 def _problems(spec: FreezeSpec, places: Places, alone: bool) -> list[str]:
     from vlmconsole.evaluation.foreseen import of_data
-    from vlmconsole.gates.rules import load_plan
+    from vlmconsole.gates.plan import load_plan
 
     found: list[str] = []
     for number, name in enumerate((spec.plan, *spec.limits)):

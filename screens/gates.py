@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 
 from vlmconsole.errors import LabError
-from vlmconsole.gates.bind import record
+from vlmconsole.gates.binding import record
 from vlmconsole.gates.desk import Case, GateDesk, Opened
 from vlmconsole.queue import forms
 from vlmconsole.queue.desk import Desk

@@ -6,7 +6,7 @@ import time
 
 from vlmconsole.gates.desk import Case, Opened
 from vlmconsole.gates.figures import figures, group_figures
-from vlmconsole.gates.rules import Gate
+from vlmconsole.gates.plan import Gate
 from vlmconsole.gates.samples import Sample
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.runs.titles import title

@@ -26,8 +26,8 @@ from vlmconsole.data.dataset import make_dataset, manifest_digest, read_manifest
 from vlmconsole.data.recipe import Recipe
 from vlmconsole.data.rows import Row, read_rows, write_rows
 from vlmconsole.gates.audit import Audit
-from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run, record
-from vlmconsole.gates.rules import parse_plan
+from vlmconsole.gates.binding import bind, freeze_for_lab, freeze_for_run, record
+from vlmconsole.gates.plan import parse_plan
 from vlmconsole.gates.verdict import judge
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.ledger.freezing import freeze

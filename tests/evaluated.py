@@ -15,7 +15,7 @@ from vlmconsole.evaluation.evaluate import Evaluation
 from vlmconsole.evaluation.items import choose
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.evaluation.taking import Earlier
-from vlmconsole.gates.bind import bind, freeze_for_run
+from vlmconsole.gates.binding import bind, freeze_for_run
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder

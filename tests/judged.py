@@ -15,8 +15,8 @@ from typing import Any
 from vlmconsole.data.dataset import make_dataset
 from vlmconsole.data.recipe import Recipe
 from vlmconsole.data.rows import Row, read_rows
-from vlmconsole.gates.bind import bind, freeze_for_run
-from vlmconsole.gates.rules import Plan, parse_plan
+from vlmconsole.gates.binding import bind, freeze_for_run
+from vlmconsole.gates.plan import Plan, parse_plan
 from vlmconsole.gates.samples import prompt_hash
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.folder import RunFolder

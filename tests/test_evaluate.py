@@ -347,7 +347,7 @@ def test_a_comparison_of_a_model_with_itself_is_refused(tmp_path: Path) -> None:
 def test_the_development_answers_of_the_training_come_along_to_be_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vlmconsole.gates.rules import load_plan
+    from vlmconsole.gates.plan import load_plan
     from vlmconsole.jobs import evaluate as job
     from vlmconsole.training.adapters.provenance import Provenance
     from vlmconsole.training.adapters.store import Adapter

@@ -12,7 +12,7 @@ import pytest
 
 from vlmconsole.cli import main
 from vlmconsole.cli.jobs import _cells, _plan_lines
-from vlmconsole.gates.rules import load_plan
+from vlmconsole.gates.plan import load_plan
 from vlmconsole.jobs.presets import Preset, load_preset
 from vlmconsole.queue import adding, process
 from vlmconsole.queue.adding import Planned

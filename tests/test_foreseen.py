@@ -14,8 +14,8 @@ from audited import PLAN, SmallLab
 from vlmconsole.cli.common import as_toml
 from vlmconsole.evaluation.foreseen import foreseen
 from vlmconsole.evaluation.settings import EvaluateSettings
-from vlmconsole.gates.bind import bind, freeze_for_lab
-from vlmconsole.gates.rules import parse_plan
+from vlmconsole.gates.binding import bind, freeze_for_lab
+from vlmconsole.gates.plan import parse_plan
 from vlmconsole.jobs.presets import PresetError, load_preset
 from vlmconsole.queue.adding import plan as planned
 

@@ -9,11 +9,11 @@ import pytest
 from audited import PLAN, SmallLab
 
 from vlmconsole.cli import main
-from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run
+from vlmconsole.gates.binding import bind, freeze_for_lab, freeze_for_run
 from vlmconsole.gates.desk import GateDesk
+from vlmconsole.gates.frozen_list import listed
 from vlmconsole.gates.junit import junit
-from vlmconsole.gates.listed import listed
-from vlmconsole.gates.rules import load_plan, parse_plan, plan_names
+from vlmconsole.gates.plan import load_plan, parse_plan, plan_names
 from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.gates.verdict import Verdict, judge
 from vlmconsole.ledger.chain import Ledger

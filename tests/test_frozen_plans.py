@@ -18,10 +18,10 @@ from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.audit_evaluation import audit_freezing
 from vlmconsole.gates.audit_lineage import audit_parents, audit_replay
 from vlmconsole.gates.audit_pictures import Shelves
-from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run
+from vlmconsole.gates.binding import bind, freeze_for_lab, freeze_for_run
 from vlmconsole.gates.evidence import check_conditions
 from vlmconsole.gates.frozen import changed_plans, is_frozen, read_frozen_plan
-from vlmconsole.gates.rules import PlanError, parse_plan
+from vlmconsole.gates.plan import PlanError, parse_plan
 from vlmconsole.gates.trained import Freezing, freezing, span
 from vlmconsole.gates.verdict import judge
 from vlmconsole.jobs.contract import Context

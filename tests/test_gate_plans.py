@@ -13,7 +13,7 @@ from judged import plan
 
 from vlmconsole.data.recipe import load_recipe
 from vlmconsole.errors import LabError
-from vlmconsole.gates.rules import PlanError, load_plan, parse_plan, plan_names
+from vlmconsole.gates.plan import PlanError, load_plan, parse_plan, plan_names
 
 
 # --- plans ---

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from judged import CONDITIONS, WRONG, N, lines_of, plan, right, small_dataset, write_lines, write_run
 
 from vlmconsole.data.rows import Row
-from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run, record
+from vlmconsole.gates.binding import bind, freeze_for_lab, freeze_for_run, record
 from vlmconsole.gates.metrics import exact, margin, measure, passes
-from vlmconsole.gates.rules import Gate, PlanError
+from vlmconsole.gates.plan import Gate, PlanError
 from vlmconsole.gates.samples import Sample, read_side
 from vlmconsole.gates.verdict import Verdict, judge
 from vlmconsole.ledger.chain import Ledger

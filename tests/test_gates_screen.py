@@ -20,10 +20,10 @@ from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
 from vlmconsole.app import ConsoleApp
-from vlmconsole.gates.bind import freeze_for_lab, record
+from vlmconsole.gates.binding import freeze_for_lab, record
 from vlmconsole.gates.desk import AUDITS, Case, GateDesk, order
 from vlmconsole.gates.figures import short_answer
-from vlmconsole.gates.rules import load_plan
+from vlmconsole.gates.plan import load_plan
 from vlmconsole.gates.verdict import judge
 from vlmconsole.lab import Lab
 from vlmconsole.ledger.chain import Ledger

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from vlmconsole.gates.rules import load_plan, plan_names
+from vlmconsole.gates.plan import load_plan, plan_names
 
 ARCHIVE = Path(__file__).parent / "data" / "homes" / "0.1.0.tar.xz"
 JUDGED = "20261201-043213-eval-sft-tiny-f353"

@@ -20,9 +20,9 @@ from vlmconsole.data.generations import aside, generation, generations
 from vlmconsole.data.recipe import load_recipe
 from vlmconsole.data.rows import DataError, Row, read_rows
 from vlmconsole.data.splits import LeakError, PictureIndex
-from vlmconsole.gates.altered import altered
 from vlmconsole.gates.audit import audit
 from vlmconsole.gates.audit_pictures import Shelves
+from vlmconsole.gates.tamper_check import altered
 from vlmconsole.runs.folder import RunFolder
 
 

@@ -15,9 +15,9 @@ from textual.widgets import OptionList
 from vlmconsole.chats.checked import read_answer
 from vlmconsole.chats.records import StoredMessage
 from vlmconsole.cli import main
-from vlmconsole.gates.bind import bind, freeze_for_lab
-from vlmconsole.gates.listed import listed
-from vlmconsole.gates.rules import parse_plan
+from vlmconsole.gates.binding import bind, freeze_for_lab
+from vlmconsole.gates.frozen_list import listed
+from vlmconsole.gates.plan import parse_plan
 from vlmconsole.gauges.feed import RequestFeed
 from vlmconsole.gauges.requests import OwnRequests
 from vlmconsole.screens.widgets.keyline import KeyLine

@@ -10,7 +10,7 @@ import pytest
 
 from vlmconsole.cli.run import ending
 from vlmconsole.gates.figures import short_answer
-from vlmconsole.gates.rules import LABELS, Metric
+from vlmconsole.gates.plan import LABELS, Metric
 from vlmconsole.measure.compare import COMPARED, FIGURES
 from vlmconsole.reports import svg
 from vlmconsole.reports.learned import listed

@@ -15,7 +15,7 @@ from textual.widget import Widget
 
 from vlmconsole.gates.desk import Case, Opened
 from vlmconsole.gates.figures import short_answer
-from vlmconsole.gates.rules import Gate
+from vlmconsole.gates.plan import Gate
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.terminal import Drawing

@@ -12,7 +12,7 @@ from textual.message import Message
 
 from vlmconsole.gates.desk import Case, Entry
 from vlmconsole.gates.figures import MARKS, figures, short_answer
-from vlmconsole.gates.rules import LABELS, Gate
+from vlmconsole.gates.plan import LABELS, Gate
 from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.screens.widgets.figures import fitted

@@ -16,8 +16,8 @@ from vlmconsole.text.counts import many
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vlmconsole.gates.listed import Listed
-    from vlmconsole.gates.rules import Plan
+    from vlmconsole.gates.frozen_list import Listed
+    from vlmconsole.gates.plan import Plan
 
 
 def show_plan(name: str) -> int | None:
@@ -26,8 +26,8 @@ def show_plan(name: str) -> int | None:
     Returns the exit code: 0, or 3 for a plan that is not as it was frozen; None where no plan is meant by the name.
     """
     from vlmconsole.gates.frozen import SHORTEST
-    from vlmconsole.gates.listed import every, listed
-    from vlmconsole.gates.rules import parse_plan
+    from vlmconsole.gates.frozen_list import every, listed
+    from vlmconsole.gates.plan import parse_plan
     from vlmconsole.ledger.chain import Ledger
 
     places = state.lab.places
@@ -80,8 +80,8 @@ def frozen_figures(summary: dict[str, Any]) -> dict[str, Any]:
 def is_plan(name: str) -> bool:
     """Whether a shipped plan is called so, or a frozen one, by its name or hash."""
     from vlmconsole.gates.frozen import SHORTEST
-    from vlmconsole.gates.listed import every
-    from vlmconsole.gates.rules import plan_names
+    from vlmconsole.gates.frozen_list import every
+    from vlmconsole.gates.plan import plan_names
     from vlmconsole.ledger.chain import Ledger
 
     places = state.lab.places
@@ -92,7 +92,7 @@ def is_plan(name: str) -> bool:
 
 def waiting(frozen: Iterable[str]) -> list[str]:
     """The shipped plans that were never frozen in this lab."""
-    from vlmconsole.gates.rules import plan_names
+    from vlmconsole.gates.plan import plan_names
 
     known = set(frozen)
     return [name for name in plan_names() if name not in known]
@@ -100,7 +100,7 @@ def waiting(frozen: Iterable[str]) -> list[str]:
 
 def _show_unfrozen(name: str) -> int | None:
     """A shipped plan, or one of a TOML file: what it would judge, and that it judges nothing yet."""
-    from vlmconsole.gates.rules import load_plan, plan_names
+    from vlmconsole.gates.plan import load_plan, plan_names
 
     if name not in plan_names() and not name.endswith(".toml"):
         return None

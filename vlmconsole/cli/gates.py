@@ -18,7 +18,7 @@ from vlmconsole.text.counts import many
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vlmconsole.gates.listed import Listed
+    from vlmconsole.gates.frozen_list import Listed
     from vlmconsole.gates.trained import Freezing
     from vlmconsole.gates.verdict import Verdict
     from vlmconsole.runs.folder import RunFolder
@@ -46,8 +46,8 @@ def register(app: typer.Typer) -> None:
         ),
     ) -> None:
         """Write a plan canonically, its hash in the ledger. A frozen plan is never edited: a changed one is new."""
-        from vlmconsole.gates.bind import bind, freeze_for_lab, freeze_for_run
-        from vlmconsole.gates.rules import load_plan
+        from vlmconsole.gates.binding import bind, freeze_for_lab, freeze_for_run
+        from vlmconsole.gates.plan import load_plan
         from vlmconsole.ledger.chain import Ledger
 
         places = state.lab.places
@@ -113,7 +113,7 @@ def register(app: typer.Typer) -> None:
     @gates.command("list")
     def list_() -> None:
         """Every frozen plan, newest first: its hash, when it was frozen, what it judged, and against which training."""
-        from vlmconsole.gates.listed import listed
+        from vlmconsole.gates.frozen_list import listed
         from vlmconsole.ledger.chain import Ledger
 
         places = state.lab.places
@@ -192,7 +192,7 @@ def _judge(name: str) -> tuple[RunFolder, Verdict]:
 
 
 def _remember(verdict: Verdict, run: RunFolder) -> None:
-    from vlmconsole.gates.bind import record
+    from vlmconsole.gates.binding import record
     from vlmconsole.ledger.chain import Ledger
 
     try:

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from vlmconsole.cli.common import FAILED, emit, state
-from vlmconsole.gates.altered import altered as altered_in
 from vlmconsole.gates.evidence import PLAN, frozen_when
+from vlmconsole.gates.tamper_check import altered as altered_in
 from vlmconsole.gates.trained import Freezing, freezing
 from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs

@@ -15,7 +15,7 @@ from vlmconsole.evaluation.items import DIAGNOSTIC
 from vlmconsole.evaluation.planned import before_base, identity_of, other_before
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.frozen import is_frozen, read_frozen_plan
-from vlmconsole.gates.rules import Plan, load_plan
+from vlmconsole.gates.plan import Plan, load_plan
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places

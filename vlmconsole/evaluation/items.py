@@ -10,7 +10,7 @@ from vlmconsole.data.dataset import read_manifest
 from vlmconsole.data.names import ready
 from vlmconsole.data.rows import DataError, Row, read_rows
 from vlmconsole.evaluation.settings import EvaluateSettings
-from vlmconsole.gates.rules import Plan
+from vlmconsole.gates.plan import Plan
 from vlmconsole.gates.samples import prompt_hash, truth_hash
 from vlmconsole.ledger.freezing import digest
 from vlmconsole.scoring.scorers import read_truth

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.answerer import Who
 from vlmconsole.evaluation.settings import EvaluateSettings
-from vlmconsole.gates.bind import bind
+from vlmconsole.gates.binding import bind
 from vlmconsole.gates.frozen import check_bound, is_frozen, read_frozen_plan
-from vlmconsole.gates.rules import Plan, PlanError, load_plan
+from vlmconsole.gates.plan import Plan, PlanError, load_plan
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.places import Places
 from vlmconsole.system.typed_paths import named

@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 from vlmconsole.data.findings import Finding, finding
 from vlmconsole.errors import LabError
-from vlmconsole.gates.altered import AUDITS
 from vlmconsole.gates.audit_evaluation import audit_evaluation, audit_freezing, audit_models
 from vlmconsole.gates.audit_lineage import audit_parents, audit_replay
 from vlmconsole.gates.audit_pictures import Shelves, Tick, audit_dataset, isolation
 from vlmconsole.gates.audit_training import audit_policy, audit_training
 from vlmconsole.gates.audit_weights import AuditWeightsError, weights_hash
+from vlmconsole.gates.tamper_check import AUDITS
 from vlmconsole.gates.trained import evaluated_adapter, training_of
 from vlmconsole.ledger.chain import Chain, Ledger
 from vlmconsole.runs.folder import RunFolder, to_json, write_atomic

@@ -12,7 +12,7 @@ from vlmconsole.gates.audit_pictures import Seen, Shelves, digest_of, isolation
 from vlmconsole.gates.audit_score import counting_reward, naming_reward
 from vlmconsole.gates.audit_weights import AuditWeightsError, weights_hash
 from vlmconsole.gates.evidence import PLAN, frozen_when
-from vlmconsole.gates.rules import Plan, PlanError, parse_plan
+from vlmconsole.gates.plan import Plan, PlanError, parse_plan
 from vlmconsole.gates.samples import Sample, Side, prompt_hash, read_side
 from vlmconsole.gates.trained import Freezing, earlier_attempts, first_step
 from vlmconsole.gates.verdict import judge

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vlmconsole.gates.rules import Plan
+from vlmconsole.gates.plan import Plan
 
 
 @dataclass(frozen=True)

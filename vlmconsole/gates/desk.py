@@ -13,10 +13,10 @@ from typing import Any, Literal
 from vlmconsole.data.generations import generations
 from vlmconsole.data.rows import DataError, read_rows
 from vlmconsole.data.splits import PictureIndex
-from vlmconsole.gates.altered import AUDITS, altered_audit
 from vlmconsole.gates.evidence import PLAN, PLANS
-from vlmconsole.gates.rules import Metric, Plan, PlanError, parse_plan
+from vlmconsole.gates.plan import Metric, Plan, PlanError, parse_plan
 from vlmconsole.gates.samples import Sample, read_side
+from vlmconsole.gates.tamper_check import AUDITS, altered_audit
 from vlmconsole.gates.trained import Freezing, standing
 from vlmconsole.gates.verdict import Verdict, judge
 from vlmconsole.ledger.chain import Chain, Ledger, sha256_file

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from vlmconsole.gates.rules import Group, Plan
+from vlmconsole.gates.plan import Group, Plan
 from vlmconsole.gates.samples import Sample, Side
 from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
 from vlmconsole.runs.conditions import same_prompt

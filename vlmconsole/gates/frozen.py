@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from vlmconsole.gates.bind import bind
+from vlmconsole.gates.binding import bind
 from vlmconsole.gates.evidence import PLAN, PLANS
-from vlmconsole.gates.rules import Plan, PlanError, parse_plan
+from vlmconsole.gates.plan import Plan, PlanError, parse_plan
 from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
 from vlmconsole.ledger.freezing import FrozenError
 from vlmconsole.system.reading import read_json

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from vlmconsole.gates.rules import Gate, Plan
+from vlmconsole.gates.plan import Gate, Plan
 from vlmconsole.gates.samples import Sample
 from vlmconsole.scoring.intervals import CONFIDENCE, RESAMPLES, Interval, McNemar, mcnemar, paired_interval
 

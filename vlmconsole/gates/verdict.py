@@ -16,7 +16,7 @@ from vlmconsole.gates.evidence import (
     check_group,
 )
 from vlmconsole.gates.metrics import Measures, exact, margin, measure, passes
-from vlmconsole.gates.rules import Gate, Group, Plan, PlanError, parse_plan
+from vlmconsole.gates.plan import Gate, Group, Plan, PlanError, parse_plan
 from vlmconsole.gates.samples import Side, read_side
 from vlmconsole.gates.trained import LATE_PASS, Freezing, freezing_of
 from vlmconsole.ledger.chain import Ledger

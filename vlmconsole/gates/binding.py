@@ -8,7 +8,7 @@ from pathlib import Path
 from vlmconsole.data.dataset import manifest_digest, read_manifest
 from vlmconsole.data.rows import read_rows
 from vlmconsole.gates.evidence import PLAN, PLANS
-from vlmconsole.gates.rules import Bound, Plan, PlanError
+from vlmconsole.gates.plan import Bound, Plan, PlanError
 from vlmconsole.gates.samples import prompt_hash, truth_hash
 from vlmconsole.gates.verdict import Verdict
 from vlmconsole.ledger.chain import Ledger, sha256_file

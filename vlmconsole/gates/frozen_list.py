@@ -12,7 +12,7 @@ from typing import Any
 
 from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.frozen import place_of
-from vlmconsole.gates.rules import Plan, PlanError, parse_plan
+from vlmconsole.gates.plan import Plan, PlanError, parse_plan
 from vlmconsole.gates.trained import LATE_PASS, freezing
 from vlmconsole.ledger.chain import Chain, sha256_file
 from vlmconsole.runs.folder import RunFolder
