@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import Field
 
+from vlmconsole.audit.run import FILE, audit, keep
 from vlmconsole.errors import LabError
-from vlmconsole.gates.audit import FILE, audit, keep
 from vlmconsole.jobs import there
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
@@ -65,7 +65,7 @@ def _target(context: Context, name: str) -> RunFolder:
 
 
 def _replay(context: Context, target: RunFolder, sample: str) -> str:
-    from vlmconsole.gates.replay import choose_sample, replay
+    from vlmconsole.audit.replay import choose_sample, replay
 
     try:
         done = replay(target, context.places, sample or choose_sample(target), tick=lambda text: context.log(text))

@@ -22,10 +22,10 @@ import numpy as np
 from judged import sample
 from tokenizers import Tokenizer
 
+from vlmconsole.audit.run import Audit
 from vlmconsole.data.dataset import make_dataset, manifest_digest, read_manifest, read_objects
 from vlmconsole.data.recipe import Recipe
 from vlmconsole.data.rows import Row, read_rows, write_rows
-from vlmconsole.gates.audit import Audit
 from vlmconsole.gates.binding import bind, freeze_for_lab, freeze_for_run, record
 from vlmconsole.gates.plan import parse_plan
 from vlmconsole.gates.verdict import judge
@@ -213,7 +213,7 @@ class SmallLab:
 
     def account(self, **more: Any) -> None:
         """`weights.json` by NumPy from start/ and adapter/."""
-        from vlmconsole.gates.audit_weights import tensors
+        from vlmconsole.audit.weights import tensors
 
         old, new = (tensors(self.trained.file(name)) for name in ("start", "adapter"))
         each = [

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from audited import lines_of, write_lines, write_tensors
 
-from vlmconsole.gates.audit_training import audit_policy
+from vlmconsole.audit.training import audit_policy
 from vlmconsole.runs.folder import RunFolder
 
 TRUTH = '{"red_circles": 2, "blue_squares": 1}'

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from vlmconsole.gates.audit import audit
-from vlmconsole.gates.replay import choose_sample, replay
-from vlmconsole.gates.replaying import ReplayError
+from vlmconsole.audit.replay import choose_sample, replay
+from vlmconsole.audit.replay_errors import ReplayError
+from vlmconsole.audit.run import audit
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places

@@ -15,8 +15,8 @@ from audit_faults import (
 )
 from audited import Change, SmallLab, wrong
 
+from vlmconsole.audit.run import audit
 from vlmconsole.data.dataset import manifest_digest, read_manifest
-from vlmconsole.gates.audit import audit
 from vlmconsole.ledger.freezing import freeze
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.training.selection import Rule

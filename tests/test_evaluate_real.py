@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from vlmconsole.audit.replay import choose_sample, replay
+from vlmconsole.audit.replay_errors import ReplayError
 from vlmconsole.engines.profile import save_profile
 from vlmconsole.evaluation.agreement import agreement
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.binding import freeze_for_run
 from vlmconsole.gates.plan import parse_plan
-from vlmconsole.gates.replay import choose_sample, replay
-from vlmconsole.gates.replaying import ReplayError
 from vlmconsole.gates.verdict import judge
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.evaluate import KIND

@@ -12,12 +12,12 @@ import pytest
 import tomlkit
 from audited import LAYER, PLAN, SmallLab
 
+from vlmconsole.audit.evaluation import audit_freezing
+from vlmconsole.audit.images import Shelves
+from vlmconsole.audit.lineage import audit_parents, audit_replay
 from vlmconsole.data.findings import Finding
 from vlmconsole.evaluation.planned import base_of, before_base, plan_for
 from vlmconsole.evaluation.settings import EvaluateSettings
-from vlmconsole.gates.audit_evaluation import audit_freezing
-from vlmconsole.gates.audit_lineage import audit_parents, audit_replay
-from vlmconsole.gates.audit_pictures import Shelves
 from vlmconsole.gates.binding import bind, freeze_for_lab, freeze_for_run
 from vlmconsole.gates.evidence import check_conditions
 from vlmconsole.gates.frozen import changed_plans, is_frozen, read_frozen_plan

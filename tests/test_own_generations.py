@@ -13,6 +13,8 @@ from audited import SmallLab, wrong
 from PIL import Image
 from test_dataset import checked
 
+from vlmconsole.audit.images import Shelves
+from vlmconsole.audit.run import audit
 from vlmconsole.cli import main
 from vlmconsole.data import names
 from vlmconsole.data.dataset import make_dataset, manifest_digest, read_manifest
@@ -20,8 +22,6 @@ from vlmconsole.data.generations import aside, generation, generations
 from vlmconsole.data.recipe import load_recipe
 from vlmconsole.data.rows import DataError, Row, read_rows
 from vlmconsole.data.splits import LeakError, PictureIndex
-from vlmconsole.gates.audit import audit
-from vlmconsole.gates.audit_pictures import Shelves
 from vlmconsole.gates.tamper_check import altered
 from vlmconsole.runs.folder import RunFolder
 

@@ -122,9 +122,9 @@ def test_a_training_is_asked_in_the_models_own_form_and_says_so(stand_in: Path, 
     """A real training on the stand-in; its adapter asked in the same form, and on the same weights without it."""
     from sft_runs import lab, make, work
 
+    from vlmconsole.audit.run import audit
     from vlmconsole.evaluation.local import InProcess
     from vlmconsole.evaluation.settings import EvaluateSettings
-    from vlmconsole.gates.audit import audit
     from vlmconsole.training.adapters.store import open_adapter
 
     places = lab(tmp_path / "home")
@@ -151,8 +151,8 @@ def test_an_older_run_is_replayed_as_it_was_asked(stand_in: Path, tmp_path: Path
     """Runs of before recorded no prompt and had turns alone, whatever their base's template says."""
     from sft_runs import lab
 
-    from vlmconsole.gates.replay import replay
-    from vlmconsole.gates.replaying import ReplayError
+    from vlmconsole.audit.replay import replay
+    from vlmconsole.audit.replay_errors import ReplayError
     from vlmconsole.jobs import evaluate
     from vlmconsole.jobs.contract import Context
     from vlmconsole.runs.folder import RunFolder

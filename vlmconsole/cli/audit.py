@@ -12,7 +12,7 @@ from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, USAGE, emit, fail, s
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vlmconsole.gates.replay import Replayed
+    from vlmconsole.audit.replay import Replayed
     from vlmconsole.runs.folder import RunFolder
 
 CODES = {"PASS": OK, "FAIL": FAILED, "CANNOT JUDGE": CANNOT_JUDGE}
@@ -57,8 +57,8 @@ def _run(name: str) -> RunFolder:
 
 
 def _audit(run: RunFolder) -> None:
-    from vlmconsole.gates.audit import audit as examine
-    from vlmconsole.gates.audit import keep
+    from vlmconsole.audit.run import audit as examine
+    from vlmconsole.audit.run import keep
 
     began = time.monotonic()
     result = examine(run, state.lab.places, tick=lambda text: say(f"{text} …"))
@@ -85,7 +85,7 @@ def _print(console: Console, value: dict[str, Any], seconds: float) -> None:
 
 
 def _replay(run: RunFolder, sample: str, before: bool, alone: bool) -> None:
-    from vlmconsole.gates.replay import choose_sample, replay
+    from vlmconsole.audit.replay import choose_sample, replay
 
     side: Any = "before" if before else "after"
     done = replay(run, state.lab.places, sample or choose_sample(run, side), side=side, alone=alone, ask_server=True)

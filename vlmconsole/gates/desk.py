@@ -260,7 +260,7 @@ class GateDesk:
 
 
 def read_audit(places: Places, run: str) -> dict[str, Any] | None:
-    """The newest audit of a run (`audit.json` of gates/audit.py); None when it was never audited."""
+    """The newest audit of a run (`audit.json` of audit/run.py); None when it was never audited."""
     value = RunFolder(places.home / AUDITS).read_json(f"{run}.json")
     return value if isinstance(value, dict) else None
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from vlmconsole.audit.images import Shelves, digest_of
+from vlmconsole.audit.weights import AuditWeightsError, tensors, weights_hash
 from vlmconsole.data.findings import Finding, finding
-from vlmconsole.gates.audit_pictures import Shelves, digest_of
-from vlmconsole.gates.audit_weights import AuditWeightsError, tensors, weights_hash
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 

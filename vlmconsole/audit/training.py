@@ -12,11 +12,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.audit.images import Seen, Shelves, digest_of
+from vlmconsole.audit.score import counting_reward, naming_reward
+from vlmconsole.audit.weights import AuditWeightsError, audit_change, tensors, weights_hash
 from vlmconsole.data.findings import Finding, finding
 from vlmconsole.errors import LabError
-from vlmconsole.gates.audit_pictures import Seen, Shelves, digest_of
-from vlmconsole.gates.audit_score import counting_reward, naming_reward
-from vlmconsole.gates.audit_weights import AuditWeightsError, audit_change, tensors, weights_hash
 from vlmconsole.gates.trained import earlier_attempts, first_step
 from vlmconsole.ledger.chain import Chain, sha256_file
 from vlmconsole.ledger.freezing import find_frozen
@@ -288,7 +288,7 @@ def _base(provenance: dict[str, Any], base: Path | None) -> Finding:
 
 def audit_policy(run: RunFolder, base: Path | None) -> list[Finding]:
     """Every check of one GRPO run: rewards and advantages again from its answers, gradients, weights."""
-    from vlmconsole.gates.audit_weights import audit_full_change
+    from vlmconsole.audit.weights import audit_full_change
 
     groups: dict[tuple[Any, Any], list[dict[str, Any]]] = defaultdict(list)
     wrong, n = [], 0

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.audit.images import Seen, Shelves, digest_of, isolation
+from vlmconsole.audit.score import counting_reward, naming_reward
+from vlmconsole.audit.weights import AuditWeightsError, weights_hash
 from vlmconsole.data.findings import Finding, finding
-from vlmconsole.gates.audit_pictures import Seen, Shelves, digest_of, isolation
-from vlmconsole.gates.audit_score import counting_reward, naming_reward
-from vlmconsole.gates.audit_weights import AuditWeightsError, weights_hash
 from vlmconsole.gates.evidence import PLAN, frozen_when
 from vlmconsole.gates.plan import Plan, PlanError, parse_plan
 from vlmconsole.gates.samples import Sample, Side, prompt_hash, read_side

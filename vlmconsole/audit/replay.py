@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from vlmconsole.audit.images import AuditDataError, Seen, read_split
+from vlmconsole.audit.replay_errors import ReplayError
 from vlmconsole.data.generations import generations
-from vlmconsole.gates.audit_pictures import AuditDataError, Seen, read_split
-from vlmconsole.gates.replaying import ReplayError
 from vlmconsole.gates.trained import evaluated_adapter
 from vlmconsole.models.door import bare_door, door
 from vlmconsole.runs.folder import RunFolder
@@ -123,7 +123,7 @@ def replay(
         raise ReplayError(f"{sample} does not say in which batch it was made.")
     members = _members(places, [one for one in lines if one.get("batch") == line["batch"]])
     if at_server:
-        from vlmconsole.gates.replay_served import ask_again
+        from vlmconsole.audit.replay_served import ask_again
 
         batch = {str(one["id"]): one for one in lines if one.get("batch") == line["batch"]}
         said = ask_again(run, places, side, members, batch, tick)

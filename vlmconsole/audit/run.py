@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from vlmconsole.audit.evaluation import audit_evaluation, audit_freezing, audit_models
+from vlmconsole.audit.images import Shelves, Tick, audit_dataset, isolation
+from vlmconsole.audit.lineage import audit_parents, audit_replay
+from vlmconsole.audit.training import audit_policy, audit_training
+from vlmconsole.audit.weights import AuditWeightsError, weights_hash
 from vlmconsole.data.findings import Finding, finding
 from vlmconsole.errors import LabError
-from vlmconsole.gates.audit_evaluation import audit_evaluation, audit_freezing, audit_models
-from vlmconsole.gates.audit_lineage import audit_parents, audit_replay
-from vlmconsole.gates.audit_pictures import Shelves, Tick, audit_dataset, isolation
-from vlmconsole.gates.audit_training import audit_policy, audit_training
-from vlmconsole.gates.audit_weights import AuditWeightsError, weights_hash
 from vlmconsole.gates.tamper_check import AUDITS
 from vlmconsole.gates.trained import evaluated_adapter, training_of
 from vlmconsole.ledger.chain import Chain, Ledger
