@@ -34,8 +34,8 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     from vlmconsole.data.textvqa import make_textvqa
     from vlmconsole.evaluation import items as asked
     from vlmconsole.evaluation.answerer import Stopping
-    from vlmconsole.evaluation.evaluate import Evaluation
-    from vlmconsole.evaluation.taking import Earlier
+    from vlmconsole.evaluation.resume import Earlier
+    from vlmconsole.evaluation.run import Evaluation
     from vlmconsole.jobs.data import course, ready
 
     _check_sides(spec)
@@ -86,7 +86,7 @@ def _check_sides(spec: EvaluateSettings) -> None:
 
 def _freeze(context: Context, spec: EvaluateSettings, folders: list[Path]) -> Plan:
     """The plan that judges this run, frozen before its first answer: now, or before the training."""
-    from vlmconsole.evaluation.planned import before_base, plan_for
+    from vlmconsole.evaluation.plan_choice import before_base, plan_for
     from vlmconsole.gates.binding import freeze_for_run
     from vlmconsole.gates.evidence import frozen_when
     from vlmconsole.gates.trained import freezing
@@ -123,7 +123,7 @@ def _served(context: Context, spec: EvaluateSettings, side: str) -> Iterator[Ans
 
     with ExitStack() as stack:
         if spec.own_servers:
-            from vlmconsole.evaluation.planned import served_folder
+            from vlmconsole.evaluation.plan_choice import served_folder
             from vlmconsole.jobs.owned import owned
             from vlmconsole.training.bases import base_folder
 
@@ -255,7 +255,7 @@ def needs_server(spec: EvaluateSettings, places: Places) -> str | None:
 def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
     """Why it could not be answered, or not be judged by its plan, as far as that is known before it is queued."""
     from vlmconsole.data.textvqa import NAME as TEXTVQA
-    from vlmconsole.evaluation.foreseen import foreseen
+    from vlmconsole.evaluation.preflight import foreseen
 
     found = []
     try:

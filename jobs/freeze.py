@@ -33,7 +33,7 @@ class FreezeSpec(Spec):
 
 def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
     """Make the data, name every picture in the plan, and put its hash into the ledger."""
-    from vlmconsole.evaluation.planned import base_of, identity_of
+    from vlmconsole.evaluation.plan_choice import base_of, identity_of
     from vlmconsole.gates.binding import bind, freeze_for_lab
     from vlmconsole.gates.plan import load_plan
     from vlmconsole.jobs.data import course, ready
@@ -73,7 +73,7 @@ def _estimate(spec: FreezeSpec) -> Estimate:
 
 
 def _problems(spec: FreezeSpec, places: Places, alone: bool) -> list[str]:
-    from vlmconsole.evaluation.foreseen import of_data
+    from vlmconsole.evaluation.preflight import of_data
     from vlmconsole.gates.plan import load_plan
 
     found: list[str] = []

@@ -123,7 +123,7 @@ def _judges(name: str, truth: str) -> bool:
 def server(name: str, places: Places, model: str = "") -> list[str]:
     """A server profile ("" is none), which may start with `model` in the place of its own."""
     from vlmconsole.engines.profile import model_folder
-    from vlmconsole.evaluation.planned import served_folder
+    from vlmconsole.evaluation.plan_choice import served_folder
     from vlmconsole.evaluation.served import with_model
     from vlmconsole.servers.launch_lines import refuse_untrusted
 

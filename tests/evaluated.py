@@ -11,10 +11,10 @@ from typing import Any
 import judged
 
 from vlmconsole.evaluation.answerer import Said, Who
-from vlmconsole.evaluation.evaluate import Evaluation
 from vlmconsole.evaluation.items import choose
+from vlmconsole.evaluation.resume import Earlier
+from vlmconsole.evaluation.run import Evaluation
 from vlmconsole.evaluation.settings import EvaluateSettings
-from vlmconsole.evaluation.taking import Earlier
 from vlmconsole.gates.binding import bind, freeze_for_run
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.conditions import Conditions

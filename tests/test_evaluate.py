@@ -20,9 +20,9 @@ from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.evaluation import local
 from vlmconsole.evaluation.answerer import Stopping, Who
-from vlmconsole.evaluation.evaluate import EvaluationError
 from vlmconsole.evaluation.items import choose, items_digest
-from vlmconsole.evaluation.planned import base_of
+from vlmconsole.evaluation.plan_choice import base_of
+from vlmconsole.evaluation.run import EvaluationError
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.verdict import judge

@@ -12,7 +12,7 @@ import tomlkit
 from audited import PLAN, SmallLab
 
 from vlmconsole.cli.common import as_toml
-from vlmconsole.evaluation.foreseen import foreseen
+from vlmconsole.evaluation.preflight import foreseen
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.binding import bind, freeze_for_lab
 from vlmconsole.gates.plan import parse_plan

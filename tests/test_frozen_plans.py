@@ -16,7 +16,7 @@ from vlmconsole.audit.evaluation import audit_freezing
 from vlmconsole.audit.images import Shelves
 from vlmconsole.audit.lineage import audit_parents, audit_replay
 from vlmconsole.data.findings import Finding
-from vlmconsole.evaluation.planned import base_of, before_base, plan_for
+from vlmconsole.evaluation.plan_choice import base_of, before_base, plan_for
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.binding import bind, freeze_for_lab, freeze_for_run
 from vlmconsole.gates.evidence import check_conditions

@@ -10,7 +10,7 @@ from test_stream import chunk, whole
 
 from vlmconsole.client.answer import Answer
 from vlmconsole.client.sight import LOCAL, PROBE, TextTokens, look
-from vlmconsole.evaluation.evaluate import ENDINGS
+from vlmconsole.evaluation.run import ENDINGS
 from vlmconsole.evaluation.served import _said as said_of
 from vlmconsole.models.messages import Message
 from vlmconsole.streams import sse, stream

@@ -16,7 +16,7 @@ from vlmconsole.client.chat import Answer, ChatClient
 from vlmconsole.engines.adapter_choice import UNKNOWN
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile, make_profile
-from vlmconsole.evaluation.planned import before_base
+from vlmconsole.evaluation.plan_choice import before_base
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.evidence import unlike

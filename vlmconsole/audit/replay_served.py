@@ -14,9 +14,9 @@ from vlmconsole.audit.images import Seen
 from vlmconsole.audit.replay_errors import ReplayError
 from vlmconsole.evaluation.answerer import Said
 from vlmconsole.evaluation.items import Item
+from vlmconsole.evaluation.resume import ATTEMPT, differing
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
-from vlmconsole.evaluation.taking import ATTEMPT, differing
 from vlmconsole.measure.bench import find_server
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs.folder import RunFolder

@@ -12,7 +12,7 @@ from vlmconsole.data.textvqa import NAME as TEXTVQA
 from vlmconsole.data.textvqa import PICTURES
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.items import DIAGNOSTIC
-from vlmconsole.evaluation.planned import before_base, identity_of, other_before
+from vlmconsole.evaluation.plan_choice import before_base, identity_of, other_before
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.frozen import is_frozen, read_frozen_plan
 from vlmconsole.gates.plan import Plan, load_plan

@@ -15,8 +15,8 @@ from vlmconsole.errors import LabError
 from vlmconsole.evaluation.answerer import Answerer, Opener, Said, Stopping, condition_hash
 from vlmconsole.evaluation.figures import group_figures, side_figures
 from vlmconsole.evaluation.items import Item, batches, items_digest
+from vlmconsole.evaluation.resume import ATTEMPT, Changed, Earlier
 from vlmconsole.evaluation.settings import EvaluateSettings
-from vlmconsole.evaluation.taking import ATTEMPT, Changed, Earlier
 from vlmconsole.gates.evidence import CONDITIONS, unlike
 from vlmconsole.gates.samples import prompt_hash, read_side
 from vlmconsole.runs.conditions import Conditions
