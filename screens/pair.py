@@ -40,7 +40,7 @@ class Live:
 
 def between(left: StoredMessage, right: StoredMessage) -> tuple[str, str]:
     """One sentence on whether the two answers' figures may be compared, and its style. Both have ended."""
-    from vlmconsole.measure.compare import compare
+    from vlmconsole.compare.runs import compare
     from vlmconsole.runs.conditions import Conditions
 
     for message in (left, right):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from vlmconsole.compare.runs import Side, sides
+from vlmconsole.compare.sweeps import compare_sweeps, is_sweep
+from vlmconsole.compare.trainings import compare_trainings, family, refusal
 from vlmconsole.errors import LabError
-from vlmconsole.measure.compare import Side, sides
-from vlmconsole.measure.compare_sweeps import compare_sweeps, is_sweep
-from vlmconsole.measure.compare_training import compare_trainings, family, refusal
 from vlmconsole.reports.opened import Target, evidence
 from vlmconsole.reports.parts import figure
 from vlmconsole.reports.save import save

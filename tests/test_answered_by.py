@@ -10,11 +10,11 @@ import pytest
 from evaluated import Bench, Scripted
 from replay import Reply, json_reply, replay, said, sse
 
+from vlmconsole.compare.runs import compare
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.evaluation.answerer import Said
 from vlmconsole.measure.bench import Server, conditions_of
-from vlmconsole.measure.compare import compare
 from vlmconsole.measure.load import Body, Cell, Target, run_cell
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.measure.summary import CellSummary

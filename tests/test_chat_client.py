@@ -17,11 +17,11 @@ from vlmconsole.chats.checked import read_answer
 from vlmconsole.client import chat
 from vlmconsole.client.chat import ChatClient
 from vlmconsole.client.sight import LOCAL, PROBE, REPORTED, TextTokens, budget, look
+from vlmconsole.compare.runs import compare
 from vlmconsole.engines import sglang
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.profile import ServerProfile, make_profile
-from vlmconsole.measure.compare import compare
 from vlmconsole.models.messages import Message
 from vlmconsole.models.prompt import count_part
 from vlmconsole.servers import servers

@@ -11,9 +11,9 @@ import pytest
 from recorded_runs import GRID, lab_with_runs
 
 from vlmconsole.cli import main
+from vlmconsole.compare.runs import COMPARED, compare, compare_runs
+from vlmconsole.compare.sweeps import compare_sweeps
 from vlmconsole.errors import LabError
-from vlmconsole.measure.compare import COMPARED, compare, compare_runs
-from vlmconsole.measure.compare_sweeps import compare_sweeps
 from vlmconsole.measure.definitions import Distribution
 from vlmconsole.measure.summary import Lag, _lag_verdict
 from vlmconsole.runs.conditions import Conditions

@@ -10,8 +10,8 @@ from recorded_runs import BENCH, lab_with_runs
 from trained_runs import training
 
 from vlmconsole.cli import main
+from vlmconsole.compare.trainings import POINTS, compare_trainings, refusal
 from vlmconsole.errors import LabError
-from vlmconsole.measure.compare_training import POINTS, compare_trainings, refusal
 from vlmconsole.runs.folder import RunFolder
 
 

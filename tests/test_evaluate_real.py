@@ -13,6 +13,7 @@ import pytest
 
 from vlmconsole.audit.replay import choose_sample, replay
 from vlmconsole.audit.replay_errors import ReplayError
+from vlmconsole.compare.runs import compare
 from vlmconsole.engines.profile import save_profile
 from vlmconsole.evaluation.agreement import agreement
 from vlmconsole.evaluation.settings import EvaluateSettings
@@ -24,7 +25,6 @@ from vlmconsole.jobs.evaluate import KIND
 from vlmconsole.jobs.launch import create_run, start_worker
 from vlmconsole.jobs.presets import load_preset, overlay
 from vlmconsole.ledger.chain import Ledger
-from vlmconsole.measure.compare import compare
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from vlmconsole.compare.runs import compare_runs
 from vlmconsole.measure.bench import BenchSettings
-from vlmconsole.measure.compare import compare_runs
 from vlmconsole.measure.settings import FAILURE_LIMIT
 from vlmconsole.measure.summary import CellSummary, Gatherer, Lag
 from vlmconsole.measure.sweep import SweepSettings

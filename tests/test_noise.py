@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from test_hostile_runs import told
 
+from vlmconsole.compare.resampling import noise, request_values
+from vlmconsole.compare.runs import compare_runs, compare_sides, side
 from vlmconsole.measure.busy import BUSY_MEANS
-from vlmconsole.measure.compare import compare_runs, compare_sides, side
-from vlmconsole.measure.noise import noise, request_values
 from vlmconsole.measure.views import cells
 from vlmconsole.reports.measured import sections
 from vlmconsole.runs.folder import RunFolder

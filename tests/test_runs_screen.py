@@ -17,9 +17,9 @@ from textual.widgets import OptionList
 from trained_runs import training
 
 from vlmconsole.app import ConsoleApp
+from vlmconsole.compare.runs import compare_runs, compare_sides, side
 from vlmconsole.errors import LabError
 from vlmconsole.lab import Lab
-from vlmconsole.measure.compare import compare_runs, compare_sides, side
 from vlmconsole.reports.opened import Opener
 from vlmconsole.reports.shelf import Shelf
 from vlmconsole.runs.folder import RunFolder

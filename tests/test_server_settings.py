@@ -10,6 +10,7 @@ import pytest
 from recorded import body, exchanges
 
 from vlmconsole.client.chat import ChatClient
+from vlmconsole.compare.runs import Comparison, compare
 from vlmconsole.engines.compared import capacity
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import make_profile
@@ -17,7 +18,6 @@ from vlmconsole.engines.served_model import picture_settings
 from vlmconsole.engines.sglang import from_server_info
 from vlmconsole.engines.sglang_settings import OTHER
 from vlmconsole.evaluation.served import cache_remark
-from vlmconsole.measure.compare import Comparison, compare
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.vision.kv import KVShape

@@ -320,8 +320,8 @@ def test_special_tokens_and_the_engines_variables_reach_the_template(tmp_path: P
 
 
 def test_runs_under_other_prompts_are_not_compared_and_older_ones_are_where_their_form_is_known() -> None:
+    from vlmconsole.compare.runs import compare
     from vlmconsole.gates.evidence import unlike
-    from vlmconsole.measure.compare import compare
     from vlmconsole.runs.conditions import Conditions
 
     def under(engine: str, sha: str | None) -> Conditions:

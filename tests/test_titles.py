@@ -9,9 +9,9 @@ from typing import get_args
 import pytest
 
 from vlmconsole.cli.run import ending
+from vlmconsole.compare.runs import COMPARED, FIGURES
 from vlmconsole.gates.figures import short_answer
 from vlmconsole.gates.plan import LABELS, Metric
-from vlmconsole.measure.compare import COMPARED, FIGURES
 from vlmconsole.reports import svg
 from vlmconsole.reports.learned import listed
 from vlmconsole.reports.parts import Table, answer, flat

@@ -13,6 +13,7 @@ from lora import BASE, make_adapter
 from model_folders import bundled_copy
 
 from vlmconsole.client.chat import Answer, ChatClient
+from vlmconsole.compare.runs import compare
 from vlmconsole.engines.adapter_choice import UNKNOWN
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile, make_profile
@@ -21,7 +22,6 @@ from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.evidence import unlike
 from vlmconsole.measure.bench import Server, request_fields
-from vlmconsole.measure.compare import compare
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.conditions import Conditions

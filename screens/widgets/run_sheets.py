@@ -12,8 +12,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from vlmconsole.measure.busy import BUSY_MEANS
-from vlmconsole.measure.compare import (
+from vlmconsole.compare.resampling import INTERVAL_MEANS
+from vlmconsole.compare.runs import (
     COMPARABLE_MEANS,
     COMPARED,
     Comparison,
@@ -23,7 +23,7 @@ from vlmconsole.measure.compare import (
     shown,
     told_by_one,
 )
-from vlmconsole.measure.noise import INTERVAL_MEANS
+from vlmconsole.measure.busy import BUSY_MEANS
 from vlmconsole.reports.parts import UNKNOWN, figure
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.figures import fitted

@@ -13,8 +13,8 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from vlmconsole.measure.compare import COMPARABLE_MEANS, Row
-from vlmconsole.measure.compare_sweeps import CellPair, SweepComparison
+from vlmconsole.compare.runs import COMPARABLE_MEANS, Row
+from vlmconsole.compare.sweeps import CellPair, SweepComparison
 from vlmconsole.reports.parts import figure
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.run_sheets import ComparisonSheet

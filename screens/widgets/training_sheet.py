@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from textual.content import Content
 
-from vlmconsole.measure.compare import Comparison, Row, Side
-from vlmconsole.measure.compare_training import NO_VERDICT, Trained, TrainingComparison, drawn_curves
+from vlmconsole.compare.runs import Comparison, Row, Side
+from vlmconsole.compare.trainings import NO_VERDICT, Trained, TrainingComparison, drawn_curves
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
 

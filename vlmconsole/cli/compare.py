@@ -11,9 +11,9 @@ from vlmconsole.cli.common import CANNOT_JUDGE, emit, state
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vlmconsole.measure.compare import Comparison, Row, Side
-    from vlmconsole.measure.compare_sweeps import SweepComparison
-    from vlmconsole.measure.compare_training import TrainingComparison
+    from vlmconsole.compare.runs import Comparison, Row, Side
+    from vlmconsole.compare.sweeps import SweepComparison
+    from vlmconsole.compare.trainings import TrainingComparison
     from vlmconsole.runs.folder import RunFolder
 
 #: what is shown of each pair of cells; --json has every figure
@@ -30,9 +30,9 @@ def compare(
     only: Annotated[str, typer.Option(metavar="KEY", help="the one condition that may differ")] = "",
 ) -> None:
     """Compare two measurements, sweeps or trainings. Refused (exit code 3) when conditions differ, each named."""
-    from vlmconsole.measure.compare import COMPARABLE_MEANS, compare_sides, side
-    from vlmconsole.measure.compare_sweeps import compare_sweeps, is_sweep
-    from vlmconsole.measure.compare_training import compare_trainings, family, refusal
+    from vlmconsole.compare.runs import COMPARABLE_MEANS, compare_sides, side
+    from vlmconsole.compare.sweeps import compare_sweeps, is_sweep
+    from vlmconsole.compare.trainings import compare_trainings, family, refusal
 
     (one, cell), (other, other_cell) = _named(a), _named(b)
     doubts = _doubts(one, other)
@@ -92,8 +92,8 @@ def _show_pair(console: Console, comparison: Comparison, rows: list[Row], counte
     from rich.table import Table
     from rich.text import Text
 
-    from vlmconsole.measure.compare import shown, told_by_one
-    from vlmconsole.measure.noise import INTERVAL_MEANS
+    from vlmconsole.compare.resampling import INTERVAL_MEANS
+    from vlmconsole.compare.runs import shown, told_by_one
 
     console.print(Text(comparison.sentence(), style="" if comparison.comparable else "bold red"), soft_wrap=True)
     table = Table(box=None, pad_edge=False)
@@ -132,7 +132,7 @@ def _show_trainings(console: Console, found: TrainingComparison, doubts: list[st
     """The verdict and the figures, then each curve of both on one scale."""
     from rich.text import Text
 
-    from vlmconsole.measure.compare_training import NO_VERDICT, drawn_curves
+    from vlmconsole.compare.trainings import NO_VERDICT, drawn_curves
 
     _show_names(console, found.a.name, found.b.name, doubts, [])
     _show_pair(console, found.comparison, found.rows, "steps")
@@ -148,8 +148,8 @@ def _show_sweeps(console: Console, found: SweepComparison, doubts: list[str]) ->
     from rich.table import Table
     from rich.text import Text
 
-    from vlmconsole.measure.compare import COMPARABLE_MEANS
-    from vlmconsole.measure.noise import INTERVAL_MEANS
+    from vlmconsole.compare.resampling import INTERVAL_MEANS
+    from vlmconsole.compare.runs import COMPARABLE_MEANS
 
     remarks = [said for pair in found.pairs for said in _remarks(pair.a, pair.b, f"{pair.name} ")]
     _show_names(console, found.a, found.b, doubts, remarks)

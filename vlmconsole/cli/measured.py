@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from vlmconsole.compare.runs import COMPARED, shown
 from vlmconsole.measure.busy import busy
-from vlmconsole.measure.compare import COMPARED, shown
 from vlmconsole.measure.definitions import SMALL_N, few
 from vlmconsole.measure.views import Cell, cells
 from vlmconsole.runs.conditions import Conditions

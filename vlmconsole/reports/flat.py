@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from vlmconsole.compare.runs import COMPARED, FIGURES
 from vlmconsole.gates.verdict import judge
 from vlmconsole.ledger.chain import Ledger
-from vlmconsole.measure.compare import COMPARED, FIGURES
 from vlmconsole.measure.views import cells, pairs
 from vlmconsole.reports.judged import is_planned
 from vlmconsole.runs.events import finite

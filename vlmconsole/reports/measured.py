@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from vlmconsole.compare.runs import COMPARED, shown
 from vlmconsole.measure.axes import axes
 from vlmconsole.measure.busy import busy
-from vlmconsole.measure.compare import COMPARED, shown
 from vlmconsole.measure.definitions import DEFINITIONS, SMALL_N
 from vlmconsole.measure.sweep import differing
 from vlmconsole.measure.views import Bar, Cell, PairLine, cells, grid, pairs, parts, shortest, waterfalls

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from vlmconsole.measure.compare import COMPARED, shown
+from vlmconsole.compare.runs import COMPARED, shown
 from vlmconsole.measure.definitions import DEFINITIONS
 from vlmconsole.measure.views import Bar, Cell, PairLine, cells, pairs, waterfalls
 from vlmconsole.reports import judged, learned, measured, tuned

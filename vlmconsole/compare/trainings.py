@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from vlmconsole.compare.runs import Comparison, Difference, Row
 from vlmconsole.errors import LabError
-from vlmconsole.measure.compare import Comparison, Difference, Row
 from vlmconsole.measure.views import cells
 from vlmconsole.runs.conditions import prompt_of
 from vlmconsole.runs.folder import RunFolder

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vlmconsole.measure.compare import Comparison, Row, Side, compare_sides, sides
+from vlmconsole.compare.runs import Comparison, Row, Side, compare_sides, sides
 from vlmconsole.measure.views import cells
 from vlmconsole.runs.folder import RunFolder
 
