@@ -49,7 +49,7 @@ class CacheProbeSettings(Spec):
 
 def run(context: Context, spec: CacheProbeSettings) -> dict[str, Any]:
     """Probe the server, then the control; the verdict is made of both."""
-    from vlmconsole.measure import cache
+    from vlmconsole.measure.cache import verdict as cache
 
     spec.bench()  # a bad picture size is said before a server is started
     control = _control(spec, context.places)
@@ -118,8 +118,8 @@ class _Probe:
     def arm(self, name: str, server: Any) -> None:
         """Warm up, then flush → cold → the same again, for each pair."""
         from vlmconsole.measure.bench import fit_input, request_fields
-        from vlmconsole.measure.cache import Pair
-        from vlmconsole.measure.cache_facts import block_size, other_layers
+        from vlmconsole.measure.cache.facts import block_size, other_layers
+        from vlmconsole.measure.cache.verdict import Pair
         from vlmconsole.measure.inputs import Recipe
 
         spec, context = self.spec, self.context
@@ -167,8 +167,8 @@ class _Probe:
     def _ask(self, arm: str, number: int, role: str, server: Any, recipe: Any) -> Any:
         """One request in a cell of its own, so that the server's counter before and after is of it alone."""
         from vlmconsole.measure.bench import conditions_of
-        from vlmconsole.measure.cache import Count, Request, of_usage
-        from vlmconsole.measure.cache_facts import cached_counter
+        from vlmconsole.measure.cache.facts import cached_counter
+        from vlmconsole.measure.cache.verdict import Count, Request, of_usage
         from vlmconsole.measure.load import Cell, Target, run_cell
 
         context = self.context
@@ -209,8 +209,8 @@ class _Probe:
     def summary(self, limits: dict[str, Any]) -> dict[str, Any]:
         """The verdict with everything that it rests on."""
         from vlmconsole.jobs.owned import said
-        from vlmconsole.measure.cache import judge
-        from vlmconsole.measure.cache_facts import OTHER_LAYER
+        from vlmconsole.measure.cache.facts import OTHER_LAYER
+        from vlmconsole.measure.cache.verdict import judge
 
         on, off = self.pairs.get("cache on", []), self.pairs.get("cache off", [])
         control = self.told.get("cache off")

@@ -19,7 +19,7 @@ from vlmconsole.jobs.cells import Cells
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped
 from vlmconsole.jobs.serve import profile_of
 from vlmconsole.jobs.sweep import held, say_how_held
-from vlmconsole.measure.tune import CONFIRM, TuneCell, TuneSettings, Value, with_parameters
+from vlmconsole.measure.tune.settings import CONFIRM, TuneCell, TuneSettings, Value, with_parameters
 from vlmconsole.runs.places import Places
 
 RULE = "rule.json"
@@ -28,7 +28,7 @@ KEPT = "baseline kept"  # the state of a confirmation with nothing to confirm
 
 def run(context: Context, spec: TuneSettings) -> dict[str, Any]:
     """Freeze the rule, measure every cell, apply the rule, measure winner and baseline again, save the profile."""
-    from vlmconsole.measure import tune_rule
+    from vlmconsole.measure.tune import rule
 
     profile = _launched(spec, context.places)
     cells, base = spec.expand(), spec.baseline()
@@ -45,10 +45,10 @@ def run(context: Context, spec: TuneSettings) -> dict[str, Any]:
     with contextlib.suppress(Stopped):
         for cell in cells:
             _cell(context, spec, profile, cell, book, cell.name)
-        measured = [tune_rule.Measured.of(entry) for entry in book.done if not entry["name"].startswith(CONFIRM)]
+        measured = [rule.Measured.of(entry) for entry in book.done if not entry["name"].startswith(CONFIRM)]
         if all(cell.state == "failed" for cell in measured):
             raise JobError(f"no cell could be measured: {measured[0].why}")
-        choice = tune_rule.choose(measured, spec.rule, base.name)
+        choice = rule.choose(measured, spec.rule, base.name)
         result["choice"] = choice.to_json()
         for step in (*choice.steps, f"chosen: {choice.chosen or 'none'}, as {choice.why}"):
             context.events.note(step)
@@ -81,7 +81,7 @@ def _freeze(context: Context, spec: TuneSettings, profile: ServerProfile) -> dic
     """
     from vlmconsole.ledger.chain import Ledger
     from vlmconsole.ledger.freezing import freeze
-    from vlmconsole.measure.tune_rule import CONFIRMED, STEPS
+    from vlmconsole.measure.tune.rule import CONFIRMED, STEPS
 
     server = {"engine": profile.engine, "model": profile.model, "launch": _words(profile)}
     plan = spec.plan() | {"server": server, "steps": list(STEPS), "confirmed": CONFIRMED}
@@ -112,7 +112,7 @@ def _cell(
 ) -> dict[str, Any]:
     """One cell on a server started for it alone; kept with the reason when that server does not come up."""
     from vlmconsole.jobs import owned
-    from vlmconsole.measure.tune_memory import sampled
+    from vlmconsole.measure.tune.memory import sampled
     from vlmconsole.servers import processes
 
     known = next((entry for entry in book.done if entry["name"] == name), None)
@@ -162,7 +162,7 @@ def _confirm(
 
     Where the rule chose the baseline there is no change to confirm: two runs of one cell would tell of noise only.
     """
-    from vlmconsole.measure import tune_rule
+    from vlmconsole.measure.tune import rule
 
     if winner.name == base.name:
         for role in ("chosen", "baseline"):
@@ -172,10 +172,10 @@ def _confirm(
         nothing = dict.fromkeys(("ttft_p95", "throughput", "peak_bytes"))
         both = {"chosen": winner.name, "baseline": base.name, "same_cell": True}
         return {"state": KEPT, "said": [reason], "change": nothing, **both}
-    chosen = tune_rule.Measured.of(_cell(context, spec, profile, winner, book, f"{CONFIRM}chosen"))
-    other = tune_rule.Measured.of(_cell(context, spec, profile, base, book, f"{CONFIRM}baseline"))
-    confirmed, said = tune_rule.confirm(chosen, other, spec.rule)
-    changed = tune_rule.change(chosen, other)
+    chosen = rule.Measured.of(_cell(context, spec, profile, winner, book, f"{CONFIRM}chosen"))
+    other = rule.Measured.of(_cell(context, spec, profile, base, book, f"{CONFIRM}baseline"))
+    confirmed, said = rule.confirm(chosen, other, spec.rule)
+    changed = rule.change(chosen, other)
     context.events.note(
         f"{'confirmed' if confirmed else 'NOT confirmed'} on fresh starts: {'; '.join(said)}",
         "info" if confirmed else "warning",

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from vlmconsole.measure.calibration.reference import Reference, Schedule, running
 from vlmconsole.measure.inputs import Recipe
 from vlmconsole.measure.load import REQUESTS, Cell, Target, run_cell
-from vlmconsole.measure.reference import Reference, Schedule, running
 from vlmconsole.measure.summary import CellSummary
 from vlmconsole.runs.folder import RunFolder
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from vlmconsole.measure.calibrate import LIMIT_S, calibrate, read_calibration
+from vlmconsole.measure.calibration.calibrate import LIMIT_S, calibrate, read_calibration
+from vlmconsole.measure.calibration.reference import Reference, Schedule, running
 from vlmconsole.measure.inputs import InputError, Recipe, fit, picture, prompt
-from vlmconsole.measure.reference import Reference, Schedule, running
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs.folder import RunFolder
 

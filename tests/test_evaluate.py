@@ -29,8 +29,8 @@ from vlmconsole.gates.verdict import judge
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.evaluate import KIND
 from vlmconsole.measure.bench import Server
+from vlmconsole.measure.calibration.reference import Schedule, running
 from vlmconsole.measure.inputs import picture
-from vlmconsole.measure.reference import Schedule, running
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 

@@ -18,7 +18,7 @@ import pytest
 from hostile_server import CHAT, EVERY_PATH, hostile
 from load_runs import measure, rows, run_fixture  # noqa: F401
 
-from vlmconsole.measure.framing import Framing, Mode
+from vlmconsole.measure.client.framing import Framing, Mode
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.system.machine import peak_rss_bytes
 

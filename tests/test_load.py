@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from load_runs import PATIENT, RECIPE, TOKENS, measure, rows, run_fixture, server_fixture  # noqa: F401
 
+from vlmconsole.measure.calibration.reference import Reference, Schedule, running
+from vlmconsole.measure.client.plan import schedule
 from vlmconsole.measure.inputs import Recipe
 from vlmconsole.measure.load import Cell, Target, run_cell
-from vlmconsole.measure.plan import schedule
-from vlmconsole.measure.reference import Reference, Schedule, running
 from vlmconsole.runs.folder import RunFolder
 
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from recorded import documented
 from replay import recorded_reply, replay
 
-from vlmconsole.measure.framing import Framing, Mode
+from vlmconsole.measure.client.framing import Framing, Mode
+from vlmconsole.measure.client.replay import understand
+from vlmconsole.measure.client.spill import CLOSED, WHOLE, Raw
 from vlmconsole.measure.load import Body, Cell, Target, run_cell
-from vlmconsole.measure.replay import understand
-from vlmconsole.measure.spill import CLOSED, WHOLE, Raw
 from vlmconsole.runs.folder import RunFolder
 
 RECORDED = documented()

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from load_runs import PATIENT, RECIPE, TOKENS, measure, rows, run_fixture, server_fixture  # noqa: F401
 
+from vlmconsole.measure.calibration.reference import FAULTS, Reference, Schedule, running
+from vlmconsole.measure.client.process import LoadError
 from vlmconsole.measure.load import Cell, Target, run_cell
-from vlmconsole.measure.process import LoadError
-from vlmconsole.measure.reference import FAULTS, Reference, Schedule, running
 from vlmconsole.runs.folder import RunFolder
 
 

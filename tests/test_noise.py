@@ -13,7 +13,7 @@ from test_hostile_runs import told
 
 from vlmconsole.compare.resampling import noise, request_values
 from vlmconsole.compare.runs import compare_runs, compare_sides, side
-from vlmconsole.measure.busy import BUSY_MEANS
+from vlmconsole.measure.machine_load import BUSY_MEANS
 from vlmconsole.measure.views import cells
 from vlmconsole.reports.measured import sections
 from vlmconsole.runs.folder import RunFolder

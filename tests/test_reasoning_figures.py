@@ -10,8 +10,8 @@ import pytest
 
 from vlmconsole.cli.measured import tpot_left_out
 from vlmconsole.cli.plots import DECODE, REASONING, WAIT, waterfall
-from vlmconsole.measure.replay import to_row, understand
-from vlmconsole.measure.spill import WHOLE, Raw
+from vlmconsole.measure.client.replay import to_row, understand
+from vlmconsole.measure.client.spill import WHOLE, Raw
 from vlmconsole.measure.summary import Gatherer, Lag
 from vlmconsole.measure.views import parts, waterfalls
 from vlmconsole.runs.folder import RunFolder

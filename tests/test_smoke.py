@@ -16,7 +16,7 @@ from vlmconsole.evaluation.smoke import CHECKS, judge, look, smoke_picture
 from vlmconsole.jobs.contract import Context, JobError
 from vlmconsole.jobs.presets import load_preset, overlay
 from vlmconsole.jobs.smoke import KIND
-from vlmconsole.measure.reference import Schedule, running
+from vlmconsole.measure.calibration.reference import Schedule, running
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.servers.servers import Ready

@@ -23,8 +23,8 @@ from vlmconsole.jobs.contract import Context, IncompleteError, JobError, Stopped
 from vlmconsole.jobs.owned import check
 from vlmconsole.jobs.presets import PresetError, load_preset, overlay
 from vlmconsole.measure.axes import axes
-from vlmconsole.measure.cache_facts import other_layers
-from vlmconsole.measure.reference import Reference, Schedule, running
+from vlmconsole.measure.cache.facts import other_layers
+from vlmconsole.measure.calibration.reference import Reference, Schedule, running
 from vlmconsole.measure.sweep import SweepSettings
 from vlmconsole.measure.variants import with_prefix_cache, with_running_limit
 from vlmconsole.measure.views import Bar, Cell, waterfalls

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from vlmconsole.engines.profile import ProfileError, load_profiles
 from vlmconsole.jobs import tune
 from vlmconsole.jobs.presets import PresetError, load_preset, overlay
-from vlmconsole.measure.tune import SAMPLED, Rule, TuneSettings, with_parameters
-from vlmconsole.measure.tune_memory import Peak
-from vlmconsole.measure.tune_rule import Choice, Measured, change, choose, confirm
+from vlmconsole.measure.tune.memory import Peak
+from vlmconsole.measure.tune.rule import Choice, Measured, change, choose, confirm
+from vlmconsole.measure.tune.settings import SAMPLED, Rule, TuneSettings, with_parameters
 
 BASE = "chunked-512-mem-0.7"
 

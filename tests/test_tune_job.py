@@ -20,8 +20,8 @@ from vlmconsole.jobs.launch import create_run, start_worker
 from vlmconsole.jobs.presets import Preset, load_preset, overlay
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.ledger.freezing import FrozenError, read_frozen
-from vlmconsole.measure.reference import Schedule, running
-from vlmconsole.measure.tune import TuneSettings
+from vlmconsole.measure.calibration.reference import Schedule, running
+from vlmconsole.measure.tune.settings import TuneSettings
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.system import processes

@@ -24,7 +24,7 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.pool > 80:
         sys.exit("out of memory: the pool is larger than the card")
-    from vlmconsole.measure.reference import ReferenceServer, Schedule
+    from vlmconsole.measure.calibration.reference import ReferenceServer, Schedule
 
     ReferenceServer(Schedule(role_ms=1, ttft_ms=asked.chunk, itl_ms=1, tokens=4), port=asked.port).serve()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from textual.content import Content
 
 from vlmconsole.measure.axes import Axes
-from vlmconsole.measure.busy import busy
+from vlmconsole.measure.machine_load import busy
 from vlmconsole.measure.views import Bar, Cell, PairLine, grid, parts, shortest
 from vlmconsole.reports.opened import Target
 from vlmconsole.reports.parts import UNKNOWN, figure

@@ -23,7 +23,7 @@ from vlmconsole.compare.runs import (
     shown,
     told_by_one,
 )
-from vlmconsole.measure.busy import BUSY_MEANS
+from vlmconsole.measure.machine_load import BUSY_MEANS
 from vlmconsole.reports.parts import UNKNOWN, figure
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.figures import fitted

@@ -9,7 +9,7 @@ and largest resident memory of all the client's processes, and the seconds from 
 request had arrived. A peer whose environment is missing is said to be missing, and the others are measured.
 
 SCRIPT is a server with the options of ours (--port --role-ms --ttft-ms --itl-ms --tokens --log) that writes a line
-for each request with t_recv and t_first, seconds of the monotonic clock; without it `vlmconsole.measure.reference`.
+for each request with t_recv and t_first, seconds of the monotonic clock; without it `vlmconsole.measure.calibration.reference`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from typing import Any
 
 import psutil
 
+from vlmconsole.measure.calibration.reference import Schedule, running
 from vlmconsole.measure.definitions import distribution
-from vlmconsole.measure.reference import Schedule, running
 
 #: concurrency:itl ms:requests
 CELLS = "1:40:3,4:40:8,32:40:64,128:40:256,1:5:10,4:5:24,32:5:128"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vlmconsole.jobs.presets import Preset
-    from vlmconsole.measure.calibrate import Step
+    from vlmconsole.measure.calibration.calibrate import Step
 
 KIND = "bench"
 
@@ -131,7 +131,7 @@ def calibrate() -> None:
     import time
 
     from vlmconsole.jobs import books
-    from vlmconsole.measure import calibrate as calibrating
+    from vlmconsole.measure.calibration import calibrate as calibrating
     from vlmconsole.runs.folder import RunFolder
     from vlmconsole.system.processes import started
 

@@ -73,7 +73,7 @@ def _remarks(a: Side, b: Side, cell: str = "") -> list[str]:
 def _show_names(console: Console, a: str, b: str, doubts: list[str], remarks: list[str]) -> None:
     from rich.text import Text
 
-    from vlmconsole.measure.busy import BUSY_MEANS
+    from vlmconsole.measure.machine_load import BUSY_MEANS
 
     console.print(Text(f"a {a}\nb {b}"), soft_wrap=True)
     for doubt in doubts:

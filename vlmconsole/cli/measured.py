@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from vlmconsole.compare.runs import COMPARED, shown
-from vlmconsole.measure.busy import busy
 from vlmconsole.measure.definitions import SMALL_N, few
+from vlmconsole.measure.machine_load import busy
 from vlmconsole.measure.views import Cell, cells
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from vlmconsole.compare.resampling import NO_VALUES, TOO_FEW, Values, noise, request_values, whole
 from vlmconsole.engines.adapter_choice import UNKNOWN
 from vlmconsole.errors import LabError
-from vlmconsole.measure.busy import busy
+from vlmconsole.measure.machine_load import busy
 from vlmconsole.measure.views import cells
 from vlmconsole.runs.conditions import Conditions, prompt_of, same_prompt
 from vlmconsole.runs.folder import RunFolder

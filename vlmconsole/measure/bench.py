@@ -18,13 +18,13 @@ from vlmconsole.engines.served_model import prompt_facts
 from vlmconsole.errors import LabError
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.gauges.scrape import ServerMetrics
-from vlmconsole.measure.calibrate import read_calibration
+from vlmconsole.measure.calibration.calibrate import read_calibration
+from vlmconsole.measure.client.plan import schedule
+from vlmconsole.measure.client.process import Progress, Watch
+from vlmconsole.measure.client.replay import Measured
 from vlmconsole.measure.inputs import NOT_COUNTED, WITHOUT, Fitted, Recipe, fit
 from vlmconsole.measure.load import Cell, Target, run_cell
 from vlmconsole.measure.machine import hardware
-from vlmconsole.measure.plan import schedule
-from vlmconsole.measure.process import Progress, Watch
-from vlmconsole.measure.replay import Measured
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.measure.summary import CellSummary
 from vlmconsole.runs.conditions import Conditions

@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 
 from vlmconsole.engines.access import Held, check
 from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.measure.busy import HostLoad, host_load, load_now
+from vlmconsole.measure.client.plan import MEASURED, WARM_UP, BodyFile, Phase, Plan
+from vlmconsole.measure.client.process import LoadError, Progress, Watch, run_client
+from vlmconsole.measure.client.replay import NOT_SENT, Measured, not_sent_row, to_row, understand
+from vlmconsole.measure.client.spill import Raw, SpillReader
+from vlmconsole.measure.client.stamps import clock
 from vlmconsole.measure.definitions import Distribution, distribution
-from vlmconsole.measure.plan import MEASURED, WARM_UP, BodyFile, Phase, Plan
-from vlmconsole.measure.process import LoadError, Progress, Watch, run_client
-from vlmconsole.measure.replay import NOT_SENT, Measured, not_sent_row, to_row, understand
+from vlmconsole.measure.machine_load import HostLoad, host_load, load_now
 from vlmconsole.measure.settings import FAILURE_LIMIT, LAG_LIMIT_S
-from vlmconsole.measure.spill import Raw, SpillReader
-from vlmconsole.measure.stamps import clock
 from vlmconsole.measure.summary import CellSummary, ClientCost, Gatherer, Lag
 from vlmconsole.runs.events import json_line
 from vlmconsole.runs.folder import RunFolder

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from vlmconsole.measure.busy import HostLoad
+from vlmconsole.measure.client.replay import Measured, from_scheduled
 from vlmconsole.measure.definitions import (
     Distribution,
     InFlight,
@@ -17,7 +17,7 @@ from vlmconsole.measure.definitions import (
     span_text,
     throughput,
 )
-from vlmconsole.measure.replay import Measured, from_scheduled
+from vlmconsole.measure.machine_load import HostLoad
 from vlmconsole.measure.settings import FAILURE_LIMIT, LAG_SHARE
 
 #: how the request asked for its end, and how the server says that it reached it

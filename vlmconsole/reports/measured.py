@@ -7,8 +7,8 @@ from typing import Any
 
 from vlmconsole.compare.runs import COMPARED, shown
 from vlmconsole.measure.axes import axes
-from vlmconsole.measure.busy import busy
 from vlmconsole.measure.definitions import DEFINITIONS, SMALL_N
+from vlmconsole.measure.machine_load import busy
 from vlmconsole.measure.sweep import differing
 from vlmconsole.measure.views import Bar, Cell, PairLine, cells, grid, pairs, parts, shortest, waterfalls
 from vlmconsole.reports import svg

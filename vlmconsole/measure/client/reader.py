@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import process_time
 
-from vlmconsole.measure.connection import Connection, State
-from vlmconsole.measure.framing import Framing, Mode
-from vlmconsole.measure.plan import Phase, Plan, Segments
-from vlmconsole.measure.poller import READ, WRITE, Poller
-from vlmconsole.measure.pool import Pool
-from vlmconsole.measure.spill import (
+from vlmconsole.measure.client.connection import Connection, State
+from vlmconsole.measure.client.framing import Framing, Mode
+from vlmconsole.measure.client.plan import Phase, Plan, Segments
+from vlmconsole.measure.client.poller import READ, WRITE, Poller
+from vlmconsole.measure.client.pool import Pool
+from vlmconsole.measure.client.spill import (
     CANCELLED,
     CLOSED,
     GARBAGE,
@@ -32,7 +32,7 @@ from vlmconsole.measure.spill import (
     Reads,
     SpillWriter,
 )
-from vlmconsole.measure.stamps import clock, wall_offset_ns
+from vlmconsole.measure.client.stamps import clock, wall_offset_ns
 
 SECOND = 1_000_000_000
 SWEEP_NS = SECOND // 5  # how often timeouts are looked for and progress is told

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vlmconsole.measure.tune import SAMPLED, Rule, Value
+from vlmconsole.measure.tune.settings import SAMPLED, Rule, Value
 from vlmconsole.text.counts import many
 
 #: the rule in words, frozen with its numbers

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from vlmconsole.measure.stamps import Ancillary
+from vlmconsole.measure.client.stamps import Ancillary
 
 _HEAD = struct.Struct("<Qq?")  # bytes of the record, number of the request, whether it is only a part of its reads
 

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.measure.calibration.reference import Schedule, running
+from vlmconsole.measure.client.replay import Measured
 from vlmconsole.measure.definitions import Distribution, distribution
 from vlmconsole.measure.inputs import Recipe
 from vlmconsole.measure.load import Cell, Target, run_cell
 from vlmconsole.measure.machine import hardware
-from vlmconsole.measure.reference import Schedule, running
-from vlmconsole.measure.replay import Measured
 from vlmconsole.measure.summary import CellSummary
 from vlmconsole.runs.folder import RunFolder, write_atomic
 from vlmconsole.system.reading import read_json

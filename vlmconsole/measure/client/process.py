@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
-from vlmconsole.measure.plan import Plan
+from vlmconsole.measure.client.plan import Plan
 
 Progress = Callable[[dict[str, Any]], None]
 Watch = Callable[[], Mapping[str, float]]
@@ -45,7 +45,7 @@ def run_client(
     with tempfile.TemporaryFile() as stderr:
         # -P: a folder named like one of our modules in the working directory must not be imported instead.
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "vlmconsole.measure.client"],
+            [sys.executable, "-P", "-m", "vlmconsole.measure.client.main"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

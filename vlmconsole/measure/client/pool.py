@@ -7,10 +7,10 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 
-from vlmconsole.measure.connection import Address, Connection, State, TlsConnection, resolve, tls_context
-from vlmconsole.measure.plan import Plan
-from vlmconsole.measure.poller import WRITE, Poller
-from vlmconsole.measure.spill import REFUSED, RESET, UNREACHABLE
+from vlmconsole.measure.client.connection import Address, Connection, State, TlsConnection, resolve, tls_context
+from vlmconsole.measure.client.plan import Plan
+from vlmconsole.measure.client.poller import WRITE, Poller
+from vlmconsole.measure.client.spill import REFUSED, RESET, UNREACHABLE
 from vlmconsole.system.listening import listener
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vlmconsole.measure.framing import Framing
-from vlmconsole.measure.spill import CANCELLED, CLOSED, GARBAGE, WHOLE, Raw
-from vlmconsole.measure.stamps import kernel_wall_ns
+from vlmconsole.measure.client.framing import Framing
+from vlmconsole.measure.client.spill import CANCELLED, CLOSED, GARBAGE, WHOLE, Raw
+from vlmconsole.measure.client.stamps import kernel_wall_ns
 from vlmconsole.streams.head import head_fault
 from vlmconsole.streams.stream import StreamParser, StreamResult, error_text
 from vlmconsole.streams.timing import Timing, gaps, timing

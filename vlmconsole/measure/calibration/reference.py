@@ -1,6 +1,6 @@
 """A reference server on the loopback: a known schedule, and a log of when each byte was really written.
 
-`python -m vlmconsole.measure.reference` prints one JSON line with its port and serves OpenAI's
+`python -m vlmconsole.measure.calibration.reference` prints one JSON line with its port and serves OpenAI's
 streaming chat route until its standard input is closed. It is the ground truth of `vlmconsole calibrate` and of the
 tests: both processes read the same monotonic clock, so the client is judged against the moment of each
 write, never against the schedule that was intended.
@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from vlmconsole.measure.poller import READ, WRITE, Poller
-from vlmconsole.measure.stamps import clock
+from vlmconsole.measure.client.poller import READ, WRITE, Poller
+from vlmconsole.measure.client.stamps import clock
 
 MILLISECOND = 1_000_000
 FAULTS = {
@@ -357,7 +357,7 @@ def running(schedule: Schedule) -> Iterator[Reference]:
     """Start a reference server as a process of its own, and end it again."""
     words = [f"--{key.replace('_', '-')}={value}" for key, value in dataclasses.asdict(schedule).items()]
     process = subprocess.Popen(
-        [sys.executable, "-m", "vlmconsole.measure.reference", *words],
+        [sys.executable, "-m", "vlmconsole.measure.calibration.reference", *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -378,7 +378,7 @@ def running(schedule: Schedule) -> Iterator[Reference]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m vlmconsole.measure.reference")
+    parser = argparse.ArgumentParser(prog="python -m vlmconsole.measure.calibration.reference")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--role-ms", type=float, default=5.0)
     parser.add_argument("--ttft-ms", type=float, default=50.0)

@@ -1,4 +1,4 @@
-"""The load client's process: `python -m vlmconsole.measure.client` with a plan on standard input.
+"""The load client's process: `python -m vlmconsole.measure.client.main` with a plan on standard input.
 
 It imports nothing beyond the standard library and the reading loop, so that it is up in a fraction of a
 second. The plan is one line of standard input; when that is closed (on purpose, or because whoever started
@@ -20,10 +20,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.measure.plan import Plan
-from vlmconsole.measure.reader import PhaseReport, Reader
-from vlmconsole.measure.spill import SpillError, SpillWriter
-from vlmconsole.measure.stamps import clock
+from vlmconsole.measure.client.plan import Plan
+from vlmconsole.measure.client.reader import PhaseReport, Reader
+from vlmconsole.measure.client.spill import SpillError, SpillWriter
+from vlmconsole.measure.client.stamps import clock
 from vlmconsole.system.machine import peak_rss_bytes, raise_file_limit
 
 FILES_BESIDE = 64  # descriptors needed for anything but connections

@@ -8,8 +8,8 @@ import socket
 import ssl
 from enum import IntEnum
 
-from vlmconsole.measure.poller import READ, WRITE
-from vlmconsole.measure.stamps import ANCILLARY_BYTES, Ancillary, ask_kernel_stamps, clock
+from vlmconsole.measure.client.poller import READ, WRITE
+from vlmconsole.measure.client.stamps import ANCILLARY_BYTES, Ancillary, ask_kernel_stamps, clock
 
 READ_BYTES = 65536
 _MAX_PARTS = 64  # segments handed to one sendmsg; well below any IOV_MAX
