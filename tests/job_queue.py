@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from vlmconsole.devices.locks import DeviceLocks
 from vlmconsole.queue import forms
 from vlmconsole.queue.adding import add
-from vlmconsole.queue.locks import DeviceLocks
 from vlmconsole.queue.resources import Machine
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.supervisor import Supervisor

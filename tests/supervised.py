@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from vlmconsole.devices.locks import DeviceLocks
 from vlmconsole.gauges.nvidia import Card, Reading
 from vlmconsole.queue import process
-from vlmconsole.queue.locks import DeviceLocks
 from vlmconsole.queue.model import FINAL, NewJob
 from vlmconsole.queue.resources import Machine
 from vlmconsole.queue.supervisor import Supervisor

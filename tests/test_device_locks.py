@@ -18,8 +18,8 @@ from supervised import LONG, Lab, lab_fixture, places_fixture  # noqa: F401
 
 from vlmconsole import doctor
 from vlmconsole import lab as console
-from vlmconsole.queue import lock_files
-from vlmconsole.queue.locks import DeviceLocks
+from vlmconsole.devices import lock_files
+from vlmconsole.devices.locks import DeviceLocks
 from vlmconsole.queue.resources import Machine
 from vlmconsole.runs.places import Places
 
@@ -47,7 +47,7 @@ def as_user(uid: int, code: str, folder: Path, **options: object) -> "subprocess
     begin = f"""
         import os, stat, sys, time
         from pathlib import Path
-        from vlmconsole.queue.locks import DeviceLocks
+        from vlmconsole.devices.locks import DeviceLocks
         from vlmconsole.queue.resources import Machine
         folder = Path(sys.argv[1])
         os.makedirs(folder.parent / "home-{uid}", exist_ok=True)

@@ -6,7 +6,7 @@ import pytest
 from job_queue import lab
 
 from vlmconsole.cli.jobs import _cells
-from vlmconsole.queue.device_words import device_words
+from vlmconsole.devices.labels import device_words
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import views

@@ -14,13 +14,13 @@ import pytest
 
 from vlmconsole import doctor
 from vlmconsole.cli import main
+from vlmconsole.devices.locks import DeviceLocks
 from vlmconsole.gauges.host import HostReader
 from vlmconsole.gauges.nvidia import Card, Reading
 from vlmconsole.jobs.kinds import UnknownKindError, load_kind
 from vlmconsole.jobs.presets import PresetError, list_presets, load_preset, parse_value
 from vlmconsole.lab import Lab
 from vlmconsole.queue import environments
-from vlmconsole.queue.locks import DeviceLocks
 from vlmconsole.queue.resources import Machine, lockable
 from vlmconsole.runs.places import Places
 
@@ -153,7 +153,7 @@ def test_another_users_lock_file_in_a_sticky_folder_can_be_locked() -> None:
         os.chown(path, 12345, 12345)
         path.chmod(0o644)
         code = (
-            "import os, sys\nfrom pathlib import Path; from vlmconsole.queue.locks import DeviceLocks\n"
+            "import os, sys\nfrom pathlib import Path; from vlmconsole.devices.locks import DeviceLocks\n"
             "os.setuid(54321); print(DeviceLocks(Path(sys.argv[1])).take(['gpu0', 'cpu.0']) is not None)"
         )
         done = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, timeout=60)

@@ -14,8 +14,8 @@ from supervised import Lab as Queue
 from supervised import places_fixture  # noqa: F401
 
 from vlmconsole.chats.store import ChatStore
+from vlmconsole.devices.locks import DeviceLocks
 from vlmconsole.lab import Lab
-from vlmconsole.queue.locks import DeviceLocks
 from vlmconsole.queue.model import stored_run
 from vlmconsole.queue.resources import Machine
 from vlmconsole.runs.places import Places
@@ -96,7 +96,7 @@ def test_a_lock_folder_without_locks_is_the_reason_a_job_waits_with(shim: Path, 
     code = """
         import sys
         from pathlib import Path
-        from vlmconsole.queue.locks import DeviceLocks
+        from vlmconsole.devices.locks import DeviceLocks
         from vlmconsole.queue.resources import Machine
         print(Machine(DeviceLocks(Path(sys.argv[1])), 1).look().taken["cpu.0"])
     """

@@ -224,7 +224,7 @@ def _devices() -> Iterator[Check]:
     from vlmconsole.gauges.nvidia import summary
 
     yield Check("nvidia gpu", "info", summary())
-    from vlmconsole.queue.locks import DeviceLocks
+    from vlmconsole.devices.locks import DeviceLocks
     from vlmconsole.queue.process import lock_folder
 
     locks = DeviceLocks(lock_folder())

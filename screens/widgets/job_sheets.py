@@ -13,8 +13,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from vlmconsole.devices.labels import device_words
 from vlmconsole.queue.adding import Planned
-from vlmconsole.queue.device_words import device_words
 from vlmconsole.queue.forms import Entry, as_text
 from vlmconsole.runs.live_view import Curve, Told
 from vlmconsole.screens.theme import DIALOGS

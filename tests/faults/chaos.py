@@ -17,9 +17,9 @@ from typing import Any
 
 import psutil
 
+from vlmconsole.devices.locks import DeviceLocks
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.queue import process
-from vlmconsole.queue.locks import DeviceLocks
 from vlmconsole.queue.model import FINAL, NewJob
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.folder import RunFolder, list_runs

@@ -315,11 +315,11 @@ def main() -> int:
 
 
 if __name__ == "__main__" or PRELOAD in os.environ:
+    from vlmconsole.devices.locks import DeviceLocks
     from vlmconsole.jobs import worker
     from vlmconsole.ledger.chain import Ledger
     from vlmconsole.queue import process
     from vlmconsole.queue.executors import LocalExecutor, LocalWorker
-    from vlmconsole.queue.locks import DeviceLocks
     from vlmconsole.queue.model import FINAL, NewJob
     from vlmconsole.queue.store import Store
     from vlmconsole.queue.supervisor import Supervisor

@@ -17,8 +17,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.devices.locks import SHARED, DeviceLocks
 from vlmconsole.queue import variables
-from vlmconsole.queue.locks import SHARED, DeviceLocks
 from vlmconsole.queue.resources import Machine
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store

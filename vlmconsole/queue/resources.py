@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from vlmconsole.devices.labels import SERVER, TIMED
+from vlmconsole.devices.locks import DeviceLocks, Files, server_lock, servers_of
 from vlmconsole.gauges import nvidia
-from vlmconsole.queue.device_words import SERVER, TIMED
-from vlmconsole.queue.locks import DeviceLocks, Files, server_lock, servers_of
 from vlmconsole.queue.wants import Devices
 from vlmconsole.system import processes
 from vlmconsole.system.machine import usable_cores

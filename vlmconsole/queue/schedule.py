@@ -15,7 +15,7 @@ The rules, which together keep any set of jobs from waiting for each other for e
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from vlmconsole.queue.device_words import SERVER, TIMED, device_words
+from vlmconsole.devices.labels import SERVER, TIMED, device_words
 from vlmconsole.queue.wants import ALL, ENDED, OK_STATES, Decision, Devices, Held, Start, Want
 
 

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from vlmconsole.devices.labels import TIMED
 from vlmconsole.errors import LabError, refusal
 from vlmconsole.jobs import books
 from vlmconsole.jobs.kinds import IMPORT_FROM, load_kind
 from vlmconsole.jobs.launch import create_run
 from vlmconsole.jobs.presets import Preset, validate
-from vlmconsole.queue.device_words import TIMED
 from vlmconsole.queue.environments import interpreter_of
 from vlmconsole.queue.executors import Executor, LocalExecutor
 from vlmconsole.queue.flows import resolve

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.queue.device_words import device_words
+from vlmconsole.devices.labels import device_words
 from vlmconsole.queue.environments import missing
 from vlmconsole.queue.last_time import left_as_then
 from vlmconsole.queue.model import ACTIVE, FINAL, Job, QueueLine, backoff, unreadable

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import platformdirs
 
-from vlmconsole.queue import lock_files
-from vlmconsole.queue.device_words import SERVER, TIMED
+from vlmconsole.devices import lock_files
+from vlmconsole.devices.labels import SERVER, TIMED
 from vlmconsole.system import processes
 
 SHARED = Path("/tmp/vlmconsole-devices")
