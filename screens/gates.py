@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from vlmconsole.desks import forms
+from vlmconsole.desks.gates import Case, GateDesk, Opened
+from vlmconsole.desks.queue import Desk
 from vlmconsole.errors import LabError
 from vlmconsole.gates.binding import record
-from vlmconsole.gates.desk import Case, GateDesk, Opened
-from vlmconsole.queue import forms
-from vlmconsole.queue.desk import Desk
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.gates_desk import GatesDesk

@@ -14,8 +14,8 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input, Static
 
+from vlmconsole.desks.gates import Case, Entry, GateDesk, Opened
 from vlmconsole.errors import LabError
-from vlmconsole.gates.desk import Case, Entry, GateDesk, Opened
 from vlmconsole.screens.keys import bindings, reading_actions
 from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.table import SCREENS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from vlmconsole.gates.desk import Case, Opened
+from vlmconsole.desks.gates import Case, Opened
 from vlmconsole.gates.figures import figures, group_figures
 from vlmconsole.gates.plan import Gate
 from vlmconsole.gates.samples import Sample

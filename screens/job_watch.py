@@ -14,7 +14,7 @@ from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
     from vlmconsole.app import ConsoleApp
-    from vlmconsole.queue.desk import Desk
+    from vlmconsole.desks.queue import Desk
     from vlmconsole.queue.model import Job
 
 PERIOD = 2.0  # seconds between two looks at the files' times
@@ -95,7 +95,7 @@ class JobWatch:
 
     def _own(self) -> Desk:
         """The desk, opened in its thread."""
-        from vlmconsole.queue.desk import Desk
+        from vlmconsole.desks.queue import Desk
 
         if self._desk is None:
             self._desk = Desk(self._app.lab.places)

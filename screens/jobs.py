@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
+from vlmconsole.desks import forms
+from vlmconsole.desks.queue import Desk, Row, losses
 from vlmconsole.errors import LabError
-from vlmconsole.queue import forms
-from vlmconsole.queue.desk import Desk, Row, losses
 from vlmconsole.queue.model import Mode
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder, to_json, write_atomic

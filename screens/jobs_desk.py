@@ -17,8 +17,8 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input, Static
 
+from vlmconsole.desks.queue import WINDOW, Board, Desk, Particulars, Row
 from vlmconsole.errors import LabError
-from vlmconsole.queue.desk import WINDOW, Board, Desk, Particulars, Row
 from vlmconsole.queue.model import ACTIVE, FINAL
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder

@@ -169,7 +169,7 @@ class ServerLink:
 
     async def _ask_whether_it_answers(self) -> None:
         """The state of a server by its own word; one that comes back is read anew."""
-        from vlmconsole.queue.server_desk import measuring
+        from vlmconsole.desks.servers import measuring
         from vlmconsole.servers.servers import probe
 
         state = self.view.state
@@ -281,7 +281,7 @@ class ServerLink:
 
     async def _warm(self) -> bool:
         """Whether a server that somebody else started can answer by now: SGLang lists its models before that."""
-        from vlmconsole.queue.server_desk import measuring
+        from vlmconsole.desks.servers import measuring
         from vlmconsole.servers.servers import probe
 
         if self.profile.engine != "sglang" or await asyncio.to_thread(measuring, self.places):

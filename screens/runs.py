@@ -8,8 +8,8 @@ from functools import partial
 from vlmconsole.compare.runs import Side, sides
 from vlmconsole.compare.sweeps import compare_sweeps, is_sweep
 from vlmconsole.compare.trainings import compare_trainings, family, refusal
+from vlmconsole.desks.opened_run import Target, evidence
 from vlmconsole.errors import LabError
-from vlmconsole.reports.opened import Target, evidence
 from vlmconsole.reports.parts import figure
 from vlmconsole.reports.save import save
 from vlmconsole.runs.folder import RunFolder

@@ -14,9 +14,9 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input, Static
 
+from vlmconsole.desks.opened_run import Opened, Opener
+from vlmconsole.desks.runs import Board, Line, Shelf
 from vlmconsole.errors import LabError
-from vlmconsole.reports.opened import Opened, Opener
-from vlmconsole.reports.shelf import Board, Line, Shelf
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.screens.keys import bindings, reading_actions
 from vlmconsole.screens.looking import LookingScreen

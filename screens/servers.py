@@ -16,9 +16,9 @@ from textual.content import Content
 from textual.widgets import Static
 
 from vlmconsole.client.adapter_effect import Effect
+from vlmconsole.desks.servers import Line, Look, ServerDesk
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.errors import LabError
-from vlmconsole.queue.server_desk import Line, Look, ServerDesk
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import to_json
 from vlmconsole.screens.background import in_background

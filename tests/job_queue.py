@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from vlmconsole.desks import forms
 from vlmconsole.devices.locks import DeviceLocks
-from vlmconsole.queue import forms
 from vlmconsole.queue.adding import add
 from vlmconsole.queue.resources import Machine
 from vlmconsole.queue.store import Store

@@ -14,8 +14,8 @@ from job_queue import held, lab, run_all
 from textual.pilot import Pilot
 
 from vlmconsole.app import ConsoleApp
+from vlmconsole.desks import forms
 from vlmconsole.lab import Lab
-from vlmconsole.queue import forms
 from vlmconsole.queue.adding import add
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.places import Places

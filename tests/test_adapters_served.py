@@ -16,11 +16,11 @@ from vlmconsole.client.adapter_effect import effect
 from vlmconsole.client.chat import ChatClient
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.scene import make_scene
+from vlmconsole.desks.servers import ServerDesk
 from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.models.messages import Message
-from vlmconsole.queue.server_desk import ServerDesk
 from vlmconsole.runs.places import Places
 from vlmconsole.servers.servers import Ready
 from vlmconsole.training.adapters import store

@@ -22,7 +22,7 @@ from audited import Change, SmallLab, lines_of, write_lines, wrong
 
 from vlmconsole.audit.run import AuditError, audit, keep, other_base
 from vlmconsole.cli import main
-from vlmconsole.gates.desk import GateDesk, read_audit
+from vlmconsole.desks.gates import GateDesk, read_audit
 from vlmconsole.gates.verdict import judge
 from vlmconsole.ledger.freezing import find_frozen
 from vlmconsole.runs.folder import RunFolder

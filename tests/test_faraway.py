@@ -13,9 +13,9 @@ from chat_server import chat_server, profile_file
 from loopback_sshd import LACKING, Sshd
 from small_server import SERVER
 
+from vlmconsole.desks.servers import bring
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile
-from vlmconsole.queue.server_desk import bring
 from vlmconsole.remote.ssh import CONFIG_VARIABLE, SshError
 from vlmconsole.runs.places import Places
 from vlmconsole.servers import far as faraway

@@ -12,12 +12,12 @@ import pytest
 
 from vlmconsole.cli import main
 from vlmconsole.cli.jobs import _cells, _plan_lines
+from vlmconsole.desks.queue import Desk
 from vlmconsole.devices.locks import DeviceLocks
 from vlmconsole.gates.plan import load_plan
 from vlmconsole.jobs.presets import Preset, load_preset
 from vlmconsole.queue import adding, process
 from vlmconsole.queue.adding import Planned
-from vlmconsole.queue.desk import Desk
 from vlmconsole.queue.flows import FlowError, fill, sources
 from vlmconsole.queue.last_time import left_as_then
 from vlmconsole.queue.model import flow_state

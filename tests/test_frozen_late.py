@@ -9,17 +9,17 @@ import pytest
 from audited import PLAN, SmallLab
 
 from vlmconsole.cli import main
+from vlmconsole.desks.gates import GateDesk
+from vlmconsole.desks.queue import VERDICTS, worst
+from vlmconsole.desks.runs import line_of
 from vlmconsole.gates.binding import bind, freeze_for_lab, freeze_for_run
-from vlmconsole.gates.desk import GateDesk
 from vlmconsole.gates.frozen_list import listed
 from vlmconsole.gates.junit import junit
 from vlmconsole.gates.plan import load_plan, parse_plan, plan_names
 from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.gates.verdict import Verdict, judge
 from vlmconsole.ledger.chain import Ledger
-from vlmconsole.queue.desk import VERDICTS, worst
 from vlmconsole.reports import claimed, judged
-from vlmconsole.reports.shelf import line_of
 from vlmconsole.runs.folder import to_json
 
 

@@ -13,7 +13,7 @@ import tomlkit
 from judged import PLAN, WRONG, lines_of, plan, right, small_dataset, write_lines, write_run
 
 from vlmconsole.cli import main
-from vlmconsole.gates.desk import GateDesk
+from vlmconsole.desks.gates import GateDesk
 from vlmconsole.gates.evidence import Problem
 from vlmconsole.gates.frozen import read_frozen_plan
 from vlmconsole.gates.junit import junit

@@ -20,8 +20,8 @@ from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
 from vlmconsole.app import ConsoleApp
+from vlmconsole.desks.gates import AUDITS, Case, GateDesk, order
 from vlmconsole.gates.binding import freeze_for_lab, record
-from vlmconsole.gates.desk import AUDITS, Case, GateDesk, order
 from vlmconsole.gates.figures import short_answer
 from vlmconsole.gates.plan import load_plan
 from vlmconsole.gates.verdict import judge

@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Input
 
-from vlmconsole.queue import forms
+from vlmconsole.desks import forms
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.widgets.job_form import FormLine, JobForm, Switch
 

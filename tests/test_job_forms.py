@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from job_queue import held, lab
 
-from vlmconsole.queue import forms
-from vlmconsole.queue.desk import Desk, Row, duration, losses
-from vlmconsole.queue.forms import FormField
+from vlmconsole.desks import forms
+from vlmconsole.desks.forms import FormField
+from vlmconsole.desks.queue import Desk, Row, duration, losses
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store

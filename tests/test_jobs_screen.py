@@ -11,8 +11,9 @@ from textual.widgets import Input, OptionList
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.cli import main
+from vlmconsole.desks import forms
 from vlmconsole.lab import Lab
-from vlmconsole.queue import forms, process
+from vlmconsole.queue import process
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import UNATTENDED

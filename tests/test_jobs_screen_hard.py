@@ -12,8 +12,8 @@ from job_queue import held, lab
 from jobs_console import full_fixture, jobs, places_fixture, ran_fixture, seen, settled, until  # noqa: F401
 
 from vlmconsole.app import ConsoleApp
+from vlmconsole.desks.queue import Desk
 from vlmconsole.lab import Lab
-from vlmconsole.queue.desk import Desk
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.folder import RunFolder

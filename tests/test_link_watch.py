@@ -15,9 +15,9 @@ from waiting import until
 
 from vlmconsole.client.answer import Answer
 from vlmconsole.client.chat import ChatClient
+from vlmconsole.desks.servers import ServerDesk
 from vlmconsole.engines.profile import ServerProfile, make_profile
 from vlmconsole.models.messages import Message
-from vlmconsole.queue.server_desk import ServerDesk
 from vlmconsole.runs.places import Places
 from vlmconsole.screens import link as link_module
 from vlmconsole.screens.link import SILENT, WARMING, ServerLink

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from vlmconsole.cli import main
+from vlmconsole.desks import forms
 from vlmconsole.errors import LabError
 from vlmconsole.jobs.kinds import TRUSTED_VARIABLE, UnknownKindError, load_kind
 from vlmconsole.jobs.presets import PresetError, load_preset
 from vlmconsole.lab import Lab
-from vlmconsole.queue import adding, environments, forms
+from vlmconsole.queue import adding, environments
 from vlmconsole.queue.environments import NoEnvironmentError
 from vlmconsole.runs.places import Places
 

@@ -18,10 +18,10 @@ from trained_runs import training
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.compare.runs import compare_runs, compare_sides, side
+from vlmconsole.desks.opened_run import Opener
+from vlmconsole.desks.runs import Shelf
 from vlmconsole.errors import LabError
 from vlmconsole.lab import Lab
-from vlmconsole.reports.opened import Opener
-from vlmconsole.reports.shelf import Shelf
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.runs import RunsScreen

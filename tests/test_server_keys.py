@@ -19,9 +19,9 @@ from loopback_sshd import LACKING, Sshd
 from small_server import profile as plain
 
 from vlmconsole.cli import main
+from vlmconsole.desks.servers import bring
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile
-from vlmconsole.queue.server_desk import bring
 from vlmconsole.remote.ssh import CONFIG_VARIABLE
 from vlmconsole.runs.places import Places
 from vlmconsole.servers import far as faraway

@@ -21,12 +21,12 @@ from textual.widgets import Input
 from vlmconsole.app import ConsoleApp
 from vlmconsole.cli import main
 from vlmconsole.client.adapter_effect import Effect
+from vlmconsole.desks.servers import Line, Look, ServerDesk, Sheet
 from vlmconsole.engines.compared import capacity, compare_settings
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile, save_profile
 from vlmconsole.engines.sglang import from_server_info
 from vlmconsole.lab import Lab
-from vlmconsole.queue.server_desk import Line, Look, ServerDesk, Sheet
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.servers import ServersScreen
 from vlmconsole.screens.widgets.dialogs import Confirm

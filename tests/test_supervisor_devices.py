@@ -8,8 +8,8 @@ import pytest
 from supervised import LONG, Lab, lab_fixture, places_fixture  # noqa: F401
 
 from vlmconsole.cli.jobs import line
+from vlmconsole.desks.queue import Row
 from vlmconsole.gauges.nvidia import Card
-from vlmconsole.queue.desk import Row
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.view import views
 from vlmconsole.runs.places import Places

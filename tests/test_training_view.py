@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from job_queue import lab
 from jobs_console import jobs, seen, settled, until
 
+from vlmconsole.desks.queue import Desk, Row
 from vlmconsole.jobs.evaluate import KIND as EVALUATE
-from vlmconsole.queue.desk import Desk, Row
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.events import EventWriter

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from test_chat_screen import answered, ask, console, until
 
+from vlmconsole.desks.runs import Line
 from vlmconsole.reports.parts import Column, Table
-from vlmconsole.reports.shelf import Line
 from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.screens.widgets.run_figures import _table
 from vlmconsole.screens.widgets.run_table import RunRows

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
-from vlmconsole.gates.desk import Case, Opened
+from vlmconsole.desks.gates import Case, Opened
 from vlmconsole.gates.figures import short_answer
 from vlmconsole.gates.plan import Gate
 from vlmconsole.gates.verdict import Judged

@@ -10,7 +10,7 @@ from textual import events
 from textual.content import Content
 from textual.message import Message
 
-from vlmconsole.gates.desk import Case, Entry
+from vlmconsole.desks.gates import Case, Entry
 from vlmconsole.gates.figures import MARKS, figures, short_answer
 from vlmconsole.gates.plan import LABELS, Gate
 from vlmconsole.gates.trained import LATE_PASS

@@ -11,7 +11,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
 
-from vlmconsole.queue.desk import Particulars, Row, duration
+from vlmconsole.desks.queue import Particulars, Row, duration
 from vlmconsole.queue.view import waits
 from vlmconsole.runs.live_view import Curve, Told
 from vlmconsole.runs.logfile import LogPage, shown

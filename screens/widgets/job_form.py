@@ -16,11 +16,11 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from vlmconsole.desks import forms
+from vlmconsole.desks.forms import FormField, FormGroup
 from vlmconsole.devices.labels import device_words
 from vlmconsole.errors import LabError
-from vlmconsole.queue import forms
 from vlmconsole.queue.adding import Planned
-from vlmconsole.queue.forms import FormField, FormGroup
 from vlmconsole.runs.pace import about
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.background import in_background

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
+from vlmconsole.desks.queue import Row, duration
 from vlmconsole.devices.labels import device_words
 from vlmconsole.gates.trained import LATE_PASS
-from vlmconsole.queue.desk import Row, duration
 from vlmconsole.queue.model import Job
 from vlmconsole.queue.view import WAITING
 from vlmconsole.runs.pace import about

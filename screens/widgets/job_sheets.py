@@ -13,9 +13,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from vlmconsole.desks.forms import Entry, as_text
 from vlmconsole.devices.labels import device_words
 from vlmconsole.queue.adding import Planned
-from vlmconsole.queue.forms import Entry, as_text
 from vlmconsole.runs.live_view import Curve, Told
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field

@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from vlmconsole.queue.desk import Board, Row
+from vlmconsole.desks.queue import Board, Row
 from vlmconsole.queue.view import UNATTENDED
 from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.job_rows import Columns

@@ -9,8 +9,8 @@ from textual import events
 from textual.content import Content
 from textual.message import Message
 
+from vlmconsole.desks.opened_run import Opened, Target
 from vlmconsole.measure.axes import axes
-from vlmconsole.reports.opened import Opened, Target
 from vlmconsole.reports.parts import Facts, Pictures, Plot, Prose, Section, Table
 from vlmconsole.runs.folder import FINAL
 from vlmconsole.runs.live_view import Told

@@ -6,8 +6,8 @@ import time
 
 from textual.content import Content
 
-from vlmconsole.queue.desk import duration
-from vlmconsole.reports.shelf import Line
+from vlmconsole.desks.queue import duration
+from vlmconsole.desks.runs import Line
 from vlmconsole.runs.live_view import Told
 from vlmconsole.screens.widgets.figures import bar
 from vlmconsole.screens.widgets.run_table import outcome

@@ -12,9 +12,9 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from vlmconsole.desks.queue import duration
+from vlmconsole.desks.runs import Board, Line
 from vlmconsole.gates.trained import LATE_PASS
-from vlmconsole.queue.desk import duration
-from vlmconsole.reports.shelf import Board, Line
 from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.screens.widgets.lines import LineView

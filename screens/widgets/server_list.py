@@ -7,7 +7,7 @@ from textual import events
 from textual.content import Content
 from textual.message import Message
 
-from vlmconsole.queue.server_desk import Line
+from vlmconsole.desks.servers import Line
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.servers.servers import NAMES
 from vlmconsole.text.plain import one_line

@@ -11,9 +11,9 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 
 from vlmconsole.client.adapter_effect import Effect
+from vlmconsole.desks.queue import duration
+from vlmconsole.desks.servers import Sheet
 from vlmconsole.engines.compared import Setting
-from vlmconsole.queue.desk import duration
-from vlmconsole.queue.server_desk import Sheet
 from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.screens.widgets.server_list import SIGNS

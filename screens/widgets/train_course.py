@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from vlmconsole.queue.desk import Row, duration
+from vlmconsole.desks.queue import Row, duration
 from vlmconsole.runs.live_view import Cell, Curve, Tally, Told
 from vlmconsole.runs.pace import Progress
 from vlmconsole.text.plain import one_line

@@ -14,11 +14,11 @@ from rich.text import Text
 from vlmconsole.cli.common import FAILED, USAGE, as_toml, emit, fail, say, state
 from vlmconsole.cli.follow import said
 from vlmconsole.cli.foreground import INTERRUPTED, follow_job, interruptions
+from vlmconsole.desks.queue import label_of, verdict_of
 from vlmconsole.devices.labels import device_words
 from vlmconsole.jobs.launch import log_tail
 from vlmconsole.jobs.presets import list_presets, load_preset
 from vlmconsole.queue import adding, process
-from vlmconsole.queue.desk import label_of, verdict_of
 from vlmconsole.queue.model import ACTIVE, FINAL, Job, Mode
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import UNATTENDED, JobView, views

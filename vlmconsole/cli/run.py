@@ -10,10 +10,10 @@ from vlmconsole.cli.foreground import follow_job, interruptions
 from vlmconsole.cli.gate_plan import frozen_figures
 from vlmconsole.cli.gates import CODES
 from vlmconsole.cli.jobs import show_plan
+from vlmconsole.desks.queue import INVALID, label_of, verdict_of
 from vlmconsole.jobs.launch import log_tail
 from vlmconsole.jobs.presets import load_preset
 from vlmconsole.queue import adding, process
-from vlmconsole.queue.desk import INVALID, label_of, verdict_of
 from vlmconsole.queue.model import Job
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.folder import RunFolder, find_run

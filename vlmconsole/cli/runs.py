@@ -17,7 +17,7 @@ from vlmconsole.runs.pace import duration, number
 from vlmconsole.text.counts import many
 
 if TYPE_CHECKING:
-    from vlmconsole.reports.shelf import Line
+    from vlmconsole.desks.runs import Line
 
 
 UNSET: tuple[object, ...] = (None, "", [], {})  # a preset would leave it out
@@ -60,7 +60,7 @@ def list_command(
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="how many, newest first")] = 50,
 ) -> None:
     """The runs of this lab, newest first."""
-    from vlmconsole.reports.shelf import line_of
+    from vlmconsole.desks.runs import line_of
 
     runs = [brief(run) | {"result": _result(line_of(run))} for run in list_runs(state.lab.places.runs)[:limit]]
 

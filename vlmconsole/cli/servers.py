@@ -110,7 +110,7 @@ def restart(name: str = typer.Argument(..., help="A profile's name.")) -> None:
 
 
 def _bring(profile: ServerProfile) -> None:
-    from vlmconsole.queue.server_desk import bring
+    from vlmconsole.desks.servers import bring
 
     ready = asyncio.run(bring(profile, state.lab.places, progress(profile.name)))
     how = "started" if ready.started_here else "was running"

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from vlmconsole.gates.desk import GateDesk
+from vlmconsole.desks.gates import GateDesk
 from vlmconsole.gates.figures import COLUMNS, figures
 from vlmconsole.gates.metrics import Measures
 from vlmconsole.gates.samples import Sample, Side, read_side

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import islice
 
 from vlmconsole.compare.runs import COMPARED, shown
+from vlmconsole.desks.runs import Stamp, moved
 from vlmconsole.measure.definitions import DEFINITIONS
 from vlmconsole.measure.views import Bar, Cell, PairLine, cells, pairs, waterfalls
 from vlmconsole.reports import judged, learned, measured, tuned
 from vlmconsole.reports.book import guarded, settings
 from vlmconsole.reports.parts import Section, flat
-from vlmconsole.reports.shelf import Stamp, moved
 from vlmconsole.runs.folder import FINAL, RunFolder, to_json
 from vlmconsole.runs.live_view import RunStory, Told
 from vlmconsole.runs.places import Places
