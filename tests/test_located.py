@@ -12,7 +12,7 @@ from vlmconsole.jobs.contract import Spec
 from vlmconsole.jobs.kinds import TRUSTED_VARIABLE, place_of
 from vlmconsole.jobs.presets import Preset, load_preset
 from vlmconsole.queue import adding
-from vlmconsole.queue.located import located
+from vlmconsole.queue.submitted_paths import located
 from vlmconsole.runs.places import Places
 from vlmconsole.system.typed_paths import PathOrName
 

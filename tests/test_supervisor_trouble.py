@@ -20,8 +20,8 @@ from vlmconsole.cli import main
 from vlmconsole.jobs import books
 from vlmconsole.jobs.presets import Preset, PresetError
 from vlmconsole.queue import adding, process
+from vlmconsole.queue.machine_limits import PAUSE
 from vlmconsole.queue.model import FINAL, NewJob
-from vlmconsole.queue.refusals import PAUSE
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.supervisor import Supervisor

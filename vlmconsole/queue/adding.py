@@ -14,11 +14,11 @@ from vlmconsole.jobs.kinds import IMPORT_FROM, TRUSTED_VARIABLE, load_kind, plac
 from vlmconsole.jobs.presets import Preset, PresetError, explain, lay_over, load_preset, no_number, odd_number
 from vlmconsole.queue.environments import is_name
 from vlmconsole.queue.flows import Step, read_flow, sources
-from vlmconsole.queue.located import located
 from vlmconsole.queue.model import Mode, NewJob
 from vlmconsole.queue.schedule import odd
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
+from vlmconsole.queue.submitted_paths import located
 from vlmconsole.runs.places import Places
 from vlmconsole.system.typed_paths import named
 

@@ -19,11 +19,11 @@ from typing import Any
 
 from vlmconsole.devices.locks import SHARED, DeviceLocks
 from vlmconsole.queue import variables
+from vlmconsole.queue.error_isolation import pause, say, told
 from vlmconsole.queue.resources import Machine
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.supervisor import Supervisor
-from vlmconsole.queue.trouble import pause, say, told
 from vlmconsole.runs import leftovers
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.places import Places

@@ -14,7 +14,7 @@ from typing import Any
 from vlmconsole.queue import variables
 from vlmconsole.queue.connection import opened
 from vlmconsole.queue.model import FINAL, STATES, Job, NewJob, flow_state, stored_run, unreadable
-from vlmconsole.queue.reading import Reading
+from vlmconsole.queue.reader import Reading
 from vlmconsole.queue.schedule import hopeless
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.runs.places import Places

@@ -21,16 +21,16 @@ from vlmconsole.jobs.kinds import IMPORT_FROM, load_kind
 from vlmconsole.jobs.launch import create_run
 from vlmconsole.jobs.presets import Preset, validate
 from vlmconsole.queue.environments import interpreter_of
+from vlmconsole.queue.error_isolation import GIVE_UP, Troubles, of_the_machine, say, told
 from vlmconsole.queue.executors import Executor, LocalExecutor
 from vlmconsole.queue.flows import resolve
-from vlmconsole.queue.live import NEVER, Live, began, span_of
+from vlmconsole.queue.machine_limits import Refusals, passes, paused
 from vlmconsole.queue.model import Job, Mode, backoff, limit, unreadable
-from vlmconsole.queue.refusals import Refusals, passes, paused
 from vlmconsole.queue.resources import Machine
-from vlmconsole.queue.room import Room, comes_back, make_room
+from vlmconsole.queue.running_job import NEVER, Live, began, span_of
 from vlmconsole.queue.serving import server_job
 from vlmconsole.queue.store import Store
-from vlmconsole.queue.trouble import GIVE_UP, Troubles, of_the_machine, say, told
+from vlmconsole.queue.timed_work import Room, comes_back, make_room
 from vlmconsole.queue.variables import HELD, OPTION, Values, names_of
 from vlmconsole.queue.view import decide_now
 from vlmconsole.queue.wants import Decision, Devices, Start, is_timed

@@ -9,8 +9,8 @@ from typing import Any
 from vlmconsole.devices.labels import device_words
 from vlmconsole.queue.environments import missing
 from vlmconsole.queue.last_time import left_as_then
+from vlmconsole.queue.machine_limits import paused
 from vlmconsole.queue.model import ACTIVE, FINAL, Job, QueueLine, backoff, unreadable
-from vlmconsole.queue.refusals import paused
 from vlmconsole.queue.schedule import decide, odd
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.variables import HELD, held_back

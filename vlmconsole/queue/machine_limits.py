@@ -3,8 +3,8 @@
 import errno
 import time
 
+from vlmconsole.queue.error_isolation import LONGEST, pause, say
 from vlmconsole.queue.store import Store
-from vlmconsole.queue.trouble import LONGEST, pause, say
 
 PAUSE = "pause"  # of the queue's shared values: until when nothing starts, and why
 # Why a process cannot be started now, and what to do where it does not pass.

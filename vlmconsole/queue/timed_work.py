@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from vlmconsole.queue.live import Live
 from vlmconsole.queue.model import Job, Mode, NewJob
 from vlmconsole.queue.resources import Machine
+from vlmconsole.queue.running_job import Live
 from vlmconsole.queue.store import Store
 
 ASK = 90.0  # seconds for which room is asked for
