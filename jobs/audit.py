@@ -8,7 +8,7 @@ from pydantic import Field
 
 from vlmconsole.audit.run import FILE, audit, keep
 from vlmconsole.errors import LabError
-from vlmconsole.jobs import there
+from vlmconsole.jobs import preflight
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
 from vlmconsole.runs.places import Places
@@ -84,7 +84,7 @@ def _estimate(spec: AuditSpec) -> Estimate:
 
 def _problems(spec: AuditSpec, places: Places, alone: bool) -> list[str]:
     try:
-        if alone and spec.run != "last" and there.LATER not in spec.run:
+        if alone and spec.run != "last" and preflight.LATER not in spec.run:
             find_run(places.runs, spec.run)
     except LabError as error:
         return [error.told]

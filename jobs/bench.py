@@ -6,7 +6,7 @@ from typing import Any
 
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Stopped
 from vlmconsole.jobs.serve import started_by_the_lab
-from vlmconsole.jobs.unused import unused_by_client
+from vlmconsole.jobs.unused_settings import unused_by_client
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs.places import Places
 

@@ -86,18 +86,20 @@ def _control(spec: CacheProbeSettings, places: Places) -> str:
 @contextlib.contextmanager
 def _serving(context: Context, name: str, cache: bool) -> Iterator[Any]:
     """The server called `name` with its prefix cache on or off: started for this job where this lab starts it."""
-    from vlmconsole.jobs import owned
+    from vlmconsole.jobs import owned_server
     from vlmconsole.measure.bench import find_server
     from vlmconsole.measure.variants import with_prefix_cache
     from vlmconsole.servers.servers import launched_here
 
     profile = profile_of(name, context.places)
     if launched_here(profile):
-        with owned.owned(context, with_prefix_cache(profile, cache), f"cache-{'on' if cache else 'off'}") as server:
+        with owned_server.owned(
+            context, with_prefix_cache(profile, cache), f"cache-{'on' if cache else 'off'}"
+        ) as server:
             yield server
         return
     server = find_server(BenchSettings(server=name), context.places)
-    context.events.note(f"{name}: {owned.said(server.settings)}")
+    context.events.note(f"{name}: {owned_server.said(server.settings)}")
     yield server
 
 
@@ -208,7 +210,7 @@ class _Probe:
 
     def summary(self, limits: dict[str, Any]) -> dict[str, Any]:
         """The verdict with everything that it rests on."""
-        from vlmconsole.jobs.owned import said
+        from vlmconsole.jobs.owned_server import said
         from vlmconsole.measure.cache.facts import OTHER_LAYER
         from vlmconsole.measure.cache.verdict import judge
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gauges import nvidia
-from vlmconsole.jobs import there
+from vlmconsole.jobs import preflight
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped, not_installed
 from vlmconsole.jobs.serve import profile_of, started_by_the_lab
-from vlmconsole.jobs.unused import unused
+from vlmconsole.jobs.unused_settings import unused
 from vlmconsole.runs.places import Places
 from vlmconsole.system.typed_paths import named
 
@@ -124,7 +124,7 @@ def _served(context: Context, spec: EvaluateSettings, side: str) -> Iterator[Ans
     with ExitStack() as stack:
         if spec.own_servers:
             from vlmconsole.evaluation.plan_choice import served_folder
-            from vlmconsole.jobs.owned import owned
+            from vlmconsole.jobs.owned_server import owned
             from vlmconsole.training.bases import base_folder
 
             profile = profile_of(spec.server_of(side), context.places)
@@ -264,18 +264,18 @@ def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
         found.append(error.told)
     for side in spec.sides:
         if spec.backend == "server":
-            found += there.server(spec.server_of(side), places, spec.model(side) if spec.own_servers else "")
-            found += there.adapter(
+            found += preflight.server(spec.server_of(side), places, spec.model(side) if spec.own_servers else "")
+            found += preflight.adapter(
                 spec.adapter(side), places, alone, served=not _known_here(spec.server_of(side), places)
             )
         else:
-            found += there.loadable(spec.model(side) or spec.base)
-            found += there.adapter(spec.adapter(side), places, alone)
+            found += preflight.loadable(spec.model(side) or spec.base)
+            found += preflight.adapter(spec.adapter(side), places, alone)
     if not spec.plan:  # else told with the plan
         names = [name for name in spec.data if name != TEXTVQA or not spec.textvqa]
-        found += there.data(names, places, alone)
+        found += preflight.data(names, places, alone)
         for name in names if spec.scorer else ():
-            found += there.scorer(name, spec.scorer, places, roles=["test", "exploratory"], splits=spec.groups)
+            found += preflight.scorer(name, spec.scorer, places, roles=["test", "exploratory"], splits=spec.groups)
     return found + foreseen(spec, places, alone)
 
 

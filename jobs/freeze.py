@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from vlmconsole.errors import LabError
-from vlmconsole.jobs import there
+from vlmconsole.jobs import preflight
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec
 from vlmconsole.runs.places import Places
 from vlmconsole.system.typed_paths import PathOrName
@@ -79,14 +79,14 @@ def _problems(spec: FreezeSpec, places: Places, alone: bool) -> list[str]:
     found: list[str] = []
     for number, name in enumerate((spec.plan, *spec.limits)):
         try:
-            if there.LATER not in name:
+            if preflight.LATER not in name:
                 plan = load_plan(name)
-                if number == 0 and not any(there.LATER in one for one in spec.data):
+                if number == 0 and not any(preflight.LATER in one for one in spec.data):
                     found += of_data(plan, spec.data, places, alone)
         except LabError as error:
             found.append(error.told)
-    found += [one for one in there.data(spec.data, places, alone) if one not in found]
-    return found if spec.base == UNBOUND else found + there.base(spec.base)
+    found += [one for one in preflight.data(spec.data, places, alone) if one not in found]
+    return found if spec.base == UNBOUND else found + preflight.base(spec.base)
 
 
 KIND = JobKind("freeze", "Freeze a gate plan for its pictures", FreezeSpec, run, estimate=_estimate, problems=_problems)

@@ -7,12 +7,12 @@ from pydantic import Field
 
 from vlmconsole.errors import LabError
 from vlmconsole.gauges import nvidia
-from vlmconsole.jobs import there
+from vlmconsole.jobs import preflight
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec, not_installed
 from vlmconsole.jobs.data import counted
 from vlmconsole.jobs.kinds import trusted
 from vlmconsole.jobs.memory_plan import memory_plan
-from vlmconsole.jobs.unused import unused
+from vlmconsole.jobs.unused_settings import unused
 from vlmconsole.runs.places import Places
 from vlmconsole.system.typed_paths import PathOrName
 
@@ -206,9 +206,9 @@ def problems(spec: GrpoSpec, places: Places, alone: bool) -> list[str]:
     return [
         *programs,
         *_impossible(spec),
-        *there.loadable(spec.base),
-        *there.data([spec.data], places, alone, splits),
-        *there.scorer(spec.data, spec.scorer, places, splits=splits),
+        *preflight.loadable(spec.base),
+        *preflight.data([spec.data], places, alone, splits),
+        *preflight.scorer(spec.data, spec.scorer, places, splits=splits),
     ]
 
 

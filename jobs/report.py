@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from vlmconsole.errors import LabError
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, not_installed
-from vlmconsole.jobs.there import LATER
+from vlmconsole.jobs.preflight import LATER
 from vlmconsole.runs.folder import RunFolder, find_run, to_json, write_atomic
 from vlmconsole.runs.places import Places
 from vlmconsole.system.typed_paths import PathOrName

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from vlmconsole.errors import LabError
 from vlmconsole.gauges import nvidia
-from vlmconsole.jobs import there
+from vlmconsole.jobs import preflight
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Spec, not_installed
 from vlmconsole.jobs.data import DRAWN, EXAMINED, counted, files_note, sizes
 from vlmconsole.jobs.memory_plan import memory_plan
@@ -141,11 +141,11 @@ def _devices(spec: SftSpec, places: Places) -> list[str]:
 
 def _problems(spec: SftSpec, places: Places, alone: bool) -> list[str]:
     return [
-        *there.loadable(spec.base),
-        *there.data([spec.data], places, alone),
-        *there.role(spec.data, ("train", "dev"), places),
-        *there.scorer(spec.data, spec.scorer, places, roles=["dev"]),
-        *there.adapter(spec.adapter, places, alone),
+        *preflight.loadable(spec.base),
+        *preflight.data([spec.data], places, alone),
+        *preflight.role(spec.data, ("train", "dev"), places),
+        *preflight.scorer(spec.data, spec.scorer, places, roles=["dev"]),
+        *preflight.adapter(spec.adapter, places, alone),
     ]
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from vlmconsole.errors import LabError
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec
 from vlmconsole.jobs.serve import started_by_the_lab
-from vlmconsole.jobs.unused import unused_by_client
+from vlmconsole.jobs.unused_settings import unused_by_client
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs.places import Places
 

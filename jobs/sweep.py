@@ -11,7 +11,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.jobs.cells import FAILED, Cells
 from vlmconsole.jobs.contract import Context, Estimate, IncompleteError, JobError, JobKind, Stopped
 from vlmconsole.jobs.serve import on_cpu, profile_of
-from vlmconsole.jobs.unused import unused_by_client
+from vlmconsole.jobs.unused_settings import unused_by_client
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.measure.sweep import SweepCell, SweepSettings
 from vlmconsole.runs.places import Places
@@ -51,7 +51,7 @@ def _missing(names: list[str], book: Cells) -> str:
 
 def _with_server(context: Context, spec: SweepSettings, group: list[SweepCell], book: Cells) -> None:
     """Measure the cells that share one server; a server that died under a cell is started anew for the next."""
-    from vlmconsole.jobs import owned
+    from vlmconsole.jobs import owned_server
 
     while group:
         with contextlib.ExitStack() as stack:
@@ -61,7 +61,7 @@ def _with_server(context: Context, spec: SweepSettings, group: list[SweepCell], 
                 for cell in group:
                     book.failed(cell.name, cell.varied(), error)
                 return
-            if not mine and not owned.answers(server):
+            if not mine and not owned_server.answers(server):
                 gone = JobError(f"the server at {server.profile.base_url} does not answer")
                 for cell in group:
                     book.failed(cell.name, cell.varied(), gone)
@@ -70,9 +70,11 @@ def _with_server(context: Context, spec: SweepSettings, group: list[SweepCell], 
             while group:
                 context.check_stop()
                 cell = group.pop(0)
-                answers = partial(owned.alive, context, server) if mine else partial(owned.answers, server)
+                answers = (
+                    partial(owned_server.alive, context, server) if mine else partial(owned_server.answers, server)
+                )
                 entry = book.measure(cell.name, cell.settings, server, cell.varied(), answers=answers)
-                if mine and not owned.alive(context, server):
+                if mine and not owned_server.alive(context, server):
                     context.events.note(f"the server ended under {cell.name}; its log is in the run folder", "warning")
                     break
                 if entry["state"] == FAILED and not answers():
@@ -96,7 +98,7 @@ def say_how_held(context: Context, settings: BenchSettings, server: Any) -> None
 
 def _server(context: Context, spec: SweepSettings, cell: SweepCell, stack: contextlib.ExitStack) -> tuple[Any, bool]:
     """The cell's server, and whether it is this job's own."""
-    from vlmconsole.jobs import owned
+    from vlmconsole.jobs import owned_server
     from vlmconsole.measure.bench import find_server
     from vlmconsole.measure.variants import with_prefix_cache, with_running_limit
     from vlmconsole.servers.servers import launched_here
@@ -108,10 +110,12 @@ def _server(context: Context, spec: SweepSettings, cell: SweepCell, stack: conte
         if spec.prefix_cache is not None and profile.prefix_cache != spec.prefix_cache:
             profile = with_prefix_cache(profile, spec.prefix_cache)
         label = f"b{profile.running_limit or 'default'}"
-        return stack.enter_context(owned.owned(context, profile, label)), True
+        return stack.enter_context(owned_server.owned(context, profile, label)), True
     server = find_server(cell.settings, context.places, say=context.events.note)
     wanted = {"running_limit": cell.running_limit, "prefix_cache": spec.prefix_cache}
-    owned.check(server.profile.model_copy(update={k: v for k, v in wanted.items() if v is not None}), server.settings)
+    owned_server.check(
+        server.profile.model_copy(update={k: v for k, v in wanted.items() if v is not None}), server.settings
+    )
     if cell.running_limit is not None and server.settings.running_limit is None:
         context.events.note(f"{server.profile.name} does not tell its running limit: B is not known", "warning")
     return server, False

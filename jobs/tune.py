@@ -111,7 +111,7 @@ def _cell(
     context: Context, spec: TuneSettings, profile: ServerProfile, cell: TuneCell, book: Cells, name: str
 ) -> dict[str, Any]:
     """One cell on a server started for it alone; kept with the reason when that server does not come up."""
-    from vlmconsole.jobs import owned
+    from vlmconsole.jobs import owned_server
     from vlmconsole.measure.tune.memory import sampled
     from vlmconsole.servers import processes
 
@@ -123,14 +123,14 @@ def _cell(
     varied = {"concurrency": spec.concurrency, "requests": spec.requests, "running_limit": mine.running_limit}
     more: dict[str, Any] = {"parameters": cell.values, "memory": None}
     try:
-        with owned.owned(context, mine, name) as server:
+        with owned_server.owned(context, mine, name) as server:
             more |= {"read_back": _read_back(cell, server.settings), "kv_tokens": server.settings.kv_tokens}
             if not book.done:
                 say_how_held(context, settings, server)
             with sampled(processes.recorded(context.places, server.profile.name)) as peak:
                 entry = book.measure(
                     name, settings, server, varied, lambda: {**more, "memory": peak.to_json()},
-                    answers=partial(owned.alive, context, server),
+                    answers=partial(owned_server.alive, context, server),
                 )  # fmt: skip
     except LabError as error:
         return book.failed(name, varied, error, more)

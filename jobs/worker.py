@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
-from vlmconsole.jobs import books
+from vlmconsole.jobs import closing
 from vlmconsole.jobs.contract import Context, IncompleteError, Stopped
 from vlmconsole.jobs.heartbeat import Heartbeat
 from vlmconsole.jobs.kinds import IMPORT_FROM, load_kind
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def work(run: RunFolder) -> int:
     """Run the job of `run` to its end in this process; returns the exit code."""
-    lock = books.lock(run)
+    lock = closing.lock(run)
     if lock is None:
         print(f"{run.name} is running in another worker", file=sys.stderr)
         return NOT_STARTED
@@ -68,7 +68,7 @@ def work(run: RunFolder) -> int:
     try:
         _own_output(run)
     except OSError as error:  # whoever started it reads the exit code alone
-        return books.DISK_FULL if _disk_is_full(error) else FAILED
+        return closing.DISK_FULL if _disk_is_full(error) else FAILED
     outcome = _begin(run)
     pulse = Heartbeat(run)
     if outcome is None:
@@ -91,7 +91,7 @@ def _own_output(run: RunFolder) -> None:
 
 def _begin(run: RunFolder) -> Outcome | None:
     try:
-        run.file(books.RESERVE).write_bytes(b"\0" * RESERVE)
+        run.file(closing.RESERVE).write_bytes(b"\0" * RESERVE)
         run.set_state(
             "running",
             pid=os.getpid(),
@@ -151,7 +151,7 @@ def _call(run: RunFolder, stop: threading.Event) -> Outcome:
 
 def _make_room(run: RunFolder) -> None:
     with contextlib.suppress(OSError):
-        run.file(books.RESERVE).unlink()
+        run.file(closing.RESERVE).unlink()
 
 
 def _trace(run: RunFolder) -> None:
@@ -200,11 +200,11 @@ def _end(run: RunFolder, outcome: Outcome) -> int:
     with contextlib.suppress(OSError):  # state.json below says the same and matters more
         run.events.emit("state", state=state, reason=reason)
     try:
-        books.close(run, state, reason)
+        closing.close(run, state, reason)
     except OSError as error:
         # Unsealed, and perhaps without its last state: whoever watches sees the dead pid and says lost.
-        _say(run, f"{books.UNFINISHED}: {_os_reason(error, run)}")
-        return books.DISK_FULL if _disk_is_full(error) else FAILED
+        _say(run, f"{closing.UNFINISHED}: {_os_reason(error, run)}")
+        return closing.DISK_FULL if _disk_is_full(error) else FAILED
     return {"done": DONE, "cancelled": STOPPED}.get(state, FAILED)
 
 

@@ -17,7 +17,7 @@ from lora import BASE, bundled, make_adapter, origin
 
 from vlmconsole.cli import main
 from vlmconsole.engines.profile import make_profile
-from vlmconsole.jobs import there
+from vlmconsole.jobs import preflight
 from vlmconsole.models.weights import as_float, read_arrays, read_header, to_bytes
 from vlmconsole.runs.places import Places
 from vlmconsole.training import sft
@@ -224,7 +224,7 @@ def test_a_pissa_adapter_is_refused_at_every_door(
         with pytest.raises(AdapterError, match="init_lora_weights"):
             select("turned", make_profile(facts, "p"), None, places, other_base=True)
     for alone in (True, False):  # what a job's plan says of `adapter=…`, before anything runs
-        assert "init_lora_weights" in there.adapter("turned", places, alone)[0]
+        assert "init_lora_weights" in preflight.adapter("turned", places, alone)[0]
     with pytest.raises(AdapterError, match="init_lora_weights"):
         load_peft(bundled(), folder)
     with pytest.raises(AdapterError, match="init_lora_weights"):

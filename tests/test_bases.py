@@ -13,7 +13,7 @@ import pytest
 from model_folders import WEIGHTS, bundled_copy, change_json, change_weights, headers_only, sharded, tensor_names
 
 from vlmconsole.errors import LabError
-from vlmconsole.jobs import there
+from vlmconsole.jobs import preflight
 from vlmconsole.models import qwen2_5_vl
 from vlmconsole.models.base import BaseReadError, check_loadable, read_base
 from vlmconsole.models.quantization import Quantization, from_json, quantization_of
@@ -164,7 +164,7 @@ def test_what_is_not_understood_is_refused_before_anything_runs(
 ) -> None:
     folder = bundled_copy(tmp_path / "base")
     change(folder)
-    (refusal,) = there.loadable(str(folder))
+    (refusal,) = preflight.loadable(str(folder))
     assert noun in refusal and "base" in refusal and "\n" not in refusal
     with pytest.raises(LabError):
         answering_base(str(folder))
@@ -315,7 +315,7 @@ def test_a_real_folder_of_a_neighbouring_family_is_refused(tmp_path: Path, kind:
             "out_hidden_size": 64, "deepstack_visual_indexes": [0]}  # fmt: skip
     made = getattr(transformers, f"{kind}Config")(text_config=small, vision_config=eyes)
     family(made).save_pretrained(tmp_path / "other")
-    (refusal,) = there.loadable(str(tmp_path / "other"))
+    (refusal,) = preflight.loadable(str(tmp_path / "other"))
     assert made.model_type in refusal
     # And where somebody only writes the known name into the config: the weights tell.
     change_json(
@@ -325,5 +325,5 @@ def test_a_real_folder_of_a_neighbouring_family_is_refused(tmp_path: Path, kind:
             + [all[half].update(model_type=None) for half in ("text_config", "vision_config")]
         ),
     )
-    assert "belong to another model" in there.loadable(str(tmp_path / "other"))[0]
+    assert "belong to another model" in preflight.loadable(str(tmp_path / "other"))[0]
     shutil.rmtree(tmp_path / "other")

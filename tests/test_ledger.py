@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vlmconsole.jobs import books
+from vlmconsole.jobs import closing
 from vlmconsole.ledger.chain import STAGED, Ledger
 from vlmconsole.ledger.freezing import FrozenError, digest, freeze, read_frozen
 from vlmconsole.runs.folder import RunFolder
@@ -156,7 +156,7 @@ def cut_short(ledger: Ledger, run: RunFolder, *, line: bool, staged: bool = Fals
 
 
 def bury(run: RunFolder) -> None:
-    assert books.bury(run, "lost", "the worker was ended by SIGKILL") == ("done", None)
+    assert closing.bury(run, "lost", "the worker was ended by SIGKILL") == ("done", None)
 
 
 @pytest.mark.parametrize("how", ["manifest without its line", "line without its manifest", "neither"])

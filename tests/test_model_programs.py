@@ -12,7 +12,7 @@ from small_server import SERVER
 
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile
 from vlmconsole.evaluation.served import with_model
-from vlmconsole.jobs import there
+from vlmconsole.jobs import preflight
 from vlmconsole.models.programs import ProgramsError, programs_in, refuse_programs
 from vlmconsole.queue.served import ensure_served
 from vlmconsole.runs.places import Places
@@ -60,7 +60,7 @@ def test_every_place_that_names_a_program_is_seen(
     with pytest.raises(ProgramsError, match="programs of its own") as caught:
         loadable_base(str(folder))
     assert named in caught.value.message
-    assert named in there.loadable(str(folder))[0]
+    assert named in preflight.loadable(str(folder))[0]
     for profile in (served(folder), make_profile({"name": "own", "engine": "mlx", "model": str(folder)})):
         with pytest.raises(ProfileError) as refused:
             launch_line(profile, places)
@@ -92,9 +92,10 @@ async def test_refused_when_it_is_started_and_allowed_by_the_profile(places: Pla
         f'engine = "vllm"\nmodel = "{folder}"\n[launch]\nargv = ["x", "{{model}}"]\n'
     )
     assert (
-        "model_file" in there.server("box", places)[0] and "model_file" in there.server("demo", places, str(folder))[0]
+        "model_file" in preflight.server("box", places)[0]
+        and "model_file" in preflight.server("demo", places, str(folder))[0]
     )
-    assert there.server("demo", places) == []
+    assert preflight.server("demo", places) == []
     allowed = served(folder, trust_remote_code=True)
     try:
         assert (await ensure_server(allowed, places)).started_here

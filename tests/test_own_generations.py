@@ -244,19 +244,19 @@ def test_the_index_keeps_both_generations(files: Files) -> None:
 def test_a_scorer_that_cannot_judge_the_truths_is_refused_before_the_job(
     files: Files, made: bool, answer: Any, scorer: str, fits: bool
 ) -> None:
-    from vlmconsole.jobs import there
+    from vlmconsole.jobs import preflight
     from vlmconsole.runs.places import Places
 
     if scorer == "x":
         files.mend("test", "answer", {"red_circles": 1, "blue_squares": 0})
-        assert there.scorer(str(files.recipe), "counting", Places(files.home), splits=["test"], roles=[])
+        assert preflight.scorer(str(files.recipe), "counting", Places(files.home), splits=["test"], roles=[])
         files.mend("test", "answer", {"red_circles": 1, "blue_squares": 0}, at=1)
-        assert there.scorer(str(files.recipe), "counting", Places(files.home), splits=["test"]) == []
+        assert preflight.scorer(str(files.recipe), "counting", Places(files.home), splits=["test"]) == []
         return
     files.mend("test", "answer", answer)
     if made:
         files.make()
-    told = there.scorer(str(files.recipe), scorer, Places(files.home), roles=["test"])
+    told = preflight.scorer(str(files.recipe), scorer, Places(files.home), roles=["test"])
     assert (told == []) == fits
     assert fits or ("cannot judge" in told[0] and "t/" in told[0] and "scorer = naming can" in told[0])
 

@@ -17,7 +17,7 @@ import pytest
 from supervised import LONG, Lab, lab_fixture, places_fixture  # noqa: F401
 
 from vlmconsole.cli import main
-from vlmconsole.jobs import books
+from vlmconsole.jobs import closing
 from vlmconsole.jobs.presets import Preset, PresetError
 from vlmconsole.queue import adding, process
 from vlmconsole.queue.machine_limits import PAUSE
@@ -252,14 +252,14 @@ def test_a_run_whose_books_cannot_be_closed_is_lost_and_its_device_free_again(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     bad = lab.add(mode="child", **LONG)
-    run, real = lab.at_step(bad), books.bury
+    run, real = lab.at_step(bad), closing.bury
 
     def bury(one: object, *rest: str) -> object:
         if getattr(one, "path", None) == run.path:
             raise KeyError("home")
         return real(one, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(books, "bury", bury)
+    monkeypatch.setattr(closing, "bury", bury)
     os.kill(lab.store.get(bad).pid or 0, signal.SIGKILL)
     lab.until(lambda: lab.supervisor.troubles.times(bad) == 1)
     lab.supervisor.tick()

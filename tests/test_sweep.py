@@ -20,7 +20,7 @@ from vlmconsole.engines.mlx import held_output
 from vlmconsole.engines.profile import ProfileError, load_profiles, make_profile, save_profile
 from vlmconsole.jobs import cache_probe, sweep
 from vlmconsole.jobs.contract import Context, IncompleteError, JobError, Stopped
-from vlmconsole.jobs.owned import check
+from vlmconsole.jobs.owned_server import check
 from vlmconsole.jobs.presets import PresetError, load_preset, overlay
 from vlmconsole.measure.axes import axes
 from vlmconsole.measure.cache.facts import other_layers

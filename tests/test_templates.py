@@ -14,7 +14,7 @@ from replay import Reply, replay, sse
 
 from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines.profile import make_profile
-from vlmconsole.jobs import there
+from vlmconsole.jobs import preflight
 from vlmconsole.models import renderer
 from vlmconsole.models.door import PROBE, Door, bare_door, door
 from vlmconsole.models.messages import Message
@@ -135,7 +135,7 @@ def test_transformers_and_mlx_vlm_take_the_same(tmp_path: Path, names: tuple[str
 def test_a_base_whose_template_cannot_be_used_is_refused(tmp_path: Path, change: Any, noun: str) -> None:
     folder = bare(tmp_path / "base")
     change(folder)
-    (refusal,) = there.loadable(str(folder))
+    (refusal,) = preflight.loadable(str(folder))
     assert noun in refusal and str(folder) in refusal and "\n" not in refusal
 
 
@@ -247,7 +247,7 @@ def test_the_bundled_models_pieces_are_what_they_always_were() -> None:
 
 def test_a_templates_own_system_turn_is_in_the_prompt_and_in_its_hash(tmp_path: Path) -> None:
     folder = system_turn(bundled_copy(tmp_path / "base"))
-    assert there.loadable(str(folder)) == []
+    assert preflight.loadable(str(folder)) == []
     (pieces,) = spell([[Turn("How many?")]], door(folder))
     assert pieces[0].text.startswith("<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n")
     (own,) = spell([[Turn("How many?")]], door(folder), ["Mine."])

@@ -8,7 +8,7 @@ import pytest
 from vlmconsole.engines.http import connection_error
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.errors import LabError
-from vlmconsole.jobs import there
+from vlmconsole.jobs import preflight
 from vlmconsole.runs.places import Places
 
 
@@ -30,8 +30,8 @@ def test_message_and_hint_make_sentences(message: str, hint: str, told: str) -> 
 
 
 def test_a_missing_adapter_is_told_in_whole_sentences_and_its_name_stays(tmp_path: Path) -> None:
-    (said,) = there.adapter("../no..where", Places(tmp_path).ensure(), alone=True)
-    assert "../no..where" in said and said.endswith(f". {there.AFTER}") and "none yet; a supervised" in said
+    (said,) = preflight.adapter("../no..where", Places(tmp_path).ensure(), alone=True)
+    assert "../no..where" in said and said.endswith(f". {preflight.AFTER}") and "none yet; a supervised" in said
 
 
 @pytest.mark.parametrize(

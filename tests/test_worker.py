@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from vlmconsole.jobs import books, owned
+from vlmconsole.jobs import closing, owned_server
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.heartbeat import Heartbeat, rotate
 from vlmconsole.jobs.launch import create_run, log_tail, start_worker
@@ -188,14 +188,14 @@ def test_a_log_without_end_is_kept_small_and_says_what_is_not_kept(tmp_path: Pat
 
 
 def test_a_servers_log_in_its_run_is_kept_small_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owned, "LOG_LIMIT", 1000)
+    monkeypatch.setattr(owned_server, "LOG_LIMIT", 1000)
     places = Places(tmp_path).ensure()
     folder = launch.folder(places)
     folder.mkdir(parents=True, exist_ok=True)
     run = make(tmp_path)
     for text in (b"early\n" * 1_000_000 + b"why it died\n", b"second start\n"):
         (folder / "own.log").write_bytes(text)
-        owned._keep_log(Context(run, places), "own", "b4", moved=True)
+        owned_server._keep_log(Context(run, places), "own", "b4", moved=True)
     kept = run.file("server-b4.log").read_bytes()
     assert (
         kept.startswith(b"[5.7 MiB of this log") and kept.endswith(b"why it died\nsecond start\n") and len(kept) < 1100
@@ -229,10 +229,10 @@ def test_a_disk_full_to_the_end_is_named_and_no_job_is_lost_to_it(tmp_path: Path
                 with contextlib.suppress(OSError):
                     other.write(b"x" * 4096)
         (disk / "other").unlink()
-        assert worker.poll() == books.DISK_FULL and run.state()["state"] == "running"
-        state, reason = books.cause(run, "the worker is gone" if adopted else books.death(worker.poll()))
+        assert worker.poll() == closing.DISK_FULL and run.state()["state"] == "running"
+        state, reason = closing.cause(run, "the worker is gone" if adopted else closing.death(worker.poll()))
         assert state == "failed" and "disk was full" in reason
-        assert books.bury(run, state, reason) == (state, reason)
+        assert closing.bury(run, state, reason) == (state, reason)
         assert Ledger(Places(disk).ledger).verify(run).status == "intact"
     finally:
         subprocess.run(["umount", disk], check=True)

@@ -130,7 +130,7 @@ def calibrate() -> None:
     import os
     import time
 
-    from vlmconsole.jobs import books
+    from vlmconsole.jobs import closing
     from vlmconsole.measure.calibration import calibrate as calibrating
     from vlmconsole.runs.folder import RunFolder
     from vlmconsole.system.processes import started
@@ -145,9 +145,9 @@ def calibrate() -> None:
         run.write_json("summary.json", found.to_json())
         found.save(path)
     except BaseException as error:
-        books.close(run, "cancelled" if isinstance(error, KeyboardInterrupt) else "failed", str(error) or None)
+        closing.close(run, "cancelled" if isinstance(error, KeyboardInterrupt) else "failed", str(error) or None)
         raise
-    books.close(run, "done", None)
+    closing.close(run, "done", None)
     trusted = (
         f"trusted up to C={found.trusted_to}" if found.trusted_to is not None else "not to be trusted here at any C"
     )

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from vlmconsole.jobs import books
+from vlmconsole.jobs import closing
 from vlmconsole.jobs.launch import start_worker
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.system import processes
@@ -64,8 +64,8 @@ class LocalWorker:
     def ended(self) -> str | None:
         if self._process is not None:
             code = self._process.poll()
-            return None if code is None else books.death(code)
-        return None if processes.alive(self.pid, self.token) else books.GONE
+            return None if code is None else closing.death(code)
+        return None if processes.alive(self.pid, self.token) else closing.GONE
 
     def ask_to_stop(self) -> None:
         # Asked again right before, so that a pid used anew is never hit.

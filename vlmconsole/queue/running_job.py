@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from vlmconsole.jobs import books
+from vlmconsole.jobs import closing
 from vlmconsole.queue.executors import Worker
 from vlmconsole.queue.model import Job, limit
 from vlmconsole.runs import pace
@@ -87,12 +87,15 @@ class Live:
             state = str(asked.get("state", "cancelled"))
             # A server that was told to make room and had to be killed has made room all the same.
             how = str(asked.get("reason", "stopped on request"))
-            if self.killed or death == books.death(-signal.SIGKILL):
+            if self.killed or death == closing.death(-signal.SIGKILL):
                 how += " (killed: it did not stop by itself)"
-            elif death not in (books.death(-signal.SIGTERM), books.GONE):  # that ends one that had not begun to listen
+            elif death not in (
+                closing.death(-signal.SIGTERM),
+                closing.GONE,
+            ):  # that ends one that had not begun to listen
                 how += f" ({death})"
-            return books.bury(self.run, state, how)
-        return books.bury(self.run, *books.cause(self.run, death))
+            return closing.bury(self.run, state, how)
+        return closing.bury(self.run, *closing.cause(self.run, death))
 
 
 def span_of(run: RunFolder) -> tuple[float | None, float | None]:

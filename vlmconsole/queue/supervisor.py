@@ -16,7 +16,7 @@ from pathlib import Path
 
 from vlmconsole.devices.labels import TIMED
 from vlmconsole.errors import LabError, refusal
-from vlmconsole.jobs import books
+from vlmconsole.jobs import closing
 from vlmconsole.jobs.kinds import IMPORT_FROM, load_kind
 from vlmconsole.jobs.launch import create_run
 from vlmconsole.jobs.presets import Preset, validate
@@ -170,7 +170,7 @@ class Supervisor:
         begun = began(now)
         if not begun:
             # Perhaps it was never started, perhaps it is just starting. With its lock in hand it cannot start any more.
-            descriptor = books.lock(run)
+            descriptor = closing.lock(run)
             if descriptor is None:
                 return False  # it lives: it will write its pid in a moment
             try:
@@ -187,9 +187,11 @@ class Supervisor:
         if pid:
             processes.kill_family(int(pid) if processes.started(int(pid)) is None else None, run.path)
         asked = run.read_json("stop.json", None)
-        lost = books.cause(run, "the worker died while no supervisor was watching")
+        lost = closing.cause(run, "the worker died while no supervisor was watching")
         end = self._closed(
-            job, run, lambda: books.bury(run, *((asked["state"], asked["reason"]) if isinstance(asked, dict) else lost))
+            job,
+            run,
+            lambda: closing.bury(run, *((asked["state"], asked["reason"]) if isinstance(asked, dict) else lost)),
         )
         if end is None:
             return False
@@ -307,7 +309,7 @@ class Supervisor:
         name = self.store.get(number).run
         run = RunFolder(Path(name)) if name else None
         reason = f"it could not be started ({told(error)}): see {self.places.state / 'supervisor.log'}"
-        if run and run.file("job.json").exists() and books.bury(run, "failed", reason) is None:
+        if run and run.file("job.json").exists() and closing.bury(run, "failed", reason) is None:
             return  # it lives: it is taken over in the next round
         self.store.finish(number, "failed", reason)
 
@@ -336,7 +338,7 @@ class Supervisor:
             worker = self.executor.start(run, interpreter, locks, variables)
         except OSError as error:
             if not passes(error):
-                books.bury(run, "failed", f"{interpreter} could not be started: {error.strerror}")
+                closing.bury(run, "failed", f"{interpreter} could not be started: {error.strerror}")
             raise
         self.refusals.started()
         self.live[job.id] = Live(self.store.get(job.id), run, worker, self.clock)
