@@ -13,8 +13,8 @@ from vlmconsole.errors import LabError
 from vlmconsole.queue.model import Mode
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder, to_json, write_atomic
-from vlmconsole.screens.attach import open_outside
 from vlmconsole.screens.background import in_background
+from vlmconsole.screens.chat.attach import open_outside
 from vlmconsole.screens.jobs_desk import ANSWERS, LOG, JobsDesk
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
 from vlmconsole.screens.widgets.figures import size

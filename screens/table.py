@@ -22,7 +22,7 @@ class Entry:
 
 
 SCREENS: tuple[Entry, ...] = (
-    Entry(1, "chat", "Chat", "vlmconsole.screens.chat:ChatScreen", "vlmconsole chat"),
+    Entry(1, "chat", "Chat", "vlmconsole.screens.chat.screen:ChatScreen", "vlmconsole chat"),
     Entry(2, "gauges", "Gauges", "vlmconsole.screens.gauges:GaugesScreen", "vlmconsole gauges"),
     Entry(3, "jobs", "Jobs", "vlmconsole.screens.jobs:JobsScreen", "vlmconsole jobs"),
     Entry(4, "gates", "Gates", "vlmconsole.screens.gates:GatesScreen", "vlmconsole gates"),

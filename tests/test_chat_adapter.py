@@ -12,8 +12,8 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from vlmconsole.runs.places import Places
-from vlmconsole.screens.chat import ChatScreen
-from vlmconsole.screens.widgets.why import adapter_rows
+from vlmconsole.screens.chat.screen import ChatScreen
+from vlmconsole.screens.chat.why import adapter_rows
 from vlmconsole.servers.servers import Ready
 from vlmconsole.training.adapters.provenance import weights_sha256, write_provenance
 

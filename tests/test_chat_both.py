@@ -11,10 +11,10 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from vlmconsole.chats.store import ChatStore
-from vlmconsole.screens.chat import ChatScreen
-from vlmconsole.screens.pair import PairScreen, Side, between
-from vlmconsole.screens.widgets.columns import Row, RowsVisual
-from vlmconsole.screens.widgets.why import summary, timing_rows
+from vlmconsole.screens.chat.columns import Row, RowsVisual
+from vlmconsole.screens.chat.pair import PairScreen, Side, between
+from vlmconsole.screens.chat.screen import ChatScreen
+from vlmconsole.screens.chat.why import summary, timing_rows
 
 
 def said(pilot: Pilot[None], selector: str) -> str:

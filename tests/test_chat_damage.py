@@ -20,10 +20,10 @@ from vlmconsole.chats.export import chat_json, chat_markdown
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.cli import main
 from vlmconsole.gauges.followed import ChatAnswers
-from vlmconsole.screens.evidence import evidence
-from vlmconsole.screens.pair import between
-from vlmconsole.screens.widgets.message import foot
-from vlmconsole.screens.widgets.why import (
+from vlmconsole.screens.chat.evidence import evidence
+from vlmconsole.screens.chat.message import foot
+from vlmconsole.screens.chat.pair import between
+from vlmconsole.screens.chat.why import (
     adapter_rows,
     asked_with,
     client_rows,

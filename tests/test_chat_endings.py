@@ -6,8 +6,8 @@ from chat_server import Say, chat_server, profile_file
 from test_chat_screen import answered, ask, console, until
 from textual.widgets import Static
 
-from vlmconsole.screens.widgets.columns import Row
-from vlmconsole.screens.widgets.why import client_rows, summary, timing_rows, token_rows
+from vlmconsole.screens.chat.columns import Row
+from vlmconsole.screens.chat.why import client_rows, summary, timing_rows, token_rows
 
 BROKEN = b'data: {"id":"c","object":"ch\n\ndata: [DONE]\n\n'
 ERROR = b"event: error\ndata: out of memory\n\n"

@@ -11,7 +11,8 @@ from chat_server import Say, chat_server, profile_file
 from test_chat_screen import answered, ask, console, picture
 
 from vlmconsole.chats.records import ChatStoreError
-from vlmconsole.screens import chat_ask, turn
+from vlmconsole.screens.chat import ask as chat_ask
+from vlmconsole.screens.chat import turn
 
 until = partial(waiting.until, seconds=10.0, every=0.02)
 

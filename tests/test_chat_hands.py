@@ -12,11 +12,11 @@ from test_chat_screen import answered, ask, console, picture, until
 from textual.widgets import Input, Static
 
 from vlmconsole.app import SLOW_FPS, paint_rarely
-from vlmconsole.screens.attach import open_outside
+from vlmconsole.screens.chat.attach import open_outside
+from vlmconsole.screens.chat.picker import Picker
 from vlmconsole.screens.keys import KEYS
 from vlmconsole.screens.palette import commands
 from vlmconsole.screens.widgets.dialogs import Form
-from vlmconsole.screens.widgets.picker import Picker
 from vlmconsole.screens.widgets.picture import PictureView
 
 

@@ -15,11 +15,11 @@ from textual.widgets import Input, Static
 
 from vlmconsole.chats.records import StoredMessage
 from vlmconsole.chats.store import ChatStore
-from vlmconsole.screens.chat_ask import ANSWERING, COMMANDS
-from vlmconsole.screens.chat_draft import CHANGING
+from vlmconsole.screens.chat.ask import ANSWERING, COMMANDS
+from vlmconsole.screens.chat.composer import Question
+from vlmconsole.screens.chat.draft import CHANGING
+from vlmconsole.screens.chat.message import MessageView, foot
 from vlmconsole.screens.keys import KEYS
-from vlmconsole.screens.widgets.composer import Question
-from vlmconsole.screens.widgets.message import MessageView, foot
 from vlmconsole.vision.images import open_picture
 
 

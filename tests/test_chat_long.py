@@ -13,8 +13,8 @@ from test_chat_screen import answered, ask, console, picture
 
 from vlmconsole.chats.export import export_chat
 from vlmconsole.chats.store import ChatStore
-from vlmconsole.screens.widgets.message import MessageView
-from vlmconsole.screens.widgets.transcript import MOST
+from vlmconsole.screens.chat.message import MessageView
+from vlmconsole.screens.chat.transcript import MOST
 
 until = partial(waiting.until, seconds=20.0, every=0.02)
 

@@ -15,7 +15,8 @@ from textual import events
 
 from vlmconsole.engines.profile import load_profiles
 from vlmconsole.runs.places import Places
-from vlmconsole.screens import chat_ask, table
+from vlmconsole.screens import table
+from vlmconsole.screens.chat import ask as chat_ask
 from vlmconsole.screens.link import ServerLink
 from vlmconsole.screens.widgets.dialogs import Form
 from vlmconsole.screens.widgets.field import Field

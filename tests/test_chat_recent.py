@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 from vlmconsole.chats.history import turns
 from vlmconsole.chats.store import ChatStore
-from vlmconsole.screens.chat import ChatScreen
+from vlmconsole.screens.chat.screen import ChatScreen
 from vlmconsole.vision.images import open_picture
 
 

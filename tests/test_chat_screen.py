@@ -16,8 +16,8 @@ from textual.widgets import Static
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.lab import Lab
-from vlmconsole.screens.chat import ChatScreen
-from vlmconsole.screens.widgets.columns import RowsVisual
+from vlmconsole.screens.chat.columns import RowsVisual
+from vlmconsole.screens.chat.screen import ChatScreen
 
 until = partial(waiting.until, seconds=10.0, every=0.02)
 
@@ -70,7 +70,7 @@ async def test_a_pasted_picture_is_asked_about_and_the_answer_is_kept(tmp_path: 
 
 
 def _paste(text: str):  # type: ignore[no-untyped-def]
-    from vlmconsole.screens.widgets.composer import Question
+    from vlmconsole.screens.chat.composer import Question
 
     return Question.Pasted(text)
 

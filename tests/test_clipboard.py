@@ -11,8 +11,8 @@ from chat_server import chat_server, profile_file
 from PIL import Image
 from test_chat_screen import ask, console, until
 
-from vlmconsole.screens import clipboard
-from vlmconsole.screens.clipboard import clipboard_picture
+from vlmconsole.screens.chat import clipboard
+from vlmconsole.screens.chat.clipboard import clipboard_picture
 from vlmconsole.vision.images import PictureError
 
 TOOL = """#!{python}

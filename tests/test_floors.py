@@ -140,7 +140,7 @@ def test_the_first_frame_does_not_wait_for_what_comes_after_it() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     code = (
-        "import sys, vlmconsole.screens.chat, vlmconsole.chats.store;"
+        "import sys, vlmconsole.screens.chat.screen, vlmconsole.chats.store;"
         "print([name for name in ('PIL', 'httpx', 'pydantic', 'vlmconsole.vision.images') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

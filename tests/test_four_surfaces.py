@@ -39,9 +39,9 @@ from vlmconsole.measure.load import REQUESTS, Body, Cell, Target, run_cell
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.screens.chat.message import foot
+from vlmconsole.screens.chat.turn import Turn
 from vlmconsole.screens.link import ServerLink
-from vlmconsole.screens.turn import Turn
-from vlmconsole.screens.widgets.message import foot
 from vlmconsole.streams.stream import StreamParser
 from vlmconsole.text.plain import one_line
 

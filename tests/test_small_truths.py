@@ -20,8 +20,8 @@ from vlmconsole.gates.frozen_list import listed
 from vlmconsole.gates.plan import parse_plan
 from vlmconsole.gauges.feed import RequestFeed
 from vlmconsole.gauges.requests import OwnRequests
+from vlmconsole.screens.chat.message import foot
 from vlmconsole.screens.widgets.keyline import KeyLine
-from vlmconsole.screens.widgets.message import foot
 
 
 @pytest.mark.parametrize("judged", [False, True])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from vlmconsole.chats.store import ChatStore
-from vlmconsole.screens.turn import Turn
+from vlmconsole.screens.chat.turn import Turn
 
 
 class Streaming:

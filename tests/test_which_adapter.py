@@ -26,7 +26,7 @@ from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.places import Places
-from vlmconsole.screens.widgets.why import adapter_rows
+from vlmconsole.screens.chat.why import adapter_rows
 from vlmconsole.servers.servers import ensure_server, readback, stop_server
 from vlmconsole.training.adapters.serving import select
 

@@ -50,7 +50,7 @@ class ConsoleApp(FaultsTold, KeysInOrder):
     """One lab home on one terminal. `clock` is wall time (a test's own), `drawing` how pictures are drawn."""
 
     TITLE = "vlmconsole"
-    CSS_PATH: ClassVar[Any] = [_STYLES / "console.tcss", _STYLES / "chat.tcss"]
+    CSS_PATH: ClassVar[Any] = [_STYLES / "console.tcss", _STYLES / "chat" / "chat.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(f"f{s.number},{s.number}", f"screen('{s.name}')", s.title, show=False) for s in SCREENS),
     ]

@@ -20,7 +20,7 @@ from vlmconsole.app import ConsoleApp
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.lab import Lab
 from vlmconsole.queue.served import stop_served
-from vlmconsole.screens.chat import ChatScreen
+from vlmconsole.screens.chat.screen import ChatScreen
 
 QUESTIONS = (("scene-regular.png", COUNT_PROMPT),)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from vlmconsole.client.lag import LAG_LIMIT
 from vlmconsole.engines.adapter_choice import UNKNOWN
-from vlmconsole.screens.widgets.columns import Row, Rule
+from vlmconsole.screens.chat.columns import Row, Rule
 from vlmconsole.text.counts import many
 
 Answer = Mapping[str, Any]

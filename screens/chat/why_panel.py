@@ -13,8 +13,8 @@ from textual.widgets import Static
 
 from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import StoredMessage
-from vlmconsole.screens.widgets.columns import Row, RowsVisual, Rule
-from vlmconsole.screens.widgets.why import adapter_rows, client_rows, seconds, setting_rows, timing_rows, token_rows
+from vlmconsole.screens.chat.columns import Row, RowsVisual, Rule
+from vlmconsole.screens.chat.why import adapter_rows, client_rows, seconds, setting_rows, timing_rows, token_rows
 
 _STATES = {"done": "done", "cut": "cut off", "stopped": "stopped", "interrupted": "interrupted", "failed": "failed"}
 

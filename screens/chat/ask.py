@@ -12,15 +12,15 @@ from textual import work
 
 from vlmconsole.chats.records import Chat, StoredMessage
 from vlmconsole.errors import LabError
-from vlmconsole.screens.chat_draft import CHANGING, KEEP_AGAIN, ChatDraft
+from vlmconsole.screens.chat.composer import FAULT, LENGTH, PATHS, Composer
+from vlmconsole.screens.chat.draft import CHANGING, KEEP_AGAIN, ChatDraft
 from vlmconsole.screens.keys import TYPED
 from vlmconsole.screens.link import ServerLink
-from vlmconsole.screens.widgets.composer import FAULT, LENGTH, PATHS, Composer
 from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
     from vlmconsole.client.sight import Budget
-    from vlmconsole.screens.turn import Turn
+    from vlmconsole.screens.chat.turn import Turn
     from vlmconsole.vision.images import Picture
 
 COMMANDS = ", ".join(f"{word} {more}".strip() for word, more, _ in TYPED)
@@ -244,7 +244,7 @@ class ChatAsk(ChatDraft):
     async def _answer(self, link: ServerLink, message: StoredMessage) -> None:
         assert self.chat is not None
 
-        from vlmconsole.screens.turn import Turn
+        from vlmconsole.screens.chat.turn import Turn
 
         def show(text: str, reasoning: str) -> None:
             if view := self.transcript.view_of(message.id):
@@ -318,7 +318,7 @@ class ChatAsk(ChatDraft):
         """Of the server in use: one that has yet to start, or to come back, is no first token that is late."""
         if not self.running:
             return
-        from vlmconsole.screens.widgets.message import FIRST_TOKEN, SERVER
+        from vlmconsole.screens.chat.message import FIRST_TOKEN, SERVER
 
         link = self.console.link
         for turn in self.running:

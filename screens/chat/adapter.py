@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from vlmconsole.errors import LabError
-from vlmconsole.screens.chat_both import ChatBoth
-from vlmconsole.screens.widgets.composer import FAULT
+from vlmconsole.screens.chat.both import ChatBoth
+from vlmconsole.screens.chat.composer import FAULT
 from vlmconsole.text.plain import one_line
 
 COMMAND = "/adapter"

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from textual import work
 
 from vlmconsole.errors import LabError, refusal
-from vlmconsole.screens.attach import await_in_inbox, open_all
 from vlmconsole.screens.background import in_background
-from vlmconsole.screens.chat_desk import ChatDesk
+from vlmconsole.screens.chat.attach import await_in_inbox, open_all
+from vlmconsole.screens.chat.composer import FAULT, PATHS, Chip, Question
+from vlmconsole.screens.chat.desk import ChatDesk
 from vlmconsole.screens.terminal import scp_line, under_ssh
-from vlmconsole.screens.widgets.composer import FAULT, PATHS, Chip, Question
 from vlmconsole.text.plain import inert, one_line
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class ChatPictures(ChatDesk):
         self.in_turn(self._from_clipboard)
 
     async def _from_clipboard(self) -> None:
-        from vlmconsole.screens.clipboard import clipboard_picture
+        from vlmconsole.screens.chat.clipboard import clipboard_picture
         from vlmconsole.vision.images import PictureError, open_picture
 
         self.composer.notice("asking the clipboard…")

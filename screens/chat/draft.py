@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from textual.timer import Timer
 
 from vlmconsole.errors import LabError
-from vlmconsole.screens.chat_pictures import ChatPictures
+from vlmconsole.screens.chat.pictures import ChatPictures
 
 if TYPE_CHECKING:
     from vlmconsole.chats.records import Chat
-    from vlmconsole.screens.widgets.composer import Question
+    from vlmconsole.screens.chat.composer import Question
     from vlmconsole.vision.images import Picture
 
 #: Seconds after a change until it is kept; what a killed console loses at most.

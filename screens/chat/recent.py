@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from vlmconsole.chats.records import StoredMessage
-from vlmconsole.screens.chat_adapter import ChatAdapter
+from vlmconsole.screens.chat.adapter import ChatAdapter
 from vlmconsole.text.counts import many
 from vlmconsole.text.plain import one_line
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vlmconsole.chats.records import StoredMessage
-from vlmconsole.screens.chat_ask import ChatAsk
+from vlmconsole.screens.chat.ask import ChatAsk
 
 
 class ChatBoth(ChatAsk):
@@ -42,7 +42,7 @@ class ChatBoth(ChatAsk):
         self._side_by_side(question, first, second)
 
     def _side_by_side(self, question: StoredMessage, first: StoredMessage, second: StoredMessage) -> None:
-        from vlmconsole.screens.pair import Live, PairScreen
+        from vlmconsole.screens.chat.pair import Live, PairScreen
 
         def read(message_id: int) -> Live:
             turn = next((turn for turn in self.running if turn.message.id == message_id), None)

@@ -18,9 +18,9 @@ from textual.widgets import Static, TextArea
 from vlmconsole.chats.records import Chat, StoredMessage
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.errors import LabError
+from vlmconsole.screens.chat.composer import FAULT, Composer, Question
 from vlmconsole.screens.keys import bindings, own_actions, reading_actions
 from vlmconsole.screens.table import SCREENS
-from vlmconsole.screens.widgets.composer import FAULT, Composer, Question
 from vlmconsole.screens.widgets.keyline import KeyLine
 from vlmconsole.screens.widgets.topbar import TopBar
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:  # what the first frame does not need is imported after it
     from textual.widgets import OptionList
 
     from vlmconsole.app import ConsoleApp
-    from vlmconsole.screens.widgets.conversations import Conversations
-    from vlmconsole.screens.widgets.panewhy import WhyPanel
-    from vlmconsole.screens.widgets.transcript import Transcript
+    from vlmconsole.screens.chat.conversations import Conversations
+    from vlmconsole.screens.chat.transcript import Transcript
+    from vlmconsole.screens.chat.why_panel import WhyPanel
 
 _READING = reading_actions("chat")
 _OWN = own_actions("chat")
@@ -96,9 +96,9 @@ class ChatDesk(Screen[None]):
 
     async def _furnish(self) -> None:
         """After the first frame: the panes, and the newest conversation, where one left off."""
-        from vlmconsole.screens.widgets.conversations import Conversations
-        from vlmconsole.screens.widgets.panewhy import WhyPanel
-        from vlmconsole.screens.widgets.transcript import Transcript
+        from vlmconsole.screens.chat.conversations import Conversations
+        from vlmconsole.screens.chat.transcript import Transcript
+        from vlmconsole.screens.chat.why_panel import WhyPanel
 
         panes, middle = self.query_one("#panes"), self.query_one("#middle")
         transcript = Transcript(drawing=self.console.drawing, whole=self.store.message, id="transcript")
@@ -119,19 +119,19 @@ class ChatDesk(Screen[None]):
 
     @property
     def transcript(self) -> Transcript:
-        from vlmconsole.screens.widgets.transcript import Transcript
+        from vlmconsole.screens.chat.transcript import Transcript
 
         return self.query_one("#transcript", Transcript)
 
     @property
     def why(self) -> WhyPanel:
-        from vlmconsole.screens.widgets.panewhy import WhyPanel
+        from vlmconsole.screens.chat.why_panel import WhyPanel
 
         return self.query_one("#why", WhyPanel)
 
     @property
     def conversations(self) -> Conversations:
-        from vlmconsole.screens.widgets.conversations import Conversations
+        from vlmconsole.screens.chat.conversations import Conversations
 
         return self.query_one("#conversations", Conversations)
 
@@ -189,7 +189,7 @@ class ChatDesk(Screen[None]):
 
     async def show_messages(self, chat: Chat | None) -> None:
         """A conversation's messages as the store has them, with the evidence of those that are mounted."""
-        from vlmconsole.screens.widgets.transcript import WINDOW
+        from vlmconsole.screens.chat.transcript import WINDOW
 
         await self.transcript.show(self.store.messages(chat.id, evidence=WINDOW) if chat is not None else [])
 
@@ -233,8 +233,8 @@ class ChatDesk(Screen[None]):
 
     def show_why(self) -> None:
         """The numbers of the chosen answer; of one that is being given, those that stand already."""
-        from vlmconsole.screens.widgets.columns import Row
-        from vlmconsole.screens.widgets.why import asked_with, unusual_rows
+        from vlmconsole.screens.chat.columns import Row
+        from vlmconsole.screens.chat.why import asked_with, unusual_rows
 
         answer = self.chosen_answer()
         answers = self.answers()

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from vlmconsole.runs.folder import write_atomic
-from vlmconsole.screens.attach import open_outside
-from vlmconsole.screens.chat_recent import ChatRecent
+from vlmconsole.screens.chat.attach import open_outside
+from vlmconsole.screens.chat.recent import ChatRecent
 from vlmconsole.text.counts import many
 
 
@@ -82,7 +82,7 @@ class ChatScreen(ChatRecent):
 
     def action_details(self) -> None:
         """Enter: the raw request, usage and conditions of the chosen answer."""
-        from vlmconsole.screens.evidence import evidence
+        from vlmconsole.screens.chat.evidence import evidence
         from vlmconsole.screens.widgets.dialogs import Reader
 
         if self.focused is self.listing:
@@ -96,7 +96,7 @@ class ChatScreen(ChatRecent):
 
     def action_sampling(self) -> None:
         """s: system prompt, temperature, longest answer, seed and top-p of this conversation."""
-        from vlmconsole.screens.evidence import checked_sampling
+        from vlmconsole.screens.chat.evidence import checked_sampling
         from vlmconsole.screens.widgets.dialogs import Form
 
         fields = (
@@ -137,7 +137,7 @@ class ChatScreen(ChatRecent):
 
     def action_attach(self) -> None:
         """Ctrl+O: choose a picture from a list, with preview."""
-        from vlmconsole.screens.widgets.picker import Picker, sample_folder
+        from vlmconsole.screens.chat.picker import Picker, sample_folder
 
         async def chosen(path: Path | None) -> None:
             if path is not None:

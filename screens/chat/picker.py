@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from vlmconsole.screens.attach import open_all
+from vlmconsole.screens.chat.attach import open_all
 from vlmconsole.screens.terminal import Drawing
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field
