@@ -30,9 +30,9 @@ from vlmconsole.ledger.chain import Ledger
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.screens.gates import GatesScreen
+from vlmconsole.screens.gates.rows import interval_bar, run_label
+from vlmconsole.screens.gates.screen import GatesScreen
 from vlmconsole.screens.widgets.dialogs import Reader
-from vlmconsole.screens.widgets.gate_rows import interval_bar, run_label
 from vlmconsole.screens.widgets.picture import PictureView
 from vlmconsole.screens.widgets.zoom import Zoom
 from vlmconsole.vision.images import PictureError

@@ -21,7 +21,7 @@ from textual.widget import Widget
 from vlmconsole.app import ConsoleApp
 from vlmconsole.lab import Lab
 from vlmconsole.runs.places import Places
-from vlmconsole.screens.gates import GatesScreen
+from vlmconsole.screens.gates.screen import GatesScreen
 from vlmconsole.screens.runs import RunsScreen
 from vlmconsole.screens.servers import ServersScreen
 

@@ -16,12 +16,12 @@ from textual.widgets import Input, Static
 
 from vlmconsole.desks.gates import Case, Entry, GateDesk, Opened
 from vlmconsole.errors import LabError
+from vlmconsole.screens.gates.panes import EMPTY, Evidence, Spoken, Verdicts, audit_text, claims_text
+from vlmconsole.screens.gates.rows import EntryRows, Picked, gate_of
 from vlmconsole.screens.keys import bindings, reading_actions
 from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.table import SCREENS
 from vlmconsole.screens.widgets.field import Field
-from vlmconsole.screens.widgets.gate_panes import EMPTY, Evidence, Spoken, Verdicts, audit_text, claims_text
-from vlmconsole.screens.widgets.gate_rows import EntryRows, Picked, gate_of
 from vlmconsole.screens.widgets.keyline import KeyLine
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.screens.widgets.topbar import TopBar

@@ -12,10 +12,10 @@ from vlmconsole.errors import LabError
 from vlmconsole.gates.binding import record
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.screens.background import in_background
-from vlmconsole.screens.gates_desk import GatesDesk
-from vlmconsole.screens.gates_sheets import case_parts, gate_parts
+from vlmconsole.screens.gates.desk import GatesDesk
+from vlmconsole.screens.gates.rows import Picked
+from vlmconsole.screens.gates.sheets import case_parts, gate_parts
 from vlmconsole.screens.widgets.dialogs import Reader
-from vlmconsole.screens.widgets.gate_rows import Picked
 from vlmconsole.screens.widgets.zoom import Zoom
 from vlmconsole.vision.images import PictureError
 
