@@ -12,7 +12,7 @@ from vlmconsole.gauges.curves import curve, thin
 from vlmconsole.gauges.figures import Batch, Figure
 from vlmconsole.gauges.recording import Replay
 from vlmconsole.gauges.words import job_said, said
-from vlmconsole.screens.widgets.gauge_cards import HEIGHT, arranged
+from vlmconsole.screens.gauges.cards import HEIGHT, arranged
 
 RECORDED = Path(__file__).parent / "data" / "gauges" / "bench-mlx.jsonl.gz"
 

@@ -24,9 +24,9 @@ from vlmconsole.gauges.figures import Batch, Figure, Mark
 from vlmconsole.gauges.recording import Replay
 from vlmconsole.gauges.sources import Gauges
 from vlmconsole.lab import Lab
-from vlmconsole.screens.gauges import HIDDEN, GaugesScreen
+from vlmconsole.screens.gauges.cards import WAITING
+from vlmconsole.screens.gauges.screen import HIDDEN, GaugesScreen
 from vlmconsole.screens.widgets.dialogs import Ask, Reader
-from vlmconsole.screens.widgets.gauge_cards import WAITING
 
 until = partial(waiting.until, seconds=20.0, every=0.02)
 RECORDED = Path(__file__).parent / "data" / "gauges" / "bench-mlx.jsonl.gz"

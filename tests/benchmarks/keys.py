@@ -27,7 +27,7 @@ from vlmconsole.app import ConsoleApp
 from vlmconsole.lab import Lab
 from vlmconsole.measure.definitions import distribution
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.screens.gauges import GaugesScreen
+from vlmconsole.screens.gauges.screen import GaugesScreen
 
 KEYS = ("tab",)  # always goes on to another tile, so every key paints
 BURST = """

@@ -26,13 +26,13 @@ from vlmconsole.gauges.figures import title_of
 from vlmconsole.gauges.recording import Recorder, Replay
 from vlmconsole.gauges.sources import Gauges, default_sources
 from vlmconsole.screens.background import in_background
-from vlmconsole.screens.gauges_text import facts, particulars
+from vlmconsole.screens.gauges.cards import TWINS, GaugeCards
+from vlmconsole.screens.gauges.plot import GaugePlot, Plot
+from vlmconsole.screens.gauges.text import facts, particulars
 from vlmconsole.screens.keys import bindings
 from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.table import SCREENS
 from vlmconsole.screens.widgets.dialogs import Ask, Reader
-from vlmconsole.screens.widgets.gauge_cards import TWINS, GaugeCards
-from vlmconsole.screens.widgets.gauge_plot import GaugePlot, Plot
 from vlmconsole.screens.widgets.keyline import KeyLine
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.screens.widgets.topbar import TopBar
