@@ -24,7 +24,7 @@ class Entry:
 SCREENS: tuple[Entry, ...] = (
     Entry(1, "chat", "Chat", "vlmconsole.screens.chat.screen:ChatScreen", "vlmconsole chat"),
     Entry(2, "gauges", "Gauges", "vlmconsole.screens.gauges.screen:GaugesScreen", "vlmconsole gauges"),
-    Entry(3, "jobs", "Jobs", "vlmconsole.screens.jobs:JobsScreen", "vlmconsole jobs"),
+    Entry(3, "jobs", "Jobs", "vlmconsole.screens.jobs.screen:JobsScreen", "vlmconsole jobs"),
     Entry(4, "gates", "Gates", "vlmconsole.screens.gates.screen:GatesScreen", "vlmconsole gates"),
     Entry(5, "runs", "Runs", "vlmconsole.screens.runs:RunsScreen", "vlmconsole runs"),
     Entry(6, "servers", "Servers", "vlmconsole.screens.servers:ServersScreen", "vlmconsole servers"),

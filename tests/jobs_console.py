@@ -19,7 +19,7 @@ from vlmconsole.lab import Lab
 from vlmconsole.queue.adding import add
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.places import Places
-from vlmconsole.screens.jobs import JobsScreen
+from vlmconsole.screens.jobs.screen import JobsScreen
 
 until = waiting.until
 settled = partial(waiting.settled, people=("new", "judge"))  # "new": a form is filled in

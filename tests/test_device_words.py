@@ -10,7 +10,7 @@ from vlmconsole.devices.labels import device_words
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import views
-from vlmconsole.screens.widgets.job_rows import devices
+from vlmconsole.screens.jobs.rows import devices
 
 
 @pytest.mark.parametrize(

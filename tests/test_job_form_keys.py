@@ -16,7 +16,7 @@ from textual.widgets import Input
 
 from vlmconsole.desks import forms
 from vlmconsole.runs.places import Places
-from vlmconsole.screens.widgets.job_form import FormLine, JobForm, Switch
+from vlmconsole.screens.jobs.form import FormLine, JobForm, Switch
 
 until = partial(waiting.until, seconds=10.0, every=0.02)
 

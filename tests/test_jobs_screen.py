@@ -19,11 +19,11 @@ from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import UNATTENDED
 from vlmconsole.runs.places import Places
 from vlmconsole.screens import job_watch
-from vlmconsole.screens.jobs import JobsScreen
-from vlmconsole.screens.jobs_desk import LOG
+from vlmconsole.screens.jobs.desk import LOG
+from vlmconsole.screens.jobs.form import FormLine, JobForm
+from vlmconsole.screens.jobs.screen import JobsScreen
+from vlmconsole.screens.jobs.sheets import CurveSheet, PlanSheet, PresetList
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
-from vlmconsole.screens.widgets.job_form import FormLine, JobForm
-from vlmconsole.screens.widgets.job_sheets import CurveSheet, PlanSheet, PresetList
 
 
 async def test_a_name_comes_before_a_title_when_a_preset_is_looked_for(places: Places) -> None:

@@ -19,7 +19,7 @@ from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import views
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.screens.widgets.job_form import takes
+from vlmconsole.screens.jobs.form import takes
 
 HERE = Path(__file__).parent
 

@@ -13,7 +13,7 @@ from vlmconsole.gauges.nvidia import Card
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.view import views
 from vlmconsole.runs.places import Places
-from vlmconsole.screens.widgets.job_detail import _cause
+from vlmconsole.screens.jobs.detail import _cause
 
 
 def test_device_locks_are_held_by_the_worker_and_freed_by_its_death(lab: Lab) -> None:

@@ -23,13 +23,13 @@ from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.live_view import RunStory, Told
 from vlmconsole.runs.pace import Progress
 from vlmconsole.runs.places import Places
-from vlmconsole.screens.jobs_desk import ANSWERS, LOG
-from vlmconsole.screens.widgets.job_detail import how_far
-from vlmconsole.screens.widgets.job_rows import state_sign
+from vlmconsole.screens.jobs.desk import ANSWERS, LOG
+from vlmconsole.screens.jobs.detail import how_far
+from vlmconsole.screens.jobs.rows import state_sign
+from vlmconsole.screens.jobs.training_answers import headline, shown_at, steps_of, tile_text
+from vlmconsole.screens.jobs.training_course import course, stall
+from vlmconsole.screens.jobs.training_sheet import AnswerSheet
 from vlmconsole.screens.widgets.picture import PictureView
-from vlmconsole.screens.widgets.train_answers import headline, shown_at, steps_of, tile_text
-from vlmconsole.screens.widgets.train_course import course, stall
-from vlmconsole.screens.widgets.train_sheet import AnswerSheet
 
 RECORDED = Path(__file__).parent / "data" / "jobs"
 SWEEP = Path(__file__).parent / "data" / "runs" / "cb-grid-tiny"

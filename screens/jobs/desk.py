@@ -25,15 +25,15 @@ from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.live_view import RunStory, Told
 from vlmconsole.runs.logfile import LogPage
 from vlmconsole.screens.background import in_background
+from vlmconsole.screens.jobs.detail import Curves, JobDetail
+from vlmconsole.screens.jobs.table import JobRows, JobTable
+from vlmconsole.screens.jobs.training_answers import Answers
 from vlmconsole.screens.keys import bindings, reading_actions
 from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.table import SCREENS
-from vlmconsole.screens.widgets.job_detail import Curves, JobDetail
-from vlmconsole.screens.widgets.job_table import JobRows, JobTable
 from vlmconsole.screens.widgets.keyline import KeyLine
 from vlmconsole.screens.widgets.log_view import LogLines, LogView
 from vlmconsole.screens.widgets.topbar import TopBar
-from vlmconsole.screens.widgets.train_answers import Answers
 
 _READING = reading_actions("jobs")
 PANES = (("Queue", "queue"), ("Job", "job"), ("Answers", "answers"), ("Log", "log"))

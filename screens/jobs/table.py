@@ -14,8 +14,8 @@ from textual.widgets import Input, Static
 
 from vlmconsole.desks.queue import Board, Row
 from vlmconsole.queue.view import UNATTENDED
+from vlmconsole.screens.jobs.rows import Columns
 from vlmconsole.screens.widgets.field import Field
-from vlmconsole.screens.widgets.job_rows import Columns
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.text.plain import inert

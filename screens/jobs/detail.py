@@ -16,11 +16,11 @@ from vlmconsole.queue.view import waits
 from vlmconsole.runs.live_view import Curve, Told
 from vlmconsole.runs.logfile import LogPage, shown
 from vlmconsole.runs.pace import SHOWN, Progress
+from vlmconsole.screens.jobs.rows import VERDICTS, devices, job_name, state_sign
+from vlmconsole.screens.jobs.training_course import course, in_order, stall
 from vlmconsole.screens.widgets.figures import bar, figure, size, sparkline
-from vlmconsole.screens.widgets.job_rows import VERDICTS, devices, job_name, state_sign
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
-from vlmconsole.screens.widgets.train_course import course, in_order, stall
 from vlmconsole.text.counts import plain_name
 from vlmconsole.text.plain import inert, one_line
 

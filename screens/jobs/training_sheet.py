@@ -14,12 +14,12 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from vlmconsole.errors import LabError
+from vlmconsole.screens.jobs.training_answers import Piece, Shown, find_picture, mark, signed
 from vlmconsole.screens.terminal import Drawing
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.dialogs import CANCEL
 from vlmconsole.screens.widgets.figures import figure
 from vlmconsole.screens.widgets.picture import picture_view
-from vlmconsole.screens.widgets.train_answers import Piece, Shown, find_picture, mark, signed
 from vlmconsole.text.plain import inert, one_line
 
 

@@ -17,11 +17,11 @@ from vlmconsole.desks.forms import Entry, as_text
 from vlmconsole.devices.labels import device_words
 from vlmconsole.queue.adding import Planned
 from vlmconsole.runs.live_view import Curve, Told
+from vlmconsole.screens.jobs.detail import all_curves
+from vlmconsole.screens.jobs.form import takes
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.figures import figure
-from vlmconsole.screens.widgets.job_detail import all_curves
-from vlmconsole.screens.widgets.job_form import takes
 from vlmconsole.text.plain import inert, one_line
 
 BACK = Binding("escape", "cancel", "back", key_display="Esc")
