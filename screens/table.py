@@ -26,7 +26,7 @@ SCREENS: tuple[Entry, ...] = (
     Entry(2, "gauges", "Gauges", "vlmconsole.screens.gauges.screen:GaugesScreen", "vlmconsole gauges"),
     Entry(3, "jobs", "Jobs", "vlmconsole.screens.jobs.screen:JobsScreen", "vlmconsole jobs"),
     Entry(4, "gates", "Gates", "vlmconsole.screens.gates.screen:GatesScreen", "vlmconsole gates"),
-    Entry(5, "runs", "Runs", "vlmconsole.screens.runs:RunsScreen", "vlmconsole runs"),
+    Entry(5, "runs", "Runs", "vlmconsole.screens.runs.screen:RunsScreen", "vlmconsole runs"),
     Entry(6, "servers", "Servers", "vlmconsole.screens.servers:ServersScreen", "vlmconsole servers"),
 )
 

@@ -18,7 +18,7 @@ from vlmconsole.measure.views import cells
 from vlmconsole.reports.measured import sections
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.scoring.intervals import LEAST, unpaired_interval
-from vlmconsole.screens.widgets.run_drawings import cell_table
+from vlmconsole.screens.runs.drawings import cell_table
 
 RECORDED = Path(__file__).parent / "data" / "runs"
 CALM, LOUD = {"before": 0.4, "after": 1.1, "cores": 2}, {"before": 13.0, "after": 9.0, "cores": 2}

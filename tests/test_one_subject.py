@@ -22,7 +22,7 @@ from vlmconsole.app import ConsoleApp
 from vlmconsole.lab import Lab
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.gates.screen import GatesScreen
-from vlmconsole.screens.runs import RunsScreen
+from vlmconsole.screens.runs.screen import RunsScreen
 from vlmconsole.screens.servers import ServersScreen
 
 until = partial(waiting.until, seconds=20.0, every=0.02)

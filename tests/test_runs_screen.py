@@ -24,12 +24,12 @@ from vlmconsole.errors import LabError
 from vlmconsole.lab import Lab
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.screens.runs import RunsScreen
+from vlmconsole.screens.runs.comparison import ComparisonSheet
+from vlmconsole.screens.runs.figures import lines_of
+from vlmconsole.screens.runs.screen import RunsScreen
+from vlmconsole.screens.runs.sweep_comparison import SweepSheet
+from vlmconsole.screens.runs.training_comparison import TrainingSheet
 from vlmconsole.screens.widgets.dialogs import Choose, Reader
-from vlmconsole.screens.widgets.run_figures import lines_of
-from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
-from vlmconsole.screens.widgets.sweep_sheet import SweepSheet
-from vlmconsole.screens.widgets.training_sheet import TrainingSheet
 
 until = partial(waiting.until, seconds=20.0)
 settled = partial(waiting.settled, people=("compare", "export"))

@@ -13,9 +13,9 @@ from test_chat_screen import answered, ask, console, until
 
 from vlmconsole.desks.runs import Line
 from vlmconsole.reports.parts import Column, Table
+from vlmconsole.screens.runs.figures import _table
+from vlmconsole.screens.runs.table import RunRows
 from vlmconsole.screens.widgets.figures import fitted
-from vlmconsole.screens.widgets.run_figures import _table
-from vlmconsole.screens.widgets.run_table import RunRows
 
 NAMES = ("plain", "写真の評価 1", "🎨 painter 👩‍🔬", "e\u0301te\u0301", "한국어 실험 이름", "عربى", "長い" * 30)
 

@@ -16,8 +16,8 @@ from textual.widgets.option_list import Option
 from vlmconsole.compare.runs import COMPARABLE_MEANS, Row
 from vlmconsole.compare.sweeps import CellPair, SweepComparison
 from vlmconsole.reports.parts import figure
+from vlmconsole.screens.runs.comparison import ComparisonSheet
 from vlmconsole.screens.theme import DIALOGS
-from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
 from vlmconsole.text.plain import one_line
 
 SHOWN = (("ttft_s.p50", "TTFT p50"), ("throughput_tok_s", "throughput"))  # what a line has room for

@@ -9,8 +9,8 @@ from textual.content import Content
 from vlmconsole.desks.queue import duration
 from vlmconsole.desks.runs import Line
 from vlmconsole.runs.live_view import Told
+from vlmconsole.screens.runs.table import outcome
 from vlmconsole.screens.widgets.figures import bar
-from vlmconsole.screens.widgets.run_table import outcome
 from vlmconsole.text.counts import of_many
 from vlmconsole.text.plain import inert, one_line
 

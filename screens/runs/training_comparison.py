@@ -9,7 +9,7 @@ from textual.content import Content
 from vlmconsole.compare.runs import Comparison, Row, Side
 from vlmconsole.compare.trainings import NO_VERDICT, Trained, TrainingComparison, drawn_curves
 from vlmconsole.runs.conditions import Conditions
-from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
+from vlmconsole.screens.runs.comparison import ComparisonSheet
 
 CURVE_ROOM = 55  # columns of a curve's line that are not bars
 

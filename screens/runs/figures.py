@@ -14,10 +14,7 @@ from vlmconsole.measure.axes import axes
 from vlmconsole.reports.parts import Facts, Pictures, Plot, Prose, Section, Table
 from vlmconsole.runs.folder import FINAL
 from vlmconsole.runs.live_view import Told
-from vlmconsole.screens.widgets.figures import figure as short
-from vlmconsole.screens.widgets.figures import fitted, sparkline
-from vlmconsole.screens.widgets.lines import LineView
-from vlmconsole.screens.widgets.run_drawings import (
+from vlmconsole.screens.runs.drawings import (
     FigureLine,
     cell_table,
     heading,
@@ -27,6 +24,9 @@ from vlmconsole.screens.widgets.run_drawings import (
     waterfalls,
     wrapped,
 )
+from vlmconsole.screens.widgets.figures import figure as short
+from vlmconsole.screens.widgets.figures import fitted, sparkline
+from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.text.plain import inert, one_line
 
 STYLES = {"bad": "$error", "warn": "$warning"}

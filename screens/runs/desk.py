@@ -20,11 +20,11 @@ from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.screens.keys import bindings, reading_actions
 from vlmconsole.screens.looking import LookingScreen
+from vlmconsole.screens.runs.figures import RunFigures
+from vlmconsole.screens.runs.head import head
+from vlmconsole.screens.runs.table import RunRows, RunTable
 from vlmconsole.screens.table import SCREENS
 from vlmconsole.screens.widgets.keyline import KeyLine
-from vlmconsole.screens.widgets.run_figures import RunFigures
-from vlmconsole.screens.widgets.run_head import head
-from vlmconsole.screens.widgets.run_table import RunRows, RunTable
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.screens.widgets.topbar import TopBar
 

@@ -14,13 +14,13 @@ from vlmconsole.reports.parts import figure
 from vlmconsole.reports.save import save
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.screens.background import in_background
-from vlmconsole.screens.runs_desk import Mark, RunsDesk
+from vlmconsole.screens.runs.comparison import ComparisonSheet
+from vlmconsole.screens.runs.desk import Mark, RunsDesk
+from vlmconsole.screens.runs.figures import RunFigures
+from vlmconsole.screens.runs.sweep_comparison import SweepSheet
+from vlmconsole.screens.runs.table import RunRows
+from vlmconsole.screens.runs.training_comparison import TrainingSheet
 from vlmconsole.screens.widgets.dialogs import Choose, Reader
-from vlmconsole.screens.widgets.run_figures import RunFigures
-from vlmconsole.screens.widgets.run_sheets import ComparisonSheet
-from vlmconsole.screens.widgets.run_table import RunRows
-from vlmconsole.screens.widgets.sweep_sheet import SweepSheet
-from vlmconsole.screens.widgets.training_sheet import TrainingSheet
 from vlmconsole.text.plain import inert, one_line
 
 FORMS = (
