@@ -27,7 +27,7 @@ SCREENS: tuple[Entry, ...] = (
     Entry(3, "jobs", "Jobs", "vlmconsole.screens.jobs.screen:JobsScreen", "vlmconsole jobs"),
     Entry(4, "gates", "Gates", "vlmconsole.screens.gates.screen:GatesScreen", "vlmconsole gates"),
     Entry(5, "runs", "Runs", "vlmconsole.screens.runs.screen:RunsScreen", "vlmconsole runs"),
-    Entry(6, "servers", "Servers", "vlmconsole.screens.servers:ServersScreen", "vlmconsole servers"),
+    Entry(6, "servers", "Servers", "vlmconsole.screens.servers.screen:ServersScreen", "vlmconsole servers"),
 )
 
 

@@ -23,7 +23,7 @@ from vlmconsole.lab import Lab
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.gates.screen import GatesScreen
 from vlmconsole.screens.runs.screen import RunsScreen
-from vlmconsole.screens.servers import ServersScreen
+from vlmconsole.screens.servers.screen import ServersScreen
 
 until = partial(waiting.until, seconds=20.0, every=0.02)
 settled = partial(waiting.settled, people=())

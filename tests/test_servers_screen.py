@@ -28,9 +28,9 @@ from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profil
 from vlmconsole.engines.sglang import from_server_info
 from vlmconsole.lab import Lab
 from vlmconsole.runs.places import Places
-from vlmconsole.screens.servers import ServersScreen
+from vlmconsole.screens.servers.calculators import Calculators, shape_for, twins, worked_out
+from vlmconsole.screens.servers.screen import ServersScreen
 from vlmconsole.screens.widgets.dialogs import Confirm
-from vlmconsole.screens.widgets.server_calc import Calculators, shape_for, twins, worked_out
 from vlmconsole.servers.costs import cost_said
 from vlmconsole.servers.launch_lines import wanted_settings
 from vlmconsole.servers.status import ServerStatus

@@ -14,9 +14,9 @@ from vlmconsole.client.adapter_effect import Effect
 from vlmconsole.desks.queue import duration
 from vlmconsole.desks.servers import Sheet
 from vlmconsole.engines.compared import Setting
+from vlmconsole.screens.servers.list import SIGNS
 from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.screens.widgets.said import Said
-from vlmconsole.screens.widgets.server_list import SIGNS
 from vlmconsole.servers.servers import NAMES
 from vlmconsole.text.plain import inert, one_line
 

@@ -108,7 +108,7 @@ def twins(profile: ServerProfile | None, values: dict[str, str]) -> str:
 class Calculators(ModalScreen[None]):
     """Both on one sheet; what is typed is worked out at once."""
 
-    CSS_PATH: ClassVar[Any] = [DIALOGS, Path(__file__).parent.parent / "servers.tcss"]
+    CSS_PATH: ClassVar[Any] = [DIALOGS, Path(__file__).parent / "servers.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "back", key_display="Esc")]
 
     def __init__(self, profile: ServerProfile | None) -> None:

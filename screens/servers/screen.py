@@ -24,14 +24,14 @@ from vlmconsole.runs.folder import to_json
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.keys import bindings
 from vlmconsole.screens.looking import LookingScreen
+from vlmconsole.screens.servers.calculators import Calculators, shape_for, worked_out
+from vlmconsole.screens.servers.list import ServerList
+from vlmconsole.screens.servers.sheet import ServerSheet
 from vlmconsole.screens.table import SCREENS
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
 from vlmconsole.screens.widgets.keyline import KeyLine
 from vlmconsole.screens.widgets.log_view import LogLines, LogView
 from vlmconsole.screens.widgets.said import Said
-from vlmconsole.screens.widgets.server_calc import Calculators, shape_for, worked_out
-from vlmconsole.screens.widgets.server_list import ServerList
-from vlmconsole.screens.widgets.server_sheet import ServerSheet
 from vlmconsole.screens.widgets.topbar import TopBar
 from vlmconsole.text.plain import inert, one_line
 
