@@ -16,8 +16,8 @@ from vlmconsole.screens.chat.attach import open_outside
 from vlmconsole.screens.chat.picker import Picker
 from vlmconsole.screens.keys import KEYS
 from vlmconsole.screens.palette import commands
+from vlmconsole.screens.pictures.picture import PictureView
 from vlmconsole.screens.widgets.dialogs import Form
-from vlmconsole.screens.widgets.picture import PictureView
 
 
 @pytest.mark.slow

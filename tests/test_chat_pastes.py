@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual import events
 
-from vlmconsole.screens.pastes import END, START, InertPastes, PasteFilter
+from vlmconsole.screens.terminal.pastes import END, START, InertPastes, PasteFilter
 
 
 def test_a_coloured_paste_is_one_paste_and_no_key() -> None:

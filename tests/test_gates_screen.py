@@ -32,9 +32,9 @@ from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.gates.rows import interval_bar, run_label
 from vlmconsole.screens.gates.screen import GatesScreen
+from vlmconsole.screens.pictures.picture import PictureView
+from vlmconsole.screens.pictures.zoom import Zoom
 from vlmconsole.screens.widgets.dialogs import Reader
-from vlmconsole.screens.widgets.picture import PictureView
-from vlmconsole.screens.widgets.zoom import Zoom
 from vlmconsole.vision.images import PictureError
 
 FROZEN = 1_796_000_000.0

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from test_chat_screen import answered, ask, console, until
 from textual.app import App, ComposeResult
 
-from vlmconsole.screens.widgets.blocks import layout
-from vlmconsole.screens.widgets.markdown import markdown_blocks
-from vlmconsole.screens.widgets.prose import BlocksVisual, Prose
+from vlmconsole.screens.prose.blocks import layout
+from vlmconsole.screens.prose.markdown import markdown_blocks
+from vlmconsole.screens.prose.prose import BlocksVisual, Prose
 from vlmconsole.text.plain import inert
 
 TEXTS = [pytest.param(text, id=name) for name, text in HOSTILE]

@@ -15,8 +15,8 @@ import pytest
 from hostile import HOSTILE
 from test_images_odd import REFUSED, RIGHT
 
-from vlmconsole.screens.widgets.blocks import layout
-from vlmconsole.screens.widgets.markdown import markdown_blocks
+from vlmconsole.screens.prose.blocks import layout
+from vlmconsole.screens.prose.markdown import markdown_blocks
 from vlmconsole.text.plain import inert, one_line
 from vlmconsole.vision.images import PictureError, open_picture
 

@@ -23,11 +23,11 @@ from textual.app import App, ComposeResult
 from textual.geometry import Region
 from textual.strip import Strip
 
-from vlmconsole.screens import terminal
-from vlmconsole.screens.terminal import understood
-from vlmconsole.screens.widgets import graphics, kitty
-from vlmconsole.screens.widgets.graphics import GraphicsView, PixelStrip, fit_pixels
-from vlmconsole.screens.widgets.sixel import Sixels
+from vlmconsole.screens.pictures import graphics, kitty
+from vlmconsole.screens.pictures.graphics import GraphicsView, PixelStrip, fit_pixels
+from vlmconsole.screens.pictures.sixel import Sixels
+from vlmconsole.screens.terminal import terminal
+from vlmconsole.screens.terminal.terminal import understood
 from vlmconsole.vision.images import open_picture
 
 KITTY = b"\x1b_Gi=31;OK\x1b\\"
@@ -113,7 +113,7 @@ def test_answers_to_the_probe(reply: bytes, drawing: str, monkeypatch: pytest.Mo
 
 ASK = """
 import sys, time
-from vlmconsole.screens.terminal import drawing_for
+from vlmconsole.screens.terminal.terminal import drawing_for
 print("drawing", drawing_for("auto", {"TERM": "xterm-256color"}), flush=True)
 print("read", repr(sys.stdin.readline()), flush=True)
 """

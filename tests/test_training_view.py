@@ -29,7 +29,7 @@ from vlmconsole.screens.jobs.rows import state_sign
 from vlmconsole.screens.jobs.training_answers import headline, shown_at, steps_of, tile_text
 from vlmconsole.screens.jobs.training_course import course, stall
 from vlmconsole.screens.jobs.training_sheet import AnswerSheet
-from vlmconsole.screens.widgets.picture import PictureView
+from vlmconsole.screens.pictures.picture import PictureView
 
 RECORDED = Path(__file__).parent / "data" / "jobs"
 SWEEP = Path(__file__).parent / "data" / "runs" / "cb-grid-tiny"

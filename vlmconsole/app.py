@@ -28,11 +28,11 @@ import vlmconsole.screens
 from vlmconsole.lab import Lab
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.faults import FaultsTold
-from vlmconsole.screens.key_order import KeysInOrder
-from vlmconsole.screens.pastes import tame_pastes
 from vlmconsole.screens.table import SCREENS, import_screen, is_imported, load_screen
-from vlmconsole.screens.terminal import Drawing, drawing_for, gone, heal_terminal
-from vlmconsole.screens.terminal_mark import TerminalMark
+from vlmconsole.screens.terminal.key_order import KeysInOrder
+from vlmconsole.screens.terminal.killed_mark import TerminalMark
+from vlmconsole.screens.terminal.pastes import tame_pastes
+from vlmconsole.screens.terminal.terminal import Drawing, drawing_for, gone, heal_terminal
 from vlmconsole.screens.theme import DARK, LIGHT, Greys
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vlmconsole.screens.terminal import under_ssh
+from vlmconsole.screens.terminal.terminal import under_ssh
 from vlmconsole.text.plain import one_line
 from vlmconsole.vision.images import PictureError
 

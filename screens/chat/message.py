@@ -14,9 +14,9 @@ from textual.widgets import Static
 from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import StoredMessage, StoredPicture
 from vlmconsole.screens.chat.why import seconds, sight_lines, summary
-from vlmconsole.screens.terminal import Drawing
-from vlmconsole.screens.widgets.picture import picture_view
-from vlmconsole.screens.widgets.prose import Prose
+from vlmconsole.screens.pictures.picture import picture_view
+from vlmconsole.screens.prose.prose import Prose
+from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.streams.ending import read_remarks
 from vlmconsole.text.plain import inert, one_line
 

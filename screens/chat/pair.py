@@ -17,8 +17,8 @@ from vlmconsole.chats.records import StoredMessage
 from vlmconsole.screens.chat.columns import Row, RowsVisual, Rule
 from vlmconsole.screens.chat.message import foot
 from vlmconsole.screens.chat.why import adapter_rows, client_rows, seconds, setting_rows, timing_rows, token_rows
+from vlmconsole.screens.prose.prose import Prose
 from vlmconsole.screens.theme import DIALOGS
-from vlmconsole.screens.widgets.prose import Prose
 from vlmconsole.text.plain import one_line
 
 #: A running answer is looked at this often (seconds).

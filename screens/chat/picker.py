@@ -14,10 +14,10 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from vlmconsole.screens.chat.attach import open_all
-from vlmconsole.screens.terminal import Drawing
+from vlmconsole.screens.pictures.picture import picture_view
+from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field
-from vlmconsole.screens.widgets.picture import picture_view
 from vlmconsole.text.plain import one_line
 from vlmconsole.vision.paths import SUFFIXES
 

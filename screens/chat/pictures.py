@@ -16,7 +16,7 @@ from vlmconsole.screens.background import in_background
 from vlmconsole.screens.chat.attach import await_in_inbox, open_all
 from vlmconsole.screens.chat.composer import FAULT, PATHS, Chip, Question
 from vlmconsole.screens.chat.desk import ChatDesk
-from vlmconsole.screens.terminal import scp_line, under_ssh
+from vlmconsole.screens.terminal.terminal import scp_line, under_ssh
 from vlmconsole.text.plain import inert, one_line
 
 if TYPE_CHECKING:

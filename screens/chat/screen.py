@@ -159,7 +159,7 @@ class ChatScreen(ChatRecent):
 
     def action_zoom_picture(self) -> None:
         """z: the chosen message's picture on the whole screen."""
-        from vlmconsole.screens.widgets.zoom import Zoom
+        from vlmconsole.screens.pictures.zoom import Zoom
 
         asked = self.chosen_question()
         if asked is not None and asked.pictures:

@@ -10,7 +10,7 @@ from textual.message import Message
 from vlmconsole.chats.records import StoredMessage
 from vlmconsole.screens.chat.message import MessageView
 from vlmconsole.screens.chat.why import proofs
-from vlmconsole.screens.terminal import Drawing
+from vlmconsole.screens.terminal.terminal import Drawing
 
 #: Messages mounted when a conversation opens, added when an end of the window is reached, and mounted at most.
 WINDOW, STEP, MOST = 24, 16, 64

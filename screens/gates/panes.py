@@ -19,8 +19,8 @@ from vlmconsole.gates.plan import Gate
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.gates.rows import OUTCOME_SIGNS, STYLES, CaseRows, GateRows, case_header
-from vlmconsole.screens.terminal import Drawing
-from vlmconsole.screens.widgets.picture import picture_view
+from vlmconsole.screens.pictures.picture import picture_view
+from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.text.plain import inert, one_line
 from vlmconsole.vision.images import Picture, PictureError

@@ -15,8 +15,8 @@ from vlmconsole.screens.background import in_background
 from vlmconsole.screens.gates.desk import GatesDesk
 from vlmconsole.screens.gates.rows import Picked
 from vlmconsole.screens.gates.sheets import case_parts, gate_parts
+from vlmconsole.screens.pictures.zoom import Zoom
 from vlmconsole.screens.widgets.dialogs import Reader
-from vlmconsole.screens.widgets.zoom import Zoom
 from vlmconsole.vision.images import PictureError
 
 

@@ -22,9 +22,9 @@ from vlmconsole.errors import LabError
 from vlmconsole.gates.figures import short_answer
 from vlmconsole.runs.live_view import Rollout
 from vlmconsole.screens.background import in_background
-from vlmconsole.screens.terminal import Drawing
+from vlmconsole.screens.pictures.picture import picture_view
+from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.screens.widgets.figures import figure
-from vlmconsole.screens.widgets.picture import picture_view
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.text.plain import inert, one_line
 

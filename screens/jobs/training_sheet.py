@@ -15,11 +15,11 @@ from textual.widgets import Static
 
 from vlmconsole.errors import LabError
 from vlmconsole.screens.jobs.training_answers import Piece, Shown, find_picture, mark, signed
-from vlmconsole.screens.terminal import Drawing
+from vlmconsole.screens.pictures.picture import picture_view
+from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.dialogs import CANCEL
 from vlmconsole.screens.widgets.figures import figure
-from vlmconsole.screens.widgets.picture import picture_view
 from vlmconsole.text.plain import inert, one_line
 
 

@@ -14,9 +14,9 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from vlmconsole.screens.keys import KEYS, TYPED
+from vlmconsole.screens.prose.prose import Prose
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field
-from vlmconsole.screens.widgets.prose import Prose
 
 CANCEL = Binding("escape", "cancel", "back", key_display="Esc")
 

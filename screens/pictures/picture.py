@@ -10,8 +10,8 @@ from rich.segment import Segment
 from textual.strip import Strip
 from textual.widget import Widget
 
-from vlmconsole.screens.terminal import Drawing
-from vlmconsole.screens.widgets.halfcell import fit, strips
+from vlmconsole.screens.pictures.halfcell import fit, strips
+from vlmconsole.screens.terminal.terminal import Drawing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -100,7 +100,7 @@ class PictureView(Widget):
 def picture_view(source: Picture | Loadable, columns: int, rows: int, drawing: Drawing) -> Widget:
     """The widget that draws `source` the way this terminal can; half cells unless it said more."""
     if drawing in ("kitty", "sixel"):
-        from vlmconsole.screens.widgets.graphics import GraphicsView
+        from vlmconsole.screens.pictures.graphics import GraphicsView
 
         return GraphicsView(source, columns, rows, drawing)
     return PictureView(source, columns, rows)

@@ -11,9 +11,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from vlmconsole.chats.records import StoredPicture
-from vlmconsole.screens.terminal import Drawing
+from vlmconsole.screens.pictures.picture import picture_view
+from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.screens.theme import DIALOGS
-from vlmconsole.screens.widgets.picture import picture_view
 from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from textual.style import Style
 from textual.visual import RenderOptions, Visual
 from textual.widget import Widget
 
-from vlmconsole.screens.widgets.blocks import Block, joined, lines_after
-from vlmconsole.screens.widgets.markdown import PARSED, markdown_blocks, plain_blocks
+from vlmconsole.screens.prose.blocks import Block, joined, lines_after
+from vlmconsole.screens.prose.markdown import PARSED, markdown_blocks, plain_blocks
 from vlmconsole.text.plain import inert
 
 

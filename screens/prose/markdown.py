@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from vlmconsole.screens.widgets.blocks import (
+from vlmconsole.screens.prose.blocks import (
     ACCENT,
     FAINT,
     MUTED,
@@ -140,7 +140,7 @@ def _code(text: str, language: str) -> Content:
     word = language.split()[0].lower() if language else ""
     if not word or len(text) > 20_000:
         return Content(text)
-    from vlmconsole.screens.widgets.code import highlighted
+    from vlmconsole.screens.prose.code import highlighted
 
     return highlighted(text, word)
 

@@ -15,8 +15,8 @@ from rich.segment import Segment
 from textual.geometry import Region
 from textual.strip import Strip
 
-from vlmconsole.screens.terminal import Drawing, cell_pixels
-from vlmconsole.screens.widgets.picture import Loadable, PictureView, small_image
+from vlmconsole.screens.pictures.picture import Loadable, PictureView, small_image
+from vlmconsole.screens.terminal.terminal import Drawing, cell_pixels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from rich.console import Console
 
-    from vlmconsole.screens.widgets.kitty import KittyImage
-    from vlmconsole.screens.widgets.sixel import Sixels
+    from vlmconsole.screens.pictures.kitty import KittyImage
+    from vlmconsole.screens.pictures.sixel import Sixels
     from vlmconsole.vision.images import Picture
 
 #: Encoded parts of one picture that are kept: what is half scrolled away is another part with every line.
@@ -129,10 +129,10 @@ class GraphicsView(PictureView):
 
         scaled = image.resize(self._pixels, Resampling.LANCZOS)
         if self._drawing == "kitty":
-            from vlmconsole.screens.widgets.kitty import KittyImage
+            from vlmconsole.screens.pictures.kitty import KittyImage
 
             return KittyImage(scaled, self.cells, self.source.sha256)
-        from vlmconsole.screens.widgets.sixel import Sixels
+        from vlmconsole.screens.pictures.sixel import Sixels
 
         return Sixels(scaled)
 
@@ -155,7 +155,7 @@ class GraphicsView(PictureView):
             self._made = None
             self.call_later(self._again)
             return blanks
-        from vlmconsole.screens.widgets.kitty import KittyImage
+        from vlmconsole.screens.pictures.kitty import KittyImage
 
         made = self._made
         part = KittyPart(made) if isinstance(made, KittyImage) else SixelPart(self, made, crop)
