@@ -26,7 +26,7 @@ lint: $(VENV)/.test ## ruff, check and format
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 faults: $(VENV)/.test ## the long fault suite of the job queue
-	@$(BIN)/python -m tests.faults.long $(ARGS)
+	@$(BIN)/python -m tests.tools.faults.long $(ARGS)
 
 wheel: $(VENV)/.test ## build a wheel into dist/
 	@$(BIN)/python -m pip wheel -q --no-deps -w dist . && ls dist

@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from vlmconsole.jobs.kinds import TRUSTED_VARIABLE
 
-sys.path.insert(0, str(Path(__file__).parent))  # `--import-mode=importlib` leaves the folder out
+sys.path.insert(0, str(Path(__file__).parent / "lab"))  # `--import-mode=importlib` leaves the folder out
 
 from vlmconsole.engines.profile import load_profiles
 from vlmconsole.queue.process import LOCKS_VARIABLE

@@ -1,6 +1,6 @@
 """Qwen2.5-VL's marks, and the weights that one has by its `config.json`: names and shapes, without torch.
 
-Defaults are those of transformers' own configuration classes; `tests/test_bases.py` holds this against the model
+Defaults are those of transformers' own configuration classes; `tests/models/test_bases.py` holds this against the model
 itself.
 """
 

@@ -1,6 +1,6 @@
 """How a Qwen2-VL / Qwen2.5-VL image processor resizes a picture, and how many visual tokens come out.
 
-The arithmetic only, without torch; `tests/test_tokens.py` holds it against the real image processor.
+The arithmetic only, without torch; `tests/vision/test_tokens.py` holds it against the real image processor.
 Sizes are (width, height) in pixels everywhere; `image_grid_thw` is (time, rows, columns) in patches.
 """
 

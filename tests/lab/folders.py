@@ -1,0 +1,9 @@
+"""Folders of this checkout that tests read: the project, its tests, their data and their helpers."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ROOT / "tests"
+DATA = TESTS / "data"
+HELPERS = TESTS / "lab"
+FAULTS = TESTS / "tools" / "faults"
