@@ -11,7 +11,11 @@ from hypothesis import settings
 
 from vlmconsole.jobs.kinds import TRUSTED_VARIABLE
 
-sys.path.insert(0, str(Path(__file__).parent / "lab"))  # `--import-mode=importlib` leaves the folder out
+# `--import-mode=importlib` leaves the folders out.
+sys.path.insert(0, str(Path(__file__).parent / "lab"))
+from folders import ROOMS
+
+sys.path.extend(map(str, ROOMS))
 
 from vlmconsole.engines.profile import load_profiles
 from vlmconsole.queue.process import LOCKS_VARIABLE

@@ -14,11 +14,20 @@ from folders import ROOT
 #: From the ground up. A file imports only from its own floor or one below.
 FLOORS = [
     {"errors"},
-    {"vision", "runs", "scoring", "assets", "presets"},
-    {"counting", "engines", "training", "chats", "models"},
-    {"measure", "gates", "gauges", "evaluation"},
-    {"queue", "jobs", "reports"},
-    {"lab"},
+    {"text"},
+    {"system"},
+    {"runs", "assets", "presets"},
+    {"lab", "scoring", "vision"},
+    {"remote", "models", "streams", "counting", "chats", "devices"},
+    {"data", "engines", "servers"},
+    {"client"},
+    {"training"},
+    {"toy", "ledger"},
+    {"gates"},
+    {"gauges", "measure"},
+    {"compare", "evaluation"},
+    {"audit"},
+    {"reports", "desks", "queue", "jobs"},
     {"doctor"},
     {"screens"},
     {"app"},
@@ -32,6 +41,8 @@ MAPPED = {
     "assets": ROOT / "assets",
 }
 HEAVY = {"torch", "transformers", "peft", "mlx", "mlx_vlm", "verl", "ray"}
+#: Rooms that hold models in memory.
+MODELS_IN_MEMORY = {"training", "toy"}
 #: The inside of a job's run: imported by its kind only when it runs, so these may import training/ at their head.
 IN_A_RUN = {"jobs.sft_run", "jobs.sft_dev"}
 SCREEN_ONLY = {"textual", "textual_plot", "plotext"}
@@ -85,11 +96,11 @@ def test_a_file_imports_only_from_its_floor_or_below(module: str, path: Path) ->
                 assert other != "jobs", f"{path}: screens never import jobs"
             if rest in IN_A_RUN:
                 assert not eager or module in IN_A_RUN, f"{path}: {rest} is imported only inside a job's run"
-            if other == "training" and own != "training" and module not in IN_A_RUN:
-                assert not eager, f"{path}: training/ is imported only inside a job's run"
+            if other in MODELS_IN_MEMORY and own not in MODELS_IN_MEMORY and module not in IN_A_RUN:
+                assert not eager, f"{path}: {other}/ is imported only inside a job's run"
         if head in SCREEN_ONLY:
             assert own in {"screens", "app"} or (head == "plotext" and not eager), f"{path} imports {name}"
-        if head in HEAVY and own not in {"training"}:
+        if head in HEAVY and own not in MODELS_IN_MEMORY:
             assert not eager, f"{path} imports {name} at import time"
 
 
@@ -107,7 +118,7 @@ def test_the_core_imports_without_screens_and_without_heavy_stacks() -> None:
     modules = [
         m
         for m, _ in shipped()
-        if m.split(".")[0] not in {"screens", "app", "training", "__main__"} and not m.endswith("__main__")
+        if m.split(".")[0] not in {"screens", "app", *MODELS_IN_MEMORY, "__main__"} and not m.endswith("__main__")
     ]
     names = [
         "vlmconsole." + m.removesuffix(".__init__") for m in modules if m != "__init__" and m != "engines.mlx_server"
@@ -149,4 +160,4 @@ def test_the_first_frame_does_not_wait_for_what_comes_after_it() -> None:
 def test_a_home_is_read_out_of_a_path_in_one_place() -> None:
     """pathlib's own way raises RuntimeError for a user that is not there, which no caller expects."""
     users = {name for name, path in shipped() if ".expanduser(" in path.read_text(encoding="utf-8")}
-    assert users == {"runs.named", "vision.paths"}  # the latter takes what is no user's home as it is written
+    assert users == {"system.typed_paths", "vision.paths"}  # the latter takes what is no user's home as it is written

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(HELPERS))
+    tests = Path(__file__).resolve().parents[1]
+    sys.path[:0] = [str(tests / "lab"), str(tests / "vision")]
 
 import pytest
-from folders import HELPERS, ROOT
+from folders import ROOT
 from hostile import HOSTILE
 from test_images_odd import REFUSED, RIGHT
 
@@ -29,7 +30,8 @@ TABLE = ROOT / "docs" / "odd-inputs.md"
 BY_HAND = "\n## Tampering"
 HEAD = """# Odd inputs, and what happens
 
-Made by `python tests/house/test_odd_inputs.py` from the inputs of the tests; a test fails when a line is no longer true.
+Made by `python tests/house/test_odd_inputs.py` from the inputs of the tests; a test fails when a line is no
+longer true.
 """
 
 

@@ -14,11 +14,12 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import folders
 import pytest
 
 from vlmconsole.gates.plan import load_plan, plan_names
 
-ARCHIVE = DATA / "homes" / "0.1.0.tar.xz"
+ARCHIVE = folders.DATA / "homes" / "0.1.0.tar.xz"
 JUDGED = "20261201-043213-eval-sft-tiny-f353"
 CANCELLED = "20261201-043232-sft-expand-tiny-ce14"
 PLAN = "f4b7bfcbc3c4197dcac9e1abc10715606a283ce5c2c56f1da9e82614f2bd87b8"

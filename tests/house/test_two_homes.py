@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from folders import HELPERS
 from rich.cells import cell_len
-from supervised import HELPERS
 from test_console_tmux import Tmux
 
 from vlmconsole.queue import process

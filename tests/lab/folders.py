@@ -7,3 +7,5 @@ TESTS = ROOT / "tests"
 DATA = TESTS / "data"
 HELPERS = TESTS / "lab"
 FAULTS = TESTS / "tools" / "faults"
+#: On the path of the tests: a test may use what another room's test module, or a tool, defines.
+ROOMS = sorted({path.parent for path in TESTS.rglob("test_*.py")} | {TESTS / "tools"})

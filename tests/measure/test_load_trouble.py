@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from folders import FAULTS, HELPERS
+from folders import HELPERS
 from load_runs import PATIENT, RECIPE, TOKENS, measure, rows, run_fixture, server_fixture  # noqa: F401
 
 from vlmconsole.measure.calibration.reference import FAULTS, Reference, Schedule, running

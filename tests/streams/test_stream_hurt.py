@@ -3,7 +3,6 @@
 import gzip
 import json
 import time
-from pathlib import Path
 
 import pytest
 from folders import ROOT

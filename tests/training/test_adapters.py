@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from folders import HELPERS
 from lora import BASE, bundled, make_adapter, origin
 
 from vlmconsole.models.weights import as_float, read_arrays, read_header, to_bytes
@@ -237,8 +236,8 @@ def test_merging_rounds_bfloat16_as_torch_does(made: Path, tmp_path: Path) -> No
 def test_an_alpha_that_is_no_number_above_zero_is_refused(adapter: Path, alpha: str) -> None:
     config = adapter / "adapter_config.json"
     said = json.loads(config.read_text())
-    said["lora_alpha"] = "HELPERS"
-    config.write_text(json.dumps(said).replace('"HELPERS"', alpha))
+    said["lora_alpha"] = "HERE"
+    config.write_text(json.dumps(said).replace('"HERE"', alpha))
     with pytest.raises(AdapterError, match="lora_alpha must be numbers above zero"):
         check_whole(open_adapter(adapter))
     with pytest.raises(AdapterError, match="lora_alpha"):

@@ -1,6 +1,7 @@
 """What a family's configuration leaves out: sizes that its class falls back on, and which layers keep what.
 
-As transformers 5.24 builds each from a `config.json`; `tests/vision/test_kv_families.py` compares every case with its classes.
+As transformers 5.24 builds each from a `config.json`; `tests/vision/test_kv_families.py` compares every case
+with its classes.
 A family that cannot be put into the formula has its reason here, and is refused.
 """
 

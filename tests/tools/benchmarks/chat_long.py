@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "screens" / "chat"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lab"))
 
 from chat_server import Say, chat_server, profile_file

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve()
-sys.path.insert(0, str(HERE.parent.parent))
+sys.path[:0] = [str(HERE.parents[2] / "lab"), str(HERE.parents[2] / "screens" / "chat")]
 
 from hostile_server import CHAT, EVERYWHERE, hostile  # noqa: E402
 

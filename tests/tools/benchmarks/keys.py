@@ -1,4 +1,4 @@
-"""From a key to its paint on the gauges screen, idle and beside a load: `python tests/tools/benchmarks/keys.py [PRESSES]`.
+"""From a key to its paint on the gauges screen, idle and under load: `python tests/tools/benchmarks/keys.py [PRESSES]`.
 
 The real console on a real lab home, without a terminal (Textual's headless driver), its gauges live at 1 Hz. A key is
 posted as the driver would; its paint is the next time that the console hands an update to the driver. Between two keys

@@ -9,7 +9,8 @@ and largest resident memory of all the client's processes, and the seconds from 
 request had arrived. A peer whose environment is missing is said to be missing, and the others are measured.
 
 SCRIPT is a server with the options of ours (--port --role-ms --ttft-ms --itl-ms --tokens --log) that writes a line
-for each request with t_recv and t_first, seconds of the monotonic clock; without it `vlmconsole.measure.calibration.reference`.
+for each request with t_recv and t_first, seconds of the monotonic clock; without it
+`vlmconsole.measure.calibration.reference`.
 """
 
 from __future__ import annotations
