@@ -60,17 +60,19 @@ def look_up(name: str, datasets: Path) -> Source:
         raise DataError(
             f"{TEXTVQA} is not made yet.",
             "Point the setting textvqa at the Parquet shards, or: vlmconsole data textvqa SHARDS",
+            code="dataset-missing",
         )
     if place.is_file():
         raise DataError(
             f"{name} is a file, not a dataset.",
             "Name it in a recipe (parts = [{ file = … }]), make that, and give its name.",
+            code="dataset-missing",
         )
     made_names = [path.parent.name for path in datasets.glob(f"*/{MANIFEST}")]
     close = difflib.get_close_matches(name, [*made_names, *recipe_names()], n=1)
     hint = f"Did you mean {close[0]}? " if close else ""
     hint += "vlmconsole data list shows them."
-    raise DataError(f"There is no dataset and no recipe called {name!r}.", hint).named()
+    raise DataError(f"There is no dataset and no recipe called {name!r}.", hint, code="dataset-missing").named()
 
 
 def ready(

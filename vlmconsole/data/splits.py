@@ -18,6 +18,8 @@ from vlmconsole.errors import LabError
 class LeakError(LabError):
     """A picture stands where it must not: the message names both places."""
 
+    code = "picture-leaked"
+
 
 @dataclass(frozen=True)
 class Known:

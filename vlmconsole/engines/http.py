@@ -48,7 +48,7 @@ def open_client(profile: ServerProfile, timeout_s: float = 5.0) -> httpx.AsyncCl
         timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 5.0)),
         trust_env=not profile.loopback,
         follow_redirects=False,
-        event_hooks=access.event_hooks(profile.access.held, lambda error: EngineError(error.told)),
+        event_hooks=access.event_hooks(profile.access.held, lambda error: EngineError(error.told, code=error.code)),
     )
 
 
@@ -71,7 +71,7 @@ async def request(
         outgoing = client.build_request(method, profile.url(path), json=body, timeout=waits)
         return await fetch(client, outgoing, Limits(seconds=within))
     except LimitError as error:
-        raise EngineError(error.message, silent=error.kind in ("silence", "time")) from None
+        raise EngineError(error.message, silent=error.kind in ("silence", "time"), code=error.code) from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise EngineError(connection_error(profile, error)) from None
 
