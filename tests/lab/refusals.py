@@ -55,4 +55,10 @@ def check_nouns(text: str, *nouns: str) -> None:
 def mentions(text: str, *nouns: str) -> bool:
     """Whether the text holds every noun: as whole words ("rank" is not in "frankly"), in any case, over line breaks."""
     flat = " ".join(text.split())
-    return all(re.search(rf"(?<!\w){re.escape(noun)}(?!\w)", flat, re.IGNORECASE) for noun in nouns)
+    return all(re.search(_whole(noun), flat, re.IGNORECASE) for noun in nouns)
+
+
+def _whole(noun: str) -> str:
+    """The noun as a pattern; only where it begins or ends with a letter or digit must a word begin or end."""
+    before, after = (r"\b" if edge.isalnum() else "" for edge in (noun[0], noun[-1]))
+    return f"{before}{re.escape(noun)}{after}"
