@@ -96,6 +96,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
             raise JobError(
                 f"step {trainer.step + 1}: {error}; the step was not applied, {kept}.",
                 "Lower lr, or start from another seed." if trainer.step else at_once(loaded.model, spec.base),
+                code="step-diverged",
             ) from None
         evidence.step(_line(taken, spec, time.monotonic() - started), [_said(one) for one in taken.rollouts])
         if spec.validate_every and taken.number % spec.validate_every == 0:
@@ -123,7 +124,7 @@ def split(dataset: Path, name: str) -> list[Row]:
     path = dataset / f"{name}.parquet"
     if not path.exists():
         there = ", ".join(sorted(one.stem for one in dataset.glob("*.parquet")))
-        raise JobError(f"{dataset.name} has no split “{name}” (there are: {there})")
+        raise JobError(f"{dataset.name} has no split “{name}” (there are: {there})", code="split-missing")
     return list(read_rows(path))
 
 

@@ -83,7 +83,8 @@ def load_kind(name: str, places: Places | None = None, *, queued: bool = False, 
     hint = f" Did you mean “{close[0]}”?" if close else ""
     raise UnknownKindError(
         f"no kind of job is called “{name}”.{hint} Installed: {', '.join(names) or 'none'}. "
-        f"A kind comes from a package with an entry point in the group {GROUP}."
+        f"A kind comes from a package with an entry point in the group {GROUP}.",
+        code="kind-unknown",
     )
 
 
@@ -97,5 +98,7 @@ def _import(path: str, name: str) -> JobKind:
             "Is its environment the right one? `vlmconsole doctor` checks."
         ) from error
     if not isinstance(kind, JobKind):
-        raise UnknownKindError(f"the kind “{name}” is {path}, which is no JobKind but {type(kind).__name__}")
+        raise UnknownKindError(
+            f"the kind “{name}” is {path}, which is no JobKind but {type(kind).__name__}", code="kind-invalid"
+        )
     return kind

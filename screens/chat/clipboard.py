@@ -45,15 +45,21 @@ def clipboard_picture(environment: Mapping[str, str] = os.environ, platform: str
         raise PictureError(
             "over SSH this machine's clipboard is not the one you copied into.",
             "Save the picture there and paste its path: the line of scp that brings it is shown.",
+            code="clipboard-far",
         )
     tool = _tool(environment, platform)
     if tool is None:
-        raise PictureError("there is no desktop here, so no clipboard.", "Attach a file with Ctrl+O, or paste a path.")
+        raise PictureError(
+            "there is no desktop here, so no clipboard.",
+            "Attach a file with Ctrl+O, or paste a path.",
+            code="desktop-missing",
+        )
     found = shutil.which(tool.program, path=environment.get("PATH"))
     if found is None:
         raise PictureError(
             f"the clipboard is read with {tool.program}, which is not installed.",
             f"Install {tool.package}, or paste the path of a file.",
+            code="program-missing",
         )
     if not tool.types:
         return _ask(found, tool.get, "the clipboard holds no picture")
@@ -62,7 +68,9 @@ def clipboard_picture(environment: Mapping[str, str] = os.environ, platform: str
     if kind is None:
         held = one_line(", ".join(word for word in there if "/" in word)[:80]) or "nothing"
         raise PictureError(
-            f"the clipboard holds no picture, but {held}.", "Copy a picture, or paste the path of a file."
+            f"the clipboard holds no picture, but {held}.",
+            "Copy a picture, or paste the path of a file.",
+            code="picture-missing",
         )
     return _ask(found, (*tool.get, kind), "the clipboard gave no picture")
 
@@ -79,7 +87,9 @@ def _ask(program: str, words: tuple[str, ...], else_said: str) -> bytes:
     try:
         done = subprocess.run([program, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
-        raise PictureError(f"the clipboard did not answer within {TIMEOUT:.0f} s.", "Copy the picture again.") from None
+        raise PictureError(
+            f"the clipboard did not answer within {TIMEOUT:.0f} s.", "Copy the picture again.", code="clipboard-silent"
+        ) from None
     except OSError as error:
         raise PictureError(f"{program} could not be started: {error}") from None
     if done.returncode or not done.stdout:

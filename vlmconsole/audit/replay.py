@@ -111,13 +111,18 @@ def replay(
     line = next((one for one in lines if one["id"] == sample), None)
     if line is None:
         near = ", ".join(str(one["id"]) for one in lines[:3])
-        raise ReplayError(f"{run.name} has no sample {sample!r} in {side}.jsonl.", f"It has, among others: {near}.")
+        raise ReplayError(
+            f"{run.name} has no sample {sample!r} in {side}.jsonl.",
+            f"It has, among others: {near}.",
+            code="sample-missing",
+        )
     spec = run.job().get("spec")
     at_server = isinstance(spec, dict) and spec.get("backend") == "server"
     if not (at_server and ask_server) and (line.get("token_ids") is None or line.get("tensor_sha256") is None):
         raise ReplayError(
             f"{sample} came from a server, which keeps token ids and input tensors to itself.",
             "`vlmconsole audit replay` asks that server again, for the text alone.",
+            code="answer-served",
         )
     if line.get("batch") is None:
         raise ReplayError(f"{sample} does not say in which batch it was made.")
@@ -223,4 +228,7 @@ def _model(run: RunFolder, places: Places, side: Side) -> tuple[Loaded, int]:
 
 def _same(what: str, now: str, then: Any) -> None:
     if then is not None and now != then:
-        raise ReplayError(f"The {what} is {now[:12]}… now, {str(then)[:12]}… was evaluated: it would be no replay.")
+        raise ReplayError(
+            f"The {what} is {now[:12]}… now, {str(then)[:12]}… was evaluated: it would be no replay.",
+            code="evidence-changed",
+        )

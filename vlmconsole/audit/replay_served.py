@@ -52,7 +52,8 @@ def ask_again(
         was = known.get("facts") if isinstance(known, dict) else None
         if was != model.facts:
             raise ReplayError(
-                f"The server is not as it was evaluated ({differing(was, model.facts)}): it would be no replay."
+                f"The server is not as it was evaluated ({differing(was, model.facts)}): it would be no replay.",
+                code="evidence-changed",
             )
         said = model.ask([_item(row, lines[row.uid]) for row in members])
     made = {row.uid: one for row, one in zip(members, said, strict=True)}

@@ -81,6 +81,7 @@ def connect(database: Path) -> sqlite3.Connection:
         raise ChatStoreError(
             f"the conversations in {database} cannot be written: permission denied",
             "Make the file and its folder writable, or use another lab home with --home DIR.",
+            code="database-read-only",
         )
     try:
         database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -96,12 +97,13 @@ def connect(database: Path) -> sqlite3.Connection:
             raise told from None
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            hint = f"Move {database} away to start afresh."
+            kind, hint = "database-damaged", f"Move {database} away to start afresh."
         elif code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):  # never advise to put good conversations aside
+            kind = "disk-full"
             hint = f"Make room on the disk of {database.parent} and try again; what is in the file stays."
         else:
-            hint = "Try again; another process may hold the file."
-        raise ChatStoreError(f"the conversations in {database} cannot be opened ({error})", hint) from error
+            kind, hint = "database-busy", "Try again; another process may hold the file."
+        raise ChatStoreError(f"the conversations in {database} cannot be opened ({error})", hint, code=kind) from error
     return connection
 
 

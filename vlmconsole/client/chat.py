@@ -206,7 +206,8 @@ class ChatClient:
         if unknown:
             name = servers.NAMES[self.profile.engine]
             raise EngineError(
-                f"{name} does not honour {', '.join(unknown)}; it knows {', '.join(sorted(engine.EXTRAS))}"
+                f"{name} does not honour {', '.join(unknown)}; it knows {', '.join(sorted(engine.EXTRAS))}",
+                code="field-unknown",
             )
         body: dict[str, Any] = {
             "model": self.model,

@@ -284,6 +284,7 @@ def sides(run: RunFolder, faults: list[str] | None = None) -> list[Side]:
         raise LabError(
             f"{run.name} has no figures to compare (state: {state}).",
             "Runs of `vlmconsole bench` and of measuring presets have.",
+            code="figures-missing",
         )
     made, values = [], request_values(run)
     for cell in found:

@@ -146,7 +146,9 @@ def trained(run: RunFolder) -> Trained:
     rows = [row for row in run.read_jsonl("training.jsonl") if number(row.get("step")) is not None]
     state = str(run.state().get("state", "unknown"))
     if not rows:
-        raise LabError(f"{run.name} has no step to compare (state: {state}).", "Its training.jsonl is empty.")
+        raise LabError(
+            f"{run.name} has no step to compare (state: {state}).", "Its training.jsonl is empty.", code="steps-missing"
+        )
     job, summary, told = run.job(), _object(run, "summary.json"), _object(run, "conditions.json")
     spec = job.get("spec")
     curves = {key: _thin(_points(rows, key)) for key in CURVES if len(_points(rows, key)) > 1}

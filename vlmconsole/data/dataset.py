@@ -101,6 +101,7 @@ def made_already(folder: Path, recipe: Recipe, *, replace: bool = False) -> bool
     raise DataError(
         f"{folder} holds another dataset of this name.",
         f"Made datasets are never overwritten: give a new name with --name; {now}.",
+        code="dataset-exists",
     )
 
 
@@ -258,23 +259,31 @@ class _Maker:
         """(folder, split) that a part replays from, after every check that needs no picture."""
         name, _, source = str(part.replay).partition(":")
         if split.role != "train":
-            raise DataError(f"The {split.role} split {split.name} replays {part.replay}: only training replays.")
+            raise DataError(
+                f"The {split.role} split {split.name} replays {part.replay}: only training replays.",
+                code="replay-in-test",
+            )
         folder = self.datasets / name
         if not folder.exists():
             raise DataError(
                 f"{self.recipe.name} replays {part.replay}, which is not made yet.",
                 f"Make it first: vlmconsole data make {name}",
+                code="dataset-missing",
             )
         manifest = read_manifest(folder)
         described = manifest["splits"].get(source)
         if described is None or described["role"] != "train":
-            raise DataError(f"{part.replay} is no training split: past tests are never trained on.")
+            raise DataError(
+                f"{part.replay} is no training split: past tests are never trained on.", code="replay-of-test"
+            )
         if (part.count or 0) > described["n"]:
             raise DataError(f"{part.replay} has {described['n']} pictures, and {part.count} are to be replayed.")
         path = folder / f"{source}.parquet"
         if hashlib.sha256(path.read_bytes()).hexdigest() != manifest["files"][path.name]["sha256"]:
             raise DataError(
-                f"{path} is not the file that was made (its hash differs).", "vlmconsole data check shows more."
+                f"{path} is not the file that was made (its hash differs).",
+                "vlmconsole data check shows more.",
+                code="file-changed",
             )
         self.sources[name] = manifest_digest(manifest)
         return folder, source

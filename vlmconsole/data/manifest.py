@@ -19,17 +19,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         value = read_json(folder / MANIFEST)
     except UnreadableError as error:
         missing = f"{folder} is no dataset: it has no {MANIFEST}"
-        raise DataError(missing if error.missing else error.message, code=error.code) from None
+        raise DataError(missing if error.missing else error.message) from None
     if not isinstance(value, dict):
         raise DataError(f"{folder / MANIFEST} is no JSON object")
     for key in ("splits", "files"):
         table = value.get(key)
         if not isinstance(table, dict) or not all(isinstance(entry, dict) for entry in table.values()):
-            raise DataError(
-                f"{folder / MANIFEST} has no table of its {key}",
-                "It was edited: make the dataset again.",
-                code="manifest-invalid",
-            )
+            raise DataError(f"{folder / MANIFEST} has no table of its {key}", "It was edited: make the dataset again.")
     kinds: dict[str, tuple[type, Any]] = {
         "role": (str, None),
         "n": (int, None),
@@ -41,6 +37,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             raise DataError(
                 f"{folder / MANIFEST}: the {', '.join(wrong)} of its split {name} cannot be read",
                 "It was edited: make the dataset again.",
+                code="manifest-damaged",
             )
     return value
 

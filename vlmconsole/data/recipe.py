@@ -199,4 +199,6 @@ def load_recipe(name: str, *, seed: int | None = None, rename: str | None = None
     try:
         return Recipe.model_validate(table)
     except ValidationError as error:
-        raise RecipeError(f"The recipe {name} cannot be used: {wrong_keys(error.errors())}.") from None
+        raise RecipeError(
+            f"The recipe {name} cannot be used: {wrong_keys(error.errors())}.", code="recipe-invalid"
+        ) from None

@@ -211,7 +211,7 @@ class GateDesk:
             return self._pictures[wanted]
         data = self._picture_bytes(wanted, run)
         if data is None:
-            raise PictureError(f"the picture {wanted[:12]}… is in no dataset of this lab")
+            raise PictureError(f"the picture {wanted[:12]}… is in no dataset of this lab", code="picture-missing")
         picture = open_picture(data, name=f"{sample.id}.png")
         self._pictures = {**dict(list(self._pictures.items())[-31:]), wanted: picture}
         return picture

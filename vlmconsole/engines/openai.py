@@ -38,7 +38,9 @@ async def flush(client: httpx.AsyncClient, profile: ServerProfile) -> Flushed:
 def select_adapter(body: dict[str, Any], served: str, adapter: str | None) -> None:
     """Raises EngineError: there is no common way to name an adapter."""
     if adapter:
-        raise EngineError("a generic server has no adapters; name the model that you want instead")
+        raise EngineError(
+            "a generic server has no adapters; name the model that you want instead", code="adapter-unsupported"
+        )
 
 
 async def make_ready(

@@ -85,7 +85,9 @@ def plan_for(
     check_bound(plan, datasets)
     wrong = other_before(plan, before, base_sha256)
     if wrong:
-        raise PlanError(f"The frozen {wrong}.", "Judge what it was frozen for, or freeze another plan.")
+        raise PlanError(
+            f"The frozen {wrong}.", "Judge what it was frozen for, or freeze another plan.", code="before-differs"
+        )
     return plan
 
 

@@ -99,6 +99,7 @@ class Evaluation:
                 raise EvaluationError(
                     f"Before and after are not alike: {'; '.join(wrong[:3])}.",
                     "Only the model or the adapter may differ; the answers of before are kept.",
+                    code="sides-differ",
                 )
         sha = condition_hash(model.facts, items_digest(items))
         done: set[str] = set()
@@ -144,6 +145,7 @@ class Evaluation:
                     raise EvaluationError(
                         f"{failed} requests failed one after another: {said[item.id].error}",
                         "Answers and failures are kept; a retry goes on from there.",
+                        code="requests-failed",
                     )
 
     def _line(self, item: Item, said: Said, batch: str) -> dict[str, Any]:

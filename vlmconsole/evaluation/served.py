@@ -181,7 +181,9 @@ def with_model(profile: ServerProfile, folder: Path) -> ServerProfile:
     argv = profile.launch.argv if profile.launch is not None else ()
     if argv and not any("{model}" in word for word in argv):
         raise LabError(
-            f"The launch line of {profile.name} names its model itself.", "Write {model} there, so that it can change."
+            f"The launch line of {profile.name} names its model itself.",
+            "Write {model} there, so that it can change.",
+            code="model-fixed",
         )
     launch = profile.launch
     if launch is not None and named(profile.model) != folder:  # whoever trusts one model's programs trusts those alone

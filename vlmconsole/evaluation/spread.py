@@ -61,12 +61,12 @@ def spread(runs: Sequence[RunFolder]) -> list[Spread]:
     Raises LabError for fewer than two runs, other pictures, a failed request, another before, or unlike conditions.
     """
     if len(runs) < 2:
-        raise LabError("A spread needs the evaluations of at least two trainings.")
+        raise LabError("A spread needs the evaluations of at least two trainings.", code="runs-few")
     sides = [(_side(run, "before"), _side(run, "after")) for run in runs]
     told = [run.read_json(CONDITIONS) or {} for run in runs]
     tested = [after.get("after", {}).get("adapter") or after.get("after", {}).get("model_sha256") for after in told]
     if len(set(tested)) < len(tested):
-        raise LabError("Two of these runs test the same adapter: that is no other training.")
+        raise LabError("Two of these runs test the same adapter: that is no other training.", code="adapter-twice")
     for run, (before, after), conditions in zip(runs[1:], sides[1:], told[1:], strict=True):
         if _asked(before) != _asked(sides[0][0]) or _asked(after) != _asked(sides[0][1]):
             raise LabError(f"{run.name} asked about other pictures than {runs[0].name}.")
@@ -112,7 +112,7 @@ def _side(run: RunFolder, name: str) -> dict[str, Sample]:
     failed = [sample.id for sample in side.samples.values() if not sample.http_ok or sample.answer is None]
     if side.problems or failed:
         why = side.problems[0] if side.problems else f"{len(failed)} requests of {name} failed"
-        raise LabError(f"{run.name} is not whole: {why}.")
+        raise LabError(f"{run.name} is not whole: {why}.", code="answers-missing")
     return side.samples
 
 

@@ -34,18 +34,28 @@ def bind(
         raise PlanError(
             f"{plan.name} judges pictures of {' or '.join(plan.data.recipes)}, not of {given}.",
             f"Make them (vlmconsole data make {plan.data.recipes[-1]}) and name that folder first.",
+            code="dataset-differs",
         )
     pictures: dict[str, tuple[Bound, ...]] = {}
     for group in plan.groups:
         folder = next((f for f, manifest in manifests.items() if group.split in manifest["splits"]), None)
         if folder is None:
-            raise PlanError(f"No dataset given holds the split {group.split} of the group {group.name}.")
+            raise PlanError(
+                f"No dataset given holds the split {group.split} of the group {group.name}.", code="split-missing"
+            )
         described = manifests[folder]["splits"][group.split]
         if described["role"] != "test":
-            raise PlanError(f"{folder.name}:{group.split} is a {described['role']} split: gates judge on tests only.")
+            raise PlanError(
+                f"{folder.name}:{group.split} is a {described['role']} split: gates judge on tests only.",
+                code="split-untested",
+            )
         path = folder / f"{group.split}.parquet"
         if sha256_file(path) != manifests[folder]["files"][path.name]["sha256"]:
-            raise PlanError(f"{path} was changed after it was made.", "vlmconsole data check shows what is wrong.")
+            raise PlanError(
+                f"{path} was changed after it was made.",
+                "vlmconsole data check shows what is wrong.",
+                code="dataset-changed",
+            )
         rows = tuple(
             Bound(
                 id=row.uid,
@@ -57,7 +67,9 @@ def bind(
             for row in read_rows(path)
         )
         if len(rows) != group.n:
-            raise PlanError(f"{folder.name}:{group.split} has {len(rows)} pictures, the plan wants {group.n}.")
+            raise PlanError(
+                f"{folder.name}:{group.split} has {len(rows)} pictures, the plan wants {group.n}.", code="size-differs"
+            )
         pictures[group.name] = rows
     digests = {manifest["name"]: manifest_digest(manifest) for manifest in manifests.values()}
     data = plan.data.model_copy(update={"digests": digests, "pictures": pictures})

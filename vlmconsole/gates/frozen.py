@@ -28,13 +28,15 @@ def read_frozen_plan(name: str, home: Path, ledger: Ledger) -> Plan:
     """
     chain = ledger.read()
     if chain.broken:
-        raise FrozenError(f"The ledger is broken, so no frozen plan can be trusted: {chain.broken}.")
+        raise FrozenError(
+            f"The ledger is broken, so no frozen plan can be trusted: {chain.broken}.", code="ledger-broken"
+        )
     frozen = [e for e in chain.entries if e.get("kind") == "frozen"]
     plans = [e for e in frozen if e.get("run") == PLANS or e.get("file") == PLAN]
     if name.endswith(".json"):
         path = named(name).absolute()
         if not path.is_file():
-            raise FrozenError(f"{name} is no file.", f"Frozen plans lie in {home / PLANS}.")
+            raise FrozenError(f"{name} is no file.", f"Frozen plans lie in {home / PLANS}.", code="plan-missing")
         sha = sha256_file(path)
         # A copy elsewhere is as good: the hash is what was frozen.
         known = {sha} & {e["sha256"] for e in plans} or {e["sha256"] for e in plans if place_of(e, home) == path}
@@ -44,17 +46,26 @@ def read_frozen_plan(name: str, home: Path, ledger: Ledger) -> Plan:
         path = next((place for place in places if place.is_file()), places[0] if places else Path(name))
     if not known:
         raise FrozenError(
-            f"No plan was ever frozen as {name}.", "vlmconsole gates freeze PLAN --data DATASET freezes one."
+            f"No plan was ever frozen as {name}.",
+            "vlmconsole gates freeze PLAN --data DATASET freezes one.",
+            code="plan-unfrozen",
         )
     if len(known) > 1:
-        raise FrozenError(f"{len(known)} frozen plans begin with {name}.", "Give more of the hash.")
+        raise FrozenError(
+            f"{len(known)} frozen plans begin with {name}.", "Give more of the hash.", code="plan-ambiguous"
+        )
     if not path.is_file():
-        raise FrozenError(f"The frozen plan {path} is gone.", "Restore it from a backup: its hash is in the ledger.")
+        raise FrozenError(
+            f"The frozen plan {path} is gone.",
+            "Restore it from a backup: its hash is in the ledger.",
+            code="plan-missing",
+        )
     sha, wanted = sha256_file(path), next(iter(known))
     if sha != wanted:
         raise FrozenError(
             f"{path} was changed after it was frozen (frozen {wanted[:12]}…, now {sha[:12]}…).",
             "Nothing is judged by it; freeze a new plan, or restore the file.",
+            code="plan-changed",
         )
     return parse_plan(read_json(path), str(path))
 
@@ -64,11 +75,15 @@ def check_bound(plan: Plan, datasets: list[Path]) -> None:
     now = bind(plan.template(), datasets, before_adapter=plan.before_adapter).data
     for name, digest in plan.data.digests.items():
         if name not in now.digests:
-            raise PlanError(f"The frozen {plan.name} is bound to the dataset {name}, which is not among those given.")
+            raise PlanError(
+                f"The frozen {plan.name} is bound to the dataset {name}, which is not among those given.",
+                code="dataset-missing",
+            )
         if now.digests[name] != digest:
             raise PlanError(
                 f"The dataset {name} is {now.digests[name][:12]}… now; {plan.name} was frozen for {digest[:12]}….",
                 "Data that a frozen plan names are never changed: restore them, or freeze a new plan before a new run.",
+                code="dataset-changed",
             )
     for group, rows in plan.data.pictures.items():
         changed = [old.id for old, new in zip(rows, now.pictures[group], strict=True) if old != new]

@@ -57,7 +57,9 @@ class ServerSource:
             profile = profile.at(self._tunnel.base_url, access=access(self._tunnel, profile, self._places))
         if not profile.base_url:
             raise SourceError(
-                f"the server {profile.name} is not started", f"Start it: vlmconsole servers start {profile.name}"
+                f"the server {profile.name} is not started",
+                f"Start it: vlmconsole servers start {profile.name}",
+                code="server-stopped",
             )
         if self._metrics is None or (profile.base_url, profile.access) != self._at:
             self._let_go()

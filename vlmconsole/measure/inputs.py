@@ -138,7 +138,7 @@ def fit(count: Callable[[int, int], int | str], wanted: int) -> Fitted:
         if isinstance(answer, str):
             refused[words] = answer
             if not tried:
-                raise InputError(NOT_COUNTED.format(answer), WITHOUT)
+                raise InputError(NOT_COUNTED.format(answer), WITHOUT, code="prompt-uncounted")
             high = words
             words = low + (words - low) // 2
             continue
@@ -150,6 +150,7 @@ def fit(count: Callable[[int, int], int | str], wanted: int) -> Fitted:
                 raise InputError(
                     f"The shortest prompt of this kind has {answer} tokens; {wanted} were asked for.",
                     "Ask for more input tokens, or for a smaller picture.",
+                    code="prompt-short",
                 )
             high = words
         else:
@@ -160,6 +161,7 @@ def fit(count: Callable[[int, int], int | str], wanted: int) -> Fitted:
         raise InputError(
             f"A prompt of {wanted} tokens is more than the server takes ({refused[min(refused)]}).",
             f"The longest that it took had {max(tried.values())}: ask for fewer input tokens.",
+            code="prompt-long",
         )
     return Fitted(best, tried[best], wanted)
 

@@ -97,7 +97,8 @@ def command(profile: ServerProfile) -> tuple[list[str], str]:
     """(the words that start it there, the folder there). Raises ProfileError when the profile does not say."""
     if profile.launch is None or not profile.launch.argv:
         raise ProfileError(
-            f"profile {profile.name}: launch.argv must be the words that start the server on {profile.ssh_host}"
+            f"profile {profile.name}: launch.argv must be the words that start the server on {profile.ssh_host}",
+            code="launch-missing",
         )
     port = urlsplit(profile.base_url).port or 80
     values = {"{port}": str(port), "{model}": profile.model}

@@ -204,9 +204,7 @@ def spawn(
                 start_new_session=True,
             )
         except OSError as error:
-            raise LaunchError(
-                f"{name} cannot be started: {argv[0]}: {error.strerror}", code="program-missing"
-            ) from None
+            raise LaunchError(f"{name} cannot be started: {argv[0]}: {error.strerror}") from None
     _children[child.pid] = child
     running = Running(
         name=name,
@@ -241,7 +239,7 @@ async def until_ready(
     while True:
         waited = age + time.monotonic() - begun
         if not running.alive:
-            raise LaunchError(f"{running.name} ended while starting.{tail(running.log)}", code="server-ended")
+            raise LaunchError(f"{running.name} ended while starting.{tail(running.log)}")
         phase = phase_of(running.log, phases)
         if phase != last and progress is not None:
             progress(phase, waited)
@@ -249,17 +247,14 @@ async def until_ready(
         owner = port_owner(running)
         if owner == "other":
             raise LaunchError(
-                f"port {running.port} belongs to another program, so {running.name} cannot use it.{tail(running.log)}",
-                code="port-taken",
+                f"port {running.port} belongs to another program, so {running.name} cannot use it.{tail(running.log)}"
             )
         if owner == "ours" and await answers():
             if progress is not None:
                 progress("ready", age + time.monotonic() - begun)
             return
         if time.monotonic() - begun > timeout_s:
-            raise LaunchError(
-                f"{running.name} was not ready within {timeout_s:.0f} s.{tail(running.log)}", code="start-timeout"
-            )
+            raise LaunchError(f"{running.name} was not ready within {timeout_s:.0f} s.{tail(running.log)}")
         # Every look goes through all processes: beside a start of minutes that is processor time taken from it.
         await asyncio.sleep(min(0.5, max(_TICK_S, waited / 50)))
 
@@ -279,9 +274,7 @@ async def end(running: Running, grace_s: float = 10.0) -> str:
             except ProcessLookupError:
                 continue
             except PermissionError:
-                raise LaunchError(
-                    f"{running.name} (pid {pid}) belongs to another user and cannot be ended", code="process-foreign"
-                ) from None
+                raise LaunchError(f"{running.name} (pid {pid}) belongs to another user and cannot be ended") from None
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             if not running.alive and not members(running):
@@ -360,14 +353,11 @@ def interpreter_path(wanted: str, places: Places) -> str:
     if wanted.startswith("env:"):
         made = places.environments / wanted.removeprefix("env:") / "bin" / "python"
         if not made.exists():
-            raise ProfileError(
-                f"the environment {wanted[4:]!r} is not there: vlmconsole env make {wanted[4:]}",
-                code="environment-missing",
-            )
+            raise ProfileError(f"the environment {wanted[4:]!r} is not there: vlmconsole env make {wanted[4:]}")
         return str(made)
     found = shutil.which(str(named(wanted)))
     if found is None:
-        raise ProfileError(f"launch.interpreter: {wanted} is not a program that can be run", code="program-missing")
+        raise ProfileError(f"launch.interpreter: {wanted} is not a program that can be run")
     return found
 
 

@@ -66,23 +66,29 @@ async def fetch_picture(
                     true_kind(answer, name)
                     return Fetched(answer, name, str(target))
                 target = _checked(target.join(answer.strip()))
-            raise PictureError(f"{one_line(url)} leads through more than {MAX_REDIRECTS} redirects")
-    except TimeoutError:
-        raise PictureError(f"{one_line(url)} did not arrive within {timeout_s:g} s: download it by hand") from None
-    except httpx.TimeoutException:
-        raise PictureError(f"{one_line(url)} did not arrive within {timeout_s:g} s: download it by hand") from None
+            raise PictureError(
+                f"{one_line(url)} leads through more than {MAX_REDIRECTS} redirects", code="redirects-many"
+            )
+    except (TimeoutError, httpx.TimeoutException):
+        late = f"{one_line(url)} did not arrive within {timeout_s:g} s: download it by hand"
+        raise PictureError(late, code="download-slow") from None
     except httpx.InvalidURL as error:
-        raise PictureError(f"{one_line(url)} is not a web address: {one_line(error, 80)}") from error
+        raise PictureError(
+            f"{one_line(url)} is not a web address: {one_line(error, 80)}", code="address-malformed"
+        ) from error
     except httpx.HTTPError as error:
         reason = one_line(error, 120) or type(error).__name__
-        raise PictureError(f"{one_line(url)} could not be fetched: {reason}") from error
+        raise PictureError(f"{one_line(url)} could not be fetched: {reason}", code="download-failed") from error
 
 
 def _checked(url: httpx.URL) -> httpx.URL:
     if url.scheme not in ("http", "https") or not url.host:
-        raise PictureError(f"{one_line(url)} is not an http or https address")
+        raise PictureError(f"{one_line(url)} is not an http or https address", code="address-scheme")
     if url.userinfo:
-        raise PictureError(f"{one_line(url.host)}: an address with a user name or password in it is not fetched")
+        raise PictureError(
+            f"{one_line(url.host)}: an address with a user name or password in it is not fetched",
+            code="address-credentials",
+        )
     return url
 
 
@@ -96,14 +102,15 @@ async def _public_address(url: httpx.URL, allow_private: bool, resolve: Resolve)
     try:
         addresses = await resolve(url.host, url.port or (443 if url.scheme == "https" else 80))
     except (OSError, UnicodeError) as error:
-        raise PictureError(f"{one_line(url.host)} is not a known host name") from error
+        raise PictureError(f"{one_line(url.host)} is not a known host name", code="host-unknown") from error
     if not addresses:
         raise PictureError(f"{one_line(url.host)} has no address")
     for address in addresses:
         if not allow_private and not is_public(address):
             raise PictureError(
                 f"{one_line(url.host)} is an address inside this machine or network ({one_line(address, 60)}):"
-                " put --private after the address to fetch it all the same"
+                " put --private after the address to fetch it all the same",
+                code="address-private",
             )
     return addresses[0]
 
@@ -137,17 +144,24 @@ async def _get(client: httpx.AsyncClient, url: httpx.URL, address: str, limits: 
             raise _too_large(shown, limits.size) from None
         if error.kind == "coding":
             why = f"{shown} sends its picture compressed, which is not accepted: download it by hand"
-            raise PictureError(why) from None
+            raise PictureError(why, code="download-compressed") from None
         raise TimeoutError from None
     if response.is_redirect and "location" in response.headers:
         return response.headers["location"]
     if response.status_code != 200:
-        raise PictureError(f"{shown} answered with status {response.status_code} {response.reason_phrase}".rstrip())
+        raise PictureError(
+            f"{shown} answered with status {response.status_code} {response.reason_phrase}".rstrip(),
+            code="download-status",
+        )
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind.startswith("text/") or kind in ("application/json", "application/xhtml+xml", "application/pdf"):
-        raise PictureError(f"{shown} is not a picture but {one_line(kind, 40)}: give the picture's own address")
+        raise PictureError(
+            f"{shown} is not a picture but {one_line(kind, 40)}: give the picture's own address", code="picture-missing"
+        )
     return response.content
 
 
 def _too_large(shown: str, max_bytes: int) -> PictureError:
-    return PictureError(f"{shown} is larger than {max_bytes / 2**20:g} MiB: download and shrink it by hand")
+    return PictureError(
+        f"{shown} is larger than {max_bytes / 2**20:g} MiB: download and shrink it by hand", code="picture-large"
+    )

@@ -32,6 +32,8 @@ class AdapterError(LabError):
 class SeveralAdaptersError(AdapterError):
     """A name that several adapters have; the message names their runs."""
 
+    code = "adapter-ambiguous"
+
 
 @dataclass(frozen=True)
 class LoraSettings:
@@ -113,7 +115,7 @@ def lora_settings(config: Mapping[str, Any], file: Path) -> LoraSettings:
     rank, alpha = config.get("r"), number(config.get("lora_alpha"))
     # NaN is a number to JSON and True one to Python: either would silently make other weights of the same matrices.
     if not isinstance(rank, int) or not _count(rank) or alpha is None or alpha <= 0:
-        raise AdapterError(f"{file}: r and lora_alpha must be numbers above zero")
+        raise AdapterError(f"{file}: r and lora_alpha must be numbers above zero", code="scale-invalid")
     odd = [f"{key} {_short(value)}" for key, value in config.items() if key not in KEYS or not KEYS[key](value)]
     if odd:
         raise AdapterError(

@@ -105,12 +105,18 @@ def merge(base: Path, adapter: Adapter, out: Path, label: str = "") -> Path:
         if product is None:
             return values
         if kind not in ("F32", "F16", "BF16"):
-            raise AdapterError(f"{base} holds {module} as {kind}", "merge into the base before it was quantised")
+            raise AdapterError(
+                f"{base} holds {module} as {kind}", "merge into the base before it was quantised", code="base-quantised"
+            )
         met.add(module)
         with np.errstate(over="ignore", invalid="ignore"):
             made = _rounded(as_float(kind, values) + product.change(), kind)
         if not np.isfinite(as_float(kind, made)).all():
-            raise AdapterError(f"{adapter.name}: {module} would become infinite or NaN in {kind}", "do not use it")
+            raise AdapterError(
+                f"{adapter.name}: {module} would become infinite or NaN in {kind}",
+                "do not use it",
+                code="number-infinite",
+            )
         return made
 
     def fill(folder: Path) -> None:

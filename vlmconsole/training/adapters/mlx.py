@@ -45,21 +45,25 @@ def check_mlx(
         raise AdapterError(
             f"{file} asks for {', '.join(odd)}: not a plain LoRA, and not computed here, so it is refused",
             "use the PEFT adapter that it was made from, or train it as a plain LoRA",
+            code="lora-unsupported",
         )
     rank, shapes = inner["rank"], _shapes(name, header)
     wanted = {key.removeprefix("language_model.").removeprefix("model.") for key in inner["keys"]}
     if wanted != set(shapes):
         one = sorted(wanted ^ set(shapes))[0]
-        raise AdapterError(f"{name}: {one} is only in {'its keys' if one in wanted else 'its file'}", DAMAGED)
+        raise AdapterError(
+            f"{name}: {one} is only in {'its keys' if one in wanted else 'its file'}", DAMAGED, code="keys-differ"
+        )
     sizes = linear_sizes(base) if base is not None else {}
     for module, (a, b) in sorted(shapes.items()):
         if len(a) != 2 or len(b) != 2 or a[1] != rank or b[0] != rank:
-            raise AdapterError(f"{name}: {module} has matrices {a} and {b}, not of rank {rank}")
+            raise AdapterError(f"{name}: {module} has matrices {a} and {b}, not of rank {rank}", code="rank-differs")
         if base is not None and sizes.get(module) != (b[1], a[0]):
             there = "not there" if module not in sizes else "{}×{}".format(*sizes[module])
             raise AdapterError(
                 f"{name} does not fit the model in {base}: {module} is {there}, the adapter is made for {b[1]}×{a[0]}",
                 "it belongs to another model",
+                code="size-differs",
             )
     return rank, float(inner["scale"])
 

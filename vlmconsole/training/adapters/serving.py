@@ -35,7 +35,9 @@ def select(
         return None
     if profile.engine == "openai":
         raise AdapterError(
-            f"server {profile.name} is a generic one and has no adapters", "name the model that you want instead"
+            f"server {profile.name} is a generic one and has no adapters",
+            "name the model that you want instead",
+            code="adapter-unsupported",
         )
     if profile.ssh_host or not profile.loopback:
         return SelectedAdapter(name, name, notes=(f"adapter {name} lies on the server's machine: not checked here",))
@@ -69,6 +71,7 @@ def _checked(
                 f"the model of server {profile.name} is not in a folder here, so it cannot be compared with the base"
                 f" of adapter {adapter.name}",
                 "to use it all the same, say so (--other-base)",
+                code="base-unknown",
             )
         notes.append(f"adapter {adapter.name}: its base was not compared with the server's model")
     else:

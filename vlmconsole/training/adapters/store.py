@@ -76,10 +76,12 @@ def open_adapter(path: Path, name: str = "") -> Adapter:
                 try:
                     origin = read_provenance(path)
                 except ProvenanceError as error:
-                    raise AdapterError(error.message, error.hint) from None
+                    raise AdapterError(error.message, error.hint, code=error.code) from None
                 return Adapter(name or path.name, path, "mlx" if kind == "mlx" else "peft", origin)
     names = " or ".join(FILES.values())
-    raise AdapterError(f"{path} holds no adapter: {names} with its {CONFIG} is missing", _instead(path))
+    raise AdapterError(
+        f"{path} holds no adapter: {names} with its {CONFIG} is missing", _instead(path), code="adapter-missing"
+    )
 
 
 def _instead(path: Path) -> str:
@@ -103,7 +105,7 @@ def _config(path: Path) -> dict[str, Any]:
         missing = f"{path} holds no adapter: there is no {CONFIG}"
         below = [inner.name for inner in _inside(path) if (inner / CONFIG).is_file()]
         hint = f"there are adapters in its folders {', '.join(below[:4])}: name one of them" if below else ""
-        raise AdapterError(missing if error.missing else error.message, hint) from None
+        raise AdapterError(missing if error.missing else error.message, hint, code="adapter-missing") from None
     if not isinstance(value, dict):
         raise AdapterError(f"{file} is not a JSON object")
     return value
@@ -167,7 +169,9 @@ def find_adapter(places: Places, name: str | Path) -> Adapter:
         hint = "give more of the name, or a preset's name for its newest finished run"
         raise SeveralAdaptersError(there, hint).named()
     if unfinished:
-        raise AdapterError(f"no adapter “{text}”{unfinished}", "a run's own name means what it has").named()
+        raise AdapterError(
+            f"no adapter “{text}”{unfinished}", "a run's own name means what it has", code="run-unfinished"
+        ).named()
     if text and path.is_dir():
         try:
             open_adapter(path)
@@ -175,9 +179,9 @@ def find_adapter(places: Places, name: str | Path) -> Adapter:
             raise error.named() from None
     if not known:
         hint = "a supervised training makes one, as `vlmconsole run sft-expand-tiny` does"
-        raise AdapterError(f"no adapter “{text}”: there are none yet", hint).named()
+        raise AdapterError(f"no adapter “{text}”: there are none yet", hint, code="adapter-missing").named()
     hint = "`vlmconsole adapters list` shows them all"
-    raise AdapterError(f"no adapter “{text}”: there are those of {_named(known)}", hint).named()
+    raise AdapterError(f"no adapter “{text}”: there are those of {_named(known)}", hint, code="adapter-missing").named()
 
 
 def _named(some: Sequence[Adapter]) -> str:
@@ -288,13 +292,15 @@ def check_fits(adapter: Adapter, base: Path, precision: str | None, override: bo
     origin = adapter.provenance
     if origin is None:
         named = _config(adapter.path).get("base_model_name_or_path")
-        fault = "does not say which base it was trained on" + (
-            f" (only its name, “{named}”, and no hash of its weights)" if isinstance(named, str) and named else ""
+        code, fault = (
+            "base-unknown",
+            "does not say which base it was trained on"
+            + (f" (only its name, “{named}”, and no hash of its weights)" if isinstance(named, str) and named else ""),
         )
     elif base_sha256(base) != origin.base_sha256:
-        fault = f"was trained on another base ({origin.base}, weights {origin.base_sha256[:12]}…)"
+        code, fault = "base-differs", f"was trained on another base ({origin.base}, weights {origin.base_sha256[:12]}…)"
     elif precision is not None and precision != origin.precision:
-        fault = f"was trained on its base in {origin.precision}, not {precision}"
+        code, fault = "precision-differs", f"was trained on its base in {origin.precision}, not {precision}"
     else:
         return ""
     if override:
@@ -302,6 +308,7 @@ def check_fits(adapter: Adapter, base: Path, precision: str | None, override: bo
     raise AdapterError(
         f"adapter {adapter.name} {fault}",
         f"on this one it would be {OTHER_MODEL}; to use it all the same, say so (--other-base)",
+        code=code,
     )
 
 

@@ -72,17 +72,23 @@ def paired(
     for tensor, facts in header.items():
         part = pattern.fullmatch(tensor)
         if part is None:
-            raise AdapterError(f"{name} holds {tensor}: only a language-side LoRA can be used here{why(tensor)}")
+            raise AdapterError(
+                f"{name} holds {tensor}: only a language-side LoRA can be used here{why(tensor)}", code="tensor-foreign"
+            )
         if facts.kind not in KINDS:
-            raise AdapterError(f"{name}: {tensor} is of type {facts.kind}; a matrix is one of {', '.join(KINDS)}")
+            raise AdapterError(
+                f"{name}: {tensor} is of type {facts.kind}; a matrix is one of {', '.join(KINDS)}", code="tensor-type"
+            )
         both = halves.setdefault(part["module"], {})
         if part["half"] in both:
-            raise AdapterError(f"{name} holds {part['module']} twice: {both[part['half']]} and {tensor}")
+            raise AdapterError(
+                f"{name} holds {part['module']} twice: {both[part['half']]} and {tensor}", code="tensor-twice"
+            )
         both[part["half"]] = tensor
     lonely = sorted(module for module, both in halves.items() if len(both) < 2)
     if lonely or not halves:
         what = f"{lonely[0]} has only one of its two matrices" if lonely else "it holds no tensors"
-        raise AdapterError(f"{name} is not whole: {what}", DAMAGED)
+        raise AdapterError(f"{name} is not whole: {what}", DAMAGED, code="tensor-missing")
     return halves
 
 
@@ -102,13 +108,15 @@ def check_matrices(name: str, settings: LoraSettings, layers: list[Layer], heade
             raise AdapterError(
                 f"{name}: its target_modules do not choose {layer.name}, of which it holds matrices",
                 "PEFT would leave them out; the configuration is not the one that it was trained with",
+                code="module-unchosen",
             )
         a, b, rank = header[layer.a].shape, header[layer.b].shape, settings.rank_of(layer.name)
         if len(a) != 2 or len(b) != 2 or a[0] != rank or b[1] != rank:
             turned = len(a) == len(b) == 2 and a[1] == rank == b[0]
             raise AdapterError(
                 f"{name}: {layer.module} has matrices {a} and {b}, not of rank {rank}"
-                + (": they are transposed" if turned else "")
+                + (": they are transposed" if turned else ""),
+                code="rank-differs",
             )
 
 
@@ -120,13 +128,16 @@ def check_base(
     sizes = linear_sizes(base, names)
     for layer in layers:
         if layer.module not in sizes:
-            raise AdapterError(f"{name} adapts {layer.module}, which the model in {base} does not have")
+            raise AdapterError(
+                f"{name} adapts {layer.module}, which the model in {base} does not have", code="module-unknown"
+            )
         (out, into), made = sizes[layer.module], (header[layer.b].shape[0], header[layer.a].shape[1])
         if made != (out, into):
             raise AdapterError(
                 f"{name} does not fit the model in {base}: {layer.module} is {out}×{into} there,"
                 f" the adapter is made for {made[0]}×{made[1]}",
                 "it belongs to another model",
+                code="size-differs",
             )
     held = {layer.name for layer in layers}
     missing = sorted(module for module in names if module not in held and settings.chooses(module))
@@ -135,6 +146,7 @@ def check_base(
             f"{name} is not whole: its target_modules choose {missing[0]}"
             f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}, of which it holds no matrices",
             "it was cut, or its adapter_config.json is another one's",
+            code="module-missing",
         )
 
 
@@ -146,7 +158,9 @@ def check_numbers(name: str, file: Path) -> None:
         raise AdapterError(error.message, DAMAGED) from None
     for tensor, (kind, values) in arrays.items():
         if not np.isfinite(as_float(kind, values)).all():
-            raise AdapterError(f"{name}: {tensor} holds NaN or infinity", "its training broke; do not use it")
+            raise AdapterError(
+                f"{name}: {tensor} holds NaN or infinity", "its training broke; do not use it", code="number-infinite"
+            )
 
 
 def base_modules(base: Path) -> dict[str, tuple[int, ...]]:
@@ -177,7 +191,9 @@ def _bits(base: Path, tensor: str) -> int:
     own = facts.get(tensor.removesuffix(".weight")) if isinstance(facts, dict) else None
     bits = (own if isinstance(own, dict) else facts or {}).get("bits") if isinstance(facts, dict) else None
     if not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= 16:
-        raise AdapterError(f"{base} is quantised, and its config.json does not say with how many bits")
+        raise AdapterError(
+            f"{base} is quantised, and its config.json does not say with how many bits", code="bits-unknown"
+        )
     return bits
 
 
