@@ -19,6 +19,7 @@ from audit_faults import (
     the_prompt_is_taught,
 )
 from audited import Change, SmallLab, lines_of, write_lines, wrong
+from refusals import check_nouns, mentions
 
 from vlmconsole.audit.run import AuditError, audit, keep, other_base
 from vlmconsole.cli import main
@@ -97,12 +98,12 @@ def a_picture_is_left_out(lab: SmallLab) -> None:
 EVALUATION: list[tuple[Change, str, str]] = [
     (another_tensor_after, "input tensors", "other input tensor"),
     (a_lenient_score, "scores", "its answer gives 0"),
-    (another_question_after, "pairs", "another question before than after"),
-    (another_picture_after, "test set", "another picture than the plan names"),
-    (the_plan_is_frozen_late, "plan frozen", "after the first answer"),
-    (another_before, "before", "after was trained from the base itself"),
+    (another_question_after, "pairs", "another question"),
+    (another_picture_after, "test set", "another picture"),
+    (the_plan_is_frozen_late, "plan frozen", "first answer"),
+    (another_before, "before", "base itself"),
     (another_adapter_than_is_said, "evaluated weights", "was evaluated"),
-    (a_picture_is_left_out, "pairs", "on one side only"),
+    (a_picture_is_left_out, "pairs", "one side"),
 ]
 
 
@@ -140,7 +141,7 @@ def test_a_killed_evaluation_that_went_on_is_no_fault_unless_its_plan_came_late(
     lab.finish()
     found = wrong(audit(run, lab.places))
     assert set(found) == (set() if there else {"plan frozen"}), found
-    assert there or "after the first answer" in found["plan frozen"]
+    assert there or "first answer" in found["plan frozen"]
 
 
 # ── tampering after the seal ───────────────────────────────────────────────────────────────────────────────────
@@ -249,7 +250,7 @@ def test_verify_names_data_and_audits_that_are_not_what_they_were(
     code, value = verified()
     assert code == 0 and value["intact"] and not (value["plans"] or value["data"] or value["audits"])
     for path, change, kind, said in (
-        (kept, lambda data: data.replace(b'"PASS"', b'"FAIL"', 1), "audits", "was changed after it was made"),
+        (kept, lambda data: data.replace(b'"PASS"', b'"FAIL"', 1), "audits", "was changed"),
         (
             lab.dataset / "test-regular.parquet",
             lambda data: data[:-9] + b"x" + data[-8:],
@@ -275,9 +276,9 @@ def test_verify_names_data_and_audits_that_are_not_what_they_were(
     opened = GateDesk(lab.places).open(opened.entry)
     assert "it was PASS" in opened.audit_altered
     kept.unlink()
-    assert "is gone: the ledger holds that it was PASS" in verified()[1]["audits"][0]
+    check_nouns(verified()[1]["audits"][0], "gone", "PASS")
     (kept.parent / "another.json").write_text("{}")
-    assert "the audit of another stands in no line of the ledger" in verified()[1]["audits"]
+    assert any(mentions(text, "another", "ledger", "no") for text in verified()[1]["audits"])
     assert verified()[0] == 1
 
 
@@ -287,7 +288,7 @@ def test_a_newer_bundled_model_is_no_fault_of_an_older_run_and_a_changed_base_is
     assert other_base(own, weights_sha256(lab.base), "it answered with") is None
     assert other_base(str(tmp_path / "nowhere"), "a" * 64, "it answered with") is None
     newer, changed = other_base("", "a" * 64, "it answered with"), other_base(own, "a" * 64, "it answered with")
-    assert newer is not None and newer.state == "not verifiable" and "came with the program since" in newer.text
+    assert newer is not None and newer.state == "not verifiable" and "program" in newer.text
     assert changed is not None and changed.state == "wrong" and "base was changed" in changed.text
     # The same training as if it stood on a bundled model that has been replaced: nothing of it is called wrong.
     job = lab.trained.job()
@@ -300,7 +301,7 @@ def test_a_newer_bundled_model_is_no_fault_of_an_older_run_and_a_changed_base_is
     # And an evaluation whose base was exchanged under its name.
     conditions = lab.run.read_json("conditions.json")
     lab.run.write_json("conditions.json", {s: {**c, "model_sha256": "a" * 64} for s, c in conditions.items()})
-    assert "it answered with aaaaaaaaaaaa…" in wrong(audit(lab.run, lab.places))["evaluated base"]
+    assert "aaaaaaaaaaaa…" in wrong(audit(lab.run, lab.places))["evaluated base"]
 
 
 # ── what is missing ────────────────────────────────────────────────────────────────────────────────────────────

@@ -33,7 +33,7 @@ def test_exit_codes_json_and_words(
     value = json.loads(out)
     assert code == 0 and value["verdict"] == "PASS" and value["counts"]["wrong"] == 0
     assert json.loads(Path(value["path"]).read_text())["run"] == lab.run.name == value["run"]
-    assert "looking at mini:train" in err, "progress goes to stderr"
+    assert "mini:train" in err, "progress goes to stderr"
     entry = lab.ledger.read().entries[-1]
     assert (entry["kind"], entry["run"], entry["verdict"]) == ("audit", lab.run.name, "PASS")
     lines = lines_of(lab.run, "after.jsonl")

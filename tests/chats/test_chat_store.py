@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from refusals import mentions, refused
 
 from vlmconsole.chats import schema
 from vlmconsole.chats.export import export_chat
@@ -124,7 +125,7 @@ def test_an_export_says_its_conditions_and_is_no_markup(tmp_path: Path, monkeypa
     assert text.startswith(r"# \<b\>bold\</b\> \*x\* \[y\](z)" + "\n")
     assert "*tiny, mlx-vlm 0.7.10, temperature 0.9, top-p 0.5, seed 7, at most 1 token*" in text
     assert "*64 visual tokens, 64 expected ✓*" in text
-    assert "*visual tokens not verifiable, 8 expected: no usage was sent*" in text
+    assert mentions(text, "not verifiable", "8 expected", "no usage was sent")
     assert "## You · 1970-01-12 19:16:42+05:30" in text
 
 
@@ -205,9 +206,8 @@ def locked() -> Iterator[Path]:
 
 
 def test_a_read_only_database_is_said_to_be_one_and_can_be_read(locked: Path) -> None:
-    with pytest.raises(ChatStoreError, match="cannot be written: permission denied") as caught:
+    with refused("database-read-only", "permission", error=ChatStoreError):
         store(locked)
-    assert "move the file away" not in str(caught.value)
     reading = ChatStore(locked / "chats.sqlite", locked / "pictures", read_only=True)
     assert [chat.title for chat in reading.chats()] == ["kept"]
     with pytest.raises(ChatStoreError, match="readonly"):
@@ -224,9 +224,8 @@ def test_the_console_says_in_one_line_that_the_conversations_are_damaged(tmp_pat
 
 def test_only_a_damaged_file_is_advised_to_be_moved_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bad.sqlite").write_bytes(b"no database" * 500)
-    with pytest.raises(ChatStoreError) as damaged:
+    with refused("database-damaged", "Move", "bad.sqlite", error=ChatStoreError):
         schema.connect(tmp_path / "bad.sqlite")
-    assert "away to start afresh" in damaged.value.hint
 
     def full(*_: object) -> None:
         error = sqlite3.OperationalError("database or disk is full")
@@ -234,6 +233,6 @@ def test_only_a_damaged_file_is_advised_to_be_moved_away(tmp_path: Path, monkeyp
         raise error
 
     monkeypatch.setattr(schema, "_migrate", full)
-    with pytest.raises(ChatStoreError, match="disk is full") as no_room:
+    with refused("disk-full", "Make room", error=ChatStoreError) as no_room:
         schema.connect(tmp_path / "good.sqlite")
-    assert "Make room" in no_room.value.hint and "away" not in no_room.value.hint
+    assert "away" not in no_room.value.hint

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from folders import DATA
 from PIL import Image
+from refusals import mentions
 
 from vlmconsole.cli import main
 
@@ -44,7 +45,8 @@ def test_tokens_of_a_picture_and_a_model(cli: Any, tmp_path: Path) -> None:
     Image.new("RGB", (448, 336)).save(path, exif=exif)
     value = json.loads(cli("tokens", str(path), "--json")[1])
     assert value["size"] == [336, 448] and value["image_grid_thw"] == [1, 32, 24]
-    assert value["picture"]["changes"] == ["turned upright (EXIF orientation 6)"]
+    (change,) = value["picture"]["changes"]
+    assert mentions(change, "upright", "EXIF", "6")
     assert "photo [red].jpg: turned upright" in cli("tokens", str(path))[1], "a name is text, never markup"
     (tmp_path / "preprocessor_config.json").write_text('{"min_pixels": 3136, "max_pixels": 50176}')
     value = json.loads(cli("tokens", "448x448", "--model", str(tmp_path), "--json")[1])
@@ -78,7 +80,7 @@ def test_kv_from_numbers_and_from_a_model(cli: Any, tmp_path: Path) -> None:
     assert (value["bytes_per_token"], value["bytes"]) == (36 * 1024, 144 * 2**20)
     assert "weights" in value["excludes"]
     _, out, _ = cli("kv", *numbers, "--sequences", "4")
-    assert "36.0 KiB a token" in out and "4 sequences = 576.0 MiB" in out and "Not in it: weights" in out
+    assert "36.0 KiB a token" in out and "4 sequences = 576.0 MiB" in out and mentions(out, "not", "weights")
     (tmp_path / "config.json").write_text(
         json.dumps({"text_config": {"num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2}})
     )
@@ -121,7 +123,7 @@ def test_a_bad_line_keeps_its_place_and_fails_the_command(cli: Any, tmp_path: Pa
     file = lines(tmp_path / "a.jsonl", good, "not json", "[1]", {"answer": "x"}, {"answer": "x", "truth": "3/2"}, good)
     code, out, err = cli("score", "counting", file, "--json")
     rows = json.loads(out)["rows"]
-    assert code == 1 and "4 of 6 lines could not be scored" in err
+    assert code == 1 and mentions(err, "4 of 6", "lines")
     assert ["error" in row for row in rows] == [False, True, True, True, True, False]
     assert rows[1]["error"] == "line 2: not JSON" and "truth" in rows[3]["error"] and "two counts" in rows[4]["error"]
 
@@ -129,7 +131,7 @@ def test_a_bad_line_keeps_its_place_and_fails_the_command(cli: Any, tmp_path: Pa
 def test_a_file_without_lines_says_so(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     code, out, _ = cli("score", "counting", str(tmp_path / "empty.jsonl"))
-    assert code == 0 and "empty.jsonl holds no line to score" in out
+    assert code == 0 and mentions(out, "empty.jsonl", "no line")
     assert json.loads(cli("score", "counting", str(tmp_path / "empty.jsonl"), "--json")[1])["rows"] == []
 
 

@@ -11,6 +11,7 @@ import pytest
 from hostile_server import hostile
 from PIL import Image
 from recorded import ENGINES, exchanges
+from refusals import mentions, refused
 from replay import Replay, Reply, json_reply, recorded_reply, replay, said, sse
 
 from vlmconsole.chats.checked import read_answer
@@ -154,7 +155,7 @@ async def test_a_full_queue_under_status_200_is_an_error() -> None:
     full = exchanges("sglang-0.5.23")["lora_queue_overflow_stream"][1]
     async with replay({CHAT: recorded_reply(full)}) as player, ChatClient(profile(player)) as client:
         answer = await client.ask(HI)
-    assert (answer.result.ended, answer.result.error) == ("error", "The request queue is full.")
+    assert answer.result.ended == "error" and mentions(answer.result.error or "", "queue", "full")
     assert answer.result.error_code == 503
 
 
@@ -164,7 +165,7 @@ async def test_a_line_cut_in_mid_answer_keeps_the_text_and_the_next_question_wor
         first = await client.ask(HI)
         second = await client.ask(HI)
     assert (first.text, first.result.ended, first.timing.e2e_s) == ("half an ans", "cut", None)
-    assert first.result.error is not None and first.result.error.startswith("the answer was cut off: ")
+    assert mentions(first.result.error or "", "cut off")
     assert (second.text, second.ok) == ("whole", True)
 
 
@@ -175,7 +176,7 @@ async def test_a_clean_end_without_done_is_marked_cut() -> None:
     ):
         answer = await client.ask(HI)
     assert (answer.text, answer.result.ended) == ("x", "cut")
-    assert answer.result.error == "server box closed the answer before [DONE]"
+    assert mentions(answer.result.error or "", "box", "[DONE]")
 
 
 async def test_cancelling_closes_the_socket_and_keeps_the_partial_answer() -> None:
@@ -197,7 +198,7 @@ async def test_nothing_listening_is_said_plainly() -> None:
     async with ChatClient(gone) as client:
         answer = await client.ask(HI)
     assert answer.result.ended == "error"
-    assert answer.result.error == f"nothing answers at {gone.base_url}: is the server running, and the tunnel up?"
+    assert mentions(answer.result.error or "", "nothing", gone.base_url, "running", "tunnel")
 
 
 async def test_no_key_and_no_picture_bytes_in_what_is_kept(tmp_path: Path) -> None:
@@ -344,9 +345,9 @@ async def test_a_whole_body_keeps_its_figures_and_its_alarm() -> None:
 
 async def test_fields_that_an_engine_ignores_are_refused_not_sent() -> None:
     async with replay({}) as player, ChatClient(profile(player)) as client:
-        with pytest.raises(EngineError, match="does not honour min_tokens"):
+        with refused("field-unknown", "min_tokens", error=EngineError):
             await client.ask(HI, extra={"min_tokens": 8})
-        with pytest.raises(EngineError, match="no adapters"):
+        with refused("adapter-unsupported", error=EngineError):
             await client.ask(HI, adapter="ad1")
 
 
@@ -430,9 +431,10 @@ def test_budget_says_before_sending_what_does_not_fit() -> None:
     assert budget([Message("user", "?", (shrunk,))], 256, 4096, QWEN, 20).fits
     text = budget([Message("user", "word " * 4000)], 256, 4096, QWEN, None)
     assert not text.fits and not text.text_exact and not text.certain
-    assert text.advice.endswith("context: shorten the question")  # no other conversation would hold it
+    assert mentions(text.advice, "shorten")  # no other conversation would hold it
+    assert not mentions(text.advice, "new conversation")
     before = [Message("user", "word " * 2000), Message("assistant", "yes"), Message("user", "why?")]
-    assert budget(before, 256, 2048, QWEN, None).advice.endswith("context: begin a new conversation")
+    assert mentions(budget(before, 256, 2048, QWEN, None).advice, "new conversation")
     assert budget([Message("user", "word " * 200_000)], 256, 4096, QWEN, None).certain
     assert budget(big, 256, 4096, QWEN, 20).certain and not budget(big, 256, 4120, QWEN, 20).certain
     assert budget(big, 256, None, None, None).fits and budget(big, 256, None, None, None).visual is None
@@ -487,17 +489,17 @@ async def test_sglang_055_old_path_and_the_rule_for_omitted_cached_tokens() -> N
         answer = await client.ask(HI)
     assert answer.result.usage.cached_tokens is None and answer.cached_tokens == 0
     assert answer.to_json()["usage"]["cached_tokens"] == 0
-    assert any("omission means zero, verified" in note for note in answer.conditions.notes)
+    assert any(mentions(note, "omission", "zero", "verified") for note in answer.conditions.notes)
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"version": None}, "version unknown"),
-        ({"version": "0.6.0"}, "not known to omit"),
-        ({"enable_cache_report": False}, "cache report is off"),
-        ({"enable_cache_report": None}, "cache report is off"),
-        ({"disable_radix_cache": None}, "could not be read"),
+        ({"version": "0.6.0"}, "not known"),
+        ({"enable_cache_report": False}, "cache report"),
+        ({"enable_cache_report": None}, "cache report"),
+        ({"disable_radix_cache": None}, "radix-cache"),
     ],
 )
 def test_an_omission_is_unknown_until_all_three_are_verified(change: dict[str, Any], why: str) -> None:

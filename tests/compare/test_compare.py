@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from recorded_runs import GRID, lab_with_runs
+from refusals import mentions, refused
 
 from vlmconsole.cli import main
 from vlmconsole.compare.runs import COMPARED, compare, compare_runs
@@ -67,7 +68,7 @@ def conditions(**changes: Any) -> Conditions:
 def test_equal_conditions_compare_and_sample_size_may_differ() -> None:
     found = compare(conditions(), conditions(n=48, client_error="±1 ms", notes=("x",)))
     assert found.comparable
-    assert found.sentence() == "Comparable: no condition differs."
+    assert mentions(found.sentence(), "Comparable", "no")
     assert found.same["input_tokens"] == 335
     assert found.unknown == ["model weights"]
 
@@ -99,18 +100,18 @@ def test_every_difference_is_named_at_once_and_only_allows_one() -> None:
 def test_unknown_is_not_equal_to_known() -> None:
     found = compare(conditions(), conditions(precision=None))
     assert [one.key for one in found.differs] == ["precision"]
-    assert "bfloat16 against not known" in found.sentence()
+    assert mentions(found.sentence(), "bfloat16", "not known")
 
 
 def test_no_adapter_is_a_value_not_something_unknown() -> None:
     found = compare(conditions(), conditions(adapter="sft"))
-    assert "adapter (none against sft)" in found.sentence()
+    assert mentions(found.sentence(), "adapter", "none", "sft")
 
 
 def test_another_nucleus_or_system_prompt_is_another_condition_and_none_is_a_value() -> None:
     found = compare(conditions(top_p=0.9), conditions(top_p=1.0, system_sha256="ab" * 32))
-    assert "2 conditions differ: top-p (0.9 against 1.0); system prompt (none against abababababab)" in found.sentence()
-    assert "top-p (not set against 1.0)" in compare(conditions(), conditions(top_p=1.0)).sentence()
+    assert mentions(found.sentence(), "2", "top-p", "0.9", "1.0", "system prompt", "none", "abababababab")
+    assert mentions(compare(conditions(), conditions(top_p=1.0)).sentence(), "top-p", "not set", "1.0")
 
 
 def test_server_settings_count_and_where_it_listens_does_not() -> None:
@@ -166,7 +167,7 @@ def test_an_invalid_cell_is_not_compared(tmp_path: Path) -> None:
     late = {**SUMMARY, "valid": False, "invalid_because": "the client was late."}
     comparison, _ = compare_runs(make_run(tmp_path, "a", SUMMARY), make_run(tmp_path, "b", late))
     assert not comparison.comparable
-    assert "is INVALID: the client was late." in comparison.sentence()
+    assert mentions(comparison.sentence(), "INVALID", late["invalid_because"])
 
 
 def test_beside_an_invalid_run_no_hint_that_cannot_help(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,7 +197,7 @@ def test_the_lag_limit_says_where_it_comes_from() -> None:
 
 
 def test_a_run_without_figures_says_so(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="no figures to compare"):
+    with refused("figures-missing"):
         compare_runs(make_run(tmp_path, "a", SUMMARY), make_run(tmp_path, "b", None))
 
 
@@ -226,14 +227,15 @@ def test_two_sweeps_are_compared_cell_by_cell_and_each_unlike_cell_is_refused(tm
     )
     found = compare_sweeps(a, b)
     assert [pair.name for pair in found.pairs] == ["C1", "C4", "late"]
-    first, refused, late = found.pairs
+    first, unlike, late = found.pairs
     assert first.comparison.comparable
     assert {row.key: row.change for row in first.rows}["throughput_tok_s"] == pytest.approx(0.5)
-    assert [one.key for one in refused.comparison.differs] == ["model", "precision"]
-    assert "precision (bfloat16 against 4-bit)" in refused.comparison.sentence()
-    assert late.comparison.invalid == [f"{b.name}:late is INVALID: the client was late."]
+    assert [one.key for one in unlike.comparison.differs] == ["model", "precision"]
+    assert mentions(unlike.comparison.sentence(), "precision", "bfloat16", "4-bit")
+    (invalid,) = late.comparison.invalid
+    assert mentions(invalid, f"{b.name}:late", "INVALID", "the client was late")
     assert not found.comparable
-    assert found.sentence().startswith("1 of 3 cells may be compared")
+    assert mentions(found.sentence(), "1 of 3", "cells")
     assert [line.split(" ", 1)[0] for line in found.alone] == [f"{a.name}:large", f"{a.name}:only-a", f"{b.name}:large"]
     assert "the server ended" in found.alone[-1]
     told = found.to_json()
@@ -249,8 +251,8 @@ def test_a_damaged_cell_is_said_and_refuses_no_other(tmp_path: Path) -> None:
     found = compare_sweeps(a, b)
     assert [(pair.name, pair.comparison.comparable) for pair in found.pairs] == [("C1", True), ("C8", True)]
     assert all(row.b is None for row in found.pairs[1].rows)  # no number: unknown
-    said = " ".join(found.alone)
-    assert f"{b.name}:C2 has no conditions" in said and f"{b.name}:C4: its conditions are not" in said
+    assert any(mentions(text, f"{b.name}:C2", "no conditions") for text in found.alone)
+    assert any(mentions(text, f"{b.name}:C4", "conditions", "damaged") for text in found.alone)
 
 
 def test_sweeps_that_differ_in_one_condition_everywhere_are_an_experiment(tmp_path: Path) -> None:
@@ -260,10 +262,10 @@ def test_sweeps_that_differ_in_one_condition_everywhere_are_an_experiment(tmp_pa
     assert not compare_sweeps(a, b).comparable
     found = compare_sweeps(a, b, only="cache")
     assert found.comparable
-    assert found.sentence() == "Comparable: 2 cells of the same names."
+    assert mentions(found.sentence(), "Comparable", "2 cells")
     strangers = compare_sweeps(a, make_sweep(tmp_path, "c", {"x": {}, "y": {}}))
     assert not strangers.comparable
-    assert "no cell of the same name" in strangers.sentence()
+    assert mentions(strangers.sentence(), "Not comparable", "no cell")
     assert len(strangers.alone) == 4
 
 
@@ -289,7 +291,7 @@ def test_the_command_shows_every_cell_and_the_exit_code_says_whether_all_may_be_
     (other / "cells.jsonl").write_text("\n".join([json.dumps(changed), *lines[1:]]) + "\n")
     code, said = call()
     assert code == 3
-    assert "5 of 6 cells may be compared" in said
-    assert f"{changed['name']}: Not comparable: 1 condition differs: precision (" in said
+    assert mentions(said, "5 of 6", "cells")
+    assert any(mentions(line, changed["name"], "Not comparable", "1", "precision") for line in said.splitlines())
     assert "--only precision" in said
     assert call("--only", "precision")[0] == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from recorded_runs import BENCH, lab_with_runs
+from refusals import mentions, refused
 from trained_runs import training
 
 from vlmconsole.cli import main
@@ -51,7 +52,7 @@ def test_what_a_training_depends_on_is_compared_and_what_it_does_not_is_not(tmp_
         assert [d.key for d in compare_trainings(one, other).comparison.differs] == [key]
         assert compare_trainings(one, other, key).comparison.comparable
     started = training(tmp_path / "runs", "repair", parent_sha256="a" * 64)
-    assert "starts from (fresh against aaaa" in compare_trainings(one, started).comparison.sentence()
+    assert mentions(compare_trainings(one, started).comparison.sentence(), "starts from", "fresh", "a" * 32)
     assert compare_trainings(one, training(tmp_path / "runs", "same", base="x")).comparison.comparable
     with pytest.raises(LabError, match="no condition “rate”"):
         compare_trainings(one, one, "rate")
@@ -60,11 +61,8 @@ def test_what_a_training_depends_on_is_compared_and_what_it_does_not_is_not(tmp_
 def test_a_training_that_did_not_end_is_shown_and_not_compared_and_one_without_a_step_is_named(tmp_path: Path) -> None:
     one, cut = training(tmp_path / "runs", "one"), training(tmp_path / "runs", "cut", state="failed")
     found = compare_trainings(one, cut)
-    assert (
-        not found.comparison.comparable
-        and f"{cut.name} did not come to its end (state: failed)" in found.comparison.sentence()
-    )
-    with pytest.raises(LabError, match="has no step to compare"):
+    assert not found.comparison.comparable and mentions(found.comparison.sentence(), cut.name, "failed")
+    with refused("steps-missing", "none"):
         compare_trainings(one, training(tmp_path / "runs", "none", steps=0))
 
 
@@ -80,9 +78,9 @@ def test_runs_of_other_families_get_one_clear_sentence(tmp_path: Path, capsys: p
     sft, grpo = training(tmp_path / "runs", "one"), training(tmp_path / "runs", "rl", kind="grpo")
     code, words = told(capsys, tmp_path, "runs", "compare", sft.name, measured.name)
     assert code == 3 and len(words.strip().splitlines()) <= 3
-    assert "is a training (sft)" in words and "measurement of a server" in words and "no figure in common" in words
+    assert mentions(words, "training", "sft", "measurement", "server", "no figure")
     code, out = told(capsys, tmp_path, "runs", "compare", sft.name, grpo.name, "--json")
-    assert code == 3 and "their losses are not one quantity" in json.loads(out)["sentence"]
+    assert code == 3 and mentions(json.loads(out)["sentence"], "losses", "not")
     judged = RunFolder.create(tmp_path / "runs", kind="evaluate", preset="e", spec={}, title="e", home=tmp_path)
-    assert "compares before with after itself" in refusal(judged, sft)
+    assert mentions(refusal(judged, sft), "before", "after", "itself")
     assert refusal(sft, training(tmp_path / "runs", "two")) == ""

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from judged import recipe, small_dataset
 from PIL import Image, PngImagePlugin
+from refusals import mentions, refused
 
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.scene import make_scene
@@ -66,22 +67,22 @@ def test_tiny_twins_replay_tiny_twins_and_no_two_recipes_share_a_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "words"),
+    ("part", "nouns"),
     [
-        ({"group": "regular"}, "exactly one of every and count"),
-        ({"group": "round", "count": 3}, "unknown group"),
-        ({"group": "regular", "replay": "a:b", "count": 3}, "exactly one of group, replay and file"),
-        ({"replay": "a", "count": 3}, "dataset:split"),
-        ({"group": "naming", "every": 2}, "give count"),
-        ({"group": "regular", "count": 3, "low": 9}, "above high"),
-        ({"group": "regular", "count": 3, "hight": 9}, "hight"),
+        ({"group": "regular"}, ("every", "count")),
+        ({"group": "round", "count": 3}, ("unknown", "group")),
+        ({"group": "regular", "replay": "a:b", "count": 3}, ("group", "replay", "file")),
+        ({"replay": "a", "count": 3}, ("dataset:split",)),
+        ({"group": "naming", "every": 2}, ("count",)),
+        ({"group": "regular", "count": 3, "low": 9}, ("above", "high")),
+        ({"group": "regular", "count": 3, "hight": 9}, ("hight",)),
     ],
 )
-def test_a_wrong_recipe_is_refused_with_its_key(part: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_a_wrong_recipe_is_refused_with_its_key(part: dict[str, Any], nouns: tuple[str, ...], tmp_path: Path) -> None:
     inner = ", ".join(f"{key} = {json.dumps(value)}" for key, value in part.items())
     path = tmp_path / "mine.toml"
     path.write_text(f'title = "t"\nseed = 1\n[[splits]]\nname = "train"\nrole = "train"\nparts = [{{ {inner} }}]\n')
-    with pytest.raises(RecipeError, match=words) as told:
+    with refused("recipe-invalid", *nouns, error=RecipeError) as told:
         load_recipe(str(path))
     assert (
         "Value error" not in told.value.message and "at least 1" not in told.value.message
@@ -91,7 +92,7 @@ def test_a_wrong_recipe_is_refused_with_its_key(part: dict[str, Any], words: str
 def test_a_recipe_without_its_keys_is_told_which(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('title = "t"\nsplit = 1\n')
-    with pytest.raises(RecipeError, match="seed is missing; splits is missing; there is no key split"):
+    with refused("recipe-invalid", "seed", "splits", "split"):
         load_recipe(str(path))
 
 
@@ -143,7 +144,7 @@ def test_a_made_dataset_is_left_alone_and_never_overwritten(tmp_path: Path) -> N
     folder = small_dataset(tmp_path)
     before = (folder / MANIFEST).read_bytes()
     assert make_dataset(recipe(), folder.parent) == folder and (folder / MANIFEST).read_bytes() == before
-    with pytest.raises(DataError, match="another dataset of this name"):
+    with refused("dataset-exists", folder.name, "--name"):
         make_dataset(recipe(seed=6), folder.parent)
     assert not list(folder.parent.glob(".*tmp"))
 
@@ -163,14 +164,14 @@ def test_replay_takes_training_pictures_and_never_a_test(tmp_path: Path) -> None
     assert checked(folder) == {}
     twice = make_dataset(one_split("train", {"replay": "later:train", "count": 8}, name="third"), datasets)
     assert checked(twice) == {}
-    for source_split, words in (("small:test-hollow", "never trained on"), ("nowhere:train", "not made yet")):
-        with pytest.raises(DataError, match=words):
+    for source_split, code in (("small:test-hollow", "replay-of-test"), ("nowhere:train", "dataset-missing")):
+        with refused(code, source_split):
             make_dataset(one_split("train", {"replay": source_split, "count": 2}, name="x"), datasets)
-    with pytest.raises(DataError, match="only training replays"):
+    with refused("replay-in-test", "small:train"):
         make_dataset(one_split("test", {"replay": "small:train", "count": 2}, name="x"), datasets)
     with (datasets / "small" / "train.parquet").open("ab") as file:
         file.write(b"!")
-    with pytest.raises(DataError, match="not the file that was made"):
+    with refused("file-changed", "train.parquet"):
         make_dataset(one_split("train", {"replay": "small:train", "count": 2}, name="x"), datasets)
     assert not (datasets / "x").exists()
 
@@ -233,7 +234,7 @@ PLANTED: dict[str, tuple[str, Callable[[list[Row]], Any], str, str]] = {
         "test-naming",
         lambda rows: rows.__setitem__(0, replace(rows[0], question=f"Is it {rows[0].truth}?")),
         "truth's place",
-        "the answer stands in the question",
+        "answer",
     ),
     "a wrong naming answer": (
         "test-naming",
@@ -251,7 +252,7 @@ PLANTED: dict[str, tuple[str, Callable[[list[Row]], Any], str, str]] = {
         "train",
         lambda rows: rows.__setitem__(0, replace(rows[0], picture=TEST_PICTURE[0])),
         "isolation",
-        "is the same picture as",
+        "same picture",
     ),
 }
 TEST_PICTURE: list[bytes] = []
@@ -276,7 +277,7 @@ def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None
 def test_an_edited_manifest_is_one_sentence(tmp_path: Path, key: str, value: Any) -> None:
     manifest = {"name": "m", "files": {}, "splits": {"test": {"role": "test", "n": 1, "pictures": [], key: value}}}
     (tmp_path / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(DataError, match=f"the {key} of its split test cannot be read"):
+    with refused("manifest-damaged", key, "test", error=DataError):
         read_manifest(tmp_path)
 
 
@@ -287,12 +288,12 @@ def drop(folder: Path) -> list[Row]:
 TAMPERED: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "a changed file": (lambda f: (f / "train.objects.jsonl").open("a").write("\n"), "files", "jsonl was changed"),
     "a missing file": (lambda f: (f / "train.parquet").unlink(), "files", "train.parquet is missing"),
-    "a stray file": (lambda f: (f / "notes.txt").write_text("x"), "files", "notes.txt is in no manifest"),
+    "a stray file": (lambda f: (f / "notes.txt").write_text("x"), "files", "notes.txt"),
     "another seed in the recipe": (
-        lambda f: edit_manifest(f, lambda m: m["recipe"].update(seed=9)), "recipe", "not the one that was hashed"
+        lambda f: edit_manifest(f, lambda m: m["recipe"].update(seed=9)), "recipe", "hashed"
     ),
     "a dropped row": (lambda f: write_rows(f / "train.parquet", drop(f)), "coverage", "times, not"),
-    "a lost index": (lambda f: (f.parent / "index.sqlite").unlink(), "isolation", "not in this lab's index"),
+    "a lost index": (lambda f: (f.parent / "index.sqlite").unlink(), "isolation", "index"),
 }  # fmt: skip
 
 
@@ -322,9 +323,8 @@ def test_what_cannot_be_read_from_pixels_is_said_to_be_so(tmp_path: Path) -> Non
     }
     folder = make_dataset(recipe(name="explored", splits=[overlap]), tmp_path)
     findings = check_dataset(folder, tmp_path)
-    assert [one.text for one in findings if one.state == "not verifiable"] == [
-        "4 pictures whose objects cannot be told apart"
-    ]
+    (unclear,) = (one.text for one in findings if one.state == "not verifiable")
+    assert mentions(unclear, "4 pictures", "objects")
     assert not [one for one in findings if one.state == "wrong"]
 
 
@@ -343,7 +343,7 @@ def test_two_makers_cannot_both_claim_a_picture(tmp_path: Path) -> None:
     index = PictureIndex(folder.parent)
     taken = next(iter(index.all()))
     with (
-        pytest.raises(LeakError, match="is the same picture as small:train"),
+        refused("picture-leaked", "small:train", error=LeakError),
         index.adding([replace(taken, digest="x")]),
     ):
         raise AssertionError("the folder must not appear")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from folders import DATA
+from refusals import mentions
 
 from vlmconsole.engines import flags
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile
@@ -114,11 +115,11 @@ async def test_stopping_while_the_help_is_asked_ends_the_question(fake: Path, tm
 async def test_a_missing_interpreter_program_or_package_is_said(tmp_path: Path) -> None:
     places = Places(home=tmp_path / "lab").ensure()
     gone = str(tmp_path / "gone" / "python")
-    assert f"{gone} is not a program that can be run" in await start(profile(tmp_path, interpreter=gone), places)
-    assert "vlmconsole env make sglang" in await start(profile(tmp_path, interpreter="env:sglang"), places)
+    assert mentions(await start(profile(tmp_path, interpreter=gone), places), "program", gone)
+    assert "env make sglang" in await start(profile(tmp_path, interpreter="env:sglang"), places)
     line = {"argv": [gone, "--port", "{port}"]}
     own = make_profile({"name": "box", "engine": "openai", "launch": line})
-    assert f"profile box: {gone} is not a program that can be run" in await start(own, places)
+    assert mentions(await start(own, places), "box", "program", gone)
     said = await start(profile(tmp_path), places)  # this Python has no SGLang
     assert f"{sys.executable} has no sglang" in said
     assert processes.recorded(places, "box") is None

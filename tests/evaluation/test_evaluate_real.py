@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import mentions, refused
 
 from vlmconsole.audit.replay import choose_sample, replay
 from vlmconsole.audit.replay_errors import ReplayError
@@ -112,16 +113,16 @@ def test_one_base_through_two_backends_agrees_and_is_still_not_paired(tmp_path: 
     sample = choose_sample(runs[1], "before")  # the server asked again says the same, in the same company
     done = replay(runs[1], places, sample, side="before", ask_server=True)
     assert not done.differs and done.kept == ("token_ids", "tensor_sha256") and done.members > 1
-    with pytest.raises(ReplayError, match="came from a server"):
+    with refused("answer-served", error=ReplayError):
         replay(runs[1], places, sample, side="before")  # a job starts no server for it
     job = runs[1].job()
     runs[1].write_json("job.json", {**job, "spec": {**job["spec"], "max_new_tokens": 5}})
-    with pytest.raises(ReplayError, match=r"not as it was evaluated \(max_new_tokens\)"):
+    with refused("evidence-changed", "max_new_tokens", error=ReplayError):
         replay(runs[1], places, sample, side="before", ask_server=True)
 
     here, there = (run.read_json("conditions.json")["before"] for run in runs)
-    refused = compare(Conditions.model_validate(here), Conditions.model_validate(there))
-    assert not refused.comparable and "engine" in json.dumps(refused.to_json()["differs"])
+    unlike = compare(Conditions.model_validate(here), Conditions.model_validate(there))
+    assert not unlike.comparable and "engine" in json.dumps(unlike.to_json()["differs"])
 
     pair = RunFolder.create(places.runs, kind="evaluate", preset="pair", spec={}, title="t", home=tmp_path)
     group = {"name": "naming", "split": "test-naming", "n": 64, "scorer": "naming"}
@@ -149,4 +150,4 @@ def test_one_base_through_two_backends_agrees_and_is_still_not_paired(tmp_path: 
     pair.write_json("conditions.json", {"before": here, "after": there})
     verdict = judge(pair, ledger)
     assert verdict.verdict == "CANNOT JUDGE"
-    assert any("off condition: engine is 'in-process' before and 'mlx-vlm' after" in p.text for p in verdict.problems)
+    assert any(mentions(p.text, "engine", "in-process", "mlx-vlm") for p in verdict.problems)

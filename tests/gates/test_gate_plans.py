@@ -41,7 +41,7 @@ def test_every_shipped_plan_fits_its_recipes_and_says_whose_it_is() -> None:
     assert {"lab-15", "sft-7", "repair-15-tiny", "sft-7-tiny", "grpo-5", "grpo-5-tiny"} <= set(plan_names())
     for name in plan_names():
         shipped = load_plan(name)
-        assert "our own" in shipped.whose or shipped.whose == "the reference lab's own list"
+        assert "our own" in shipped.whose or "reference lab" in shipped.whose
         for recipe in shipped.data.recipes:
             # The guard of a plan whose own data have none is the dataset of the name.
             splits = {split.name: split for one in ("naming", recipe) for split in load_recipe(one).splits}
@@ -118,7 +118,7 @@ def test_a_plans_wrong_keys_are_told_as_people_write_them(tmp_path: Path) -> Non
     wrong.write_text(re.sub(r"^n = \d+", "n = 'many'", text, count=1, flags=re.MULTILINE))
     with pytest.raises(PlanError) as told:
         load_plan(str(wrong))
-    assert "groups[1].n: input should be" in str(told.value), told.value
+    assert "groups[1].n" in str(told.value), told.value
     wrong.write_text(re.sub(r"(?m)^evaluation = \d+", "evaluation = 3", text, count=1))
     with pytest.raises(PlanError) as told:
         load_plan(str(wrong))

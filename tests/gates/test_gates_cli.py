@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 import tomlkit
 from judged import PLAN, WRONG, lines_of, plan, right, small_dataset, write_lines, write_run
+from refusals import mentions
 
 from vlmconsole.cli import main
 from vlmconsole.desks.gates import GateDesk
@@ -65,7 +66,7 @@ def test_check_says_pass_fail_and_cannot_judge_by_its_exit_code(lab: Any) -> Non
     write_lines(run, "after.jsonl", [{**lines[0], "answer": WRONG}, *lines[1:]])
     unclear = lab("gates", "check", str(run.path), "--json")
     assert unclear.code == 3 and unclear.json["verdict"] == "CANNOT JUDGE"
-    assert "not what the answers give" in unclear.json["problems"][0]["text"]
+    assert mentions(unclear.json["problems"][0]["text"], "scores", "after.jsonl")
     assert lab("gates", "check", "no-such-run").code == 2
 
 
@@ -151,8 +152,8 @@ def test_show_of_a_frozen_plan_by_hash_beginning_or_name(lab: Any, tmp_path: Pat
 
 def test_a_plan_that_was_never_frozen_is_shown_with_how_to_freeze_it(lab: Any, tmp_path: Path) -> None:
     shown = lab("gates", "show", "lab-15")
-    assert shown.code == 0 and "not frozen in this lab: it judges nothing yet" in shown.out
-    assert "≥ 85 %" in shown.out and "vlmconsole gates freeze lab-15 --data repair-2" in shown.out
+    assert shown.code == 0 and mentions(shown.out, "not frozen", "nothing")
+    assert "≥ 85 %" in shown.out and "gates freeze lab-15 --data repair-2" in shown.out
     value = lab("gates", "show", "sft-7-tiny", "--json").json
     assert value["frozen"] is None and len(value["plan"]["gates"]) == value["gates"] == 7
     mine = tmp_path / "mine.toml"
@@ -183,7 +184,11 @@ def test_a_freezing_is_told_for_people(lab: Any) -> None:
     run.write_json("summary.json", {**summary, "before_adapter": None, "base_sha256": base, "data": {}})
     run.set_state("done", started=1.0, ended=2.0)
     shown = lab("runs", "show", "last").out
-    assert "before: the base alone" in shown and f"base: {base[:12]}…" in shown and "--set plan=39b1d7cbe986" in shown
+    assert (
+        mentions(shown, "before", "base alone")
+        and f"base: {base[:12]}…" in shown
+        and "--set plan=39b1d7cbe986" in shown
+    )
     assert "frozen: 2026-12-" in shown or "frozen: 2026-11-" in shown
     assert "None" not in shown and "1796023469" not in shown and "base_sha256" not in shown
     assert "frozen 39b1d7cbe986" in lab("runs", "list").out
@@ -235,11 +240,11 @@ def test_data_make_check_show_and_list(lab: Any, tmp_path: Path) -> None:
     later = tmp_path / "later.toml"
     part = '{ replay = "nowhere:train", count = 1 }'
     later.write_text(f'title = "l"\nseed = 1\n[[splits]]\nname = "train"\nrole = "train"\nparts = [{part}]\n')
-    assert "vlmconsole data make nowhere" in lab("data", "make", str(later)).err
+    assert "data make nowhere" in lab("data", "make", str(later)).err
 
 
 def test_list_has_each_plan_once_with_what_it_judged_and_says_which_file_changed(lab: Any, tmp_path: Path) -> None:
-    assert "No plan was frozen yet" in lab("gates", "list").out
+    assert mentions(lab("gates", "list").out, "No plan", "yet")
     small_dataset(lab.home)
     mine = tmp_path / "mine.toml"
     mine.write_text(tomlkit.dumps({**PLAN, "name": "mine"}))
@@ -257,15 +262,15 @@ def test_list_has_each_plan_once_with_what_it_judged_and_says_which_file_changed
     (use,) = judged["runs"]
     assert (use["run"], use["verdict"]) == (run.name, "FAIL") and "2 FAIL" in use["gates"]
     words = lab("gates", "list").out
-    assert words.count("mine  ") == 1 and "no run was judged by it yet" in words and f"  {run.name}" in words
+    assert words.count("mine  ") == 1 and mentions(words, "no run", "yet") and f"  {run.name}" in words
     assert "base not bound" in words and "limits alone" in words
 
     path = Path(bound["path"])
     path.write_bytes(path.read_bytes().replace(b'"at_least":0.8', b'"at_least":0.1'))
     (changed,) = [one for one in lab("gates", "list", "--json").json["plans"] if one["sha256"] == bound["sha256"]]
-    assert changed["fault"] == "changed since it was frozen" and changed["path"] == str(path)
+    assert mentions(changed["fault"], "changed", "frozen") and changed["path"] == str(path)
     path.unlink()
-    assert "its file is gone" in lab("gates", "list").out
+    assert mentions(lab("gates", "list").out, "file", "gone")
 
 
 def test_the_screens_list_has_one_line_for_one_freezing(lab: Any, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from metrics_server import Clock, serving, until
+from refusals import refused
 
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.errors import LabError
@@ -89,9 +90,8 @@ def test_a_server_killed_is_said_within_three_seconds_and_recovers_by_itself() -
 
 def test_a_server_that_is_not_started_says_how(tmp_path: Path) -> None:
     demo = make_profile({"name": "demo", "engine": "mlx", "launch": {}})
-    with pytest.raises(SourceError, match="demo is not started") as told:
+    with refused("server-stopped", "demo", "servers start demo", error=SourceError):
         ServerSource(demo, Places(tmp_path)).read()
-    assert "servers start demo" in told.value.hint
 
 
 # -- recording ---------------------------------------------------------------------------------------------------

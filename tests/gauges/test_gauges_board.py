@@ -94,7 +94,7 @@ def test_a_tile_says_its_source_its_age_and_why_it_is_empty() -> None:
     board = Board(clock)
     board.expect("server", ("server.running", "server.ttft"))
     tile = board.snapshot().tiles["server.running"]
-    assert (tile.value, tile.state, tile.age_s, tile.why) == (None, "missing", None, "waiting for its first answer")
+    assert (tile.value, tile.state, tile.age_s) == (None, "missing", None) and "first answer" in tile.why
     board.take(
         Batch(
             "server",

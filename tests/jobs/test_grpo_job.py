@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import mentions, refused
 
 from vlmconsole.data.dataset import make_dataset
 from vlmconsole.data.recipe import load_recipe
@@ -179,13 +180,13 @@ def test_a_request_to_stop_keeps_the_step(lab: Places) -> None:
 
 def test_what_must_stop_it_stops_it_with_its_reason(lab: Places, whole: RunFolder) -> None:
     lost = new_run(lab, "lr=1e30", "steps=3")
-    with pytest.raises(JobError, match=r"step 2: .*not applied, the last checkpoint is whole"):
+    with refused("step-diverged", "step 2", "checkpoint", error=JobError):
         here(lab, lost)
     assert lost.read_json("checkpoint.json")["step"] == 1
 
-    with pytest.raises(LeakError, match="is the test picture few:heldout"):
+    with refused("picture-leaked", "few:heldout", error=LeakError):
         here(lab, new_run(lab, "train_split=heldout"))
-    with pytest.raises(JobError, match=r"no split “tests”.*heldout, train"):
+    with refused("split-missing", "“tests”", "heldout", "train", error=JobError):
         here(lab, new_run(lab, "validation_split=tests"))
 
     changed = new_run(lab, "lr=2e-3", earlier=whole)
@@ -221,4 +222,4 @@ def test_the_learning_rate_is_blamed_only_where_there_were_gradients(tmp_path: P
         told.append(unchanged(run))
     assert "equal rewards" in told[0] and "learning rate" not in told[0]
     assert "learning rate" in told[1]
-    assert told[2:] == ["no weight changed: every gradient was 0", "no weight changed, and no gradient was told"]
+    assert mentions(told[2], "every gradient", "0") and mentions(told[3], "no gradient") and len(told) == 4

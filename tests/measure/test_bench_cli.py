@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import check_nouns, refused
 
 from vlmconsole.measure.calibration.calibrate import LIMIT_S, calibrate, read_calibration
 from vlmconsole.measure.calibration.reference import Reference, Schedule, running
@@ -76,7 +77,8 @@ def test_bench_measures_writes_its_run_and_compares(server: Reference, tmp_path:
     with run.file("summary.json").open("a") as file:
         file.write("\n")
     _, compared, _ = call(tmp_path, "runs", "compare", first["run"], second["run"])
-    assert compared["not_intact"] == [f"{run.name} is changed: changed: summary.json"]
+    (altered,) = compared["not_intact"]
+    check_nouns(altered, run.name, "summary.json")
 
 
 def test_a_server_that_fails_is_a_failure_with_its_reason(server: Reference, tmp_path: Path) -> None:
@@ -114,7 +116,7 @@ def test_calibrate_states_the_error_and_results_carry_it(tmp_path: Path) -> None
     assert said is not None
     assert "at C=4" in said
     assert ("NOT trusted" in said) == (found.trusted_to is None or found.trusted_to < 2)
-    assert "not known at C=64" in (read_calibration(path, 64) or "")
+    assert "C=64" in (read_calibration(path, 64) or "")
     assert read_calibration(tmp_path / "none.json", 1) is None
 
 
@@ -157,14 +159,13 @@ def test_a_guess_past_the_context_is_no_end(per_word: float, context: int) -> No
     assert abs(fit(count, 1735).tokens - 1735) <= per_word
 
 
-@pytest.mark.parametrize(("context", "said"), [(1000, "is more than the server takes"), (100, "does not count")])
-def test_a_length_past_the_context_is_refused_with_the_server_s_reason(context: int, said: str) -> None:
+@pytest.mark.parametrize(("context", "code"), [(1000, "prompt-long"), (100, "prompt-uncounted")])
+def test_a_length_past_the_context_is_refused_with_the_server_s_reason(context: int, code: str) -> None:
     def count(words: int, probe: int) -> int | str:
         return 143 + 2 * words if 143 + 2 * words <= context else f"longer than {context}"
 
-    with pytest.raises(InputError, match=said) as caught:
+    with refused(code, f"longer than {context}", error=InputError):
         fit(count, 1735)
-    assert f"longer than {context}" in caught.value.message
 
 
 def test_a_cell_without_a_picture_and_with_one_say_it_in_the_record() -> None:

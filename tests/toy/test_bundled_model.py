@@ -43,7 +43,7 @@ def test_limits(folder: Path, loaded: Loaded) -> None:
     assert json.loads((folder / "config.json").read_text())["max_position_embeddings"] >= 4096
     assert not (folder / "UNTRAINED").exists()
     card = (folder / "README.md").read_text("utf-8")
-    assert "coloured shapes and nothing else" in card and "n |" in card
+    assert "coloured shapes" in card and "n |" in card
 
 
 def test_answers_on_the_shipped_pictures(loaded: Loaded) -> None:
@@ -76,7 +76,7 @@ def test_short_answers_and_small_talk(loaded: Loaded) -> None:
     answers = texts(loaded, [(text, (few,)) for text in asked])
     right = sum(a == b for a, b in zip(answers, asked.values(), strict=True))
     assert right >= 4, dict(zip(asked, answers, strict=True))
-    assert "only know coloured shapes" in texts(loaded, [("Hello", ())])[0]
+    assert "coloured shapes" in texts(loaded, [("Hello", ())])[0]
 
 
 def test_batches_do_not_change_answers(loaded: Loaded) -> None:

@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 from lora import BASE, bundled, make_adapter
+from refusals import mentions
 
 from vlmconsole.cli import main
 from vlmconsole.client.adapter_effect import effect
@@ -25,7 +26,7 @@ from vlmconsole.runs.places import Places
 from vlmconsole.servers.servers import Ready
 from vlmconsole.training.adapters import store
 from vlmconsole.training.adapters.serving import select
-from vlmconsole.training.adapters.store import AdapterError
+from vlmconsole.training.adapters.store import OTHER_MODEL, AdapterError
 from vlmconsole.training.generation import Ask, answers
 from vlmconsole.vision.images import open_picture
 
@@ -103,10 +104,10 @@ async def test_the_effect_of_an_adapter_is_seen_and_of_an_idle_one_is_not(mlx_se
     [
         # The first token of a strict format is certain with any weights: the later ones tell.
         ((("{3}", (0, -0.2)), ("{3}", (0, -0.2)), ("{3}", (0, -0.1))), "effect verified", "of 2 tokens one's"),
-        ((("{3}", (0, -0.2)), ("{3}", (0, -0.22)), ("{3}", (0, -0.1))), "no effect seen", "the same greedy answer"),
+        ((("{3}", (0, -0.2)), ("{3}", (0, -0.22)), ("{3}", (0, -0.1))), "no effect seen", "greedy"),
         ((("{3}", (0, -0.2)), ("{3}", (0, -0.2)), ("{3}", (0, -0.20005))), "no effect seen", "more than 5e-05"),
-        ((("{3}", ()), ("{3}", ()), ("{4}", ())), "effect verified", "another greedy answer"),
-        ((("{3}", ()), ("{3}", ()), ("{3}", ())), "no effect seen", "with and without it"),
+        ((("{3}", ()), ("{3}", ()), ("{4}", ())), "effect verified", "another"),
+        ((("{3}", ()), ("{3}", ()), ("{3}", ())), "no effect seen", "with and without"),
         # Answers that go apart are other tokens: only the first can be compared.
         ((("{3}", (0, -0.2)), ("{4}", (0, -0.9)), ("{3}", (0, -9.0))), "no effect seen", "in two ways"),
         ((("{3}", (0, -0.2)), ("{4}", (0, -0.9)), ("{3}", (-1, -0.2))), "effect verified", "the first token's"),
@@ -138,7 +139,7 @@ async def test_an_adapter_that_cannot_be_loaded_fails_the_question_and_not_the_s
 ) -> None:
     async with ChatClient(mlx_server.profile) as client:
         answer = await client.ask([Message("user", "Hello")], adapter=str(tmp_path / "nothing"))
-        assert answer.result.ended == "error" and "could not be loaded" in (answer.result.error or "")
+        assert answer.result.ended == "error" and mentions(answer.result.error or "", "adapter", "nothing")
         again = await client.ask([Message("user", "Hello")], max_tokens=16)
         assert again.ok and again.conditions.adapter is None
 
@@ -167,7 +168,7 @@ def test_what_is_not_the_servers_own_base_is_refused(places: Places, tmp_path: P
     with pytest.raises(AdapterError, match="not bfloat16"):
         select("taught", profile, "bfloat16", places)
     forced = select("taught", profile, "bfloat16", places, other_base=True)
-    assert forced is not None and "another model, needs its own evaluation" in forced.notes[0]
+    assert forced is not None and OTHER_MODEL in forced.notes[0]
     assert select("none", profile, "float32", places) is None
     elsewhere = make_profile({"name": "q", "engine": "mlx", "base_url": "http://127.0.0.1:9"}, "q")
     with pytest.raises(AdapterError, match="cannot be compared"):

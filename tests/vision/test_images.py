@@ -19,7 +19,6 @@ from odd_pictures import (
     saved,
 )
 from PIL import Image
-from refusals import refused
 
 from vlmconsole.vision.images import PictureError, open_picture, pixel_sha256, thumbnail
 
@@ -55,11 +54,11 @@ def test_original_size_is_the_stored_one(kind: str) -> None:
 def test_a_chosen_frame_and_background() -> None:
     assert open_picture(animated("GIF"), frame=1).image().getpixel((3, 3)) == BLUE
     assert "frame 3 of 3 only" in open_picture(animated("GIF"), frame=2).said
-    with refused("frame-missing", "3 frames", "4", error=PictureError):
+    with pytest.raises(PictureError, match="3 frames, so there is no frame 4"):
         open_picture(animated("GIF"), frame=3)
     dark = open_picture(saved(half_clear(), "PNG"), background="#202020")
     assert dark.image().getpixel(LOWER_RIGHT) == (32, 32, 32) and "over #202020" in dark.said
-    with refused("colour-unknown", "blurple", error=PictureError):
+    with pytest.raises(PictureError, match="not a colour"):
         open_picture(saved(half_clear(), "PNG"), background="blurple")
 
 
@@ -68,24 +67,24 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
     locked = tmp_path / "locked.png"
     locked.write_bytes(PLAIN)
     (tmp_path / "loop.png").symlink_to("loop.png")
-    cases: dict[str | Path, tuple[str, str]] = {
-        tmp_path: ("file-irregular", "folder"),
-        tmp_path / "none.png": ("file-missing", "none.png"),
-        tmp_path / "pipe.png": ("file-irregular", "pipe"),
-        "/dev/zero": ("file-irregular", "device"),
-        locked / "x.png": ("file-missing", "folder"),
-        tmp_path / "loop.png": ("file-unreadable", "loop.png"),
-        tmp_path / ("x" * 300): ("file-unreadable", "x" * 100),
-        "a\0b.png": ("file-unreadable", "b.png"),
-        tmp_path / "new\nline\x1b[31m.png": ("file-missing", "new\\nline\\x1b[31m.png"),
+    cases: dict[str | Path, str] = {
+        tmp_path: "is a folder",
+        tmp_path / "none.png": "does not exist on this machine",
+        tmp_path / "pipe.png": "is a pipe, socket or device",
+        "/dev/zero": "is a pipe, socket or device",
+        locked / "x.png": "not a folder",
+        tmp_path / "loop.png": "cannot be read",
+        tmp_path / ("x" * 300): "cannot be read",
+        "a\0b.png": "cannot be read",
+        tmp_path / "new\nline\x1b[31m.png": "new\\nline\\x1b[31m.png does not exist",
     }
-    for path, (code, noun) in cases.items():
+    for path, why in cases.items():
         with pytest.raises(PictureError) as caught:
             open_picture(path)
-        assert caught.value.code == code and noun in str(caught.value) and str(caught.value).isprintable()
+        assert why in str(caught.value) and str(caught.value).isprintable()
     locked.chmod(0)
     if os.geteuid() != 0:  # root may read everything
-        with refused("file-forbidden", "locked.png", error=PictureError):
+        with pytest.raises(PictureError, match="may not be read"):
             open_picture(locked)
 
 
@@ -97,7 +96,7 @@ def test_permission_denied_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)
-    with refused("file-forbidden", "locked.png", "permissions", error=PictureError):
+    with pytest.raises(PictureError, match=r"may not be read: check its permissions"):
         open_picture(path)
 
 
@@ -108,7 +107,7 @@ def test_too_little_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         raise MemoryError
 
     monkeypatch.setattr(convert, "to_rgb", exhausted)
-    with refused("memory-short", "big.png", "memory", error=PictureError):
+    with pytest.raises(PictureError, match=r"big\.png does not fit into this machine's memory: shrink it"):
         open_picture(PLAIN, name="big.png")
 
 
@@ -127,7 +126,7 @@ def test_a_name_that_lies_is_noted_and_a_position_too(tmp_path: Path) -> None:
     path.write_bytes(saved(flag(), "JPEG", exif=exif))
     picture = open_picture(path)
     assert picture.mime == "image/jpeg" and picture.said == "sent as is"
-    assert "JPEG" in picture.note and ".png" in picture.note
+    assert "JPEG picture, although the name ends in .png" in picture.note
     assert "GPS position" in picture.note
     exif[0x0112] = 3
     turned = open_picture(saved(flag(), "JPEG", exif=exif))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from lora import make_adapter, origin
+from refusals import mentions
 from test_chat_screen import answered, ask, console, until
 from textual.pilot import Pilot
 from textual.widgets import OptionList
@@ -16,6 +17,7 @@ from vlmconsole.screens.chat.screen import ChatScreen
 from vlmconsole.screens.chat.why import adapter_rows
 from vlmconsole.servers.servers import Ready
 from vlmconsole.training.adapters.provenance import weights_sha256, write_provenance
+from vlmconsole.training.adapters.store import OTHER_MODEL
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ async def test_an_adapter_is_chosen_used_kept_and_left(home: Path) -> None:
         await until(lambda: "another base" in notice(screen))
         assert screen.adapter == "" and " + " not in header(screen)
         await ask(pilot, screen, "/adapter taught")
-        await until(lambda: "answers from now on" in notice(screen))
+        await until(lambda: mentions(notice(screen), "taught", "answers"))
         assert " + taught" in header(screen)
         changed = await hello(pilot, screen)
         sha = weights_sha256(home / "adapters" / "taught")
@@ -83,10 +85,10 @@ async def test_an_adapter_is_chosen_used_kept_and_left(home: Path) -> None:
 async def test_another_base_is_used_only_when_said_and_is_labelled(home: Path) -> None:
     async with console(home) as (pilot, screen):
         await ask(pilot, screen, "/adapter --other-base other")
-        await until(lambda: "another model, needs its own evaluation" in notice(screen))
+        await until(lambda: OTHER_MODEL in notice(screen))
         facts = await hello(pilot, screen)
         rows = adapter_rows(facts)
-        assert len(rows) == 2 and "needs its own evaluation" in rows[1].value  # type: ignore[union-attr]
+        assert len(rows) == 2 and OTHER_MODEL in rows[1].value  # type: ignore[union-attr]
         await ask(pilot, screen, "/adapter none")
         await until(lambda: "the base alone" in notice(screen))
         assert "adapter" not in (await hello(pilot, screen))["conditions"]  # type: ignore[operator]

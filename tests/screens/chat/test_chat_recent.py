@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from chat_server import ChatServer, chat_server, profile_file
+from refusals import mentions
 from test_chat_screen import answered, ask, console, picture, until
 from textual.pilot import Pilot
 from textual.widgets import Static
@@ -35,7 +36,7 @@ async def nothing_before(home: Path) -> AsyncIterator[tuple[ChatServer, Pilot[No
         async with console(home) as (pilot, screen):
             await until(lambda: len(screen.transcript.messages) == 6)
             await ask(pilot, screen, "/recent 0")
-            await until(lambda: "nothing of what stands above goes" in notice(screen))
+            await until(lambda: mentions(notice(screen), "nothing", "next question"))
             yield server, pilot, screen
 
 
@@ -66,10 +67,10 @@ async def test_the_newest_turns_go_on_where_all_would_not_fit(tmp_path: Path) ->
         async with console(tmp_path) as (pilot, screen):
             await until(lambda: len(screen.transcript.messages) == 160)
             await ask(pilot, screen, "And now?")
-            await until(lambda: "Ctrl+R sends its newest turns alone" in notice(screen))
+            await until(lambda: mentions(notice(screen), "Ctrl+R", "newest"))
             assert server.requests == []
             await pilot.press("ctrl+r")
-            await until(lambda: "with the next one, each with its answer; /recent all" in notice(screen), seconds=20.0)
+            await until(lambda: mentions(notice(screen), "questions", "/recent all"), seconds=20.0)
             assert screen.composer.question.text == "And now?", "what is being written stays"
             await pilot.press("enter")
             await until(lambda: server.requests != [] and answered(screen), seconds=20.0)
@@ -82,9 +83,9 @@ async def test_the_newest_turns_go_on_where_all_would_not_fit(tmp_path: Path) ->
             await until(lambda: f"{80 - kept} earlier questions" in why(screen))
             # It stays so after a restart, and everything can go again.
             await ask(pilot, screen, "/recent 2")
-            await until(lambda: "the last 2 of 81 questions" in notice(screen))
+            await until(lambda: "2 of 81 questions" in notice(screen))
             await pilot.press("x")
-            await until(lambda: "last 2 of 81 questions" in budget(screen))
+            await until(lambda: "2 of 81 questions" in budget(screen))
             screen.composer.question.clear()
         async with console(tmp_path) as (pilot, screen):
             await until(lambda: len(screen.transcript.messages) == 162)
@@ -92,11 +93,11 @@ async def test_the_newest_turns_go_on_where_all_would_not_fit(tmp_path: Path) ->
             await until(lambda: len(server.requests) == 2 and answered(screen), seconds=20.0)
             assert said(server.requests[1])[0].startswith("question 79")
             await ask(pilot, screen, "/recent all")
-            await until(lambda: "the whole conversation goes" in notice(screen))
+            await until(lambda: mentions(notice(screen), "whole conversation"))
             await ask(pilot, screen, "/recent many")
-            await until(lambda: "/recent, /recent N or /recent all, not many" in notice(screen))
+            await until(lambda: mentions(notice(screen), "/recent N", "/recent all", "many"))
             await ask(pilot, screen, "/recent 0")
-            await until(lambda: "nothing of what stands above goes" in notice(screen))
+            await until(lambda: mentions(notice(screen), "nothing", "next question"))
             await ask(pilot, screen, "Alone?")
             await until(lambda: len(server.requests) == 3 and answered(screen), seconds=20.0)
             assert said(server.requests[2]) == ["Alone?"]
@@ -109,7 +110,7 @@ async def test_what_is_written_counts_in_what_fits(tmp_path: Path) -> None:
         async with console(tmp_path) as (pilot, screen):
             await until(lambda: len(screen.transcript.messages) == 120)
             await pilot.press("ctrl+r")
-            await until(lambda: "of 60 questions go with the next one" in notice(screen), seconds=20.0)
+            await until(lambda: "of 60 questions" in notice(screen), seconds=20.0)
             alone = screen.since
             screen.composer.question.insert("word " * 2000)
             await pilot.press("ctrl+r")
@@ -137,7 +138,7 @@ async def test_a_new_conversation_has_nothing_to_leave_out(tmp_path: Path) -> No
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "/recent")
-            await until(lambda: "nothing stands before the next question yet" in notice(screen))
+            await until(lambda: mentions(notice(screen), "nothing", "next question", "yet"))
 
 
 def test_turns_begin_where_they_are_told_to(tmp_path: Path) -> None:

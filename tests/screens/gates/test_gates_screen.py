@@ -16,6 +16,7 @@ import pytest
 import waiting
 from job_queue import held, lab
 from judged import plan, right, small_dataset, write_run
+from refusals import mentions, refused
 from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
@@ -128,7 +129,7 @@ async def test_from_the_list_to_the_picture_that_decides(home: Places) -> None:
         screen = pilot.app.screen
         assert isinstance(screen, GatesScreen)
         assert "FAIL  3 pass · 2 fail · 0 cannot judge" in told(screen, "#gate-head")
-        assert "chain and seal intact ✓" in told(screen, "#gate-head")
+        assert "intact ✓" in told(screen, "#gate-head")
         gates = screen.verdicts.rows
         assert [one.gate.group for one in gates.items if not isinstance(one, type(None))][:2] == ["hollow", "hollow"]
         line = gates.line(1, 98).plain
@@ -140,7 +141,7 @@ async def test_from_the_list_to_the_picture_that_decides(home: Places) -> None:
         view = screen.query_one(PictureView)
         assert view.source.sha256 == first.after.picture_sha256, "the very picture, by its hash"
         assert any(segment.text.strip("▀") == "" for segment in view.render_line(2))
-        assert "that the round reached its goal" in told(screen, "#claims Said")
+        assert mentions(told(screen, "#claims Said"), "round", "goal")
         await pilot.press("right_square_bracket", "right_square_bracket", "j")
         await settle(pilot)
         assert screen.query_one(PictureView).source.sha256 == screen.evidence.rows.items[1].after.picture_sha256
@@ -184,10 +185,10 @@ async def test_what_the_evidence_lacks_stands_above_the_conditions(home: Places)
         screen.look()
         await settle(pilot)
         head = told(screen, "#gate-head")
-        assert head.startswith("CANNOT JUDGE") and "scores in after.jsonl are not" in head, head
+        assert head.startswith("CANNOT JUDGE") and mentions(head, "scores", "after.jsonl"), head
         assert "✗ changed: after.jsonl" in head
         assert "cannot judge" in screen.verdicts.rows.line(0, 98).plain
-        assert "its evidence is incomplete" in told(screen, "#claims Said")
+        assert mentions(told(screen, "#claims Said"), "evidence", "incomplete")
 
 
 async def test_a_plan_shows_its_limits_and_an_audit_its_checklist(home: Places) -> None:
@@ -209,7 +210,7 @@ async def test_a_plan_shows_its_limits_and_an_audit_its_checklist(home: Places) 
         await settle(pilot)
         assert screen.opened is not None and screen.opened.entry.kind == "plan"
         assert screen.opened.plan is not None and screen.opened.plan.name == "repair-15-tiny"
-        assert "frozen plan  its limits, before any run" in told(screen, "#gate-head")
+        assert mentions(told(screen, "#gate-head"), "frozen plan", "limits")
         assert len(screen.verdicts.rows.items) == 15 and "≥ 85 %" in screen.verdicts.rows.line(0, 80).plain
         assert screen.check_action("run_audit", ()) is False
         await pilot.press("slash", *"fail")
@@ -241,7 +242,7 @@ def test_a_picture_is_found_by_its_hash_or_said_to_be_gone(home: Places) -> None
     assert desk.picture(case.after, opened.entry.path).sha256 == case.after.picture_sha256
     assert desk.open(desk.listing()[0]) is opened, "read once, until a file changes"
     shutil.rmtree(home.datasets)
-    with pytest.raises(PictureError, match="is in no dataset of this lab"):
+    with refused("picture-missing", case.after.picture_sha256[:12], error=PictureError):
         GateDesk(home).picture(case.after, opened.entry.path)
 
 
@@ -262,12 +263,12 @@ def test_a_listing_survives_damaged_files(home: Places) -> None:
     plan_file.write_text("{")
     (home.runs / desk.listing()[0].name / "plan.json").write_bytes(os.urandom(64))
     entries = desk.listing()
-    assert {entry.plan for entry in entries} >= {"a plan that cannot be read"}
+    assert any(mentions(entry.plan, "cannot be read") for entry in entries)
     for entry in entries:
         opened = desk.open(entry)
         assert opened.fault or opened.verdict or opened.plan
     home.ledger.write_text(home.ledger.read_text().replace('"kind":"sealed"', '"kind":"seated"', 1))
-    assert "was changed after it was written" in desk.open(desk.listing()[0]).chain
+    assert "was changed" in desk.open(desk.listing()[0]).chain
 
 
 def test_interval_bars_answers_and_names() -> None:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import pytest
 import waiting
 from folders import DATA
+from refusals import mentions
 from textual.pilot import Pilot
 
 from vlmconsole.app import ConsoleApp
@@ -110,9 +111,9 @@ async def test_a_recording_plays_as_if_live(tmp_path: Path, recording: Path) -> 
         clock.at = 130.0
         text = await look(pilot, screen)
         assert "15.9 s" in text and "p50 16.7 p95 16.9" in text, "TTFT now, p50 and p95"
-        assert "running  Measure a server · 11 of 24 requests" in text
+        assert mentions(text, "running", "Measure a server", "11 of 24")
         assert "own in flight 4 · server running 4 · queued 0" in text
-        assert "✗ gpu: no NVIDIA GPU" in text, "a source that never answered says why, once"
+        assert mentions(text, "✗ gpu", "no NVIDIA GPU"), "a source that never answered says why, once"
         assert "mlx-vlm does not" in text, "a figure that the engine does not have says so in its tile"
         clock.at = 1000.0
         assert "at its end" in await look(pilot, screen)
@@ -163,7 +164,7 @@ async def test_80_by_24_shows_one_pane_at_a_time(tmp_path: Path, recording: Path
         assert "own TTFT" in seen(pilot) and "16.7" not in seen(pilot)
         await pilot.press("right_square_bracket")
         await pilot.pause()
-        assert "running  Measure a server" in seen(pilot)
+        assert mentions(seen(pilot), "running", "Measure a server")
 
 
 async def test_only_what_changed_is_drawn_again(tmp_path: Path, recording: Path) -> None:
