@@ -10,8 +10,8 @@ from vlmconsole.data.rows import Row, read_rows
 from vlmconsole.data.splits import LeakError, PictureIndex
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.data import LOADING, course, examined, ready
-from vlmconsole.jobs.grpo import LEARNING, GrpoSpec, has_masters, learning, planned_work
 from vlmconsole.jobs.grpo_evidence import Evidence, Said, first_and_last, unchanged
+from vlmconsole.jobs.grpo_settings import LEARNING, GrpoSpec, has_masters, learning, planned_work
 from vlmconsole.jobs.memory_plan import memory_plan, say_peak
 from vlmconsole.measure.machine import hardware
 from vlmconsole.models.door import door

@@ -13,9 +13,9 @@ from typing import Any
 
 from vlmconsole.data.rows import Row
 from vlmconsole.jobs.contract import Context, JobError, Stopped
-from vlmconsole.jobs.grpo import GrpoSpec, learning
 from vlmconsole.jobs.grpo_evidence import TRAINING, Evidence, Said, first_and_last
 from vlmconsole.jobs.grpo_local import ready_data, refuse_leaks, say_moved, split
+from vlmconsole.jobs.grpo_settings import GrpoSpec, learning
 from vlmconsole.measure.machine import hardware
 from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import Conditions

@@ -13,8 +13,8 @@ from vlmconsole.errors import LabError
 from vlmconsole.jobs import data
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.memory_plan import memory_plan, say_peak
-from vlmconsole.jobs.sft import LEARNING, SftSpec, learning, planned_work
 from vlmconsole.jobs.sft_dev import develop, read_rewards
+from vlmconsole.jobs.sft_settings import LEARNING, SftSpec, learning, planned_work
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.ledger.freezing import freeze
 from vlmconsole.measure.machine import hardware

@@ -18,7 +18,7 @@ from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.jobs import data
 from vlmconsole.jobs.contract import Context, Stopped
 from vlmconsole.jobs.presets import load_preset, overlay
-from vlmconsole.jobs.sft import SftSpec
+from vlmconsole.jobs.sft_settings import SftSpec
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 

@@ -173,8 +173,8 @@ def test_what_is_not_understood_is_refused_before_anything_runs(
 def test_training_evaluation_and_merging_ask_the_same_reader(tmp_path: Path) -> None:
     from vlmconsole.evaluation.settings import EvaluateSettings
     from vlmconsole.jobs.evaluate import problems as evaluating
-    from vlmconsole.jobs.grpo import GrpoSpec
     from vlmconsole.jobs.grpo import problems as reinforcing
+    from vlmconsole.jobs.grpo_settings import GrpoSpec
     from vlmconsole.jobs.sft import KIND, SftSpec
     from vlmconsole.runs.places import Places
     from vlmconsole.training.model import load

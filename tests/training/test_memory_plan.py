@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from lora import BASE
 
-from vlmconsole.jobs.sft import SftSpec, planned_work
+from vlmconsole.jobs.sft_settings import SftSpec, planned_work
 from vlmconsole.models.weights import read_header
 from vlmconsole.training.bases import BaseError
 from vlmconsole.training.memory import GIB, KEPT, Work, per_token, plan

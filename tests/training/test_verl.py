@@ -17,7 +17,7 @@ from verl_run import TRUTH, settings
 
 from vlmconsole.data.rows import Row
 from vlmconsole.jobs.contract import Context, JobError, Stopped
-from vlmconsole.jobs.grpo import GrpoSpec
+from vlmconsole.jobs.grpo_settings import GrpoSpec
 from vlmconsole.jobs.grpo_verl import _Follower
 from vlmconsole.jobs.presets import load_preset, overlay
 from vlmconsole.runs.folder import RunFolder

@@ -1,0 +1,96 @@
+"""Settings of a GRPO run, of both engines, and what they take: time with the bundled model, memory on any."""
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from vlmconsole.jobs.contract import Spec
+from vlmconsole.jobs.data import counted
+from vlmconsole.system.typed_paths import PathOrName
+
+if TYPE_CHECKING:
+    from vlmconsole.training.memory import Work
+
+LEARNING = "training"  # the phase after the data
+AT_ONCE = 16  # greedy questions at once, in validation and in the check of the export
+BUNDLED_STEP = 0.35  # seconds a step of 16 answers of the bundled model, one busy core
+
+
+class VerlSpec(Spec):
+    """What only verl needs to know. Everything else comes from the settings that both engines share."""
+
+    gpu_memory_utilization: float = Field(0.4, gt=0, lt=1, description="share of the card for SGLang's rollouts")
+    offload: bool = Field(True, description="parameters and optimizer wait in the host's memory between uses")
+    max_prompt_length: int = Field(2048, ge=64, description="tokens; longer questions are left out by verl")
+    gpus: int = Field(1, ge=1, description="cards of this machine")
+    overrides: list[str] = Field([], description="further key=value for verl, checked like the others")
+
+
+class GrpoSpec(Spec):
+    """Settings of a GRPO run. The defaults are the lab's; rates fit the 3B."""
+
+    engine: Literal["in-process", "verl"] = Field("in-process", description="who trains")
+    base: PathOrName = Field("", description="model folder or downloaded name; empty: the bundled model")
+    data: PathOrName = Field("grpo-tiny", description="dataset or recipe")
+    train_split: str = Field("train", description="split that is trained on, in its own order")
+    validation_split: str = Field("heldout", description="split of the in-training validation and the reload check")
+    steps: int = Field(3, ge=1, description="optimizer steps' batches")
+    questions: int = Field(4, ge=1, description="different questions a step")
+    answers: int = Field(4, ge=2, description="answers sampled for each question: a group")
+    temperature: float = Field(1.0, gt=0, description="of sampling; top-k and top-p stay off")
+    max_new_tokens: int = Field(64, ge=1, description="tokens, ceiling of an answer")
+    lr: float = Field(1e-6, gt=0, description="AdamW learning rate, constant")
+    weight_decay: float = Field(0.01, ge=0, description="of AdamW")
+    clip: float = Field(0.2, gt=0, lt=1, description="how far the ratio may leave 1")
+    max_norm: float = Field(1.0, gt=0, description="gradient norm above which it is scaled down")
+    passes: int = Field(1, ge=1, description="optimizer steps on each batch of answers")
+    micro: int = Field(4, ge=1, description="questions a forward pass; less needs less memory")
+    seed: int = Field(0, ge=0, le=2**32 - 1, description="every draw of an answer follows from it")
+    scorer: Literal["counting", "naming"] = Field("counting", description="what rewards an answer")
+    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
+    float32_masters: bool = Field(
+        True, description="bfloat16, in-process: step float32 copies; else small steps are rounded away"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="of the in-process engine")
+    threads: int = Field(1, ge=1, le=64, description="CPU threads; another number gives other last digits")
+    checkpoint_every: int = Field(5, ge=1, description="steps between checkpoints")
+    validate_every: int = Field(0, ge=0, description="steps between in-training validations, 0: none")
+    validation: int = Field(32, ge=1, description="pictures of an in-training validation")
+    reload_check: int = Field(8, ge=1, description="questions that the reloaded model must answer the same")
+    verl: VerlSpec = Field(default_factory=VerlSpec, description="settings for verl alone")
+
+
+def learning(spec: GrpoSpec) -> float:
+    """Seconds of the training itself with the bundled model."""
+    return spec.steps * spec.questions * spec.answers / 16 * (1 + 0.5 * (spec.passes - 1)) * BUNDLED_STEP
+
+
+def has_masters(spec: GrpoSpec, precision: str) -> bool:
+    """Whether float32 copies of the trained weights are stepped instead of the model's own."""
+    return spec.engine == "in-process" and precision != "float32" and spec.float32_masters
+
+
+def planned_work(spec: GrpoSpec, gpu: bool) -> "Work":
+    """What the memory plan is made for: the whole language half trained, all answers of a step sampled at once."""
+    from vlmconsole.training import bases, memory
+
+    verl = spec.engine == "verl"
+    precision = "bfloat16" if verl else bases.precision_for(spec.precision, "cuda" if gpu else "cpu")
+    # Where nothing is known of a model's answers they are planned as long as they may be.
+    short = bases.is_bundled(spec.base) and spec.temperature <= 1
+    longest = min(spec.max_new_tokens, memory.SPOKEN) if short else spec.max_new_tokens
+    return memory.Work(
+        base=spec.base,
+        precision=precision,
+        masters=has_masters(spec, precision),
+        trained="language",
+        rows=1 if verl else min(spec.micro, spec.questions) * spec.answers,
+        answer_tokens=longest,
+        scored=longest,
+        group=1 if verl else spec.answers,
+        checked=0 if verl else min(AT_ONCE, max(spec.reload_check, spec.validation if spec.validate_every else 0)),
+        rollouts=spec.questions * spec.answers,
+        checkpointing=verl,
+        offload=verl and spec.verl.offload,
+        pictures=counted(spec.data),
+    )

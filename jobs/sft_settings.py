@@ -1,0 +1,80 @@
+"""Settings of a supervised LoRA training, and what they take: time with the bundled model, memory on any."""
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, model_validator
+
+from vlmconsole.jobs.contract import Spec
+from vlmconsole.jobs.data import counted
+from vlmconsole.system.typed_paths import PathOrName
+
+if TYPE_CHECKING:
+    from vlmconsole.training.memory import Work
+
+# Seconds with the bundled model on one thread of a shared AMD EPYC 7B13: a picture taught (forward and backward: 0.17 s
+# a step of 4 at the fastest tenth of 1152 steps, 0.35 at the median) and a development picture answered in batches of
+# 32.
+TAUGHT, ANSWERED = 0.065, 0.06
+LEARNING = "training"  # the phase after the data, development passes among it
+
+
+class SftSpec(Spec):
+    """What to train, from which data, starting where; every length in steps, epochs or tokens."""
+
+    base: PathOrName = Field("", description="model folder or downloaded Hugging Face name; empty: the bundled model")
+    data: PathOrName = Field(
+        "sft-expand-tiny", description="dataset recipe: its training split is taught, its dev split chooses"
+    )
+    adapter: PathOrName = Field(
+        "",
+        description="to go on from: path, name, or preset (its newest finished run); empty: a fresh adapter",
+    )
+    rank: int = Field(8, ge=1, le=256, description="LoRA rank")
+    alpha: int = Field(16, ge=1, description="LoRA alpha; alpha / rank scales the adapter")
+    lr: float = Field(2e-3, gt=0, lt=1, description="AdamW learning rate at its highest")
+    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="how the rate falls (to 5 %)")
+    warm_up: int = Field(30, ge=0, description="steps of rising learning rate")
+    epochs: int = Field(6, ge=1, le=1000, description="how often each picture is seen")
+    batch: int = Field(4, ge=1, le=1024, description="pictures at once")
+    accumulation: int = Field(1, ge=1, le=1024, description="batches a step, so batch × accumulation pictures")
+    clip: float = Field(1.0, gt=0, description="largest gradient norm")
+    seed: int = Field(1, ge=0, le=2**32 - 1, description="of the fresh adapter and of the order of the pictures")
+    dev_epochs: list[int] = Field([2, 4, 6], min_length=1, description="epochs that development chooses among")
+    scorer: Literal["counting", "naming"] = Field("counting", description="how development answers are scored")
+    max_new_tokens: int = Field(64, ge=1, le=4096, description="ceiling of a development answer, tokens")
+    dev_batch: int = Field(32, ge=1, le=1024, description="development questions answered at once")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="of the base: bfloat16 on a GPU, float32 on a CPU; the adapter is always float32"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: the GPU where there is one")
+    gradient_checkpointing: bool = Field(False, description="less memory for more time")
+    other_base: bool = Field(False, description="go on from an adapter of another base or precision all the same")
+    threads: int = Field(1, ge=1, le=64, description="CPU threads; another number gives other last digits")
+    checkpoint_every: int = Field(50, ge=1, description="steps between checkpoints that can be taken up exactly")
+    shown: int = Field(8, ge=0, le=64, description="development pictures shown live with their answers")
+
+    @model_validator(mode="after")
+    def _candidates(self) -> "SftSpec":
+        if len(set(self.dev_epochs)) != len(self.dev_epochs) or not all(1 <= e <= self.epochs for e in self.dev_epochs):
+            raise ValueError(f"“dev_epochs” is {self.dev_epochs}: write epochs from 1 to {self.epochs}, each once")
+        return self
+
+
+def learning(spec: SftSpec, train: int, dev: int) -> float:
+    """Seconds of the training itself over so many pictures, with the bundled model."""
+    return train * spec.epochs * TAUGHT + dev * len(spec.dev_epochs) * ANSWERED
+
+
+def planned_work(spec: SftSpec, gpu: bool) -> "Work":
+    """What the memory plan is made for: the larger of a training step and a development batch."""
+    from vlmconsole.training import bases, memory
+
+    return memory.Work(
+        base=spec.base,
+        precision=bases.precision_for(spec.precision, "cuda" if gpu else "cpu"),
+        rank=spec.rank,
+        rows=spec.batch,
+        rollouts=spec.dev_batch,
+        checkpointing=spec.gradient_checkpointing,
+        pictures=counted(spec.data),
+    )
