@@ -15,10 +15,10 @@ from vlmconsole.cli import main
 from vlmconsole.compare.runs import COMPARED, compare, compare_runs
 from vlmconsole.compare.sweeps import compare_sweeps
 from vlmconsole.errors import LabError
-from vlmconsole.measure.definitions import Distribution
 from vlmconsole.measure.summary import Lag, _lag_verdict
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.scoring.distribution import Distribution
 
 BASE: dict[str, Any] = {
     "hardware": "one card",

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmconsole.measure.definitions import DEFINITIONS, distribution, in_flight, percentile, span_text, throughput
+from vlmconsole.measure.definitions import DEFINITIONS, in_flight, span_text, throughput
+from vlmconsole.scoring.distribution import distribution, percentile
 
 values = st.lists(st.floats(0, 1e6), min_size=1, max_size=80)
 

@@ -15,11 +15,11 @@ from test_hostile_runs import folder, told
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.measure.bench import Server, conditions_of
-from vlmconsole.measure.definitions import distribution
 from vlmconsole.measure.machine import hardware
 from vlmconsole.measure.machine_load import busy, host_load, load_now
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.scoring.distribution import distribution
 from vlmconsole.system.machine import machine_line, usable_cores
 
 RECORDED = DATA / "runs"

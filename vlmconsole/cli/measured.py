@@ -8,13 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from vlmconsole.compare.runs import COMPARED, shown
-from vlmconsole.measure.definitions import SMALL_N, few
 from vlmconsole.measure.machine_load import busy
 from vlmconsole.measure.views import Cell, cells
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import number
 from vlmconsole.runs.titles import title
+from vlmconsole.scoring.distribution import SMALL_N, few
 from vlmconsole.text.plain import inert
 
 if TYPE_CHECKING:

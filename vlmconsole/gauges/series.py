@@ -7,7 +7,7 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from vlmconsole.measure.definitions import percentile
+from vlmconsole.scoring.distribution import percentile
 
 FINE = 3600  # points kept as they came: an hour at 1 Hz
 COARSE = 1440  # minutes kept as lowest, mean, highest: a day

@@ -20,12 +20,12 @@ from vlmconsole.measure.client.process import LoadError, Progress, Watch, run_cl
 from vlmconsole.measure.client.replay import NOT_SENT, Measured, not_sent_row, to_row, understand
 from vlmconsole.measure.client.spill import Raw, SpillReader
 from vlmconsole.measure.client.stamps import clock
-from vlmconsole.measure.definitions import Distribution, distribution
 from vlmconsole.measure.machine_load import HostLoad, host_load, load_now
 from vlmconsole.measure.settings import FAILURE_LIMIT, LAG_LIMIT_S
 from vlmconsole.measure.summary import CellSummary, ClientCost, Gatherer, Lag
 from vlmconsole.runs.events import json_line
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.scoring.distribution import Distribution, distribution
 
 REQUESTS = "requests.jsonl"
 TURN_S = 0.02

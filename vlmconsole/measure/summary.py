@@ -9,16 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vlmconsole.measure.client.replay import Measured, from_scheduled
-from vlmconsole.measure.definitions import (
-    Distribution,
-    InFlight,
-    distribution,
-    in_flight,
-    span_text,
-    throughput,
-)
+from vlmconsole.measure.definitions import InFlight, in_flight, span_text, throughput
 from vlmconsole.measure.machine_load import HostLoad
 from vlmconsole.measure.settings import FAILURE_LIMIT, LAG_SHARE
+from vlmconsole.scoring.distribution import Distribution, distribution
 
 #: how the request asked for its end, and how the server says that it reached it
 LENGTH = "length"

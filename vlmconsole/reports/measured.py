@@ -7,7 +7,7 @@ from typing import Any
 
 from vlmconsole.compare.runs import COMPARED, shown
 from vlmconsole.measure.axes import axes
-from vlmconsole.measure.definitions import DEFINITIONS, SMALL_N
+from vlmconsole.measure.definitions import DEFINITIONS
 from vlmconsole.measure.machine_load import busy
 from vlmconsole.measure.sweep import differing
 from vlmconsole.measure.views import Bar, Cell, PairLine, cells, grid, pairs, parts, shortest, waterfalls
@@ -17,6 +17,7 @@ from vlmconsole.runs import titles
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import number
+from vlmconsole.scoring.distribution import SMALL_N
 
 MILLI = frozenset({"tpot_s", "itl_s"})
 MOST_BARS = 48  # requests of one waterfall

@@ -31,7 +31,7 @@ from typing import Any
 import psutil
 
 from vlmconsole.measure.calibration.reference import Schedule, running
-from vlmconsole.measure.definitions import distribution
+from vlmconsole.scoring.distribution import distribution
 
 #: Letters that take one cell, are typed by no one else, and are never painted but as typed here.
 LETTERS = [chr(code) for code in (*range(0x0391, 0x03A2), *range(0x03B1, 0x03CA), *range(0x0410, 0x0450))]

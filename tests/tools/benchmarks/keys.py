@@ -25,8 +25,8 @@ from textual import events
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.lab import Lab
-from vlmconsole.measure.definitions import distribution
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.scoring.distribution import distribution
 from vlmconsole.screens.gauges.screen import GaugesScreen
 
 KEYS = ("tab",)  # always goes on to another tile, so every key paints

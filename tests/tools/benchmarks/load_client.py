@@ -22,10 +22,10 @@ from typing import Any
 
 from vlmconsole.measure.calibration.reference import Schedule, running
 from vlmconsole.measure.client.replay import Measured
-from vlmconsole.measure.definitions import distribution
 from vlmconsole.measure.inputs import Recipe
 from vlmconsole.measure.load import Cell, Target, run_cell
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.scoring.distribution import distribution
 
 CELLS = "1:40:12,4:40:24,32:40:192,128:40:512,1:5:30,4:5:64,32:5:256"
 TOKENS = 128

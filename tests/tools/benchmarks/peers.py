@@ -35,7 +35,7 @@ from typing import Any
 import psutil
 
 from vlmconsole.measure.calibration.reference import Schedule, running
-from vlmconsole.measure.definitions import distribution
+from vlmconsole.scoring.distribution import distribution
 
 #: concurrency:itl ms:requests
 CELLS = "1:40:3,4:40:8,32:40:64,128:40:256,1:5:10,4:5:24,32:5:128"

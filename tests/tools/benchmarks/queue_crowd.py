@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.measure.definitions import percentile
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import views
 from vlmconsole.runs.places import Places
+from vlmconsole.scoring.distribution import percentile
 
 JOB = NewJob("count", "bench", "Counts", {"steps": 3})
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from vlmconsole.measure.calibration.reference import Schedule, running
 from vlmconsole.measure.client.replay import Measured
-from vlmconsole.measure.definitions import Distribution, distribution
 from vlmconsole.measure.inputs import Recipe
 from vlmconsole.measure.load import Cell, Target, run_cell
 from vlmconsole.measure.machine import hardware
 from vlmconsole.measure.summary import CellSummary
 from vlmconsole.runs.folder import RunFolder, write_atomic
+from vlmconsole.scoring.distribution import Distribution, distribution
 from vlmconsole.system.reading import read_json
 
 SCHEDULE = Schedule(role_ms=5, ttft_ms=50, itl_ms=10, tokens=24)
