@@ -101,7 +101,7 @@ class GatesDesk(LookingScreen):
     def _load(self, case: Case) -> Picture:
         """A case's picture; called in a thread of its own."""
         run = self.opened.entry.path if self.opened is not None else self.console.lab.places.runs
-        return GateDesk(self.console.lab.places).picture(case.after, run)
+        return GateDesk(self.console.lab.places).images.image(case.after, run)
 
     async def _look(self) -> None:
         try:

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vlmconsole.data.generations import generations
-from vlmconsole.data.rows import DataError, read_rows
-from vlmconsole.data.splits import PictureIndex
 from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.plan import Metric, Plan, PlanError, parse_plan
+from vlmconsole.gates.sample_images import SampleImages
 from vlmconsole.gates.samples import Sample, read_side
 from vlmconsole.gates.tamper_check import AUDITS, altered_audit
 from vlmconsole.gates.trained import Freezing, standing
@@ -24,7 +22,6 @@ from vlmconsole.ledger.chain import Verdict as Seal
 from vlmconsole.runs.folder import RunFolder, list_runs
 from vlmconsole.runs.places import Places
 from vlmconsole.system.reading import UnreadableError, read_json
-from vlmconsole.vision.images import Picture, PictureError, open_picture
 
 EVIDENCE = (PLAN, "before.jsonl", "after.jsonl", "conditions.json", "state.json", "manifest.json")
 #: kinds whose plan.json is no gate plan: it says what is measured, and nothing there is judged
@@ -118,7 +115,7 @@ class GateDesk:
         self._names: dict[Path, tuple[Any, str, str]] = {}
         self._labels: dict[str, tuple[Any, str]] = {}
         self._opened: tuple[Any, Opened] | None = None
-        self._pictures: dict[str, Picture] = {}
+        self.images = SampleImages(places)
 
     def chain(self) -> Chain:
         """The ledger, read again when it grew."""
@@ -200,36 +197,6 @@ class GateDesk:
         if known and known[0]["sha256"] != sha:
             fault = f"it was changed after freezing (frozen {known[0]['sha256'][:12]}…, now {sha[:12]}…)"
         return Opened(entry, plan, None, entry.t, sha, chain.broken or "", fault=fault)
-
-    def picture(self, sample: Sample, run: Path) -> Picture:
-        """The picture of a sample, found by its hash in the lab's datasets or in the run itself, and checked.
-
-        Raises PictureError, one line, when it is in neither.
-        """
-        wanted = sample.picture_sha256
-        if wanted in self._pictures:
-            return self._pictures[wanted]
-        data = self._picture_bytes(wanted, run)
-        if data is None:
-            raise PictureError(f"the picture {wanted[:12]}… is in no dataset of this lab", code="picture-missing")
-        picture = open_picture(data, name=f"{sample.id}.png")
-        self._pictures = {**dict(list(self._pictures.items())[-31:]), wanted: picture}
-        return picture
-
-    def _picture_bytes(self, wanted: str, run: Path) -> bytes | None:
-        stored = RunFolder(run).file(f"pictures/{wanted[:16]}.png")
-        if stored.is_file() and sha256_file(stored) == wanted:
-            return stored.read_bytes()
-        for known in PictureIndex(self.places.datasets).find([wanted]):
-            for folder in generations(self.places.datasets, known.dataset):
-                try:
-                    rows = read_rows(folder / f"{known.split}.parquet")
-                    found = next((row.picture for row in rows if row.sha256 == wanted), None)
-                except DataError:
-                    continue  # deleted or damaged: another dataset may hold the same picture
-                if found is not None:
-                    return found
-        return None
 
     def _label(self, run: RunFolder, verdict: str) -> str:
         """The verdict as :func:`standing` labels it, looked up again only when the run's own verdict changed."""

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from vlmconsole.desks.gates import GateDesk
 from vlmconsole.gates.figures import COLUMNS, figures
 from vlmconsole.gates.metrics import Measures
+from vlmconsole.gates.sample_images import SampleImages
 from vlmconsole.gates.samples import Sample, Side, read_side
 from vlmconsole.gates.verdict import Judged, Verdict, judge
 from vlmconsole.ledger.chain import Ledger
@@ -230,14 +230,14 @@ def _wrong(run: RunFolder, places: Places, before: Side, after: Side) -> list[Se
     for sample in last.samples.values():
         if not sample.all_correct:
             by[sample.group].append(sample)
-    desk, missing = GateDesk(places), 0
+    images, missing = SampleImages(places), 0
     found: list[Shown] = []
     for some in by.values():
         for sample in sorted(some, key=lambda one: (one.partial, one.id))[:MOST_WRONG]:
             if len(found) >= MOST_PICTURES:
                 break
             try:
-                picture = desk.picture(sample, run.path)
+                picture = images.image(sample, run.path)
             except (PictureError, OSError):
                 missing += 1
                 continue

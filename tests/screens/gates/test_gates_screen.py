@@ -239,11 +239,11 @@ def test_a_picture_is_found_by_its_hash_or_said_to_be_gone(home: Places) -> None
     desk = GateDesk(home)
     opened = desk.open(desk.listing()[0])
     case = opened.deciding("hollow", "partial")[0]
-    assert desk.picture(case.after, opened.entry.path).sha256 == case.after.picture_sha256
+    assert desk.images.image(case.after, opened.entry.path).sha256 == case.after.picture_sha256
     assert desk.open(desk.listing()[0]) is opened, "read once, until a file changes"
     shutil.rmtree(home.datasets)
-    with refused("picture-missing", case.after.picture_sha256[:12], error=PictureError):
-        GateDesk(home).picture(case.after, opened.entry.path)
+    with refused("image-missing", case.after.picture_sha256[:12], error=PictureError):
+        GateDesk(home).images.image(case.after, opened.entry.path)
 
 
 @pytest.mark.parametrize("metric", ["all_correct", "partial", "partial_drop", "partial_gain_ci_low"])
