@@ -6,34 +6,14 @@ import ast
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 from folders import ROOT
+from house import LEVEL, with_table
 
-#: From the ground up. A file imports only from its own floor or one below.
-FLOORS = [
-    {"errors"},
-    {"text"},
-    {"system"},
-    {"runs", "assets", "presets"},
-    {"lab", "scoring", "vision"},
-    {"remote", "models", "streams", "counting", "chats", "devices"},
-    {"data", "engines", "servers"},
-    {"client"},
-    {"training"},
-    {"toy", "ledger"},
-    {"gates"},
-    {"gauges", "measure"},
-    {"compare", "evaluation"},
-    {"audit"},
-    {"reports", "desks", "queue", "jobs"},
-    {"doctor"},
-    {"screens"},
-    {"app"},
-    {"cli", "__main__"},
-]
-LEVEL = {name: level for level, floor in enumerate(FLOORS) for name in floor}
 MAPPED = {
     "screens": ROOT / "screens",
     "jobs": ROOT / "jobs",
@@ -54,6 +34,15 @@ def shipped() -> list[tuple[str, Path]]:
     for name, folder in MAPPED.items():
         found += [(Path(name) / path.relative_to(folder), path) for path in folder.rglob("*.py")]
     return [(".".join(rel.with_suffix("").parts), path) for rel, path in found]
+
+
+def runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those that only type checking reads."""
+    if isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.unparse(tree.test):
+        return
+    yield tree
+    for child in ast.iter_child_nodes(tree):
+        yield from runtime_nodes(child)
 
 
 def imports(path: Path) -> list[tuple[str, bool]]:
@@ -90,8 +79,8 @@ def test_a_file_imports_only_from_its_floor_or_below(module: str, path: Path) ->
         head, _, rest = name.partition(".")
         if head == "vlmconsole" and rest:
             other = rest.split(".")[0]
-            if other in LEVEL:
-                assert LEVEL[other] <= LEVEL[own], f"{path} ({own}) imports {name}, which stands above it"
+            if other != "__version__" and (module, rest) != ("engines.mlx", "servers.processes"):
+                assert LEVEL[other] <= LEVEL[own], f"{path}: {other} does not stand before {own}"
             if own == "screens":
                 assert other != "jobs", f"{path}: screens never import jobs"
             if rest in IN_A_RUN:
@@ -161,3 +150,33 @@ def test_a_home_is_read_out_of_a_path_in_one_place() -> None:
     """pathlib's own way raises RuntimeError for a user that is not there, which no caller expects."""
     users = {name for name, path in shipped() if ".expanduser(" in path.read_text(encoding="utf-8")}
     assert users == {"system.typed_paths", "vision.paths"}  # the latter takes what is no user's home as it is written
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    """Circles, lazy imports among them: what is cut in two must be two."""
+    modules = {"vlmconsole." + m.removesuffix(".__init__"): path for m, path in shipped()}
+    arrows = {
+        module: {name for name in used_modules(path, modules) if name != module} for module, path in modules.items()
+    }
+    arrows["vlmconsole.screens.pictures.picture"].discard("vlmconsole.screens.pictures.graphics")
+    TopologicalSorter(arrows).prepare()  # CycleError names the files
+
+
+def used_modules(path: Path, modules: dict[str, Path]) -> set[str]:
+    """Every module of ours that a file imports, whether at its head or inside a function."""
+    used: set[str] = set()
+    for node in runtime_nodes(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            used |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            used |= {
+                full if (full := f"{node.module}.{alias.name}") in modules else str(node.module) for alias in node.names
+            }
+    return used & modules.keys()
+
+
+def test_the_table_of_rooms_in_contributing_is_this_house() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    assert with_table(page) == page, "run: python tests/lab/house.py"
+    rooms = {module.split(".")[0] for module, _ in shipped()} - {"__init__"}
+    assert rooms == set(LEVEL)
