@@ -79,6 +79,7 @@ def _control(spec: CacheProbeSettings, places: Places) -> str:
         raise JobError(
             f"{spec.server} is not started by this lab, so it cannot be restarted with its cache off",
             "start such a server by hand and name its profile as `control`, or set control to nothing",
+            code="server-foreign",
         )
     return spec.server
 

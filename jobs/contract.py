@@ -37,8 +37,10 @@ class JobError(LabError):
 class IncompleteError(JobError):
     """Part of the work could not be done: the job failed, and `summary` is what it has all the same."""
 
-    def __init__(self, message: str, hint: str = "", summary: dict[str, Any] | None = None) -> None:
-        super().__init__(message, hint)
+    code = "work-incomplete"
+
+    def __init__(self, message: str, hint: str = "", summary: dict[str, Any] | None = None, *, code: str = "") -> None:
+        super().__init__(message, hint, code=code)
         self.summary = summary
 
 
@@ -47,7 +49,9 @@ def not_installed(error: ImportError, doing: str, extra: str) -> JobError:
     imported is a fault of this program, which no installing mends: then the error itself is raised again."""
     if (error.name or "").partition(".")[0] in ("", "vlmconsole"):
         raise error
-    return JobError(f"{doing} needs {error.name}: install it with `pip install 'vlmconsole[{extra}]'`")
+    return JobError(
+        f"{doing} needs {error.name}: install it with `pip install 'vlmconsole[{extra}]'`", code="library-missing"
+    )
 
 
 @dataclass(frozen=True)

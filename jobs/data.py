@@ -98,6 +98,7 @@ def examined(context: Context, folder: Path) -> dict[str, Any]:
         raise JobError(
             f"The dataset {folder.name} is not fit to be trained on. {told}.",
             f"Nothing was trained; `vlmconsole data check {folder}` shows all of it.",
+            code="dataset-unfit",
         )
     manifest = read_manifest(folder)
     rows = sum(split["n"] for split in manifest["splits"].values())

@@ -138,6 +138,7 @@ class _Follower:
             raise JobError(
                 f"{', '.join(lost)} is no longer a number at step {printed.step}: the run is lost.",
                 "Lower lr; the rollouts up to here are kept.",
+                code="training-diverged",
             )
 
     def _told(self, printed: Any) -> tuple[dict[str, Any], list[Said]]:
@@ -173,9 +174,11 @@ class _Follower:
 
         reached = f"after {self.reached} of {self.spec.steps} steps"
         if self.memory:
-            raise JobError(f"verl ended {reached}.", OUT_OF_MEMORY)
+            raise JobError(f"verl ended {reached}.", OUT_OF_MEMORY, code="gpu-memory")
         last = next((line for line in reversed(self.tail) if line.strip()), "it said nothing")
-        raise JobError(f"verl ended {reached} (exit code {code}): {last[:300]}", "The log holds all it said.")
+        raise JobError(
+            f"verl ended {reached} (exit code {code}): {last[:300]}", "The log holds all it said.", code="verl-ended"
+        )
 
 
 def _start(context: Context, command: list[str]) -> "subprocess.Popen[str]":

@@ -78,7 +78,9 @@ def check(profile: ServerProfile, told: EffectiveSettings) -> None:
     for name, (want, have) in wanted.items():
         # Of several data-parallel ranks each may have the limit that was asked for.
         if want is not None and have is not None and have not in (want, want * told.ranks):
-            raise JobError(f"the server {profile.name} has {name} {_word(have)}, {_word(want)} is wanted")
+            raise JobError(
+                f"the server {profile.name} has {name} {_word(have)}, {_word(want)} is wanted", code="server-differs"
+            )
 
 
 def said(told: EffectiveSettings) -> str:

@@ -98,12 +98,12 @@ def lay_over(preset: Preset, sets: Sequence[str]) -> dict[str, Any]:
 def validate(model: type[BaseModel], spec: dict[str, Any], name: str) -> BaseModel:
     """`spec` as `model`; PresetError names every wrong key and what it may be."""
     if wrong := odd_number(spec) or no_number(model, spec):
-        raise PresetError(f"{name}: {wrong}")
+        raise PresetError(f"{name}: {wrong}", code="setting-invalid")
     try:
         return model.model_validate(spec)
     except ValidationError as error:
         lines = [explain(model, problem) for problem in error.errors()]
-        raise PresetError(f"{name}: " + "; ".join(lines)) from None
+        raise PresetError(f"{name}: " + "; ".join(lines), code="setting-invalid") from None
 
 
 def odd_number(value: Any, key: str = "") -> str:
@@ -217,22 +217,24 @@ def _text(path: Path) -> str:
     try:
         return read_text(path)
     except UnreadableError as error:
-        raise PresetError(error.message) from None
+        raise PresetError(error.message, code=error.code) from None
 
 
 def _parse(name: str, text: str, source: str) -> Preset | None:
     try:
         table = toml_table(text, source)
     except UnreadableError as error:
-        raise PresetError(error.message) from None
+        raise PresetError(error.message, code=error.code) from None
     if "kind" not in table:
         return None
     unknown = set(table) - {"kind", "title", "spec", "notes", "queue"}
     if unknown:
         allowed = "kind, title, notes, [spec], [queue]"
-        raise PresetError(f"{source}: there is no key “{sorted(unknown)[0]}” in a preset (keys: {allowed})")
+        raise PresetError(
+            f"{source}: there is no key “{sorted(unknown)[0]}” in a preset (keys: {allowed})", code="preset-invalid"
+        )
     if not isinstance(table.get("spec", {}), dict):
-        raise PresetError(f"{source}: spec is {table['spec']!r}, not a table [spec] of settings")
+        raise PresetError(f"{source}: spec is {table['spec']!r}, not a table [spec] of settings", code="preset-invalid")
     return Preset(
         name,
         str(table["kind"]),

@@ -45,7 +45,9 @@ def run(context: Context, spec: ReportSpec) -> dict[str, Any]:
     for name in absent:
         context.events.note(f"not in the report: {name} (it has no run)", "warning")
     if not found:
-        raise JobError("None of the runs to report is there.", "Name runs that `vlmconsole runs list` shows.")
+        raise JobError(
+            "None of the runs to report is there.", "Name runs that `vlmconsole runs list` shows.", code="runs-missing"
+        )
     page = context.run.file(PAGE)
     context.events.progress(0, 2, unit="file")
     labels = {run: name for name, run in spec.steps.items() if run}

@@ -153,6 +153,7 @@ class Teacher:
             raise JobError(
                 f"{len(wrong)} of {len(masked)} pictures would teach wrong tokens: {wrong[0].uid}: {wrong[0].wrong}.",
                 "Nothing was trained; mask.json lists them.",
+                code="mask-wrong",
             )
         self.context.events.note(f"mask audit: {supervised} of {total} tokens count, all of them answers")
 
@@ -212,12 +213,17 @@ class Teacher:
             raise JobError(
                 f"The checkpoint of {left.name} was made with another {' and '.join(other)}.",
                 "It is left as it was; start the preset anew.",
+                code="checkpoint-differs",
             )
         self.course.take_up(state)
         done, per_epoch = self.course.done, self.course.plan.steps_per_epoch
         lines = [line for line in left.read_jsonl(TRAINING) if line["step"] <= done]
         if len(lines) != done:
-            raise JobError(f"{TRAINING} of {left.name} holds {len(lines)} of {done} steps.", "Start the preset anew.")
+            raise JobError(
+                f"{TRAINING} of {left.name} holds {len(lines)} of {done} steps.",
+                "Start the preset anew.",
+                code="checkpoint-incomplete",
+            )
         past = range(1, (done - 1) // per_epoch + 1)
         missing = [f"epoch-{epoch}" for epoch in past if not left.file(f"epoch-{epoch}").is_dir()]
         missing += [
@@ -226,7 +232,9 @@ class Teacher:
             if epoch in self.spec.dev_epochs and not left.file(file := selection.development_file(epoch)).exists()
         ]
         if missing:
-            raise JobError(f"{left.name} has lost {', '.join(missing)}.", "Start the preset anew.")
+            raise JobError(
+                f"{left.name} has lost {', '.join(missing)}.", "Start the preset anew.", code="checkpoint-incomplete"
+            )
         if left.path != self.run_folder.path:
             for epoch in range(1, done // per_epoch + 1):
                 if left.file(f"epoch-{epoch}").is_dir():  # the last may not have come to it: it is saved now
@@ -251,6 +259,7 @@ class Teacher:
             raise JobError(
                 f"The training diverged in epoch {epoch}: {error}.",
                 kept if self.course.done else model.at_once(self.course.model, self.spec.base),
+                code="training-diverged",
             ) from None
 
     def _train(self, epoch: int) -> None:

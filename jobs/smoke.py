@@ -52,9 +52,17 @@ def run(context: Context, spec: SmokeSpec) -> dict[str, Any]:
         word = WORDS[getattr(verdict, name)]
         context.events.note(f"{name}: {word} ({verdict.why.get(name, 'the step before failed')})")
     if not verdict.reachable:
-        raise JobError(f"not reachable: {verdict.why['reachable']}", "smoke.json in the run folder keeps this")
+        raise JobError(
+            f"not reachable: {verdict.why['reachable']}",
+            "smoke.json in the run folder keeps this",
+            code="server-unreachable",
+        )
     if not verdict.usable:
-        raise JobError(f"reachable, but not usable: {verdict.why['usable']}", "samples.jsonl keeps what came back")
+        raise JobError(
+            f"reachable, but not usable: {verdict.why['usable']}",
+            "samples.jsonl keeps what came back",
+            code="server-unusable",
+        )
     return {**verdict.to_json(), "answers": {s["name"]: s["answer"] for s in verdict.samples}}
 
 

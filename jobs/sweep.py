@@ -37,7 +37,9 @@ def run(context: Context, spec: SweepSettings) -> dict[str, Any]:
     if context.stopping():
         raise Stopped(summary)
     if missing := book.missing:
-        raise IncompleteError(_missing(missing, book), "`vlmconsole run --resume RUN` measures these alone", summary)
+        code = "cells-unmeasured" if len(missing) == len(book.planned) else "cells-missing"
+        hint = "`vlmconsole run --resume RUN` measures these alone"
+        raise IncompleteError(_missing(missing, book), hint, summary, code=code)
     return summary
 
 

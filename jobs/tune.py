@@ -47,7 +47,7 @@ def run(context: Context, spec: TuneSettings) -> dict[str, Any]:
             _cell(context, spec, profile, cell, book, cell.name)
         measured = [rule.Measured.of(entry) for entry in book.done if not entry["name"].startswith(CONFIRM)]
         if all(cell.state == "failed" for cell in measured):
-            raise JobError(f"no cell could be measured: {measured[0].why}")
+            raise JobError(f"no cell could be measured: {measured[0].why}", code="cells-unmeasured")
         choice = rule.choose(measured, spec.rule, base.name)
         result["choice"] = choice.to_json()
         for step in (*choice.steps, f"chosen: {choice.chosen or 'none'}, as {choice.why}"):
@@ -70,6 +70,7 @@ def _launched(spec: TuneSettings, places: Places) -> ServerProfile:
         raise JobError(
             f"{spec.server} is not started by this lab, so it cannot be restarted with other launch parameters",
             "run this on the server's own machine with a profile that has a [launch] table",
+            code="server-foreign",
         )
     return profile
 
@@ -103,6 +104,7 @@ def _same_rule(context: Context, frozen: dict[str, Any]) -> None:
         raise JobError(
             f"{context.earlier.name} was measured under another rule ({before.sha256[:12]}…)",
             "a rule is never changed after the first cell: start a new run",
+            code="rule-differs",
         )
     frozen["first_frozen"] = before.t
 

@@ -99,7 +99,7 @@ def read_settings(config: Path) -> Settings:
         values: dict[str, Any] = read_toml(config)
     except UnreadableError as error:
         if not error.missing:
-            raise SettingsError(error.message) from None
+            raise SettingsError(error.message, code=error.code) from None
         values = {}
     known = {setting.name: setting for setting in fields(Settings)}
     overrides = {key: os.environ[ENV_PREFIX + key.upper()] for key in known if ENV_PREFIX + key.upper() in os.environ}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from refusals import check_json_error, check_nouns
 
 from vlmconsole.cli import main
 
@@ -20,35 +21,41 @@ def told(capsys: pytest.CaptureFixture[str], home: Path, *words: str) -> tuple[i
 
 
 @pytest.mark.parametrize(
-    ("setting", "says"),
+    ("setting", "nouns"),
     [
-        ("seed=" + "9" * 5000, "“seed” is"),
-        ("seed=99999999999999999999999", "a whole number of 77 bits: write one of at most 64"),
-        ("seed=9999999999", "less than or equal to 4294967295"),  # no generator takes it
-        ("dev_epochs=" + "[" * 3000, "“dev_epochs” is"),
-        ("dev_epochs=[9]", "sft-expand-tiny: “dev_epochs” is [9]: write epochs from 1 to 6, each once"),
-        ("base=~nobody-here/x", "begins with ~ and no user here"),
+        ("seed=" + "9" * 5000, ["“seed”"]),
+        ("seed=99999999999999999999999", ["“seed”", "77 bits", "64"]),
+        ("seed=9999999999", ["“seed”", "4294967295"]),  # no generator takes it
+        ("dev_epochs=" + "[" * 3000, ["“dev_epochs”"]),
+        ("dev_epochs=[9]", ["sft-expand-tiny", "“dev_epochs”", "[9]", "6"]),
+        ("base=~nobody-here/x", ["~nobody-here/x", "user"]),
     ],
 )
-def test_settings_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], setting: str, says: str) -> None:
+def test_settings_that_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], setting: str, nouns: list[str]
+) -> None:
     code, said = told(capsys, tmp_path, "run", "sft-expand-tiny", "--plan", "--set", setting)
-    assert code in (1, 2) and says in said
+    assert code in (1, 2)
+    check_nouns(said, *nouns)
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "code", "noun"),
     [
-        (b"\xff\xfe", "no text in UTF-8"),
-        (b'kind = "sft"\nspec = 3', "spec is 3, not a table"),
-        (b'kind = "sft"\n[spec]\nepochs = ' + b"9" * 5000, "no valid TOML"),
-        (b"kind = " + b"[" * 3000, "no valid TOML"),
+        (b"\xff\xfe", "encoding-invalid", "UTF-8"),
+        (b'kind = "sft"\nspec = 3', "preset-invalid", "spec"),
+        (b'kind = "sft"\n[spec]\nepochs = ' + b"9" * 5000, "toml-invalid", "TOML"),
+        (b"kind = " + b"[" * 3000, "nesting-too-deep", "TOML"),
     ],
 )
-def test_presets_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, says: str) -> None:
+def test_presets_that_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, code: str, noun: str
+) -> None:
     preset = tmp_path / "odd.toml"
     preset.write_bytes(data)
-    code, said = told(capsys, tmp_path, "run", str(preset), "--plan")
-    assert code == 2 and says in said
+    status, said = told(capsys, tmp_path, "--json", "run", str(preset), "--plan")
+    assert status == 2
+    check_json_error(said.splitlines()[0], code, "odd.toml", noun)
 
 
 def test_a_name_is_no_command_for_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

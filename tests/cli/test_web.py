@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from refusals import check_nouns, check_stderr
 
 aiohttp = pytest.importorskip("aiohttp")
 pytest.importorskip("textual_serve")
@@ -69,7 +70,7 @@ async def visitor(tmp_path: Path) -> AsyncIterator[Visitor]:
 
 async def test_only_the_printed_address_lets_one_in(visitor: Visitor) -> None:
     status, text = await visitor.get()
-    assert status == 403 and "the address that the terminal shows" in text
+    assert status == 403 and "terminal" in text
     assert (await visitor.get("/?key=wrong"))[0] == 403
     await visitor.enter()
     status, text = await visitor.get()
@@ -145,7 +146,8 @@ def test_only_loopback_is_served(tmp_path: Path) -> None:
     for host in ("0.0.0.0", "example.org"):
         words = [sys.executable, "-m", "vlmconsole", "--home", str(tmp_path), "web", "--host", host, "--port", "0"]
         done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 2 and "not a loopback address" in done.stderr, done.stderr
+        assert done.returncode == 2
+        check_stderr(done.stderr, host, "loopback address")
 
 
 @pytest.mark.slow
@@ -187,9 +189,7 @@ async def test_in_a_real_browser(tmp_path: Path) -> None:
             await asyncio.sleep(2)
             data = base64.b64encode(PICTURE.read_bytes()).decode()
             file = f"new File([Uint8Array.from(atob('{data}'), c => c.charCodeAt(0))], 'scene.png')"
-            assert await page.run(f"take([{file}]).then(() => said.textContent)") == (
-                "scene.png is in the inbox: sent as is"
-            )
+            check_nouns(await page.run(f"take([{file}]).then(() => said.textContent)"), "scene.png", "inbox")
             assert (home / "inbox" / "scene.png").read_bytes() == PICTURE.read_bytes()
             await asyncio.sleep(5)
             await page.picture(tmp_path / "chat.png")

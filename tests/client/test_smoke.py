@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refused
 
 from vlmconsole.client.chat import Answer
 from vlmconsole.client.sight import Sight
@@ -75,7 +76,7 @@ def test_the_three_verdicts_are_told_apart() -> None:
 def test_a_server_that_is_not_there_is_not_reachable_and_that_is_kept(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "runs", kind="smoke", preset="smoke", spec={}, title="t", home=tmp_path)
     spec = KIND.spec(base_url="http://127.0.0.1:9/v1", model="m")
-    with pytest.raises(JobError, match="not reachable: nothing answers"):
+    with refused("server-unreachable", "http://127.0.0.1:9", error=JobError):
         KIND.run(Context(run, Places(tmp_path).ensure()), spec)
     kept = run.read_json("smoke.json")
     assert (kept["reachable"], kept["usable"], kept["right"]) == (False, None, None)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from audited import SmallLab, wrong
 from PIL import Image
+from refusals import refused
 from test_dataset import checked
 
 from vlmconsole.audit.images import Shelves
@@ -175,7 +176,7 @@ def test_a_dataset_made_before_hashes_were_kept_is_compared_by_its_rows(files: F
 def test_the_users_ids_are_in_every_name_and_two_alike_are_refused(files: Files) -> None:
     assert sorted(files.truths(files.make())) == ["mine-test-t/2", "mine-test-t/3"]
     files.write("test", [{"image": "2.png", "question": "a", "answer": "b", "id": 0}] * 2)
-    with pytest.raises(DataError, match=r"line 2 \(id 0\): test\.jsonl line 1 has the same id"):
+    with refused("rows-invalid", "line 2", "(id 0)", "test.jsonl line 1", error=DataError):
         files.make(replace=True)
 
 

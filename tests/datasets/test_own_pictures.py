@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from audited import SmallLab
+from refusals import check_nouns, refused
 from test_dataset import checked, one_split
 
 from vlmconsole.counting.questions import COUNT_PROMPT
@@ -55,26 +56,26 @@ def test_a_users_jsonl_becomes_rows_and_a_dataset(tmp_path: Path) -> None:
     assert [row.sha256 for row in read_own(folder / "test.parquet")] == [
         row.sha256 for row in read_rows(folder / "test.parquet")
     ]
-    with pytest.raises(LeakError, match=r"first \(for train\) is the same picture as later:test"):
+    with refused("picture-leaked", "first", "later:test", error=LeakError):
         make_dataset(one_split("train", {"file": str(path)}, name="x"), tmp_path / "datasets")
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "code", "noun"),
     [
-        ("{", "line 1 is no JSON"),
-        ("[1]", "no JSON object"),
-        ('{"image": "gone.png", "answer": "x", "question": "y"}', "line 1: .*gone.png"),
-        ('{"question": "y", "answer": "x"}', "has no image"),
-        ('{"image": "photo.png", "question": "y"}', "has no answer"),
-        ('{"image": "photo.png", "answer": "three"}', "line 1: the truth must be two counts"),
-        ('{"image": {"bytes": "%%%"}, "question": "y", "answer": "x"}', "neither bytes"),
+        ("{", "json-invalid", "JSON"),
+        ("[1]", "json-invalid", "JSON object"),
+        ('{"image": "gone.png", "answer": "x", "question": "y"}', "file-missing", "gone.png"),
+        ('{"question": "y", "answer": "x"}', "image-missing", "image"),
+        ('{"image": "photo.png", "question": "y"}', "answer-missing", "answer"),
+        ('{"image": "photo.png", "answer": "three"}', "truth-invalid", "red_circles"),
+        ('{"image": {"bytes": "%%%"}, "question": "y", "answer": "x"}', "image-missing", "bytes"),
     ],
 )
-def test_a_users_broken_line_is_named(line: str, words: str, tmp_path: Path) -> None:
+def test_a_users_broken_line_is_named(line: str, code: str, noun: str, tmp_path: Path) -> None:
     own_file(tmp_path)
     (tmp_path / "bad.jsonl").write_text(line + "\n")
-    with pytest.raises(DataError, match=words):
+    with refused(code, "line 1", noun, error=DataError):
         list(read_own(tmp_path / "bad.jsonl"))
 
 
@@ -85,7 +86,7 @@ def test_plain_parquet_columns_are_read_too(tmp_path: Path) -> None:
     (row,) = read_own(tmp_path / "mine.parquet")
     assert (row.picture, row.truth, row.source) == (picture, "shapes", "own/text")
     (tmp_path / "torn.parquet").write_bytes(b"PAR1nothing")
-    with pytest.raises(DataError, match="cannot be read as Parquet"):
+    with refused("parquet-invalid", "torn.parquet", error=DataError):
         list(read_own(tmp_path / "torn.parquet"))
 
 
@@ -104,5 +105,4 @@ def test_a_damaged_picture_names_its_row(tmp_path: Path) -> None:
 
     write_rows(lab.dataset / "train.parquet", rows)
     found = {one.name: one.text for one in check_dataset(lab.dataset, lab.places.datasets) if one.state == "wrong"}
-    assert f"The picture of {rows[1].uid} cannot be decoded" in found["picture hashes"]
-    assert f"The picture of {rows[2].uid} cannot be decoded: its bytes are no picture" in found["picture hashes"]
+    check_nouns(found["picture hashes"], rows[1].uid, rows[2].uid, "no picture")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def written(folder: Path, *rows: dict[str, Any] | str) -> Path:
         ({"image": "gone.png"}, "gone.png"),
         ({"image": "/nowhere/gone.png"}, "/nowhere/gone.png"),
         ({"image": None}, "no image"),
-        ({"image": None, "image_path": "a.png"}, "image_path is not read"),
+        ({"image": None, "image_path": "a.png"}, "image_path"),
         ({"image": 7}, "no image"),
         ({"image": "data:image/png,abc"}, "no base64"),
         ({"image": {"bytes": ""}}, "neither bytes"),
@@ -68,9 +69,9 @@ def written(folder: Path, *rows: dict[str, Any] | str) -> Path:
         ({"answer": ["red", "<|endoftext|>"]}, "answer holds <|endoftext|>"),
         ({"question": "<|vision_start|><|image_pad|><|vision_end|>Which?"}, "question holds <|vision_start|>"),
         ({"question": "Which?<|image_pad|>"}, "question holds <|image_pad|>"),
-        ({"question": "\ud83d x"}, "question holds half a character (\\ud83d)"),
-        ({"answer": "a\udc80"}, "answer holds half a character (\\udc80)"),
-        ({"answer": ["red", "\udfff"]}, "answer holds half a character (\\udfff)"),
+        ({"question": "\ud83d x"}, "\\ud83d"),
+        ({"answer": "a\udc80"}, "\\udc80"),
+        ({"answer": ["red", "\udfff"]}, "\\udfff"),
     ],
 )
 def test_refused_by_line_and_id(change: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -86,13 +87,13 @@ def test_refused_by_line_and_id(change: dict[str, Any], words: str, tmp_path: Pa
     [
         ('{"image": "a.png", "question": "q", "answer": NaN}', "NaN"),
         ('{"image": "a.png", "question": "q", "answer": -Infinity}', "Infinity"),
-        ('{"image": "a.png", "question": "q", "answer": "a", "answer": "b"}', "answer stands twice"),
-        ('{"image": "a.png", "question": "q", "answer": "a", "id": [1]}', "the id is list"),
+        ('{"image": "a.png", "question": "q", "answer": "a", "answer": "b"}', "the key answer"),
+        ('{"image": "a.png", "question": "q", "answer": "a", "id": [1]}', "list"),
         ('{"image": "a.png", "question": "q", "answer": "a", "id": "x\\u001b[31m"}', "unprintable"),
-        ('{"image": "a.png", "question": "q", "answer": "a", "id": true}', "the id is bool"),
+        ('{"image": "a.png", "question": "q", "answer": "a", "id": true}', "bool"),
         ("[" * 100_000, "no JSON"),
-        ('{"image": "a.png", "question": "q", "answer": "a", "k\\ud83d": 1}', "a key holds half a character"),
-        ('{"image": "a.png", "question": "q", "answer": {"\\udc80": 1}}', "a key holds half a character"),
+        ('{"image": "a.png", "question": "q", "answer": "a", "k\\ud83d": 1}', "\\ud83d"),
+        ('{"image": "a.png", "question": "q", "answer": {"\\udc80": 1}}', "\\udc80"),
     ],
 )
 def test_a_line_that_is_no_answer_is_an_error_by_line(line: str, words: str, tmp_path: Path) -> None:
@@ -142,8 +143,8 @@ def test_keys_that_nothing_reads_are_named(tmp_path: Path) -> None:
 def test_every_broken_line_of_a_file_is_told(tmp_path: Path) -> None:
     path = written(tmp_path, ROW, ROW, "{", {**ROW, "id": "x", "answer": ""}, {**ROW, "id": "y"})
     wrong = examine_own(path).wrong
-    assert [text.split(":")[0].split(" (")[0] for text in wrong] == [
-        "mine.jsonl line 2", "mine.jsonl line 3 is no JSON", "mine.jsonl line 4"
+    assert [" ".join(re.split("[ :]", text)[:3]) for text in wrong] == [
+        "mine.jsonl line 2", "mine.jsonl line 3", "mine.jsonl line 4"
     ]  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_a_frozen_plan_whose_file_was_changed_is_never_shown_as_it_was(
         with pytest.raises(SystemExit) as ended:
             main([*words, "--home", str(tmp_path)])
         shown = capsys.readouterr().out
-        assert ended.value.code == code and "changed since it was frozen" in shown and "10 %" not in shown
+        assert ended.value.code == code and "changed since" in shown and "10 %" not in shown
 
 
 @pytest.mark.parametrize("observed", [-2, 0, 64])
@@ -69,7 +69,7 @@ def test_throughput_is_unknown_while_an_answer_comes_and_none_has_ended(tmp_path
     own.close()
 
 
-@pytest.mark.parametrize(("waits", "words"), [("after 2, which waits too", "after 2"), ("cpu", "for cpu")])
+@pytest.mark.parametrize(("waits", "words"), [("after 2, which waits", "after 2"), ("cpu", "for cpu")])
 def test_what_an_answer_waits_for_is_a_sentence(waits: str, words: str) -> None:
     message = StoredMessage(1, 1, "assistant", "", "", 0.0, "streaming", "", "demo", None, False, ())
     assert f"waiting {words}" in foot(message, begun=False, waits=waits).plain

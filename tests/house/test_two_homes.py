@@ -31,15 +31,9 @@ LIMIT = 60.0  # seconds; 15 on a machine that has nothing else to do
 @pytest.mark.parametrize(
     ("why", "reason"),
     [
-        (
-            "waiting for cpu, in use by another vlmconsole (pid 5652, another lab home)",
-            "cpu, in use by another vlmconsole (pid 5652, another lab home)",
-        ),
+        ("waiting for cpu, in use (pid 5652, another home)", "cpu, in use (pid 5652, another home)"),
         ("after 3", "after 3"),
-        (
-            "the queue is drained: `vlmconsole jobs resume` lets it go on",
-            "the queue is drained: `vlmconsole jobs resume`",
-        ),
+        ("drained: `vlmconsole jobs resume` mends it", "drained: `vlmconsole jobs resume`"),
     ],
 )
 def test_a_start_tells_what_it_waits_for(why: str, reason: str) -> None:
@@ -54,14 +48,14 @@ def test_what_has_begun_waits_for_nothing(phase: str) -> None:
 @pytest.mark.parametrize(
     ("width", "shown"),
     [
-        (80, "for cpu, in use by another vlmconsole"),
-        (30, "for cpu, in use by another…"),
-        (12, "for cpu, in…"),
-        (4, "for…"),
+        (80, "cpu, in use elsewhere"),
+        (15, "cpu, in use…"),
+        (9, "cpu, in…"),
+        (5, "cpu…"),
     ],
 )
 def test_a_reason_is_cut_between_words(width: int, shown: str) -> None:
-    assert whole_words("for cpu, in use by another vlmconsole", width) == shown
+    assert whole_words("cpu, in use elsewhere", width) == shown
 
 
 @pytest.mark.parametrize(
@@ -164,14 +158,14 @@ async def test_timed_work_of_another_home_has_the_machine_and_whoever_waits_read
         await tmux.shows("What shape is red?")
         tmux.keys("Enter")
         seen = " ".join((await tmux.shows("S picks")).replace("▌", " ").split())
-        assert re.search(r"● waiting for cpu, in use by another vlmconsole \(pid \d+, another lab home\)", seen), seen
-        assert "F3 shows the queue" in seen and "S picks another server" in seen
+        assert re.search(r"● waiting for cpu, .*\(pid \d+, another lab home\)", seen), seen
+        assert "F3 shows" in seen and "S picks" in seen
         listed = two.run(two.first, "servers", "list")
         assert re.search(r"demo +mlx +waiting ", listed) and "another lab home" in listed
         assert "another lab home" in two.run(two.first, "jobs", "list")
         tmux.keys("F3")
         await tmux.shows("drain off")
-        await tmux.shows("for cpu, in use by another…")
+        await tmux.shows("for cpu, in use")
         tmux.keys("]")
         await tmux.shows("another lab home")
         tmux.keys("F1")

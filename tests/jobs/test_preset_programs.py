@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from refusals import mentions, refused
 
 from vlmconsole.cli import main
 from vlmconsole.desks import forms
@@ -69,7 +70,7 @@ def test_an_environment_is_a_name_and_never_a_path(
     with pytest.raises(NoEnvironmentError):
         environments.python_of(given, places)
     if given:  # a job of an older queue: blocked, with the reason, and never run
-        assert "none of this lab's" in environments.missing(given, places)
+        assert mentions(environments.missing(given, places), "environment")
         with pytest.raises(NoEnvironmentError):
             environments.interpreter_of(given, places, proven=False)
     assert not foreign.exists()
@@ -100,7 +101,7 @@ def test_a_preset_has_no_file_sent_to_its_cluster(
         ray = adding.plan(load_preset("own", places), [], places)[0].job.options["ray"]
         return str(ray["token_file"])
 
-    with pytest.raises(PresetError, match="may not have sent"):
+    with refused("file-untrusted", "token_file", error=PresetError):
         planned(name)
     assert planned("~/.ray/auth_token") == str(tmp_path / ".ray/auth_token")
     monkeypatch.setenv(TRUSTED_VARIABLE, f"job_kinds,{tmp_path}/token")

@@ -170,7 +170,7 @@ def failures(home: Path) -> list[str]:
 def test_an_endless_answer_is_given_up(server: str, tmp_path: Path, manner: str) -> None:
     _, seconds, peak = bench(tmp_path, f"{server}/{manner}", "-n", "2", "-c", "2", "--output-tokens", "8")
     assert 0 < peak < LIMIT_MB and seconds < 60
-    assert len(failures(tmp_path)) == 2 and all("too large: more than" in one for one in failures(tmp_path))
+    assert len(failures(tmp_path)) == 2 and all("too large" in failure for failure in failures(tmp_path))
 
 
 ALL = [*sorted(EVERY_PATH), *(f"chat-{name}" for name in sorted(EVERY_PATH))]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from folders import DATA
+from refusals import mentions
 from test_hostile_runs import folder, told
 
 from vlmconsole.engines.effective import EffectiveSettings
@@ -44,7 +45,7 @@ def test_show_has_the_figures_that_bench_prints_with_their_conditions(
     said = shown(capsys, tmp_path, recorded(tmp_path, "bench"))
     lines = [line.split() for line in said.splitlines()]
     assert ["TTFT", "0.138", "s", "0.159", "s", "6"] in lines and ["E2E", "0.146", "s", "0.177", "s", "6"] in lines
-    assert "p95 rests on few requests (n = 6 < 60)" in said
+    assert "p95" in said and "(n = 6 < 60)" in said
     assert "throughput 26.0 tok/s, 13.02 requests/s" in said
     under = next(line for line in said.splitlines() if line.startswith("under: "))
     assert "engine mlx-vlm · engine version 0.7.10 · model tiny-qwen2.5-vl · precision float32" in under
@@ -67,13 +68,14 @@ def test_a_sweep_says_what_its_cells_share_and_where_they_differ(
     shared = next(line for line in said.splitlines() if line.startswith("all under: "))
     assert "hardware two cores · engine mlx-vlm · engine version 0.7.10" in shared
     assert "picture size 168x112" in shared and "prefix cache off" in shared and "concurrency" not in shared
-    assert "they differ in: client concurrency C, running limit B" in said
-    assert "p95 rests on few requests where n < 60" in said
+    differing = next(line for line in said.splitlines() if "differ in: " in line)
+    assert mentions(differing, "client concurrency C", "running limit B") and "prefix cache" not in differing
+    assert "where n < 60" in said
 
 
 def test_a_cache_probe_says_the_conditions_of_its_arms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = shown(capsys, tmp_path, recorded(tmp_path, "cache-probe-text"))
-    assert "engine mlx-vlm" in said and "they differ in: prefix cache" in said
+    assert "engine mlx-vlm" in said and "differ in: prefix cache" in said
 
 
 @pytest.mark.parametrize("odd", [None, 3, "x", ["x"], {"p50": "soon"}, {"n": "\x1b[2J"}])
@@ -97,10 +99,10 @@ def summary_of(**changes: Any) -> Any:
 
 def test_conditions_are_words() -> None:
     one = conditions_of(BenchSettings(), server(), summary_of(finish_reasons={"stop": 20, "length": 1}), None, None)
-    assert one.notes == ("answers ended by themselves (stop 20, length 1): output work is not equal",)
-    assert one.warm_up == "1 request with a prompt of its own, not counted"
+    (note,) = one.notes
+    assert mentions(note, "stop 20", "length 1") and one.warm_up.startswith("1 request ")
     two = conditions_of(BenchSettings(warm_up=2), server(), summary_of(), None, None)
-    assert two.warm_up == "2 requests with prompts of their own, not counted" and two.notes == ()
+    assert two.warm_up.startswith("2 requests ") and two.notes == ()
 
 
 def test_the_same_machine_has_one_name_in_chat_and_measurement() -> None:
@@ -114,7 +116,7 @@ def test_the_same_machine_has_one_name_in_chat_and_measurement() -> None:
 
 def test_a_p95_of_few_values_says_so_in_words() -> None:
     few, enough = distribution([0.1] * 20), distribution([0.1] * 60)
-    assert few is not None and few.flag == "p95 rests on few values (n = 20 < 60)"
+    assert few is not None and few.flag is not None and mentions(few.flag, "p95", "n = 20 < 60")
     assert enough is not None and enough.flag is None
 
 
@@ -123,7 +125,7 @@ def test_a_busy_machine_is_a_remark_and_nothing_is_said_of_an_idle_or_unknown_on
 ) -> None:
     loud = {"host": {"before": 13.04, "after": 1.5, "cores": 2}}
     said = busy(loud)
-    assert said.startswith("the machine was busy: load 13.0 before, 1.5 after, on 2 cores")
+    assert mentions(said, "load 13.0", "1.5", "2 cores")
     for calm in ({}, {"host": None}, {"host": {"before": 2.0, "after": 0.3, "cores": 2}}, {"host": {"before": 9}}):
         assert busy(calm) == ""
     assert said in shown(capsys, tmp_path, recorded(tmp_path, "bench", **loud))

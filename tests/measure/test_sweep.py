@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import check_error, mentions, refused
 from replay import Reply, json_reply, replay, said, sse
 from rich.console import Console
 
@@ -99,15 +100,15 @@ def test_a_server_that_is_there_already_is_not_counted_as_started(sets: list[str
     [
         ("grid.colour=[1]", "no such key"),
         ("grid.concurrency=[]", "is empty"),
-        ("grid={}", "grid and cells are empty"),
+        ("grid={}", "grid and cells"),
         ("grid.concurrency=[1, 1]", "same name"),
-        ("grid.concurrency=[0]", "greater than or equal to 1"),
+        ("grid.concurrency=[0]", "equal to 1"),
         ("grid.image=['big']", "WIDTHxHEIGHT"),
         ("cells=[{speed=1}]", "no key"),
     ],
 )
 def test_wrong_cells_are_refused_before_anything_starts(change: str, said: str) -> None:
-    with pytest.raises(PresetError, match=said):
+    with refused("setting-invalid", said, error=PresetError):
         preset("cb-grid-tiny", change)
 
 
@@ -123,9 +124,9 @@ def test_a_server_is_varied_by_its_launch_line_only_where_it_is_launched_here() 
     assert "--disable-radix-cache" not in again.launch.argv
     assert with_running_limit(demo, 1).running_limit == 1
     assert with_prefix_cache(demo, True).prefix_cache is True
-    with pytest.raises(ProfileError, match="not started by this lab"):
+    with refused("server-foreign", "openai", error=ProfileError):
         with_running_limit(other, 1)
-    with pytest.raises(JobError, match="running limit B 4, 1 is wanted"):
+    with refused("server-differs", "running limit B", "4", "1", error=JobError):
         check(one, EffectiveSettings("sglang", running_limit=4))
     assert held_output(demo)["logit_bias"] == {"562": -100.0, "564": -100.0}
     assert held_output(other) == {}
@@ -151,7 +152,7 @@ def test_a_sweep_keeps_every_cell_and_sets_early_stops_aside(server: Reference, 
     one, four, early = summary["cells"]
     assert [cell["state"] for cell in summary["cells"]] == ["valid", "valid", "invalid"]
     assert (one["work"], one["equal_work"]) == ("all 4 gave 6 tokens", True)
-    assert early["work"] == "0 of 4 gave 9 tokens; not counted: 4 early stop"
+    assert mentions(early["work"], "0 of 4", "9 tokens", "4 early stop")
     assert early["summary"]["set_aside"] == {"early stop": 4}
     assert (summary["n"], summary["requests"], summary["set_aside"]) == (8, 12, 4)
     assert (summary["valid"], summary["equal_work"]) == (False, False)
@@ -184,7 +185,7 @@ def drawn(name: str, ttft: float, state: str = "valid", **settings: Any) -> Cell
 def test_what_cells_differ_in_decides_their_axes() -> None:
     sizes = [drawn(str(side), side / 10, image=f"{side}x{side}", input_tokens=side) for side in (10, 20, 40)]
     (one,) = axes(sizes)
-    assert (one.title, one.x, one.only) == ("What a larger picture costs", "input tokens", "image")
+    assert "picture" in one.title and (one.x, one.only) == ("input tokens", "image")
     assert [(point.x, point.y) for point in one.points] == [(40, 1.0), (50, 2.0), (70, 4.0)]
     lengths = [drawn(f"out{n}", n / 10, output_tokens=n) for n in (4, 8, 16)]
     (one,) = axes(lengths)
@@ -192,7 +193,7 @@ def test_what_cells_differ_in_decides_their_axes() -> None:
     # C, a picture's size and an answer's length in one experiment: each has its own, and all stand together first.
     mixed = [drawn("C1", 1.0), drawn("C4", 3.0, concurrency=4, requests=12), *sizes[1:], *lengths[::2]]
     both, pictures, answers = axes(mixed)
-    assert both.title == "Throughput against TTFT" and len(both.points) == len(mixed) and not both.only
+    assert mentions(both.title, "throughput", "TTFT") and len(both.points) == len(mixed) and not both.only
     assert [point.name for point in pictures.points] == ["C1", "20", "40"]
     assert [point.name for point in answers.points] == ["C1", "out4", "out16"]
     assert axes(mixed[:1]) == [] and axes([]) == []
@@ -204,13 +205,14 @@ def test_a_cell_that_cannot_be_measured_is_kept_with_its_reason(server: Referenc
     cells = [{"name": "short", "input_tokens": 2}, {"name": "fine"}]
     common = {"base_url": server.base_url, "model": "reference", "requests": 2, "warm_up": 0, "output_tokens": 6}
     spec = SweepSettings.model_validate({**common, "lag_limit_ms": PATIENT_MS, "cells": cells})
-    with pytest.raises(IncompleteError, match=r"1 of 2 cells missing \(short\): .*shortest prompt") as error:
+    with pytest.raises(IncompleteError) as error:
         sweep.run(context(tmp_path, "sweep", {}), spec)
+    check_error(error.value, "cells-missing", "1 of 2 cells", "short", "shortest prompt")
     summary = error.value.summary
     assert summary is not None and [cell["state"] for cell in summary["cells"]] == ["failed", "valid"]
     assert summary["missing_cells"] == 1
     alone = SweepSettings.model_validate({**common, "cells": cells[:1]})
-    with pytest.raises(JobError, match="no cell could be measured"):
+    with refused("cells-unmeasured", "shortest prompt", error=JobError):
         sweep.run(context(tmp_path / "b", "sweep", {}), alone)
 
 
@@ -240,11 +242,13 @@ def test_cells_whose_server_died_are_missing_and_measured_by_the_next_attempt(tm
             stack.close()
         with pytest.raises(IncompleteError) as error:
             sweep.run(job, spec)
-    told, summary = error.value.told, error.value.summary
+    summary = error.value.summary
     measured = 0 if death == "before the first" else 1
-    assert ("no cell could be measured" in told) == (not measured) and "run --resume" in told
+    if measured:
+        check_error(error.value, "cells-missing", "2 of 3 cells", "(c2, c3)", "run --resume")
+    else:
+        check_error(error.value, "cells-unmeasured", "run --resume")
     assert summary is not None and (summary["missing_cells"], summary["valid"]) == (3 - measured, False)
-    assert measured == 0 or "2 of 3 cells missing (c2, c3)" in told
     with running(schedule) as second:
         again = context(tmp_path / "again", "sweep", spec.model_dump())
         moved = spec.model_copy(update={"base_url": second.base_url})
@@ -343,7 +347,7 @@ async def test_the_probe_proves_a_hit_with_omission_read_as_zero(tmp_path: Path)
     rows = list(job.run.read_jsonl("requests.jsonl"))
     assert [row["role"] for row in rows] == ["warm-up", "cold", "warm", "cold", "warm"] * 2
     conditions = job.run.read_json("conditions.json")
-    assert conditions["cache on"]["cache"] == "on, flushed before each cold request"
+    assert mentions(conditions["cache on"]["cache"], "on", "flushed")
     assert (conditions["cache on"]["n"], conditions["cache off"]["settings"]["disable-radix-cache"]) == (4, True)
     text = io.StringIO()
     show_plots(Console(file=text, width=90), job.run)
@@ -353,12 +357,12 @@ async def test_the_probe_proves_a_hit_with_omission_read_as_zero(tmp_path: Path)
 async def test_without_a_cache_report_or_control_the_probe_proves_nothing(tmp_path: Path) -> None:
     summary, _ = await probed(tmp_path, Made(radix=True, report=False), Made(radix=False), control="", pairs=1)
     assert summary["verdict"] == "not provable"
-    assert "unknown is not zero" in " ".join(summary["reasons"])
+    assert mentions(" ".join(summary["reasons"]), "unknown", "zero")
 
 
 async def test_a_control_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     on = Made(radix=True)
-    with pytest.raises(JobError, match="cannot be restarted with its cache off"):
+    with refused("server-foreign", "cache off", "control", error=JobError):
         await probed(tmp_path, on, Made(radix=False), control="restart")
     assert not on.known  # nothing was asked before
 

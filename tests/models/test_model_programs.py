@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from model_folders import bundled_copy, change_json
+from refusals import refused
 from small_server import SERVER
 
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile
@@ -57,14 +58,13 @@ def test_every_place_that_names_a_program_is_seen(
     folder = bundled_copy(tmp_path / "model")
     change_json(folder / file, lambda settings: settings.update(values))
     assert len(programs_in(folder)) == 1
-    with pytest.raises(ProgramsError, match="programs of its own") as caught:
+    with refused("programs-untrusted", named, error=ProgramsError):
         loadable_base(str(folder))
-    assert named in caught.value.message
     assert named in preflight.loadable(str(folder))[0]
     for profile in (served(folder), make_profile({"name": "own", "engine": "mlx", "model": str(folder)})):
-        with pytest.raises(ProfileError) as refused:
+        with pytest.raises(ProfileError) as untrusted:
             launch_line(profile, places)
-        assert named in refused.value.message and "trust_remote_code = true" in refused.value.hint
+        assert named in untrusted.value.message and "trust_remote_code = true" in untrusted.value.hint
     assert not list(places.state.rglob("*.json"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 from folders import ROOT
 from model_folders import bundled_copy, change_json, system_turn
+from refusals import refused
 from replay import Reply, replay, sse
 
 from vlmconsole.client.chat import ChatClient
+from vlmconsole.client.sight import LOCAL
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.jobs import preflight
 from vlmconsole.models import renderer
@@ -179,7 +182,7 @@ def test_a_hostile_template_ends_in_one_line_and_nothing_else(
 def test_a_template_that_refuses_one_conversation_renders_the_next() -> None:
     opened = made(GEMMA)
     system = [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]
-    with pytest.raises(TemplateError, match="System role not supported"):
+    with refused("template-unrendered", "System role", error=TemplateError):
         opened.render([(system, True)])
     assert opened.render([(system[1:], True)]) == bare_door().render([(system[1:], True)])
 
@@ -207,14 +210,14 @@ def test_a_process_that_cannot_be_started_or_is_killed_is_told_and_tried_again(m
     opened = made("{{ messages[0]['role'] }}")
     with monkeypatch.context() as without:
         without.setattr(renderer.sys, "executable", "/nowhere/python")
-        with pytest.raises(TemplateError, match="could not be started"):
+        with refused("template-unrendered", "started", error=TemplateError):
             opened.render([(PROBE, True)])
     assert opened.render([(PROBE, True)]) == ["user"]
     killed = made("x")
     assert killed.render([(PROBE, True)]) == ["x"]
     assert killed._renderer._worker is not None
     killed._renderer._worker.kill()
-    with pytest.raises(TemplateError, match="its process ended"):
+    with refused("template-unrendered", "process ended", error=TemplateError):
         killed.render([(PROBE, True)])
     assert killed.render([(PROBE, True)]) == ["x"]
 
@@ -250,7 +253,7 @@ def test_a_templates_own_system_turn_is_in_the_prompt_and_in_its_hash(tmp_path: 
     folder = system_turn(bundled_copy(tmp_path / "base"))
     assert preflight.loadable(str(folder)) == []
     (pieces,) = spell([[Turn("How many?")]], door(folder))
-    assert pieces[0].text.startswith("<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n")
+    assert re.match(r"<\|im_start\|>system\n.+ assistant\.<\|im_end\|>\n<\|im_start\|>user\n", pieces[0].text)
     (own,) = spell([[Turn("How many?")]], door(folder), ["Mine."])
     assert own[0].text.startswith("<|im_start|>system\nMine.<|im_end|>\n<|im_start|>user\n")
     assert door(folder).prompt_sha256 != BARE_PROMPT
@@ -260,7 +263,7 @@ def test_a_templates_own_system_turn_is_in_the_prompt_and_in_its_hash(tmp_path: 
 
 
 def test_a_question_that_holds_the_image_mark_is_refused() -> None:
-    with pytest.raises(TemplateError, match="must not hold that mark"):
+    with refused("template-unfit", "<|image_pad|>", error=TemplateError):
         spell([[Turn("What is <|image_pad|>?")]], bare_door())
 
 
@@ -295,7 +298,7 @@ async def test_chat_goes_on_without_a_count_and_says_why(
             cost = await client.budget(asked, 16)
             answer = await client.ask(asked)
     assert not cost.text_exact and cost.fits and cost.text > 0
-    assert answer.ok and answer.vision[0].method != "prompt tokens − text tokens (local tokenizer and template)"
+    assert answer.ok and answer.vision[0].method != LOCAL
     said = " ".join((*answer.conditions.notes, *(sight.why for sight in answer.vision)))
     assert "chat_template.jinja" in said and "template" in said
 

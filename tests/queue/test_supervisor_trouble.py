@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from folders import HELPERS
+from refusals import mentions
 from supervised import LONG, Lab, lab_fixture, places_fixture  # noqa: F401
 
 from vlmconsole.cli import main
@@ -60,7 +61,7 @@ def test_damaged_rows_wait_with_a_sentence_and_the_others_run(lab: Lab) -> None:
     assert "damaged (spec:" in (lab.store.get(spec).reason or "")
     shown = {one.job.id: one.why for one in views(lab.store, lab.places, lab.store.listing(True))}
     for number, (_, words) in bad.items():
-        assert words in shown[number] and (number == last or "cancel it and add it anew" in shown[number])
+        assert words in shown[number] and (number == last or "cancel it" in shown[number])
     assert lab.supervisor.idle()  # they wait for a person, and keep nobody up
 
 
@@ -92,7 +93,7 @@ def test_a_record_that_names_a_foreign_folder_touches_nothing_there(lab: Lab, tm
         lab.supervisor.tick()
         for number in numbers:
             job = lab.store.get(number)
-            assert (job.state, "no run folder of this lab" in (job.reason or "")) == ("lost", True), numbers[number]
+            assert (job.state, "run folder" in (job.reason or "")) == ("lost", True), numbers[number]
     assert {path: path.stat().st_mtime_ns for path in sorted(outside.rglob("*"))} == before
     assert lab.places.runs.is_dir() and lab.places.queue.exists()
 
@@ -119,9 +120,9 @@ def test_a_start_that_breaks_unforeseen_is_that_jobs_failure(
     monkeypatch.setattr(Supervisor, "_start_locked", start)
     bad, good = lab.add(steps=1), lab.add(steps=1)
     assert lab.ends(bad, good) == ["failed", "done"]
-    assert "it could not be started (ZeroDivisionError: of all things)" in (lab.store.get(bad).reason or "")
+    assert mentions(lab.store.get(bad).reason or "", "started", "ZeroDivisionError", "supervisor.log")
     out, err = capfd.readouterr()
-    assert "job 1 could not be started" in out and "Traceback" in err
+    assert mentions(out, "job 1", "ZeroDivisionError") and "Traceback" in err
     assert lab.ends(lab.add(devices=("cpu:all",), steps=1)) == ["done"]  # nothing is left locked
 
 
@@ -152,7 +153,7 @@ def test_a_start_without_descriptors_waits_and_is_no_failure(lab: Lab, capfd: py
     assert any("EMFILE" in why and "tries again in" in why for why in words), words
     assert lab.ends(*numbers) == ["done"] * 3
     assert len(list_runs(lab.places.runs)) == 3 and descriptors() <= before + 1
-    assert "no process can be started: " in capfd.readouterr().out
+    assert "no process" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("error", [BlockingIOError(errno.EAGAIN, "no"), OSError(errno.ENOMEM, "no"), MemoryError()])
@@ -271,10 +272,11 @@ def test_a_run_whose_books_cannot_be_closed_is_lost_and_its_device_free_again(
     for _ in range(3):
         lab.now += 10  # the pauses: 1, 2 and 4 s; the clock is ours
         lab.supervisor.tick()
-    assert lab.ends(bad) == ["lost"] and "could not be closed (KeyError: 'home')" in (lab.store.get(bad).reason or "")
+    assert lab.ends(bad) == ["lost"] and "(KeyError: 'home')" in (lab.store.get(bad).reason or "")
     assert lab.ends(lab.add(devices=("cpu:all",), steps=1)) == ["done"]
     out, err = capfd.readouterr()
-    assert out.count("job 1: watching it: KeyError") == 3 and err.count("Traceback") == 1
+    assert len([line for line in out.splitlines() if mentions(line, "job 1", "KeyError")]) == 3
+    assert err.count("Traceback") == 1
 
 
 @pytest.mark.slow
@@ -310,5 +312,5 @@ def test_the_supervisors_process_survives_what_nobody_foresaw(
         assert time.monotonic() < deadline, store.get(number)
         time.sleep(0.05)
     log = (places.state / "supervisor.log").read_text()
-    assert store.get(number).state == "done" and "RuntimeError: out of the blue; next try" in log
+    assert store.get(number).state == "done" and "RuntimeError: out of" in log
     assert log.count(" started") == 1 and "Traceback" in log

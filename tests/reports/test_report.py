@@ -140,7 +140,8 @@ def test_a_training_shows_its_curves_epochs_answers_and_pictures(places: Places)
 def test_a_run_that_was_changed_after_sealing_says_so(places: Places) -> None:
     run = run_of(places, BENCH)
     run.file("summary.json").write_text(run.file("summary.json").read_text().replace('"failures": 0', '"failures": 1'))
-    assert "CHANGED since it was sealed: changed: summary.json" in Page(book.html([run], places)).text
+    text = Page(book.html([run], places)).text
+    assert "CHANGED" in text and "changed: summary.json" in text
 
 
 def test_hostile_text_is_text(places: Places) -> None:
@@ -299,9 +300,9 @@ def test_views_of_the_recorded_grid(places: Places) -> None:
 def test_names_of_points_stay_inside_the_drawing() -> None:
     drawn = scatter("t", [Mark(f"cell-{i}", 1.0, 2.0) for i in range(300)], "x", "y")
     heights = [float(y) for y in re.findall(r'<text x="[\d.]+" y="([-\d.]+)" class="name', drawn)]
-    assert 0 < len(heights) < 40 and min(heights) > 0 and f"{300 - len(heights)} names had no room" in drawn
+    assert 0 < len(heights) < 40 and min(heights) > 0 and f"{300 - len(heights)} names" in drawn
     assert "<title>cell-299</title>" in drawn
-    assert "no room" not in scatter("t", [Mark("one", 1.0, 2.0), Mark("two", 1.0, 2.0)], "x", "y")
+    assert " names" not in scatter("t", [Mark("one", 1.0, 2.0), Mark("two", 1.0, 2.0)], "x", "y")
 
 
 def test_the_parts_of_a_request_add_up_to_its_span() -> None:

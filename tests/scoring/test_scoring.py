@@ -58,11 +58,11 @@ def test_valid_answers(text: str) -> None:
         ("Answer: " + RIGHT, "text before"),
         ("```json\n" + RIGHT + "\n```", "text before"),
         ("\ufeff" + RIGHT, "text before"),
-        ("[3, 2]", "not a JSON object"),
-        ("[" + RIGHT + "]", "not a JSON object"),
-        ("5", "not a JSON object"),
-        ("null", "not a JSON object"),
-        ('"' + "x" * 9 + '"', "not a JSON object"),
+        ("[3, 2]", "JSON object"),
+        ("[" + RIGHT + "]", "JSON object"),
+        ("5", "JSON object"),
+        ("null", "JSON object"),
+        ('"' + "x" * 9 + '"', "JSON object"),
         ("{}", "missing field red_circles"),
         ('{"red_circles": 3}', "missing field blue_squares"),
         ('{"Red_circles": 3, "blue_squares": 2}', "missing field red_circles"),
@@ -76,8 +76,8 @@ def test_valid_answers(text: str) -> None:
         ('{"red_circles": NaN, "blue_squares": 2}', "not whole"),
         ('{"red_circles": Infinity, "blue_squares": 2}', "not whole"),
         ('{"red_circles": -Infinity, "blue_squares": 2}', "not whole"),
-        ('{"red_circles": "3", "blue_squares": 2}', "text, not a whole number"),
-        ('{"red_circles": null, "blue_squares": 2}', "null, not a whole number"),
+        ('{"red_circles": "3", "blue_squares": 2}', "is text"),
+        ('{"red_circles": null, "blue_squares": 2}', "is null"),
         ('{"red_circles": [3], "blue_squares": 2}', "a list"),
         ('{"red_circles": {"n": 3}, "blue_squares": 2}', "an object"),
         ('{"red_circles": -1, "blue_squares": 2}', "negative"),
@@ -232,7 +232,7 @@ def test_exact_mcnemar_equals_the_golden_probability(golden: dict[str, Any]) -> 
 
 
 def test_intervals_refuse_what_is_not_paired() -> None:
-    with pytest.raises(ValueError, match="2 scores before and 3 after"):
+    with pytest.raises(ValueError, match=r"pairs.*\b2\b.*\b3\b"):
         paired_interval([1, 0], [1, 0, 1])
     with pytest.raises(ValueError, match="at least two"):
         paired_interval([1], [0])

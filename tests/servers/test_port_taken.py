@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from loopback_sshd import LACKING, Sshd
+from refusals import refused
 from small_server import profile
 from thief import thief
 from waiting import until
@@ -115,7 +116,7 @@ async def test_a_stranger_beside_a_living_process_of_ours_is_seen(tmp_path: Path
         at = profile().at(f"http://127.0.0.1:{port}", access=Access(holder))
         assert access.check(holder) is None, "nobody listens: the connection fails by itself"
         with thief(port, tmp_path) as loot:
-            with pytest.raises(EngineError, match="does not hold it"):
+            with refused("port-taken", "server box", str(port), error=EngineError):
                 await readback(at)
             assert loot.bytes == b""
         ours.kill()

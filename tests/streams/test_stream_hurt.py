@@ -42,7 +42,7 @@ def obj(text: str, **more: object) -> str:
         (f'data: {obj("a")}\n\ndata: {{"id":"c-1","object":"ch\n\ndata: {obj("b")}\n\n', "ab", 1),
         (f'data: {{"id":"c-1","object":"ch\ndata: {obj("b")}\ndata: {obj("c")}\n', "bc", 1),
         (f"data: {obj('a')}}}\n\n", "a", 1),
-        (f"data: {obj('a')}\n\nupstream connect error or disconnect\n\ndata: {obj('b')}\n\n", "ab", 1),
+        (f"data: {obj('a')}\n\nupstream connect error\n\ndata: {obj('b')}\n\n", "ab", 1),
         (f"data: {obj('a')}\n\ndata: 7\n\n", "a", 1),
         (f"data:{obj('a')}\r\rdata:{obj('b')}\n\r\n\r", "ab", 0),
         (f"\ufeffdata: {obj('a')}\n\n\ufeffdata: {obj('b')}\n\n", "ab", 0),

@@ -13,6 +13,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 from verl_run import TRUTH, settings
 
 from vlmconsole.data.rows import Row
@@ -55,10 +56,10 @@ def test_a_key_that_is_only_declared_is_dead(tmp_path: Path) -> None:
     )
     using.write_text("def run(config):\n    return config.get('kept')\n")
     assert dead_keys(["a.b.gone", "a.b.kept", "a.b.built"], tmp_path) == ["a.b.gone"]
-    with pytest.raises(VerlError, match=r"1\.0 accepts a\.b\.gone and does nothing with it"):
+    with refused("setting-dead", "verl 1.0", "a.b.gone", error=VerlError):
         check(["a.b.gone=True"], Verl(tmp_path, "1.0"))
     for odd in ("+a=1", "~a", "++a.b=1", "a b=1", "a"):
-        with pytest.raises(VerlError, match="no plain key=value"):
+        with refused("setting-invalid", "key=value", error=VerlError):
             check([odd], Verl(tmp_path, "1.0"))
 
 
@@ -204,20 +205,19 @@ def test_its_steps_become_the_same_evidence(follower: tuple[_Follower, Context, 
 
 
 @pytest.mark.parametrize(
-    ("mode", "told"),
+    ("mode", "code", "nouns"),
     [
-        ("memory", r"after 1 of 3 steps\. .*GPU ran out of memory.*foreach=False.*offload=true"),
-        ("crash", r"after 1 of 3 steps \(exit code 3\): ValueError: something else"),
-        ("nan", r"pg_loss is no longer a number at step 2"),
+        ("memory", "gpu-memory", ["1 of 3 steps", "foreach=False", "offload=true"]),
+        ("crash", "verl-ended", ["1 of 3 steps", "exit code 3", "ValueError: something else"]),
+        ("nan", "training-diverged", ["pg_loss", "step 2"]),
     ],
 )
-def test_its_end_is_explained(follower: tuple[_Follower, Context, threading.Event], mode: str, told: str) -> None:
+def test_its_end_is_explained(
+    follower: tuple[_Follower, Context, threading.Event], mode: str, code: str, nouns: list[str]
+) -> None:
     one, context, _ = follower
-    with pytest.raises(JobError) as ended:
+    with refused(code, *nouns, error=JobError):
         one.follow(trainer(context, mode))
-    import re
-
-    assert re.search(told, f"{ended.value.message} {ended.value.hint}")
     assert next(context.run.read_jsonl("training.jsonl"))["step"] == 1
 
 

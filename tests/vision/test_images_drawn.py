@@ -31,7 +31,7 @@ def test_png_is_white_where_it_is_see_through_and_nowhere_else(colour: int) -> N
         assert ("transparency drawn over" in picture.said) == _see_through(file), (file.name, picture.said)
         if file.name.endswith("opaque") or "absent" in file.name:
             assert "empty transparency" in picture.said
-        assert ("bits a channel reduced" in picture.said) == (" 16 bits" in file.name)
+        assert ("channel reduced" in picture.said) == (" 16 bits" in file.name)
     assert len(files) >= 8
 
 
@@ -75,7 +75,7 @@ def test_other_containers_are_white_where_they_are_see_through(kind: str, option
         image.paste((0, 0, 0, 102), (0, 12, 20, 24))
     picture = open_picture(saved(image, kind, **options), name="x")
     sent = picture.image()
-    assert "transparency drawn over white" in picture.said
+    assert "transparency" in picture.said and "white" in picture.said
     expected = {(3, 3): (255, 0, 0), (36, 3): (255, 255, 255), (36, 20): (255, 255, 255)}
     expected[3, 20] = (255, 0, 0) if kind == "GIF" else (153, 153, 153)
     for at, colour in expected.items():
@@ -261,7 +261,7 @@ def test_icons_and_bitmaps_are_white_where_they_are_see_through(data: bytes) -> 
     picture = open_picture(data, name="x")
     sent = picture.image()
     assert (sent.getpixel(LEFT), sent.getpixel(RIGHT)) == ((255, 255, 255), (255, 0, 0))
-    assert "transparency drawn over white" in picture.said
+    assert "transparency" in picture.said and "white" in picture.said
 
 
 def test_a_bitmap_whose_header_names_no_opacity_is_opaque() -> None:

@@ -29,6 +29,7 @@ def web(
             f"From another machine: ssh -L {port or PORT}:127.0.0.1:{port or PORT} HOST, and open the printed"
             " address there.",
             2,
+            code="address-open",
         )
     try:
         from vlmconsole.cli.web_server import ConsoleServer

@@ -19,13 +19,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         value = read_json(folder / MANIFEST)
     except UnreadableError as error:
         missing = f"{folder} is no dataset: it has no {MANIFEST}"
-        raise DataError(missing if error.missing else error.message) from None
+        raise DataError(missing if error.missing else error.message, code=error.code) from None
     if not isinstance(value, dict):
         raise DataError(f"{folder / MANIFEST} is no JSON object")
     for key in ("splits", "files"):
         table = value.get(key)
         if not isinstance(table, dict) or not all(isinstance(entry, dict) for entry in table.values()):
-            raise DataError(f"{folder / MANIFEST} has no table of its {key}", "It was edited: make the dataset again.")
+            raise DataError(
+                f"{folder / MANIFEST} has no table of its {key}",
+                "It was edited: make the dataset again.",
+                code="manifest-invalid",
+            )
     kinds: dict[str, tuple[type, Any]] = {
         "role": (str, None),
         "n": (int, None),

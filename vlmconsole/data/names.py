@@ -66,6 +66,7 @@ def look_up(name: str, datasets: Path) -> Source:
         raise DataError(
             f"{name} is a file, not a dataset.",
             "Name it in a recipe (parts = [{ file = … }]), make that, and give its name.",
+            code="dataset-missing",
         )
     made_names = [path.parent.name for path in datasets.glob(f"*/{MANIFEST}")]
     close = difflib.get_close_matches(name, [*made_names, *recipe_names()], n=1)

@@ -120,7 +120,7 @@ def read_rows(path: Path) -> Iterator[Row]:
                 number += 1
                 yield from_verl(value, f"{path.name} row {number}")
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} is damaged after row {number}: {error}") from None
+        raise DataError(f"{path} is damaged after row {number}: {error}", code="data-damaged") from None
     finally:
         file.close(force=True)
 

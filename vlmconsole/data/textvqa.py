@@ -73,7 +73,9 @@ def read_shard(path: Path) -> Iterator[Question]:
                     number += 1
                     yield _question(value, f"{path.name} row {number}")
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # a text column may hold bytes that are none
-        raise DataError(f"{path} cannot be read as Parquet after row {number}: {error}") from None
+        raise DataError(
+            f"{path} cannot be read as Parquet after row {number}: {error}", code="parquet-invalid"
+        ) from None
 
 
 def _question(value: dict[str, Any], where: str) -> Question:
@@ -88,7 +90,7 @@ def _question(value: dict[str, Any], where: str) -> Question:
         raise DataError(f"{where} has no question.")
     digits = str(number)
     if isinstance(number, bool) or not digits.isdecimal() or len(digits) > 20:
-        raise DataError(f"{where}: question_id is {digits[:40]!r}, not a whole number.")
+        raise DataError(f"{where}: question_id is {digits[:40]!r}, not a whole number.", code="id-invalid")
     return Question(picture, str(value["image_id"]), int(number), text, tuple(answers))
 
 

@@ -69,7 +69,7 @@ def own_file(path: Path) -> OwnFile:
     """All of a user's file. Raises DataError naming the first line that cannot be used."""
     whole = examine_own(path)
     if whole.wrong:
-        raise DataError(whole.wrong[0])
+        raise DataError(whole.wrong[0], code="rows-invalid")
     return whole
 
 
@@ -135,7 +135,7 @@ def _rows(path: Path, whole: OwnFile) -> Iterator[tuple[str, Row | DataError]]:
             given = _id(value, where)
             named = f"{where} (id {one_line(given, 60)})" if given else where
             if given and given in known:
-                raise DataError(f"{named}: {known[given]} has the same id.")
+                raise DataError(f"{named}: {known[given]} has the same id.", code="id-twice")
             if given:
                 known[given] = where
             if "reward_model" in value:
@@ -187,8 +187,8 @@ def _json(line: bytes, where: str) -> Any:
     try:
         value = json.loads(line, parse_constant=refuse, object_pairs_hook=whole)
     except (ValueError, RecursionError) as error:
-        return DataError(f"{where} is no JSON: {error}")
-    return value if isinstance(value, dict) else DataError(f"{where} is no JSON object")
+        return DataError(f"{where} is no JSON: {error}", code="json-invalid")
+    return value if isinstance(value, dict) else DataError(f"{where} is no JSON object", code="json-invalid")
 
 
 def _parquet(path: Path, images: bool) -> Iterator[tuple[str, Any]]:
@@ -204,7 +204,7 @@ def _parquet(path: Path, images: bool) -> Iterator[tuple[str, Any]]:
                     number += 1
                     yield f"{path.name} row {number}", value
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} cannot be read as Parquet: {error}") from None
+        raise DataError(f"{path} cannot be read as Parquet: {error}", code="parquet-invalid") from None
 
 
 def own_truths(path: Path) -> Iterator[tuple[str, str]]:
@@ -233,13 +233,13 @@ def _asked(value: Mapping[str, Any], where: str) -> _Asked:
     question = _first(value, QUESTIONS)
     answer = _first(value, ANSWERS)
     if answer is None:
-        raise DataError(f"{where} has no answer (one of the keys {', '.join(ANSWERS)})")
+        raise DataError(f"{where} has no answer (one of the keys {', '.join(ANSWERS)})", code="answer-missing")
     if isinstance(answer, float) and not math.isfinite(answer):
-        raise DataError(f"{where}: the answer is {answer}, which is no answer")
+        raise DataError(f"{where}: the answer is {answer}, which is no answer", code="answer-invalid")
     if isinstance(answer, str) and not answer.strip():
-        raise DataError(f"{where}: the answer is empty")
+        raise DataError(f"{where}: the answer is empty", code="answer-missing")
     if not isinstance(question, (str, type(None))):
-        raise DataError(f"{where}: the question is {type(question).__name__}, not text")
+        raise DataError(f"{where}: the question is {type(question).__name__}, not text", code="question-invalid")
     if refusal := missing_options(value, question or ""):
         raise DataError(f"{where}: {refusal}")
     counting = question is None or question.strip() == COUNT_PROMPT
@@ -247,7 +247,7 @@ def _asked(value: Mapping[str, Any], where: str) -> _Asked:
         try:
             counts = read_truth(answer if isinstance(answer, Mapping) else str(answer))
         except TruthError as error:
-            raise DataError(f"{where}: {error}") from None
+            raise DataError(f"{where}: {error}", code="truth-invalid") from None
         truth = json.dumps({"red_circles": counts.red_circles, "blue_squares": counts.blue_squares})
     else:
         truth = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
@@ -273,17 +273,20 @@ def _verl_row(value: dict[str, Any], folder: Path, where: str) -> Row:
     row = from_verl(value, where)
     for table in (value, value.get("extra_info")):
         if isinstance(table, Mapping) and (refusal := missing_options(table, row.question)):
-            raise DataError(f"{where}: {refusal}")
+            raise DataError(f"{where}: {refusal}", code="options-hidden")
     return replace(row, picture=image_of(row.picture, value, folder, where))
 
 
 def _plain(what: str, text: str, where: str) -> None:
     """Raise DataError for text that cannot be stored, or that a model would read as the conversation's own marks."""
     if broken := _half_character(text):
-        raise DataError(f"{where}: the {what} holds half a character ({broken}), which is no text")
+        raise DataError(
+            f"{where}: the {what} holds half a character ({broken}), which is no text", code="text-unstorable"
+        )
     if marks := [mark for mark in CONTROL if mark in text]:
         raise DataError(
-            f"{where}: the {what} holds {', '.join(marks)}, which the model reads as a command, not as text"
+            f"{where}: the {what} holds {', '.join(marks)}, which the model reads as a command, not as text",
+            code="text-control",
         )
 
 
@@ -300,10 +303,13 @@ def _id(value: Mapping[str, Any], where: str) -> str:
     if given is None:
         return ""
     if isinstance(given, bool) or not isinstance(given, (str, int)):
-        raise DataError(f"{where}: the id is {type(given).__name__}, not text or a whole number")
+        raise DataError(f"{where}: the id is {type(given).__name__}, not text or a whole number", code="id-invalid")
     text = str(given)
     if not text.strip() or not text.isprintable() or len(text) > 200:
-        raise DataError(f"{where}: the id {one_line(text, 60)!r} is empty, longer than 200 characters or unprintable")
+        raise DataError(
+            f"{where}: the id {one_line(text, 60)!r} is empty, longer than 200 characters or unprintable",
+            code="id-invalid",
+        )
     return text
 
 

@@ -26,7 +26,9 @@ def image_of(image: Any, row: Mapping[str, Any], folder: Path, where: str) -> by
     """
     if isinstance(image, list):
         if len(image) > 1:
-            raise DataError(f"{where} has {len(image)} images: a row is one question about one image")
+            raise DataError(
+                f"{where} has {len(image)} images: a row is one question about one image", code="image-twice"
+            )
         image = image[0] if image else None
     source: Path | bytes
     if isinstance(image, Mapping):
@@ -38,17 +40,17 @@ def image_of(image: Any, row: Mapping[str, Any], folder: Path, where: str) -> by
                 raise binascii.Error
             source = base64.b64decode(body, validate=True)
         except binascii.Error:
-            raise DataError(f"{where}: the image's data URL is no base64") from None
+            raise DataError(f"{where}: the image's data URL is no base64", code="image-invalid") from None
     elif isinstance(image, str) and image:
         source = _path(image, folder, where)
     elif isinstance(image, bytes):
         source = image
     else:
-        raise DataError(f"{where} has no image ({_FORMS}){_hint(row)}")
+        raise DataError(f"{where} has no image ({_FORMS}){_hint(row)}", code="image-missing")
     try:
         return open_picture(source, name=None if isinstance(source, Path) else "the image").data
     except PictureError as error:
-        raise DataError(f"{where}: {error}") from None
+        raise DataError(f"{where}: {error}", code=error.code) from None
 
 
 def image_paths(image: Any, folder: Path) -> list[Path]:
@@ -76,7 +78,7 @@ def _embedded(image: Mapping[str, Any], folder: Path, where: str) -> Path | byte
             pass
     elif isinstance(path, str) and path:
         return _path(path, folder, where)
-    raise DataError(f"{where}: the image has neither bytes (base64) nor a path")
+    raise DataError(f"{where}: the image has neither bytes (base64) nor a path", code="image-missing")
 
 
 def _path(text: str, folder: Path, where: str) -> Path:
@@ -84,6 +86,7 @@ def _path(text: str, folder: Path, where: str) -> Path:
         raise DataError(
             f"{where}: the image is an address ({one_line(text, 80)}); nothing is fetched from the net for a dataset",
             "Download it, and give the path of the file.",
+            code="image-remote",
         )
     try:
         return folder / named(text)

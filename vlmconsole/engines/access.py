@@ -22,6 +22,8 @@ from vlmconsole.system.listening import Listener, listener
 class PortTakenError(LabError):
     """The process that should hold a port does not: neither key nor question may go there."""
 
+    code = "port-taken"
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:

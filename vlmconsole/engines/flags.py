@@ -68,6 +68,7 @@ async def check(
         raise ProfileError(
             f"profile {name}: {title} does not know {said}",
             f"Its flags: {' '.join((*_front(words), '--help'))}",
+            code="flag-unknown",
         )
     return ""
 
@@ -81,6 +82,7 @@ def program(name: str, words: Sequence[str], folder: Path | None) -> str:
         raise ProfileError(
             f"profile {name}: {words[0]} is not a program that can be run",
             "It is the first word of launch.argv, or launch.interpreter.",
+            code="program-missing",
         )
     return found
 
@@ -167,6 +169,7 @@ async def _version(name: str, engine: str, front: Sequence[str], env: Mapping[st
         raise ProfileError(
             f"profile {name}: {front[0]} has no {package}",
             f"Name a Python that has it as launch.interpreter, or: vlmconsole env make {engine}",
+            code="package-missing",
         )
     return version if re.fullmatch(r"\d[\w.+!-]*", version) else ""
 

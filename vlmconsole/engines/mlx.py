@@ -57,7 +57,10 @@ def command(profile: ServerProfile, places: Places, port: int) -> list[str]:
     if folder is None:
         # Servers here are offline: what is not on this machine already cannot be loaded.
         way = f"; get it with: hf download {profile.model}" if profile.model.count("/") == 1 else ""
-        raise ProfileError(f"profile {profile.name}: there is no model at {profile.model or '(model is empty)'}{way}")
+        raise ProfileError(
+            f"profile {profile.name}: there is no model at {profile.model or '(model is empty)'}{way}",
+            code="model-missing",
+        )
     words = [interpreter(profile, places), "-u", mlx_server.__file__]
     words += ["--host", "127.0.0.1", "--port", str(port), "--model", str(folder)]
     words += ["--max-num-seqs", str(profile.running_limit or 4), "--log-level", "INFO"]
@@ -164,7 +167,8 @@ async def make_ready(
     response = await request(client, profile, "/v1/chat/completions", "POST", body, timeout_s=LOADING_S)
     if response.status_code != 200:
         said = http_error(profile, response.status_code, response.content)
-        raise EngineError(f"adapter {adapter.name} could not be loaded: {said}" if adapter else said)
+        code = "adapter-unloaded" if adapter else "model-unloaded"
+        raise EngineError(f"adapter {adapter.name} could not be loaded: {said}" if adapter else said, code=code)
 
 
 async def _name_adapter(client: httpx.AsyncClient, profile: ServerProfile, adapter: SelectedAdapter) -> None:
@@ -172,7 +176,7 @@ async def _name_adapter(client: httpx.AsyncClient, profile: ServerProfile, adapt
     response = await request(client, profile, mlx_guard.ADAPTERS, "POST", {"folder": adapter.selector})
     if response.status_code not in (200, 404, 405):  # mlx-vlm itself has no such address, and takes the folder
         said = http_error(profile, response.status_code, response.content)
-        raise EngineError(f"adapter {adapter.name} could not be loaded: {said}")
+        raise EngineError(f"adapter {adapter.name} could not be loaded: {said}", code="adapter-unloaded")
 
 
 def held_output(profile: ServerProfile) -> dict[str, Any]:

@@ -307,7 +307,7 @@ def make_profile(values: dict[str, Any], where: str = "profile") -> ServerProfil
         if first["type"] == "extra_forbidden":
             holder: type[BaseModel] = Launch if first["loc"][0] == "launch" else ServerProfile
             said = f"no such key; known: {', '.join(holder.model_fields)}"
-        raise ProfileError(f"{where}: {key}: {said}") from None
+        raise ProfileError(f"{where}: {key}: {said}", code="setting-invalid") from None
 
 
 def save_profile(folder: Path, profile: ServerProfile) -> Path:
@@ -324,7 +324,7 @@ def _read_toml(source: Any, where: str) -> dict[str, Any]:
         text = read_text(source) if isinstance(source, Path) else source.read_text(encoding="utf-8")
         return toml_table(text, where)
     except UnreadableError as error:
-        raise ProfileError(error.message) from None
+        raise ProfileError(error.message, code=error.code) from None
 
 
 def _laid_over(preset: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

@@ -135,4 +135,4 @@ async def make_ready(
     if response.status_code != 200 or said.get("success") is False:
         why = text(said.get("error_message")) or http_error(profile, response.status_code, response.content)
         how = "; the server must run with --enable-lora" if response.status_code == 404 or "enable" in why else ""
-        raise EngineError(f"adapter {adapter.name} could not be loaded: {why}{how}")
+        raise EngineError(f"adapter {adapter.name} could not be loaded: {why}{how}", code="adapter-unloaded")

@@ -45,7 +45,7 @@ class Fetcher:
             timeout=deadline,
             trust_env=False,
             follow_redirects=False,
-            event_hooks=event_hooks(held, lambda error: SourceError(error.message, error.hint)),
+            event_hooks=event_hooks(held, lambda error: SourceError(error.message, error.hint, code=error.code)),
         )
 
     @classmethod
@@ -54,7 +54,7 @@ class Fetcher:
         try:
             key = profile.api_key()
         except ProfileError as error:
-            raise SourceError(error.told) from None
+            raise SourceError(error.told, code=error.code) from None
         headers = {"Authorization": f"Bearer {key}"} if key else None
         return cls(profile.base_url, headers, deadline, profile.access.held)
 
@@ -67,15 +67,13 @@ class Fetcher:
             more = ": that is no metrics page" if error.kind == "size" else ""
             raise SourceError(f"{error.message}{more}", code=error.code) from None
         except httpx.TimeoutException:
-            raise SourceError(
-                f"{where} does not answer within {self._limits.seconds:g} s", code="limit-silence"
-            ) from None
+            why = f"{where} does not answer within {self._limits.seconds:g} s"
+            raise SourceError(why, code="limit-silence") from None
         except httpx.ConnectError as error:
             if fault := tls_fault(error):
                 raise SourceError(f"{self.base_url}: {fault}") from None
-            raise SourceError(
-                f"nothing answers at {self.base_url}", "Is the server started?", code="server-silent"
-            ) from None
+            hint = "Is the server started?"
+            raise SourceError(f"nothing answers at {self.base_url}", hint, code="server-unreachable") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise SourceError(f"{where} broke off: {str(error) or type(error).__name__}") from None
         if response.status_code in (404, 405):

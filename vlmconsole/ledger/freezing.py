@@ -64,13 +64,16 @@ def read_frozen(run: RunFolder, name: str, ledger: Ledger) -> Frozen:
         raise FrozenError(f"the ledger is broken, so nothing frozen can be trusted: {chain.broken}")
     entry = find_frozen(chain, run.name, name)
     if entry is None:
-        raise FrozenError(f"{name} of {run.name} was never frozen")
+        raise FrozenError(f"{name} of {run.name} was never frozen", code="freeze-missing")
     path = run.file(name)
     if not path.exists():
-        raise FrozenError(f"{path} was frozen and is now missing")
+        raise FrozenError(f"{path} was frozen and is now missing", code="freeze-missing")
     found = sha256_file(path)
     if found != entry["sha256"]:
-        raise FrozenError(f"{path} was changed after freezing (frozen {entry['sha256'][:12]}…, now {found[:12]}…)")
+        raise FrozenError(
+            f"{path} was changed after freezing (frozen {entry['sha256'][:12]}…, now {found[:12]}…)",
+            code="freeze-changed",
+        )
     return Frozen(path, found, entry["t"], read_json(path))
 
 

@@ -66,6 +66,7 @@ def _launch(profile: ServerProfile, wanted: str) -> Launch:
     if profile.launch is None or profile.ssh_host or profile.engine == "openai":
         raise ProfileError(
             f"server {profile.name} is not started by this lab, so it cannot be restarted with {wanted}:"
-            " start it so by hand and name that server's profile"
+            " start it so by hand and name that server's profile",
+            code="server-foreign",
         )
     return profile.launch

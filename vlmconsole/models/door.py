@@ -46,6 +46,7 @@ class Door:
                 f"The chat template in {self.where} cannot be rendered: {str(error).rstrip('.')}.",
                 "It may not allow this conversation: leave out the system prompt, or let user and assistant take"
                 " turns. Otherwise mend the file, or take it from its source again.",
+                code="template-unrendered",
             ) from None
 
     @cached_property

@@ -24,6 +24,8 @@ ALLOW = "If you trust its author, set trust_remote_code = true in the server's p
 class ProgramsError(LabError):
     """A model's folder names programs of its author, and nobody has allowed them."""
 
+    code = "programs-untrusted"
+
 
 def programs_in(folder: Path) -> list[str]:
     """What the settings of a model's folder would have run, as `config.json: auto_map.AutoModel = x.Y`; sorted.

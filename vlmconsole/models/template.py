@@ -74,7 +74,9 @@ def find_template(folder: Path) -> ChatTemplate:
     legacy, further = _object(folder, LEGACY), sorted((folder / FURTHER).glob("*.jinja"))
     if legacy and further:
         raise TemplateError(
-            f"{folder} holds {LEGACY} and {FURTHER}, which no server loads together.", f"Keep {PLAIN} alone."
+            f"{folder} holds {LEGACY} and {FURTHER}, which no server loads together.",
+            f"Keep {PLAIN} alone.",
+            code="template-ambiguous",
         )
     for file, value in ((PROCESSOR, _object(folder, PROCESSOR)), (LEGACY, legacy)):
         if value.get("chat_template") is not None:
@@ -86,10 +88,12 @@ def find_template(folder: Path) -> ChatTemplate:
             texts = {path.stem: read_text(path) for path in further}
             return _chosen(folder, FURTHER, texts, special)
     except UnreadableError as error:
-        raise TemplateError(f"{error.message}.", _MEND) from None
+        raise TemplateError(f"{error.message}.", _MEND, code=error.code) from None
     if tokenizer.get("chat_template") is not None:
         return _chosen(folder, TOKENIZER, tokenizer["chat_template"], special)
-    raise TemplateError(f"{folder} has no chat template ({', '.join((LEGACY, PLAIN, TOKENIZER))}).", _MEND)
+    raise TemplateError(
+        f"{folder} has no chat template ({', '.join((LEGACY, PLAIN, TOKENIZER))}).", _MEND, code="template-missing"
+    )
 
 
 _MEND = "Take the model's files from their source again, or give it a chat_template.jinja."
@@ -101,9 +105,9 @@ def _object(folder: Path, file: str) -> dict[str, Any]:
     except UnreadableError as error:
         if error.missing:
             return {}
-        raise TemplateError(f"{error.message}.", _MEND) from None
+        raise TemplateError(f"{error.message}.", _MEND, code=error.code) from None
     if not isinstance(value, dict):
-        raise TemplateError(f"{folder / file} is not a JSON object.", _MEND)
+        raise TemplateError(f"{folder / file} is not a JSON object.", _MEND, code="json-invalid")
     return value
 
 
@@ -117,7 +121,7 @@ def _chosen(folder: Path, file: str, value: Any, special: Mapping[str, Any]) -> 
     if not isinstance(text, str):
         names = ", ".join(map(str, value)) if isinstance(value, dict) else ""
         there = f" (there are: {names})" if names else ""
-        raise TemplateError(f"{folder / file} names no default chat template{there}.", _MEND)
+        raise TemplateError(f"{folder / file} names no default chat template{there}.", _MEND, code="template-missing")
     return ChatTemplate(text, file, special)
 
 

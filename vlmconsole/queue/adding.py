@@ -281,35 +281,38 @@ def _check_python(options: QueueOptions, places: Places) -> None:
         raise PresetError(
             f"[queue.ray] token_file = {token!r} is a file that a preset may not have sent",
             f"Export RAY_AUTH_TOKEN_PATH where you queue, or trust it: trusted_programs = {json.dumps(token)}.",
+            code="file-untrusted",
         )
     if python != PYTHON and python not in trusted(places):
         raise PresetError(
             f"[queue.ray] python = {python!r} is a program that a preset may not name",
             f"If you trust it: trusted_programs = {json.dumps(python)} in config.toml, or {TRUSTED_VARIABLE}.",
+            code="program-untrusted",
         )
 
 
 def _check(kind: JobKind, spec: dict[str, Any], name: str) -> BaseModel | None:
     """The validated spec; None when only results of earlier steps are still missing from it."""
     if wrong := odd_number(spec) or no_number(kind.spec, spec):
-        raise PresetError(f"{name}: {wrong}")
+        raise PresetError(f"{name}: {wrong}", code="setting-invalid")
     try:
         return kind.spec.model_validate(spec)
     except ValidationError as error:
         real = [problem for problem in error.errors() if not sources(problem.get("input"))]
         if real:
-            raise PresetError(f"{name}: " + "; ".join(explain(kind.spec, problem) for problem in real)) from None
+            wrong = "; ".join(explain(kind.spec, problem) for problem in real)
+            raise PresetError(f"{name}: {wrong}", code="setting-invalid") from None
         return None
 
 
 def _options(preset: Preset) -> QueueOptions:
     if wrong := odd_number(preset.queue):
-        raise PresetError(f"{preset.name}, [queue]: {wrong}")
+        raise PresetError(f"{preset.name}, [queue]: {wrong}", code="setting-invalid")
     try:
         return QueueOptions.model_validate(preset.queue)
     except ValidationError as error:
         told = "; ".join(explain(QueueOptions, problem) for problem in error.errors())
-        raise PresetError(f"{preset.name}, [queue]: {told}") from None
+        raise PresetError(f"{preset.name}, [queue]: {told}", code="setting-invalid") from None
 
 
 def merge(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -332,7 +335,11 @@ def add(
 ) -> int:
     """Queue what was planned, all or nothing; returns the number of the job, or of the flow. Raises QueueError."""
     if priority is not None and abs(priority) > PRIORITY:
-        raise QueueError(f"the priority {priority} is too large", f"write one from {-PRIORITY} to {PRIORITY}")
+        raise QueueError(
+            f"the priority {priority} is too large",
+            f"write one from {-PRIORITY} to {PRIORITY}",
+            code="number-too-large",
+        )
     with store.change():
         numbers: dict[str, int] = {}
         flow: int | None = None

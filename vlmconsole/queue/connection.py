@@ -24,7 +24,9 @@ class Connection(sqlite3.Connection):
         except UnicodeEncodeError:  # a text that names a path which is not UTF-8
             return super().execute(sql, [_plain(value) for value in parameters])
         except OverflowError:  # a job's number, mostly, as someone typed it
-            raise QueueError("that number has more than 64 bits: the queue has no such job").named() from None
+            raise QueueError(
+                "that number has more than 64 bits: the queue has no such job", code="number-too-large"
+            ).named() from None
         except sqlite3.DatabaseError as error:
             told = fault(error, self.path)
             if told is None:
@@ -45,6 +47,7 @@ def fault(error: sqlite3.DatabaseError, path: Path) -> LabError | None:
         return QueueError(
             f"The queue's file {path} is damaged ({error}).",
             f"Move {path} away to start afresh; the runs themselves are kept in {path.parent / 'runs'}.",
+            code="queue-damaged",
         )
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return QueueError(

@@ -27,6 +27,8 @@ CHECK_LIMIT = 1200  # seconds: on a busy machine verl's trainer alone took 67 to
 class NoEnvironmentError(LabError):
     """An environment is unknown, not built, or does not import what it should; the message says which."""
 
+    code = "environment-missing"
+
 
 @dataclass(frozen=True)
 class Recipe:

@@ -23,6 +23,8 @@ PLACE = re.compile(r"\$\{([A-Za-z0-9_-]+)\.([A-Za-z0-9_.-]+)(\??)\}")
 class FlowError(LabError):
     """A flow is not well formed, or a result that a step needs is not there."""
 
+    code = "flow-invalid"
+
 
 class Step(BaseModel):
     """One step: a preset with changed settings. `after` names steps: `train`, or `train:any` whatever its end."""

@@ -72,6 +72,7 @@ def prepare(connection: sqlite3.Connection, migrations: tuple[str, ...] = MIGRAT
             raise QueueError(
                 f"the queue was written by a newer vlmconsole (version {found}, this one knows {len(migrations)})",
                 "update vlmconsole, or use another --home",
+                code="queue-newer",
             )
         for script in migrations[found:]:
             for statement in _statements(script):

@@ -217,7 +217,7 @@ def fetch_run(host: SshHost, name: str, into: Path, home: str = "", limit: int =
     _checked(name)
     goal = into / name
     if goal.exists():
-        raise SshError(f"{goal} is here already", "Move it away to fetch it again.")
+        raise SshError(f"{goal} is here already", "Move it away to fetch it again.", code="run-present")
     into.mkdir(mode=0o700, parents=True, exist_ok=True)
     process = subprocess.Popen(
         host.command(remote="sh -s"),
@@ -272,7 +272,11 @@ def _unpack(pipe: _Watched, into: Path, name: str, limit: int) -> None:
                 continue
             size += member.size
             if size > limit:
-                raise SshError(f"the run is larger than {limit / 1024**3:.1f} GiB", "Copy it by hand with rsync.")
+                raise SshError(
+                    f"the run is larger than {limit / 1024**3:.1f} GiB",
+                    "Copy it by hand with rsync.",
+                    code="limit-size",
+                )
             archive.extract(member, into, filter="data")
 
 
@@ -287,7 +291,7 @@ def _filled(script: str, values: Mapping[str, str]) -> str:
 
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise SshError(f"{name[:60]!r} is no name for it", "Letters, digits, '.', '_' and '-'.")
+        raise SshError(f"{name[:60]!r} is no name for it", "Letters, digits, '.', '_' and '-'.", code="name-invalid")
     return name  # nothing in it means anything to a shell
 
 

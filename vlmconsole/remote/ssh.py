@@ -57,6 +57,7 @@ class SshHost:
             raise SshError(
                 f"{text[:60]!r} is no SSH host",
                 "HOST, USER@HOST or an alias of ~/.ssh/config, with :PORT if need be; letters, digits, '.', '_', '-'.",
+                code="host-invalid",
             )
         given = os.environ.get(CONFIG_VARIABLE, "")
         if config is None and given:
@@ -82,7 +83,9 @@ def ssh_program() -> str:
     """The path of OpenSSH's client. Raises SshError when there is none."""
     found = shutil.which("ssh")
     if found is None:
-        raise SshError("OpenSSH's client is not installed here", "On Debian: apt install openssh-client")
+        raise SshError(
+            "OpenSSH's client is not installed here", "On Debian: apt install openssh-client", code="program-missing"
+        )
     return found
 
 
@@ -98,7 +101,9 @@ def run(host: SshHost, script: str, timeout: float = 15.0) -> str:
     try:
         out, err = _talk(process, script.encode(), time.monotonic() + timeout)
     except TimeoutError:
-        raise SshError(f"{host.name} did not answer within {timeout:g} s", f"Try: ssh {host.name} true") from None
+        raise SshError(
+            f"{host.name} did not answer within {timeout:g} s", f"Try: ssh {host.name} true", code="host-silent"
+        ) from None
     finally:
         end(process)
     if process.returncode != 0:
@@ -130,7 +135,7 @@ def _talk(process: subprocess.Popen[bytes], given: bytes, deadline: float) -> tu
                 data = os.read(key.fd, 65536)
                 parts[key.fd] += data
                 if len(parts[key.fd]) > LARGEST:
-                    raise SshError(f"the answer is larger than {LARGEST // 1024**2} MiB")
+                    raise SshError(f"the answer is larger than {LARGEST // 1024**2} MiB", code="limit-size")
                 if not data:
                     watched.unregister(key.fileobj)
     process.wait(max(0.1, deadline - time.monotonic()))
@@ -164,33 +169,70 @@ def end(process: subprocess.Popen[bytes]) -> None:
                 continue  # what was not yet written has no reader any more
 
 
-#: part of ssh's message → (what happened, what to do); {host} is filled in. The first that fits counts.
+#: part of ssh's message → (code, what happened, what to do); {host} is filled in. The first that fits counts.
 _CAUSES = (
-    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "the host key of {host} changed", "Find out why before you trust it."),
-    ("Host key verification failed", "the host key of {host} is not known here", "Connect once by hand: ssh {host}"),
-    ("Permission denied", "{host} does not let us in", "Is your key loaded (ssh-add -l)? Try: ssh {host} true"),
-    ("Too many authentication failures", "{host} does not let us in", "Name the key in ~/.ssh/config (IdentityFile)."),
-    ("Could not resolve hostname", "{host} is no host that can be found", "Check the name or ~/.ssh/config."),
-    ("Connection refused", "{host} refuses the connection", "Does sshd run there, on that port?"),
-    ("No route to host", "there is no way to {host}", "Check the network or the VPN."),
-    ("Network is unreachable", "there is no way to {host}", "Check the network or the VPN."),
-    ("timed out", "{host} does not answer", "Check the network or the VPN."),
-    ("not responding", "the line to {host} is dead", "It is tried again."),
-    ("administratively prohibited", "{host} forbids forwarding", "Ask for AllowTcpForwarding there."),
-    ("cannot listen to port", "the local port is taken", "It is tried again."),
-    ("Bad owner or permissions", "ssh refuses your ssh config's permissions", "chmod 600 ~/.ssh/config"),
-    ("Connection closed by", "{host} closed the connection", "Try: ssh {host} true"),
-    ("Connection reset by", "{host} closed the connection", "Try: ssh {host} true"),
+    (
+        "REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "host-key-changed",
+        "the host key of {host} changed",
+        "Find out why before you trust it.",
+    ),
+    (
+        "Host key verification failed",
+        "host-key-unknown",
+        "the host key of {host} is not known here",
+        "Connect once by hand: ssh {host}",
+    ),
+    (
+        "Permission denied",
+        "access-denied",
+        "{host} does not let us in",
+        "Is your key loaded (ssh-add -l)? Try: ssh {host} true",
+    ),
+    (
+        "Too many authentication failures",
+        "access-denied",
+        "{host} does not let us in",
+        "Name the key in ~/.ssh/config (IdentityFile).",
+    ),
+    (
+        "Could not resolve hostname",
+        "host-unknown",
+        "{host} is no host that can be found",
+        "Check the name or ~/.ssh/config.",
+    ),
+    ("Connection refused", "connection-refused", "{host} refuses the connection", "Does sshd run there, on that port?"),
+    ("No route to host", "host-unreachable", "there is no way to {host}", "Check the network or the VPN."),
+    ("Network is unreachable", "host-unreachable", "there is no way to {host}", "Check the network or the VPN."),
+    ("timed out", "host-silent", "{host} does not answer", "Check the network or the VPN."),
+    ("not responding", "line-dead", "the line to {host} is dead", "It is tried again."),
+    (
+        "administratively prohibited",
+        "forwarding-forbidden",
+        "{host} forbids forwarding",
+        "Ask for AllowTcpForwarding there.",
+    ),
+    ("cannot listen to port", "port-taken", "the local port is taken", "It is tried again."),
+    (
+        "Bad owner or permissions",
+        "config-exposed",
+        "ssh refuses your ssh config's permissions",
+        "chmod 600 ~/.ssh/config",
+    ),
+    ("Connection closed by", "connection-closed", "{host} closed the connection", "Try: ssh {host} true"),
+    ("Connection reset by", "connection-closed", "{host} closed the connection", "Try: ssh {host} true"),
 )
 
 
 def explain(host: SshHost, said: str, code: int | None) -> SshError:
     """What ssh's messages mean, in one line for people; its own last words where they are not known."""
-    for part, what, todo in _CAUSES:
+    for part, cause, what, todo in _CAUSES:
         if part in said:
-            return SshError(what.format(host=host.name), todo.format(host=host.name))
+            return SshError(what.format(host=host.name), todo.format(host=host.name), code=cause)
     if code is not None and code < 0:
-        return SshError(f"the ssh to {host.name} was ended by signal {-code}", "It was not we who did.")
+        return SshError(
+            f"the ssh to {host.name} was ended by signal {-code}", "It was not we who did.", code="ssh-ended"
+        )
     words = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("Warning:")]
     last = "".join(c if c.isprintable() else " " for c in words[-1])[:200] if words else f"exit code {code}"
-    return SshError(f"{host.name}: {last}", f"Try: ssh {host.name} true" if code == 255 else "")
+    return SshError(f"{host.name}: {last}", f"Try: ssh {host.name} true" if code == 255 else "", code="script-failed")

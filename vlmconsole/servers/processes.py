@@ -204,7 +204,9 @@ def spawn(
                 start_new_session=True,
             )
         except OSError as error:
-            raise LaunchError(f"{name} cannot be started: {argv[0]}: {error.strerror}") from None
+            raise LaunchError(
+                f"{name} cannot be started: {argv[0]}: {error.strerror}", code="program-missing"
+            ) from None
     _children[child.pid] = child
     running = Running(
         name=name,
@@ -239,7 +241,7 @@ async def until_ready(
     while True:
         waited = age + time.monotonic() - begun
         if not running.alive:
-            raise LaunchError(f"{running.name} ended while starting.{tail(running.log)}")
+            raise LaunchError(f"{running.name} ended while starting.{tail(running.log)}", code="server-ended")
         phase = phase_of(running.log, phases)
         if phase != last and progress is not None:
             progress(phase, waited)
@@ -247,14 +249,17 @@ async def until_ready(
         owner = port_owner(running)
         if owner == "other":
             raise LaunchError(
-                f"port {running.port} belongs to another program, so {running.name} cannot use it.{tail(running.log)}"
+                f"port {running.port} belongs to another program, so {running.name} cannot use it.{tail(running.log)}",
+                code="port-taken",
             )
         if owner == "ours" and await answers():
             if progress is not None:
                 progress("ready", age + time.monotonic() - begun)
             return
         if time.monotonic() - begun > timeout_s:
-            raise LaunchError(f"{running.name} was not ready within {timeout_s:.0f} s.{tail(running.log)}")
+            raise LaunchError(
+                f"{running.name} was not ready within {timeout_s:.0f} s.{tail(running.log)}", code="start-timeout"
+            )
         # Every look goes through all processes: beside a start of minutes that is processor time taken from it.
         await asyncio.sleep(min(0.5, max(_TICK_S, waited / 50)))
 
@@ -274,7 +279,9 @@ async def end(running: Running, grace_s: float = 10.0) -> str:
             except ProcessLookupError:
                 continue
             except PermissionError:
-                raise LaunchError(f"{running.name} (pid {pid}) belongs to another user and cannot be ended") from None
+                raise LaunchError(
+                    f"{running.name} (pid {pid}) belongs to another user and cannot be ended", code="process-foreign"
+                ) from None
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             if not running.alive and not members(running):
@@ -353,11 +360,14 @@ def interpreter_path(wanted: str, places: Places) -> str:
     if wanted.startswith("env:"):
         made = places.environments / wanted.removeprefix("env:") / "bin" / "python"
         if not made.exists():
-            raise ProfileError(f"the environment {wanted[4:]!r} is not there: vlmconsole env make {wanted[4:]}")
+            raise ProfileError(
+                f"the environment {wanted[4:]!r} is not there: vlmconsole env make {wanted[4:]}",
+                code="environment-missing",
+            )
         return str(made)
     found = shutil.which(str(named(wanted)))
     if found is None:
-        raise ProfileError(f"launch.interpreter: {wanted} is not a program that can be run")
+        raise ProfileError(f"launch.interpreter: {wanted} is not a program that can be run", code="program-missing")
     return found
 
 

@@ -131,7 +131,7 @@ async def stop_server(profile: ServerProfile, places: Places) -> str:
         return await far.stop(profile, places)
     if not launched_here(profile):
         where = f" on {profile.ssh_host}" if profile.ssh_host else ""
-        raise LaunchError(f"{profile.name} was not started here; stop it where it runs{where}")
+        raise LaunchError(f"{profile.name} was not started here; stop it where it runs{where}", code="server-foreign")
     assert profile.launch is not None
     async with processes.locked(places, profile.name):
         broken = processes.damaged(places, profile.name)
@@ -240,7 +240,9 @@ async def _probe_far(profile: ServerProfile, places: Places, timeout_s: float, t
 async def readback(profile: ServerProfile, client: httpx.AsyncClient | None = None) -> EffectiveSettings:
     """The effective settings of the server at profile.base_url. Raises EngineError or ProfileError."""
     if not profile.base_url:
-        raise EngineError(f"server {profile.name} is not running (vlmconsole servers start {profile.name})")
+        raise EngineError(
+            f"server {profile.name} is not running (vlmconsole servers start {profile.name})", code="server-stopped"
+        )
     if client is not None:
         return await _readback(client, profile)
     async with open_client(profile) as own:
@@ -267,7 +269,8 @@ async def _start(profile: ServerProfile, places: Places, on_progress: Progress |
         port = fixed or processes.free_port()
         if fixed and processes.port_answers(fixed):
             raise LaunchError(
-                f"port {fixed} is taken by another program; stop it, or change the profile {profile.name}"
+                f"port {fixed} is taken by another program; stop it, or change the profile {profile.name}",
+                code="port-taken",
             )
         words = launch_lines.command(profile, places, port)
         env = {**launch_lines.environment(profile, places), **profile.launch.env}

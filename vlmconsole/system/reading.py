@@ -40,18 +40,21 @@ def read_bytes(path: Path, most: int = LARGEST_JSON) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
         why = getattr(error, "strerror", None) or str(error)
         missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-        raise UnreadableError(f"{path} cannot be read: {why}", missing=missing) from None
+        code = "file-missing" if missing else "file-unreadable"
+        raise UnreadableError(f"{path} cannot be read: {why}", missing=missing, code=code) from None
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise UnreadableError(f"{path} cannot be read: it is {_kind(mode)}, not an ordinary file")
+        raise UnreadableError(
+            f"{path} cannot be read: it is {_kind(mode)}, not an ordinary file", code="file-irregular"
+        )
     with os.fdopen(descriptor, "rb") as file:
         try:
             data = file.read(most + 1)
         except OSError as error:
-            raise UnreadableError(f"{path} cannot be read: {error.strerror}") from None
+            raise UnreadableError(f"{path} cannot be read: {error.strerror}", code="file-unreadable") from None
     if len(data) > most:
-        raise UnreadableError(f"{path} has more than {most // 1024**2} MiB: it is no such file")
+        raise UnreadableError(f"{path} has more than {most // 1024**2} MiB: it is no such file", code="file-too-large")
     return data
 
 
@@ -60,7 +63,9 @@ def read_text(path: Path, most: int = LARGEST_TOML) -> str:
     try:
         return read_bytes(path, most).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UnreadableError(f"{path} is no text in UTF-8: {error.reason} at byte {error.start}") from None
+        raise UnreadableError(
+            f"{path} is no text in UTF-8: {error.reason} at byte {error.start}", code="encoding-invalid"
+        ) from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -78,11 +83,11 @@ def toml_table(text: str, where: str) -> dict[str, Any]:
     try:
         table = tomllib.loads(text)
     except RecursionError:
-        raise UnreadableError(f"{where} is no valid TOML: {_TOO_DEEP}") from None
+        raise UnreadableError(f"{where} is no valid TOML: {_TOO_DEEP}", code="nesting-too-deep") from None
     except ValueError as error:  # also for a number of thousands of digits
-        raise UnreadableError(f"{where} is no valid TOML: {error}") from None
+        raise UnreadableError(f"{where} is no valid TOML: {error}", code="toml-invalid") from None
     if _too_deep(table):
-        raise UnreadableError(f"{where} is no valid TOML: {_TOO_DEEP}")
+        raise UnreadableError(f"{where} is no valid TOML: {_TOO_DEEP}", code="nesting-too-deep")
     return table
 
 
@@ -91,11 +96,11 @@ def json_value(text: str | bytes, where: str) -> Any:
     try:
         value = json.loads(text)
     except RecursionError:
-        raise UnreadableError(f"{where} is no valid JSON: {_TOO_DEEP}") from None
+        raise UnreadableError(f"{where} is no valid JSON: {_TOO_DEEP}", code="nesting-too-deep") from None
     except ValueError as error:
-        raise UnreadableError(f"{where} is no valid JSON: {error}") from None
+        raise UnreadableError(f"{where} is no valid JSON: {error}", code="json-invalid") from None
     if _too_deep(value):
-        raise UnreadableError(f"{where} is no valid JSON: {_TOO_DEEP}")
+        raise UnreadableError(f"{where} is no valid JSON: {_TOO_DEEP}", code="nesting-too-deep")
     return value
 
 

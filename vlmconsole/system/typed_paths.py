@@ -21,7 +21,9 @@ def named(text: str | Path) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:  # pathlib's, for ~nobody and for ~ without a home
-        raise LabError(f"{str(text)[:200]} begins with ~ and no user here.", "Write the path out from /.") from None
+        raise LabError(
+            f"{str(text)[:200]} begins with ~ and no user here.", "Write the path out from /.", code="user-unknown"
+        ) from None
 
 
 def new_file(text: str | Path) -> Path:
@@ -30,7 +32,9 @@ def new_file(text: str | Path) -> Path:
     Files are replaced by renaming: onto a device (`/dev/stdout` is one, or a link to one) that would put a file in
     its place, and onto a link it would cut the link.
     """
-    refused = LabError(f"{str(text)[:200]} is no file that could be replaced.", "Name a new file.")
+    refused = LabError(
+        f"{str(text)[:200]} is no file that could be replaced.", "Name a new file.", code="file-irreplaceable"
+    )
     path = named(text).absolute()
     if path.parts[:2] in (("/", "dev"), ("/", "proc"), ("/", "sys")) or not path.name:
         raise refused
@@ -39,5 +43,7 @@ def new_file(text: str | Path) -> Path:
         if path.exists() and not path.is_file():
             raise refused
     except OSError as error:
-        raise LabError(f"{str(text)[:200]} cannot be written: {error.strerror}.", "Name another file.") from None
+        raise LabError(
+            f"{str(text)[:200]} cannot be written: {error.strerror}.", "Name another file.", code="path-unwritable"
+        ) from None
     return path

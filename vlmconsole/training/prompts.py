@@ -98,5 +98,7 @@ ANEW = "it writes earlier turns anew when a further one comes"
 
 def _unfit(where: str, why: str) -> TemplateError:
     return TemplateError(
-        f"The chat template in {where} cannot be used here: {why}.", "Take the template that was published."
+        f"The chat template in {where} cannot be used here: {why}.",
+        "Take the template that was published.",
+        code="template-unfit",
     )

@@ -56,7 +56,9 @@ def _over(colour: Image.Image, alpha: Image.Image, background: str, changes: lis
     try:
         backdrop = Image.new("RGB", colour.size, ImageColor.getrgb(background)[:3])
     except ValueError as error:
-        raise PictureError(f"background {one_line(background, 40)!r} is not a colour: try white or #202020") from error
+        raise PictureError(
+            f"background {one_line(background, 40)!r} is not a colour: try white or #202020", code="colour-unknown"
+        ) from error
     backdrop.paste(colour, mask=alpha)
     changes.append(f"transparency drawn over {background}")
     return backdrop

@@ -181,7 +181,10 @@ def _pick_frame(image: Image.Image, kind: str, name: str, frame: int) -> list[st
     """Seek to `frame`; what was left out by that."""
     count = int(getattr(image, "n_frames", 1))
     if not 0 <= frame < count:
-        raise PictureError(f"{name} has {count} frame{'s' if count > 1 else ''}, so there is no frame {frame + 1}")
+        raise PictureError(
+            f"{name} has {count} frame{'s' if count > 1 else ''}, so there is no frame {frame + 1}",
+            code="frame-missing",
+        )
     if kind == "ICO":
         sizes = image.info.get("sizes", set())
         return [f"largest of {len(sizes)} sizes in the icon"] if len(sizes) > 1 else []

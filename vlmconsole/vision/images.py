@@ -111,7 +111,7 @@ def open_picture(
     shown = one_line(name if name is not None else (path.name or path) if path is not None else "picture", 120)
     data = source if isinstance(source, bytes) else read_picture_bytes(Path(source), max_bytes=max_bytes)
     if len(data) > max_bytes:
-        raise PictureError(f"{shown} is larger than {max_bytes / 2**20:.0f} MiB")
+        raise PictureError(f"{shown} is larger than {max_bytes / 2**20:.0f} MiB", code="file-too-large")
     try:
         decoded = decode(
             data,
@@ -124,7 +124,9 @@ def open_picture(
         )
         return _ready(decoded, data, shown, path)
     except MemoryError as error:
-        raise PictureError(f"{shown} does not fit into this machine's memory: {SHRINK_HINT}") from error
+        raise PictureError(
+            f"{shown} does not fit into this machine's memory: {SHRINK_HINT}", code="memory-short"
+        ) from error
 
 
 def _ready(decoded: Decoded, data: bytes, name: str, path: Path | None) -> Picture:

@@ -88,9 +88,9 @@ def from_config(folder: str | Path) -> KVShape:
         config = read_json(path)
     except UnreadableError as error:
         missing = f"{path} does not exist: point at the model's own folder"
-        raise KVError(missing if error.missing else error.message) from None
+        raise KVError(missing if error.missing else error.message, code=error.code) from None
     if not isinstance(config, dict):
-        raise KVError(f"{path} is not a JSON object")
+        raise KVError(f"{path} is not a JSON object", code="config-invalid")
     return shape_of(config, source=str(path))
 
 
@@ -102,7 +102,7 @@ def shape_of(config: dict[str, Any], *, source: str = "the configuration") -> KV
     text: dict[str, Any] = {**families.defaults(family), **stated}
     why = families.refusal(family, text)
     if why:
-        raise KVError(f"{source}: {why}")
+        raise KVError(f"{source}: {why}", code="attention-unknown")
     notes: list[str] = []
     layers = _whole(text, source, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
     heads = _whole(text, source, "num_attention_heads", "n_head", "n_heads")
@@ -114,7 +114,7 @@ def shape_of(config: dict[str, Any], *, source: str = "the configuration") -> KV
     try:
         kinds, known = families.kinds(family, text, layers)
     except ValueError as error:
-        raise KVError(f"{source}: {error}") from None
+        raise KVError(f"{source}: {error}", code="config-invalid") from None
     if not known:
         notes.append(f"model_type {family} is not known here: read as plain attention in every layer")
     shared = text.get("num_kv_shared_layers") or (
@@ -186,7 +186,7 @@ def _whole(values: dict[str, Any], source: str, *keys: str, default: int | None 
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
         if value is not None:
-            raise KVError(f"{source}: {key} is {value!r}, not a positive whole number")
+            raise KVError(f"{source}: {key} is {value!r}, not a positive whole number", code="config-invalid")
     if default is None:
-        raise KVError(f"{source} has no {keys[0]}")
+        raise KVError(f"{source} has no {keys[0]}", code="config-incomplete")
     return default

@@ -29,26 +29,31 @@ def read_picture_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     try:
         kind = path.stat().st_mode
         if stat.S_ISDIR(kind):
-            raise PictureError(f"{name} is a folder: name a picture in it")
+            raise PictureError(f"{name} is a folder: name a picture in it", code="file-irregular")
         if not stat.S_ISREG(kind):
-            raise PictureError(f"{name} is a pipe, socket or device, not a file: save the picture to a file first")
+            raise PictureError(
+                f"{name} is a pipe, socket or device, not a file: save the picture to a file first",
+                code="file-irregular",
+            )
         # Still non-blocking, in case the file was swapped for a pipe since the look above.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise PictureError(f"{name} is no longer a regular file")
+                raise PictureError(f"{name} is no longer a regular file", code="file-irregular")
             data = file.read(max_bytes + 1)
     except FileNotFoundError:
-        raise PictureError(f"{name} does not exist on this machine") from None
+        raise PictureError(f"{name} does not exist on this machine", code="file-missing") from None
     except PermissionError:
-        raise PictureError(f"{name} may not be read: check its permissions (chmod u+r)") from None
+        raise PictureError(
+            f"{name} may not be read: check its permissions (chmod u+r)", code="file-forbidden"
+        ) from None
     except NotADirectoryError:
-        raise PictureError(f"{name}: a part of the path is a file, not a folder") from None
+        raise PictureError(f"{name}: a part of the path is a file, not a folder", code="file-missing") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise PictureError(f"{name} cannot be read: {one_line(reason)}") from error
+        raise PictureError(f"{name} cannot be read: {one_line(reason)}", code="file-unreadable") from error
     if len(data) > max_bytes:
-        raise PictureError(f"{name} is larger than {max_bytes / 2**20:.0f} MiB: {SHRINK_HINT}")
+        raise PictureError(f"{name} is larger than {max_bytes / 2**20:.0f} MiB: {SHRINK_HINT}", code="file-too-large")
     return data
 
 

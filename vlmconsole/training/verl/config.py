@@ -40,7 +40,9 @@ def installed() -> Verl:
     places = list(found.submodule_search_locations or []) if found else []
     if not places:
         raise VerlError(
-            "verl is not installed in this environment.", "Build it: vlmconsole env make verl-0.6.1; run the job there."
+            "verl is not installed in this environment.",
+            "Build it: vlmconsole env make verl-0.6.1; run the job there.",
+            code="library-missing",
         )
     try:
         version = metadata.version("verl")
@@ -53,19 +55,26 @@ def check(overrides: list[str], verl: Verl) -> dict[str, Any]:
     """The whole configuration as verl would see it. Raises VerlError naming what is wrong, all dead keys at once."""
     for item in overrides:
         if not _PLAIN.match(item) and not _OPEN.match(item):
-            raise VerlError(f"“{item}” is no plain key=value.", "Keys are set, not added (+) or removed (~).")
+            raise VerlError(
+                f"“{item}” is no plain key=value.",
+                "Keys are set, not added (+) or removed (~).",
+                code="setting-invalid",
+            )
     dead = dead_keys([_key(item) for item in overrides], verl.folder)
     if dead:
         raise VerlError(
             f"verl {verl.version} accepts {', '.join(dead)} and does nothing with it: no code reads the key.",
             "The run would not be what the preset says; use verl 0.6.1 (vlmconsole env make verl-0.6.1).",
+            code="setting-dead",
         )
     plain, made = _compose([], verl), _compose(overrides, verl)
     for item in overrides:
         key = _key(item)
         usual, given = _at(plain, key), _at(made, key)
         if not _fits(usual, given):
-            raise VerlError(f"{key} is {given!r}, where verl {verl.version} has {usual!r}: another type.")
+            raise VerlError(
+                f"{key} is {given!r}, where verl {verl.version} has {usual!r}: another type.", code="setting-invalid"
+            )
     return made
 
 
