@@ -84,6 +84,7 @@ def adapted(loaded: Loaded, settings: Settings, start: Path | None = None) -> An
                 f"The starting adapter {start} has rank {rank} and alpha {alpha:g}, not {settings.rank} and "
                 f"{settings.alpha}.",
                 f"Set rank={rank} and alpha={alpha:g}, or start from another adapter.",
+                code="adapter-differs",
             )
         model = load_peft(loaded, start, trainable=True)
     if settings.gradient_checkpointing:

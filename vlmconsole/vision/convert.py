@@ -123,7 +123,9 @@ def _opened(data: bytes, kind: str, name: str, max_pixels: int, max_ratio: float
         white_is_zero = kind == "TIFF" and image.tag_v2.get(262) == 0  # type: ignore[attr-defined]
         image.load()
         if kind == "JPEG" and not frame and (shortage := jpeg_shortage(data, image)):
-            raise PictureError(f"{name} is a damaged JPEG picture, {shortage}; copy or download it again")
+            raise PictureError(
+                f"{name} is a damaged JPEG picture, {shortage}; copy or download it again", code="picture-damaged"
+            )
         if kind == "GIF" and not frame:
             image, opened = _see_through_edge(image)
             changes += opened
@@ -131,11 +133,15 @@ def _opened(data: bytes, kind: str, name: str, max_pixels: int, max_ratio: float
         raise
     except Image.DecompressionBombError as error:
         claimed = re.search(r"\((\d+) pixels\)", str(error))
-        raise PictureError(_too_many(name, int(claimed[1]) if claimed else 0, max_pixels)) from error
+        raise PictureError(
+            _too_many(name, int(claimed[1]) if claimed else 0, max_pixels), code="pixels-many"
+        ) from error
     except Exception as error:  # decoders raise nearly anything on damaged files
         if not any(decoder in Image.OPEN for decoder in _DECODERS[kind]):
-            raise PictureError(f"{name}: the Pillow installed here cannot read {kind}; export it as PNG") from error
-        raise PictureError(_why_unreadable(data, kind, name, error)) from error
+            raise PictureError(
+                f"{name}: the Pillow installed here cannot read {kind}; export it as PNG", code="picture-unsupported"
+            ) from error
+        raise PictureError(_why_unreadable(data, kind, name, error), code="picture-damaged") from error
     return _Opened(image, size, orientation, source, has_gps, changes, notes, white_is_zero)
 
 
@@ -162,13 +168,14 @@ def _whole(value: object) -> tuple[object, ...]:
 def _check_size(size: tuple[int, int], name: str, max_pixels: int, max_ratio: float) -> None:
     width, height = size
     if width < 1 or height < 1:
-        raise PictureError(f"{name} is damaged: it claims to be {width}×{height}")
+        raise PictureError(f"{name} is damaged: it claims to be {width}×{height}", code="picture-damaged")
     if width * height > max_pixels:
-        raise PictureError(_too_many(name, width * height, max_pixels))
+        raise PictureError(_too_many(name, width * height, max_pixels), code="pixels-many")
     if max(width, height) > max_ratio * min(width, height):
         raise PictureError(
             f"{name} is {width}×{height}, longer than {max_ratio:g}:1, which the model's image processor refuses:"
-            " crop it or cut it into pieces"
+            " crop it or cut it into pieces",
+            code="picture-long",
         )
 
 
@@ -249,7 +256,8 @@ def _deep_bits(image: Image.Image, data: bytes, kind: str, name: str) -> list[st
         bits = 16
     if image.mode == "F" or (image.mode == "I" and kind == "TIFF"):
         raise PictureError(
-            f"{name} holds 32-bit numbers without a fixed brightness range: export it as 8 or 16 bits a channel"
+            f"{name} holds 32-bit numbers without a fixed brightness range: export it as 8 or 16 bits a channel",
+            code="picture-unsupported",
         )
     return [f"{bits} bits a channel reduced to 8"] if bits > 8 else []
 

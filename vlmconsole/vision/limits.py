@@ -109,7 +109,7 @@ def true_kind(data: bytes, name: str) -> str:
     Raises PictureError saying what the file is instead, as far as its first bytes tell.
     """
     if not data:
-        raise PictureError(f"{name} is empty (0 bytes): copy or save it again")
+        raise PictureError(f"{name} is empty (0 bytes): copy or save it again", code="file-empty")
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "WebP"
     if data[4:8] == b"ftyp":
@@ -118,14 +118,17 @@ def true_kind(data: bytes, name: str) -> str:
             return "AVIF"
         if brands & _HEIF_BRANDS:
             return "HEIC"
-        raise PictureError(f"{name} is not a picture but a video (MP4 or QuickTime): save one frame as a picture")
+        raise PictureError(
+            f"{name} is not a picture but a video (MP4 or QuickTime): save one frame as a picture",
+            code="picture-missing",
+        )
     for magic, kind in _PICTURES:
         if data.startswith(magic):
             return kind
     for magic, what in _OTHERS:
         if data.startswith(magic):
-            raise PictureError(f"{name} is not a picture but {what}")
-    raise PictureError(f"{name} is not a picture{_text_kind(data)}")
+            raise PictureError(f"{name} is not a picture but {what}", code="picture-missing")
+    raise PictureError(f"{name} is not a picture{_text_kind(data)}", code="picture-missing")
 
 
 def _text_kind(data: bytes) -> str:
