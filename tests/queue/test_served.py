@@ -142,12 +142,12 @@ async def test_the_console_finds_its_server_again_whoever_started_it(places: Pla
     await link.start()
     assert link.view.state == "ready", link.view
     await stop_served(box, places)
-    await looks("ended, a question starts it")
+    await looks("box · ended")
     store = Store(places.queue)
     store.set_meta("drained", True)
     queued = store.add(server_job("box", places, keep=True))
     link._move(note="as after a hand-over")
-    await looks(f"box · stopped, job {queued} brings it back")
+    await looks(f"box · stopped, job {queued}")
     store.set_meta("drained", False)
     process.ensure(places)
     del seen[:]

@@ -238,13 +238,13 @@ def test_a_starting_adapter_must_fit(done: tuple[Places, RunFolder], tmp_path: P
     places, run = done
     for file in run.file("adapter").iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(AdapterError, match="rank 8 and alpha 16, not 4 and 16"):
+    with refused("adapter-differs", "rank 8", "alpha 16", "4", error=AdapterError):
         work(places, make(places, adapter=str(tmp_path), rank=4))
     arrays = read_arrays(tmp_path / "adapter_model.safetensors")
     name = next(name for name in arrays if name.endswith("q_proj.lora_A.weight"))
     kind, values = arrays[name]
     (tmp_path / "adapter_model.safetensors").write_bytes(to_bytes({**arrays, name: (kind, values[:, :64].copy())}))
-    with pytest.raises(AdapterError, match="does not fit the model"):
+    with pytest.raises(AdapterError, match="q_proj"):
         work(places, make(places, adapter=str(tmp_path)))
 
 
