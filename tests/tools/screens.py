@@ -29,6 +29,8 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 NOW = 1_796_110_000.0
 """2026-12-01 07:26 UTC, three hours after the last run of the old home ended."""
 ARCHIVE = Path(__file__).resolve().parents[1] / "data" / "homes" / "0.1.0.tar.xz"
@@ -96,9 +98,10 @@ SCENES: tuple[Scene, ...] = (
         "old",
         (
             ("attach", "ctrl+o"),
-            ("attach-filter", "=dense"),
+            ("attach-inbox", "tab tab"),
+            ("attach-filter", "tab =square"),
             ("attached", "enter"),
-            ("two", "ctrl+o =hollow enter"),
+            ("two", "ctrl+o =circle enter"),
             ("unknown-command", "ctrl+g =/nothing enter"),
             ("bad-path", "ctrl+g =/image_/nowhere.png enter"),
             ("sent", "ctrl+g =What_is_it? enter"),
@@ -278,7 +281,7 @@ SCENES: tuple[Scene, ...] = (
 
 
 def make_home(folder: Path, kind: str) -> Path:
-    """A new home at `folder`/lab, in the place of one that lies there."""
+    """A new home at `folder`/lab, in the place of one that lies there, and two images in `folder`/work."""
     home = folder / "lab"
     folder.parent.mkdir(parents=True, exist_ok=True)
     if folder.exists():  # a thread of the console before may still write in it
@@ -286,6 +289,9 @@ def make_home(folder: Path, kind: str) -> Path:
         folder.rename(aside / folder.name)
         shutil.rmtree(aside, ignore_errors=True)
     folder.mkdir(mode=0o700)
+    (folder / "work").mkdir()
+    for name, colour in (("circle.png", "red"), ("square.png", "blue")):
+        Image.new("RGB", (448, 336), colour).save(folder / "work" / name)
     if kind == "old":
         with tarfile.open(ARCHIVE) as archive:
             archive.extractall(folder, filter="data")
@@ -361,7 +367,9 @@ async def play(scene: Scene, folder: Path, size: tuple[int, int], out: Path) -> 
     from vlmconsole.app import ConsoleApp
     from vlmconsole.lab import Lab
 
-    app = ConsoleApp(Lab.open(make_home(folder, scene.home)), clock=lambda: NOW)
+    home = make_home(folder, scene.home)
+    os.chdir(folder / "work")  # what is offered to attach is of the folder that the console runs in
+    app = ConsoleApp(Lab.open(home), clock=lambda: NOW)
     async with app.run_test(size=size, notifications=True) as pilot:
         console = Console(pilot)
         await console.rest()
@@ -387,7 +395,6 @@ def draw(out: Path, sizes: Sequence[tuple[int, int]], only: str, folder: Path) -
     stand_still()
     os.environ["VLMCONSOLE_DEVICE_LOCKS"] = str(folder / "locks")
     status = 0
-    os.chdir(tempfile.gettempdir())  # what is offered to attach is of the folder that the console runs in
     for columns, rows in sizes:
         place = out / f"{columns}x{rows}"
         place.mkdir(parents=True, exist_ok=True)
