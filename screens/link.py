@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,13 +18,13 @@ from vlmconsole.runs.places import Places
 from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
+    from vlmconsole.chats.sampling import Question
     from vlmconsole.client.answer import Answer
     from vlmconsole.client.chat import ChatClient
     from vlmconsole.client.sight import Budget
     from vlmconsole.engines.adapter_choice import SelectedAdapter
     from vlmconsole.engines.effective import EffectiveSettings
     from vlmconsole.engines.profile import ServerProfile
-    from vlmconsole.models.messages import Message
     from vlmconsole.streams.stream import Delta
     from vlmconsole.vision.images import Picture
 
@@ -311,33 +311,28 @@ class ServerLink:
 
     async def ask(
         self,
-        messages: Sequence[Message],
+        question: Question,
         *,
-        max_tokens: int,
-        chosen: bool = True,
-        temperature: float,
         on_delta: Callable[[Delta], None],
         on_sent: Callable[[float], None] | None = None,
-        extra: dict[str, Any] | None = None,
-        adapter: str = "",
-        other_base: bool = False,
     ) -> Answer:
         """One question; waits for a server that is starting. Cancelling the task closes the socket. Raises LabError for
         one that is certainly longer than the context.
 
-        chosen: False where `max_tokens` is only the usual ceiling, which a full context lowers.
         An adapter is looked at anew for each question, and its effect once, where a server may do without it unasked.
         """
         from vlmconsole.models.prompt import is_long
 
-        client = await self.ensure()
+        client, messages, max_tokens = await self.ensure(), question.messages, question.max_tokens
         long = is_long(messages)  # it may have been sent before the server, and so its context, was there
-        if long or not chosen:
-            cost = await client.budget(messages, max_tokens, chosen=chosen)
+        if long or not question.chosen:
+            cost = await client.budget(messages, max_tokens, chosen=question.chosen)
             if long and cost.certain:
                 raise LabError(f"not sent: {cost.advice}")
             max_tokens = cost.answer
-        selected = await asyncio.to_thread(self.adapter, adapter, other_base) if adapter else None
+        selected = None
+        if question.adapter:
+            selected = await asyncio.to_thread(self.adapter, question.adapter, question.other_base)
         if selected is not None:
             from vlmconsole.client.adapter_effect import with_effect
 
@@ -349,9 +344,9 @@ class ServerLink:
             answer = await client.ask(
                 messages,
                 max_tokens=max_tokens,
-                temperature=temperature,
+                temperature=question.temperature,
                 adapter=selected,
-                extra=extra,
+                extra=dict(question.extra),
                 on_delta=on_delta,
                 on_sent=on_sent,
             )
@@ -371,9 +366,11 @@ class ServerLink:
         precision = settings.precision if settings is not None else None
         return select(name, self.profile, precision, self.places, other_base=other_base)
 
-    async def budget(self, messages: Sequence[Message], max_tokens: int, *, chosen: bool = True) -> Budget | None:
+    async def budget(self, question: Question) -> Budget | None:
         """Tokens of a question before it is sent; None while there is no server to ask for its context."""
-        return None if self._client is None else await self._client.budget(messages, max_tokens, chosen=chosen)
+        if self._client is None:
+            return None
+        return await self._client.budget(question.messages, question.max_tokens, chosen=question.chosen)
 
     def visual_tokens(self, picture: Picture) -> int | None:
         """Expected visual tokens of a picture by the model's processor settings; None when they are unknown."""

@@ -112,19 +112,20 @@ class ChatAsk(ChatDraft):
 
     async def _count(self, text: str, pictures: list[Picture], since: int | None = None) -> Budget | None:
         """The budget of a question with what stands before it, from message `since` on (None: as it is set)."""
-        from vlmconsole.chats.history import turns
+        from vlmconsole.chats.history import request_messages, turns
+        from vlmconsole.chats.sampling import Sampling
         from vlmconsole.models.messages import Message
 
         link = self.console.link
         if link is None:
             return None
-        messages = [Message("system", self.system)] if self.system else []
-        for item in turns(self._kept_before(), link.profile.name, self.since if since is None else since):
-            messages.append(Message(item.role, item.text, tuple(picture.outline() for picture in item.pictures)))
+        kept = turns(self._kept_before(), link.profile.name, self.since if since is None else since)
+        messages = request_messages(self.system, kept)
         messages.append(Message("user", text, tuple(pictures)))
         try:
             async with asyncio.timeout(BUDGET_WAIT):
-                return await link.budget(messages, self.max_tokens, chosen="max_tokens" in self.sampling)
+                question = Sampling.read(self.sampling).question(messages, self.console.lab.settings)
+                return await link.budget(question)
         except (LabError, RuntimeError, ValueError, OSError) as error:  # a timeout is an OSError
             self.log.warning(f"the budget could not be counted: {error}")
             return None
@@ -258,12 +259,7 @@ class ChatAsk(ChatDraft):
             self.store,
             self.chat,
             message,
-            max_tokens=self.max_tokens,
-            chosen="max_tokens" in self.sampling,
-            temperature=self.temperature,
-            extra={name: self.sampling[name] for name in ("seed", "top_p") if name in self.sampling},
-            adapter=self.adapter,
-            other_base=bool(self.sampling.get("other_base")),
+            self.console.lab.settings,
             show=show,
             since_key=self.console.since_key,
         )

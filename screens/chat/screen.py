@@ -96,7 +96,7 @@ class ChatScreen(ChatRecent):
 
     def action_sampling(self) -> None:
         """s: system prompt, temperature, longest answer, seed and top-p of this conversation."""
-        from vlmconsole.screens.chat.evidence import checked_sampling
+        from vlmconsole.chats.sampling import checked_sampling
         from vlmconsole.screens.widgets.dialogs import Form
 
         fields = (

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import io
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vlmconsole.chats.history import turns
-from vlmconsole.chats.records import Chat, MessageState, StoredMessage
+from vlmconsole.chats.history import request_messages, turns
+from vlmconsole.chats.records import Chat, MessageState, StoredMessage, StoredPicture
+from vlmconsole.chats.sampling import Question, Sampling, Usual
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.client.lag import LagMeter
 from vlmconsole.errors import LabError
@@ -20,7 +21,6 @@ from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
     from vlmconsole.client.answer import Answer
-    from vlmconsole.models.messages import Message
     from vlmconsole.streams.stream import Delta
 
 #: Pieces are shown together this often, and saved this often (seconds). Where painting takes long, on a busy machine,
@@ -33,7 +33,7 @@ _STATES: dict[str, MessageState] = {"done": "done", "cut": "cut", "error": "fail
 
 
 class Turn:
-    """Asks `link` with the conversation so far. `run` always ends with a finished message.
+    """Asks `link` with the conversation so far, as its settings say. `run` always ends with a finished message.
 
     It is in the store then, unless `unkept` says why not (a full disk, say): `keep` tries that again.
     """
@@ -44,22 +44,15 @@ class Turn:
         store: ChatStore,
         chat: Chat,
         message: StoredMessage,
+        usual: Usual,
         *,
-        max_tokens: int,
-        chosen: bool = True,
-        temperature: float,
         show: Callable[[str, str], None],
         since_key: Callable[[], float] = lambda: math.inf,
-        extra: Mapping[str, Any] | None = None,
-        adapter: str = "",
-        other_base: bool = False,
     ) -> None:
         self.message = message
-        self._link, self._store, self._chat = link, store, chat
-        self._max_tokens, self._chosen, self._temperature = max_tokens, chosen, temperature
+        self._link, self._store, self._chat, self._usual = link, store, chat, usual
+        self._sampling = Sampling.read(chat.sampling)
         self._show, self._since_key = show, since_key
-        self._extra = dict(extra or {})
-        self._adapter, self._other_base = adapter, other_base
         # Read here, in the event loop: the store's connection belongs to it.
         before = [item for item in store.messages(chat.id, evidence=0) if item.id < message.id]
         # What another server answered to the same question is not part of what this one is asked.
@@ -101,20 +94,10 @@ class Turn:
         lag = LagMeter()
         painting = asyncio.create_task(self._paint(lag))
         try:
-            messages = await asyncio.to_thread(self._messages)
+            question = await asyncio.to_thread(self._question)
             with lag:
                 self._asking = asyncio.create_task(
-                    self._link.ask(
-                        messages,
-                        max_tokens=self._max_tokens,
-                        chosen=self._chosen,
-                        temperature=self._temperature,
-                        on_delta=self._take,
-                        on_sent=self._note_sent,
-                        extra=self._extra,
-                        adapter=self._adapter,
-                        other_base=self._other_base,
-                    )
+                    self._link.ask(question, on_delta=self._take, on_sent=self._note_sent)
                 )
                 if self._stopped:
                     self._asking.cancel()
@@ -133,21 +116,16 @@ class Turn:
                 await painting
         return finished
 
-    def _messages(self) -> list[Message]:
-        from vlmconsole.models.messages import Message
-
-        made = [Message("system", self._chat.system)] if self._chat.system.strip() else []
+    def _question(self) -> Question:
         # What is asked now goes whatever was chosen for what stands before it: again, or at a second server.
         asked = self._before[-1].id if self._before else 0
-        since = min(int(self._chat.sampling.get("since", 0)), asked)
+        since = min(self._sampling.since, asked)
         self._left_out = sum(item.role == "user" and item.id < since for item in self._before)
         sent = turns(self._before, self._link.profile.name, since)
         self._reference = {"message_ids": [item.id for item in sent]}
-        if made:
+        if self._chat.system.strip():
             self._reference["system"] = self._chat.system
-        for item in sent:
-            made.append(Message(item.role, item.text, tuple(picture.load() for picture in item.pictures)))
-        return made
+        return self._sampling.question(request_messages(self._chat.system, sent, StoredPicture.load), self._usual)
 
     def _note_sent(self, at: float) -> None:
         self._sent = at

@@ -34,6 +34,7 @@ from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.lab import Settings
 from vlmconsole.measure.bench import Server
 from vlmconsole.measure.load import REQUESTS, Body, Cell, Target, run_cell
 from vlmconsole.models.messages import Message
@@ -170,17 +171,19 @@ class Surfaces:
     async def screen(self) -> list[dict[str, Any]]:
         link = ServerLink(self.profile(), Places(self.home).ensure(), lambda: None)
         with contextlib.closing(ChatStore(self.home / "chats.sqlite", self.home / "pictures")) as store:
-            chat, told = store.new_chat(server="box", title="t"), []
+            told = []
             for number in range(len(self.bodies)):
+                chat = store.new_chat(server="box", title="t")
+                store.set_chat(chat.id, sampling={"max_tokens": 64})
+                chat = store.chat(chat.id)
                 store.add(chat.id, "user", f"case-{number}-")
                 empty = store.add(chat.id, "assistant", "", state="streaming", server="box")
-                turn = Turn(link, store, chat, empty, max_tokens=64, temperature=0.0, show=lambda *_: None)
+                turn = Turn(link, store, chat, empty, Settings(), show=lambda *_: None)
                 message = await turn.run()
                 foot_text = foot(message, begun=True).plain
                 told.append(
                     {**(message.answer or {}), "kept": message.text, "words": foot_text, "state": message.state}
                 )
-                chat = store.new_chat(server="box", title="t")
         await link.close()
         return told
 
@@ -195,7 +198,7 @@ class Surfaces:
                 try:
                     command._finish(answer, lag)
                 except Failure as failure:
-                    code, words = failure.code, failure.message
+                    code, words = failure.exit_status, failure.message
             facts = json.loads(out.getvalue()) if not code else answer.to_json()
             told.append({**facts, "code": code, "words": words})
         return told

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from waiting import until
 
+from vlmconsole.chats.sampling import Question
 from vlmconsole.client.answer import Answer
 from vlmconsole.client.chat import ChatClient
 from vlmconsole.desks.servers import ServerDesk
@@ -93,7 +94,7 @@ def port_of(box: ServerProfile) -> int:
 
 
 async def ask(link: ServerLink) -> Answer:
-    return await link.ask(HELLO, max_tokens=4, temperature=0.0, on_delta=lambda _: None)
+    return await link.ask(Question(HELLO, temperature=0.0, max_tokens=4), on_delta=lambda _: None)
 
 
 async def says(link: ServerLink, word: str) -> None:

@@ -1,10 +1,15 @@
-"""Which of a conversation's messages go to the server with the next question."""
+"""Which of a conversation's messages go to the server with the next question, and how."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from vlmconsole.chats.records import StoredMessage
+from vlmconsole.chats.records import StoredMessage, StoredPicture
+
+if TYPE_CHECKING:
+    from vlmconsole.models.messages import Message
+    from vlmconsole.vision.images import Picture
 
 
 def turns(messages: Sequence[StoredMessage], server: str = "", since: int = 0) -> list[StoredMessage]:
@@ -33,3 +38,19 @@ def turns(messages: Sequence[StoredMessage], server: str = "", since: int = 0) -
         elif index == len(messages):
             kept.append(question)
     return kept
+
+
+def request_messages(
+    system: str, records: Sequence[StoredMessage], picture: Callable[[StoredPicture], Picture] = StoredPicture.outline
+) -> list[Message]:
+    """`records` as they are sent, after the system prompt (where there is one).
+
+    `picture`: `StoredPicture.outline` for counting and for records, `StoredPicture.load` for sending.
+    """
+    # Imported here: what a request looks like brings the image library, which the first frame does not wait for.
+    from vlmconsole.models.messages import Message
+
+    messages = [Message("system", system)] if system.strip() else []
+    for record in records:
+        messages.append(Message(record.role, record.text, tuple(picture(item) for item in record.pictures)))
+    return messages

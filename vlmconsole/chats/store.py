@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmconsole.chats.checked import read_answer, read_facts, read_sampling, read_text, read_time
+from vlmconsole.chats.history import request_messages
 from vlmconsole.chats.records import (
     STATES,
     Chat,
@@ -218,13 +219,10 @@ class ChatStore:
         request = read_answer(row["answer"])[0].get("request") if row is not None and row["answer"] else None
         if not isinstance(request, dict) or "message_ids" not in request:
             return request
-        # Imported here: what a request looks like brings the image library, which the first frame does not wait for.
-        from vlmconsole.models.messages import Message, to_record
+        from vlmconsole.models.messages import to_record
 
         ids = [item for item in request["message_ids"] if isinstance(item, int)]
-        sent = [Message("system", request["system"])] if request.get("system") else []
-        for message in (self.message(item) for item in ids):
-            sent.append(Message(message.role, message.text, tuple(picture.outline() for picture in message.pictures)))
+        sent = request_messages(str(request.get("system") or ""), [self.message(item) for item in ids])
         rest = {name: value for name, value in request.items() if name not in ("message_ids", "system")}
         return {**rest, "messages": to_record(sent)}
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from vlmconsole.chats.store import ChatStore
+from vlmconsole.lab import Settings
 from vlmconsole.screens.chat.turn import Turn
 
 
@@ -36,8 +37,7 @@ async def paints(folder: Path, since_key: float) -> tuple[int, str]:
         store,
         chat,
         message,
-        max_tokens=1000,
-        temperature=0.0,
+        Settings(max_tokens=1000),
         show=lambda text, _: shown.append(text),
         since_key=lambda: since_key,
     )
