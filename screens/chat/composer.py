@@ -1,238 +1,381 @@
-"""The composer: a question of any number of lines, and the chips of the pictures that go with it."""
+"""The composer: everything that is written and not sent, its pictures, and what sending it would take."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import unicodedata
-from typing import TYPE_CHECKING, ClassVar
+import re
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from textual import events
+from textual import work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
-from textual.message import Message
-from textual.widgets import Static, TextArea
+from textual.timer import Timer
+from textual.widgets import Static
 
-from vlmconsole.screens.keys import bindings
-from vlmconsole.text.counts import many
-from vlmconsole.text.plain import one_line
+from vlmconsole.chats.conversation import Conversation
+from vlmconsole.chats.records import Draft, StoredMessage
+from vlmconsole.errors import LabError, refusal
+from vlmconsole.screens.background import in_background
+from vlmconsole.screens.chat.attachments import Attachments, await_in_inbox
+from vlmconsole.screens.chat.budget import Budgeter
+from vlmconsole.screens.chat.chips import Chip, Chips
+from vlmconsole.screens.chat.drafts import KEEP_AGAIN, Drafts
+from vlmconsole.screens.chat.hints import FAULT, LENGTH, PATHS, Hints
+from vlmconsole.screens.chat.question import QuestionArea
+from vlmconsole.screens.keys import TYPED
+from vlmconsole.screens.terminal.terminal import scp_line, under_ssh
+from vlmconsole.text.plain import inert, one_line
 
 if TYPE_CHECKING:
+    from vlmconsole.app import ConsoleApp
     from vlmconsole.vision.images import Picture
+    from vlmconsole.vision.paths import Pasted
 
-
-FAULT = "fault"  # what a notice is about that goes when a question can be sent again
-PATHS = "paths"  # what a notice is about that goes when the words are sent as they are
-LENGTH = "length"  # what a notice is about that goes when the question is another one
-SHORTEST = 8  # cells of a picture's name that stay on a chip however narrow the screen is
-PASTE_WAIT = 1.0  # seconds that keys wait at most until a paste before them has been looked at
-
-
-class Question(TextArea):
-    """The text itself. Enter sends; a paste stays whole, line ends and all."""
-
-    BINDINGS: ClassVar[list[BindingType]] = bindings(("composer",), "chat")
-
-    class Pasted(Message):
-        """A paste that may be paths. Who takes it sets `taken` when its words stand: keys wait for that."""
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
-            self.taken = asyncio.Event()
-
-    class Interrupted(Message):
-        """Ctrl+C with nothing selected: the answer that comes is to stop."""
-
-    class Emptied(Message):
-        """Backspace in an empty question: the last chip goes."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            soft_wrap=True, show_line_numbers=False, compact=True, highlight_cursor_line=False, id="question"
-        )
-        self.cursor_blink = False
-        self.answering = False  # whether an answer comes that could be stopped
-        # F1 to F6 are the screens while one writes, too: a TextArea would select its line by F6, all of it by F7.
-        for key in ("f6", "f7"):
-            self._bindings.key_to_bindings.pop(key, None)
-
-    async def _on_paste(self, event: events.Paste) -> None:
-        event.prevent_default()
-        event.stop()
-        pasted = self.Pasted(event.text).set_sender(self)
-        assert self.parent is not None
-        # To the parent at once: in this widget's own queue it would wait for the end of this very handler.
-        self.parent.post_message(pasted)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(pasted.taken.wait(), PASTE_WAIT)
-
-    async def _on_key(self, event: events.Key) -> None:
-        if event.key == "enter":  # a TextArea would take it as a new line
-            event.prevent_default()
-            event.stop()
-            self.action_send()
-            return
-        if event.character and not event.is_printable and unicodedata.category(event.character) == "Zs":
-            # A blank of another kind (Alt+Space of a Mac, a full-width space, those in names of screenshots) is no
-            # printable character to Python, so that a TextArea would drop it.
-            event.prevent_default()
-            event.stop()
-            self.insert(event.character)
-            return
-        if event.key == "backspace" and not self.text:
-            event.prevent_default()
-            event.stop()
-            self.post_message(self.Emptied())
-
-    def gone(self, text: str) -> None:
-        """Take away what was sent. What was typed after its Enter stays."""
-        rest = self.text.removeprefix(text) if self.text.startswith(text) else ""
-        self.load_text(rest)
-        self.move_cursor(self.document.end)
-
-    def back(self, text: str) -> None:
-        """Put back what could not be sent, before what was typed since."""
-        self.load_text(text + self.text)
-        self.move_cursor(self.document.end)
-
-    def replace_all(self, text: str) -> None:
-        """Put `text` in the place of what stands, so that an undo brings that back."""
-        self.replace(text, (0, 0), self.document.end)
-
-    def action_newline(self) -> None:
-        self.insert("\n")
-
-    def action_send(self) -> None:
-        self.post_message(Composer.Sent(self.text))
-
-    def action_copy(self) -> None:
-        """Ctrl+C: copy what is selected; else stop the answer, where one comes."""
-        if self.answering and not self.selected_text:
-            self.post_message(self.Interrupted())
-        else:
-            super().action_copy()
-
-
-class Chip(Static):
-    """A picture that will be sent; a click takes it away."""
-
-    class Removed(Message):
-        def __init__(self, index: int) -> None:
-            super().__init__()
-            self.index = index
-
-    def __init__(self, index: int, picture: Picture, tokens: int | None) -> None:
-        width, height = picture.size
-        cost = f" · {many(tokens, 'token')}" if tokens is not None else ""
-        note = "" if not picture.changes else " · changed"
-        self.index, self._file = index, picture.name
-        self._about = f" {width}×{height}{cost}{note} ✕ "
-        self.cells = 0
-        super().__init__(self._text(32), classes="chip")
-        self.tooltip = Content(one_line(f"{picture.said}. {picture.note}".strip(". ")))
-
-    def _text(self, name: int) -> Content:
-        text = Content.assemble((f" {self.index + 1} ", "$accent"), one_line(self._file, name), (self._about, "$muted"))
-        self.cells = text.cell_length
-        return text
-
-    def fit(self, room: int) -> None:
-        """Shorten the name so that the mark that takes the picture away stays within `room` cells."""
-        text = self._text(32)
-        for name in range(31, SHORTEST - 1, -1):
-            if self.cells <= room:
-                break
-            text = self._text(name)
-        self.update(text)
-
-    def on_click(self) -> None:
-        self.post_message(self.Removed(self.index))
+COMMANDS = ", ".join(f"{word} {more}".strip() for word, more, _ in TYPED)
+CHANGING = "editing · Enter re-asks and hides later turns · Esc Esc cancels"
+CANCELLED = "edit cancelled · i, then Ctrl+Z brings its text back"
+BACK = "what was written and not sent is here again; Ctrl+G empties the line"
+_SLASH = re.compile(r"/[a-z]+(?=\s|$)")
+#: The budget is counted this long (seconds) after the last key.
+BUDGET_PAUSE = 0.25
+#: Seconds after a change until it is stored; what a killed console loses at most.
+DRAFT_PAUSE = 1.0
 
 
 class Composer(Vertical):
-    """Chips, the question, and a line that says what sending would cost (or why it cannot be)."""
+    """Chips, the question, and a line that says what sending would cost (or why it cannot be).
 
-    class Sent(Message):
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+    Sending itself is the screen's: it gets `QuestionArea.Sent`, asks whether it is `ready`, and has it by `take`.
+    """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, conversation: Conversation, attachments: Attachments, budgeter: Budgeter, drafts: Drafts
+    ) -> None:
         super().__init__()
-        self._about = ""
-        self._standing = ""
-        self._said: dict[str, tuple[str, str]] = {}
-        self._chips: list[Chip] = []
-        self._more = Static(id="more-chips")
+        self._conversation, self._attachments = conversation, attachments
+        self._budgeter, self._drafts = budgeter, drafts
+        self.question, self.hints = QuestionArea(), Hints()
+        self._chips = Chips()
+        self._turn = asyncio.Lock()
+        self._due: Timer | None = None  # when the draft is stored next
+        self._offered = ""  # a question whose paths were made out, or not found, and was said to be
 
     def compose(self) -> ComposeResult:
-        yield Horizontal(id="chips")
+        yield self._chips
         with Horizontal(id="entry"):
             yield Static("┃", id="prompt")
-            yield Question()
-        with Horizontal(id="hints"):
-            yield Static(id="notice")
-            yield Static(id="budget")
+            yield self.question
+        yield self.hints
 
     @property
-    def question(self) -> Question:
-        return self.query_one(Question)
+    def console(self) -> ConsoleApp:
+        """The app, by its own type."""
+        return cast("ConsoleApp", self.app)
 
-    async def show_chips(self, pictures: list[tuple[Picture, int | None]]) -> None:
-        """The pictures waiting to be sent, each with its expected visual tokens (None: unknown)."""
-        chips = self.query_one("#chips", Horizontal)
-        await chips.remove_children()
-        made = [Chip(index, picture, tokens) for index, (picture, tokens) in enumerate(pictures)]
-        self._chips, self._more = made, Static(id="more-chips")
-        self._fit_chips()
-        await chips.mount_all([*made, self._more])
-        chips.set_class(bool(pictures), "-some")
+    @property
+    def written(self) -> bool:
+        """Is there anything that could be sent?"""
+        return bool(self.question.text.strip() or self._attachments.pictures)
+
+    def in_turn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do `work` beside the screen, which goes on taking keys and painting; what was begun before it ends first.
+
+        So a paste and the Enter after it keep their order, however long the picture takes to be read.
+        """
+
+        async def waiting() -> None:
+            async with self._turn:
+                try:
+                    await work()
+                except (LabError, OSError) as error:  # a full disk, say: the question stays where it was
+                    self.hints.notice(one_line(refusal(error), 300), "$error", about=FAULT)
+
+        in_background(self, waiting, "in-turn")
+
+    # -- sending -------------------------------------------------------------------------------------------
+
+    async def ready(self, text: str) -> bool:
+        """Whether `text` can be sent as far as its words go; what stands against it is said."""
+        slash = _SLASH.match(text)
+        if slash is not None and not Path(slash[0]).exists():
+            self.hints.notice(f"no such command: {one_line(slash[0], 40)}; there are {COMMANDS}", "$warning")
+            return False
+        if self._offered != text and await self._offer_typed(text):
+            self._offered = text
+            return False
+        return True
+
+    async def take(self, typed: str) -> list[Picture]:
+        """The pictures of the question `typed`, which is on its way: what was written after it stays."""
+        pictures, self._offered = self._attachments.take(), ""
+        self._budgeter.sent()
+        self.hints.withdraw(PATHS)
+        self.question.gone(typed)
+        await self.show_pictures()
+        return pictures
+
+    async def give_back(self, text: str, pictures: list[Picture]) -> None:
+        """Put a question that was not sent before what is written now."""
+        self._attachments.put_back(pictures)
+        self.question.back(text)
+        await self.show_pictures()
+
+    # -- changing a question -------------------------------------------------------------------------------
+
+    async def begin_change(self, asked: StoredMessage) -> bool:
+        """Write `asked` anew; what is written now waits for the end of that. False: its pictures are gone."""
+        try:
+            pictures = [picture.load() for picture in asked.pictures]
+        except ValueError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return False
+        aside = self._attachments.take()
+        if self._conversation.changing is None:  # else what is written is a change of another question
+            self._drafts.put_aside(self.question.text, aside)
+        self._conversation.changing = asked.id
+        self._attachments.put_back(pictures)
+        self.question.put(asked.text)
+        await self.show_pictures()
+        self.hints.stand(CHANGING)
+        return True
+
+    async def end_change(self) -> None:
+        """Put what was written before a question was changed before what is written now."""
+        self._conversation.changing = None
+        self.hints.stand()
+        text, pictures = self._drafts.take_aside()
+        if text or pictures:
+            await self.give_back(text, pictures)
+
+    async def cancel_change(self) -> None:
+        """The question that is being changed stays as it was."""
+        self._attachments.take()
+        self.question.replace_all("")
+        await self.end_change()
+        await self.show_pictures()
+        self.hints.notice(CANCELLED)
+
+    # -- drafts --------------------------------------------------------------------------------------------
+
+    def store_draft_soon(self) -> None:
+        """Store what is written in a moment; not for each key."""
+        if self._due is None:
+            self._due = self.set_timer(DRAFT_PAUSE, self._store_draft_in_time)
+
+    async def _store_draft_in_time(self) -> None:
+        self._due = None
+        with suppress(LabError):  # told when it is sent
+            await self._drafts.store_files(self._attachments.pictures)
+        if not self.store_draft():
+            self._due = self.set_timer(KEEP_AGAIN, self._store_draft_in_time)
+
+    def store_draft(self) -> bool:
+        """Store it now. Whether it is: a fault is not told here, as sending will meet it, and the question stands."""
+        try:
+            self._drafts.store(self.question.text, self._attachments.pictures)
+        except LabError as error:
+            self.log.warning(f"what is written cannot be kept: {error}")
+            return False
+        return True
+
+    def on_unmount(self) -> None:
+        self.store_draft()
+
+    async def restore(self, draft: Draft) -> None:
+        """What another console left unsent, for the conversation that is open."""
+        for picture in draft.pictures:
+            try:
+                self._attachments.pictures.append(picture.load())
+            except LabError as error:  # its file is gone or was changed
+                self.notify(str(error), severity="warning", markup=False)
+        if draft.changing in {message.id for message in self._conversation.messages if message.role == "user"}:
+            self._conversation.changing = draft.changing
+            self.hints.stand(CHANGING)
+        self.question.put(draft.text)
+        await self.show_pictures()
+        if self.written:
+            self.notify(BACK, markup=False)
+
+    # -- budget --------------------------------------------------------------------------------------------
+
+    def on_text_area_changed(self) -> None:
+        if self.question.text:
+            self.hints.notice()
+        else:  # emptied by sending: what is said about that stays, what is said about its length does not
+            self.hints.withdraw(LENGTH)
+        self.count_soon()
+        self.store_draft_soon()
+
+    @work(group="budget", exclusive=True, exit_on_error=False)
+    async def count_soon(self) -> None:
+        """What the next question would take of the context, beside it; counted a moment after typing."""
+        await asyncio.sleep(BUDGET_PAUSE)
+        self._budgeter.cost = await self._budgeter.count(self.question.text, self._attachments.pictures)
+        self.show_cost()
+
+    def show_cost(self) -> None:
+        """The last count, and what to do where it does not fit."""
+        cost = self._budgeter.cost
+        if cost is None or not self.written:
+            self.hints.budget("")
+            self.hints.withdraw(LENGTH)
+            return
+        self.hints.budget(self._budgeter.summary(), "$muted" if cost.fits else "$warning")
+        if advice := self._budgeter.advice(self.question.text, pictures=bool(self._attachments.pictures)):
+            self.hints.notice(advice, "$warning", about=LENGTH)
+
+    def forget_cost(self) -> None:
+        """What was counted for one conversation is not said of another."""
+        self.workers.cancel_group(self, "budget")
+        self._budgeter.cost = None
+        self.show_cost()
+
+    async def fit(self) -> None:
+        """Shrink the last picture to what the budget allows; the change is named on its chip."""
+        cost = self._budgeter.cost
+        if cost is None or cost.shrink_to is None or not self._attachments.pictures:
+            self.hints.notice("nothing needs to shrink")
+            return
+        await self._attachments.shrink_last(*cost.shrink_to)
+        self.hints.notice()
+        await self.show_pictures()
+
+    # -- pictures ------------------------------------------------------------------------------------------
+
+    async def attach(self, paths: list[Path]) -> None:
+        """Check files and show them as chips; what cannot be sent is said under the question."""
+        self.hints.notice("reading the picture…")
+        errors = await self._attachments.open(paths)
+        await self.show_pictures()
+        self.hints.notice("  ".join(errors), "$error")
+
+    async def show_pictures(self) -> None:
+        """The pictures that wait to be sent, each with its expected visual tokens where they are known."""
+        link = self.console.link
+        pictures = self._attachments.pictures
+        tokens = [link.visual_tokens(picture) if link else None for picture in pictures]
+        await self._chips.show(list(zip(pictures, tokens, strict=True)), self._cells)
+        self.count_soon()
+        self.store_draft_soon()
+
+    async def on_chip_removed(self, event: Chip.Removed) -> None:
+        event.stop()
+        self._attachments.remove(event.index)
+        await self.show_pictures()
+
+    async def on_question_area_emptied(self, event: QuestionArea.Emptied) -> None:
+        event.stop()
+        if self._attachments.pictures:
+            self._attachments.pictures.pop()
+            await self.show_pictures()
+
+    def on_question_area_pasted(self, event: QuestionArea.Pasted) -> None:
+        """A paste: picture paths become chips, everything else stays text, made inert."""
+        event.stop()
+        self.in_turn(partial(self._pasted, event))
+
+    async def _pasted(self, event: QuestionArea.Pasted) -> None:
+        from vlmconsole.vision.paths import parse_paths
+
+        try:
+            pasted = await asyncio.to_thread(parse_paths, event.text)
+            if pasted.text:
+                self.question.insert(inert(pasted.text))
+        finally:
+            event.taken.set()  # what was typed after it may follow now
+        await self._attach_paths(pasted)
+
+    async def _attach_paths(self, pasted: Pasted) -> None:
+        if pasted.found:
+            await self.attach(list(pasted.found))
+        if pasted.missing:
+            self._expect(list(pasted.missing))
+
+    async def _offer_typed(self, text: str) -> bool:
+        """Attach pictures whose paths stand in a typed question, as if they had been pasted; False: there are none.
+
+        Nothing is sent then: a person looks at the chips, and at the words that stay, first. A path that is not here is
+        said; it may be meant as it stands, so that a second Enter sends it.
+        """
+        from vlmconsole.vision.paths import parse_paths
+
+        typed = await asyncio.to_thread(partial(parse_paths, typed=True), text)
+        if typed.found:
+            self.question.replace_all(inert(typed.text))
+            await self.attach(list(typed.found))
+            if len(self._attachments.pictures) >= len(typed.found):
+                said = "the picture whose path was typed is attached; Enter sends, Backspace takes it away"
+                self.hints.notice(said if typed.text else said.replace("Enter sends", "type a question"), about=PATHS)
+            if typed.missing:
+                self._expect(list(typed.missing), "; Enter sends the rest")
+        elif typed.missing:
+            self._expect(list(typed.missing), "; Enter once more sends the words as they are")
+        return bool(typed.found or typed.missing)
+
+    def _expect(self, missing: list[Path], also: str = "") -> None:
+        """Paths that are not here: over SSH they are the laptop's, and a line of scp brings them."""
+        names = ", ".join(one_line(path.name, 60) for path in missing)
+        if not under_ssh():
+            said = ", ".join(one_line(path, 120) for path in missing)
+            self.hints.notice(f"not found: {said}{also}", "$error", about=PATHS)
+            return
+        inbox = self.console.lab.places.inbox
+        lines = "\n".join(one_line(scp_line(str(path), str(inbox)), 400) for path in missing)
+        self.hints.notice(
+            f"{names} is not on this machine{also}. Run this where it is; it is attached on arrival:\n{lines}",
+            about=PATHS,
+        )
+        self._watch_inbox(inbox, {path.name for path in missing})
+
+    @work(group="inbox", exclusive=True, exit_on_error=False)
+    async def _watch_inbox(self, inbox: Path, names: set[str]) -> None:
+        arrived: list[Path] = []
+        await await_in_inbox(inbox, names, arrived.append)
+        await self.attach(arrived)
+
+    async def image(self, words: str) -> None:
+        """`/image PATH or URL`; `--private` after the address allows one of this network."""
+        from vlmconsole.vision.images import PictureError
+        from vlmconsole.vision.paths import parse_paths
+
+        if not words:
+            self.hints.notice("/image PATH or URL attaches a picture", "$warning")
+        elif words.startswith(("http://", "https://")):
+            url, _, option = words.partition(" ")
+            self.hints.notice(f"fetching {one_line(url, 120)}")
+            try:
+                await self._attachments.fetch(url, allow_private=option.strip() == "--private")
+            except PictureError as error:
+                self.hints.notice(str(error), "$error")
+                return
+            self.hints.notice()
+            await self.show_pictures()
+        else:
+            pasted = await asyncio.to_thread(parse_paths, words)
+            await self._attach_paths(pasted)
+            if not pasted.found and not pasted.missing:
+                self.hints.notice(f"no picture named: {one_line(words, 120)}", "$error")
+
+    async def paste(self, words: str = "") -> None:
+        """`/paste`: the picture in the clipboard of this desktop."""
+        from vlmconsole.vision.images import PictureError
+
+        self.hints.notice("asking the clipboard…")
+        try:
+            await self._attachments.paste()
+        except PictureError as error:
+            self.hints.notice(f"{error}{f' {error.hint}' if error.hint else ''}", "$error")
+            return
+        self.hints.notice()
+        await self.show_pictures()
+
+    @property
+    def _cells(self) -> int:
+        return (self.size.width or self.app.size.width) - 2
 
     def on_resize(self) -> None:
-        self._fit_chips()
-
-    def _fit_chips(self) -> None:
-        """As many chips as the line holds whole, and how many more there are."""
-        room = (self.size.width or self.app.size.width) - 2
-        more = "+{} more"
-        for chip in self._chips:
-            chip.fit(room - (len(more) + 1 if len(self._chips) > 1 else 0))
-        shown, used = len(self._chips), sum(chip.cells + 1 for chip in self._chips)
-        while shown > 1 and used + (len(more) if shown < len(self._chips) else -1) > room:
-            shown -= 1
-            used -= self._chips[shown].cells + 1
-        for chip in self._chips:
-            chip.display = chip.index < shown
-        left = len(self._chips) - shown
-        self._more.update(Content(more.format(left)).stylize("$muted") if left else "")
-        self._more.display = bool(left)
-
-    def notice(self, text: str = "", style: str = "$muted", about: str = "") -> None:
-        """One line under the question: an error, or what is being waited for. Text from outside is made inert.
-
-        One that is `about` something goes when `withdraw` says that it is over.
-        """
-        self._about = about
-        self._say("notice", text or self._standing, style)
-
-    def stand(self, text: str = "") -> None:
-        """What is said from now on while nothing else is; "" for nothing."""
-        self._standing = text
-        self.notice()
-
-    def withdraw(self, about: str) -> None:
-        """Take the notice away if it is about that."""
-        if about and self._about == about:
-            self.notice()
-
-    def budget(self, text: str, style: str = "$muted") -> None:
-        """What sending would take of the context."""
-        self._say("budget", text, style)
-
-    def _say(self, name: str, text: str, style: str) -> None:
-        if self._said.get(name) != (text, style):  # with every key: laying the screen out anew would make typing slow
-            self._said[name] = (text, style)
-            self.query_one(f"#{name}", Static).update(Content(text).stylize(style) if text else Content(""))
+        self._chips.fit(self._cells)

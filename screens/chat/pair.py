@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -21,12 +21,15 @@ from vlmconsole.screens.prose.prose import Prose
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.text.plain import one_line
 
+if TYPE_CHECKING:
+    from vlmconsole.screens.chat.screen import ChatScreen
+
 #: A running answer is looked at this often (seconds).
 LOOK = 0.1
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveAnswer:
     """An answer as far as it has come. `ttft_s` counts only while `message` is still streaming."""
 
     message: StoredMessage
@@ -56,10 +59,10 @@ def between(left: StoredMessage, right: StoredMessage) -> tuple[str, str]:
     return f"{said} One answer each says nothing about the next.", "$muted" if found.comparable else "$warning"
 
 
-class Side(VerticalScroll):
+class AnswerSide(VerticalScroll):
     """One server's answer: who, how it ended, the words, and the numbers with their conditions."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: LiveAnswer) -> None:
         super().__init__(classes="side")
         self._live = live
         self._prose = Prose(live.text)
@@ -75,7 +78,7 @@ class Side(VerticalScroll):
     def on_mount(self) -> None:
         self._numbers()
 
-    def follow(self, live: Live) -> None:
+    def follow(self, live: LiveAnswer) -> None:
         """The next state of the answer; nothing is drawn anew that has not moved."""
         if live == self._live:
             return
@@ -111,7 +114,7 @@ class PairScreen(ModalScreen[None]):
         Binding("tab,right_square_bracket,left_square_bracket", "other", "the other answer", show=False),
     ]
 
-    def __init__(self, question: str, ids: tuple[int, int], read: Callable[[int], Live]) -> None:
+    def __init__(self, question: str, ids: tuple[int, int], read: Callable[[int], LiveAnswer]) -> None:
         super().__init__(classes="pair")
         self._question, self._ids, self._read = question, ids, read
         self._ended = False
@@ -122,10 +125,10 @@ class PairScreen(ModalScreen[None]):
         yield Static(classes="between")
         with Horizontal(classes="sides"):
             for message_id in self._ids:
-                yield Side(self._read(message_id))
+                yield AnswerSide(self._read(message_id))
 
     def on_mount(self) -> None:
-        self.query(Side).first().focus()
+        self.query(AnswerSide).first().focus()
         self.set_interval(LOOK, self._look)
         self._look()
 
@@ -133,7 +136,7 @@ class PairScreen(ModalScreen[None]):
         if self._ended:
             return
         lives = [self._read(message_id) for message_id in self._ids]
-        for side, live in zip(self.query(Side), lives, strict=True):
+        for side, live in zip(self.query(AnswerSide), lives, strict=True):
             side.follow(live)
         self._ended = not any(live.running for live in lives)
         said, style = "Whether the two may be compared is said when both have ended.", "$faint"
@@ -142,9 +145,58 @@ class PairScreen(ModalScreen[None]):
         self.query_one(".between", Static).update(Content(said).stylize(style))
 
     def action_scroll(self, by: int) -> None:
-        if isinstance(self.focused, Side):
+        if isinstance(self.focused, AnswerSide):
             self.focused.scroll_relative(y=by, animate=False)
 
     def action_other(self) -> None:
-        sides = list(self.query(Side))
+        sides = list(self.query(AnswerSide))
         sides[1 if self.focused is sides[0] else 0].focus()
+
+
+def ask_second_server(screen: ChatScreen) -> None:
+    """Have the last question answered by a second server as well, and show both as they come.
+
+    Both answers stay in the conversation; `history.turns` says which of them goes on.
+    """
+    from vlmconsole.screens.widgets.dialogs import Choose
+
+    conversation = screen.conversation
+    asked = conversation.answered(len(conversation.messages) - 1)
+    if conversation.chat is None or asked is None:
+        return
+    question, first = asked[0], asked[1][0] if asked[1] else None
+    own = first.server if first is not None else ""
+    others = [(p.name, p.name, p.title) for p in screen.console.profiles().values() if p.name != own]
+
+    async def chosen(name: str | None) -> None:
+        if name is None:
+            return
+        second = await screen.asker.answer(screen.console.link_to(name))
+        if first is not None:
+            _show(screen, question, first, second)
+
+    screen.app.push_screen(Choose("Ask the last question to", others), chosen)
+
+
+def show_pair(screen: ChatScreen) -> None:
+    """The chosen answer beside another server's to the same question."""
+    asked = screen.conversation.answered(screen.transcript.chosen)
+    if asked is None or len(asked[1]) < 2:
+        screen.notify("only one server answered this question; b asks a second one", markup=False)
+        return
+    question, answers = asked
+    chosen = screen.transcript.chosen_answer or answers[-1]
+    other = next(answer for answer in reversed(answers) if answer.id != chosen.id)
+    first, second = sorted((chosen, other), key=lambda answer: answer.id)
+    _show(screen, question, first, second)
+
+
+def _show(screen: ChatScreen, question: StoredMessage, first: StoredMessage, second: StoredMessage) -> None:
+    def read(message_id: int) -> LiveAnswer:
+        turn = screen.asker.running_turn(message_id)
+        if turn is not None:
+            return LiveAnswer(turn.message, turn.text, turn.ttft_s)
+        message = next(item for item in screen.conversation.messages if item.id == message_id)
+        return LiveAnswer(message, message.text)
+
+    screen.app.push_screen(PairScreen(question.text, (first.id, second.id), read))

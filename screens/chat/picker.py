@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from vlmconsole.screens.chat.attach import open_all
+from vlmconsole.screens.chat.attachments import open_pictures
 from vlmconsole.screens.pictures.picture import picture_view
 from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.screens.theme import DIALOGS
@@ -146,12 +146,12 @@ class Picker(ModalScreen[Path | None]):
         if path.is_dir():
             await pane.remove_children()
             return
-        made = await open_all([path], background="white")
+        pictures, errors = await open_pictures([path], background="white")
         await pane.remove_children()
-        if made.errors:
-            await pane.mount(Static(Content(made.errors[0]).stylize("$error")))
+        if errors:
+            await pane.mount(Static(Content(errors[0]).stylize("$error")))
             return
-        picture = made.pictures[0]
+        picture = pictures[0]
         width, height = picture.size
         facts = Content("\n".join(filter(None, (f"{width}×{height}", picture.said, picture.note)))).stylize("$muted")
         room = pane.size

@@ -1,139 +1,374 @@
-"""The chat screen: conversations │ messages with their pictures │ why. Managing conversations lives here.
+"""The chat screen: conversations │ messages with their pictures │ why, and the composer below them.
 
-Dialogs are imported by the action that shows them: the first frame does not wait for what may never be opened.
+What the first frame does not need is imported by what shows it: dialogs by their action, the panes by `_furnish`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from vlmconsole.runs.folder import write_atomic
-from vlmconsole.screens.chat.attach import open_outside
-from vlmconsole.screens.chat.recent import ChatRecent
-from vlmconsole.text.counts import many
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Center, Horizontal, Vertical
+from textual.content import Content
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Static
+
+from vlmconsole.chats.conversation import Conversation
+from vlmconsole.chats.records import Chat
+from vlmconsole.chats.store import ChatStore
+from vlmconsole.errors import LabError
+from vlmconsole.screens.chat import settings
+from vlmconsole.screens.chat.ask import ANSWERING, Asker
+from vlmconsole.screens.chat.attachments import Attachments
+from vlmconsole.screens.chat.budget import Budgeter
+from vlmconsole.screens.chat.composer import Composer
+from vlmconsole.screens.chat.drafts import Drafts
+from vlmconsole.screens.chat.hints import FAULT
+from vlmconsole.screens.chat.question import QuestionArea
+from vlmconsole.screens.keys import bindings, own_actions, reading_actions
+from vlmconsole.screens.table import SCREENS
+from vlmconsole.screens.widgets.keyline import KeyLine
+from vlmconsole.screens.widgets.topbar import TopBar
+
+if TYPE_CHECKING:
+    from vlmconsole.app import ConsoleApp
+    from vlmconsole.screens.chat.conversations import Conversations
+    from vlmconsole.screens.chat.transcript import Transcript
+    from vlmconsole.screens.chat.why_panel import WhyPanel
+    from vlmconsole.screens.link import ServerLink
+
+_READING = reading_actions("chat")
+_OWN = own_actions("chat")
+PANES = (("Conversations", "conversations"), ("Messages", "middle"), ("Why", "why"))
+
+WELCOME = Content.assemble(
+    ("Ask about a picture", "bold"),
+    ("\n\nPaste or drop a path, or press ", "$muted"),
+    ("Ctrl+O", "$accent"),
+    (" to choose one.\nType a question and press ", "$muted"),
+    ("Enter", "$accent"),
+    (".\n\n", "$muted"),
+    ("Esc", "$accent"),
+    (" leaves the composer, then ", "$muted"),
+    ("?", "$accent"),
+    (" shows every key.", "$muted"),
+)
 
 
-class ChatScreen(ChatRecent):
-    """Key actions on messages and conversations; see keys.py for the keys."""
+class ChatScreen(Screen[None]):
+    """Wires what a chat is made of: a conversation, its panes, the composer, and the answers on their way."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings(("anywhere", "reading"), "chat")
+    AUTO_FOCUS = ""  # a closed dialog must not put a person who was reading back into the composer
 
     def __init__(self) -> None:
         super().__init__()
-        self._deleted: list[int] = []
-        self._folder: Path | None = None
+        self.asker = Asker(self)
+        self.pane = 1
+        self.furnished = False
+        self._folder: Path | None = None  # where a picture was chosen last
+        self._counted_for: tuple[ServerLink, str] | None = None  # the server and its state when it last changed
 
-    async def action_new(self) -> None:
-        await self.open_chat(None)
+    @property
+    def console(self) -> ConsoleApp:
+        """The app, by its own type."""
+        return cast("ConsoleApp", self.app)
+
+    # -- what it is made of --------------------------------------------------------------------------------
+
+    @cached_property
+    def conversation(self) -> Conversation:
+        return Conversation(self._open_store, self.console.lab.settings)
+
+    def _open_store(self) -> ChatStore:
+        places = self.console.lab.places
+        return ChatStore(places.chats, places.pictures, clock=self.console.clock)
+
+    @cached_property
+    def attachments(self) -> Attachments:
+        return Attachments(self.console.lab.settings.background)
+
+    @cached_property
+    def budgeter(self) -> Budgeter:
+        return Budgeter(self.conversation, lambda: self.console.link)
+
+    @cached_property
+    def drafts(self) -> Drafts:
+        return Drafts(self.conversation)
+
+    @property
+    def composer(self) -> Composer:
+        return self.query_one(Composer)
+
+    @property
+    def conversations(self) -> Conversations:
+        return cast("Conversations", self.query_one("#conversations"))
+
+    @property
+    def transcript(self) -> Transcript:
+        return cast("Transcript", self.query_one("#transcript"))
+
+    @property
+    def why(self) -> WhyPanel:
+        return cast("WhyPanel", self.query_one("#why"))
+
+    @property
+    def commands(self) -> dict[str, Callable[[str], Awaitable[None]]]:
+        """What may be typed in place of a question (keys.TYPED); each gets the words after it."""
+        return {
+            "/image": self.composer.image,
+            "/paste": self.composer.paste,
+            "/adapter": partial(settings.adapter_command, self),
+            "/recent": partial(settings.send_recent, self),
+        }
+
+    def compose(self) -> ComposeResult:
+        yield TopBar([(str(entry.number), entry.title) for entry in SCREENS], "Chat")
+        yield Static(id="panetabs")
+        with Horizontal(id="panes"):
+            # The first frame is what one needs to begin: the rest of the furniture follows in `_furnish`.
+            yield Static(classes="hold -left")
+            with Vertical(id="middle", classes="-current"), Center(id="welcome"):
+                yield Static(WELCOME)
+            yield Static(classes="hold -right")
+        yield Composer(self.conversation, self.attachments, self.budgeter, self.drafts)
+        yield KeyLine()
+
+    async def on_mount(self) -> None:
+        self.console.server_changed.subscribe(self, lambda _: self.show_server())
+        self._show_tabs()
+        self.composer.question.focus()
+        self.call_after_refresh(self._furnish)
+
+    async def _furnish(self) -> None:
+        """After the first frame: the panes, and the newest conversation, where one left off."""
+        from vlmconsole.screens.chat.conversations import Conversations
+        from vlmconsole.screens.chat.transcript import Transcript
+        from vlmconsole.screens.chat.why_panel import WhyPanel
+
+        panes, middle = self.query_one("#panes"), self.query_one("#middle")
+        transcript = Transcript(self.conversation, drawing=self.console.drawing, id="transcript")
+        transcript.display = False
+        await panes.remove_children(".hold")
+        await panes.mount(Conversations(self.conversation, self.open_chat, self.console.clock), before=middle)
+        await panes.mount(WhyPanel(id="why"), after=middle)
+        await middle.mount(transcript)
+        self.furnished = True
+        self.show_server()
+        self.refresh_bindings()
+        with suppress(LabError):  # a full disk, say: what was deleted long ago can wait
+            self.conversation.store.purge()
+        newest = self.conversation.store.chats()
+        await self.open_chat(newest[0] if newest else None)
+        if not self.composer.question.text and not self.attachments.pictures:
+            await self._restore_draft()
+
+    async def _restore_draft(self) -> None:
+        try:
+            draft = self.drafts.lost()
+        except LabError as error:
+            self.notify(f"what was written and not sent stays where it is: {error}", severity="warning", markup=False)
+            return
+        if draft is None:
+            return
+        known = {chat.id: chat for chat in self.conversation.store.chats()}
+        await self.open_chat(known.get(draft.chat_id) if draft.chat_id is not None else None)
+        await self.composer.restore(draft)
+
+    # -- showing -------------------------------------------------------------------------------------------
+
+    async def open_chat(self, chat: Chat | None) -> None:
+        """Show a conversation (None: an empty one that is stored with its first question).
+
+        What is written goes along, and changes no question there.
+        """
+        before = self.conversation.chat
+        self.composer.forget_cost()
+        if self.conversation.changing is not None and (chat is None or before is None or chat.id != before.id):
+            await self.composer.end_change()
+        self.conversation.open(chat)
+        await self.transcript.show()
+        self.conversations.show()
+        self.show_welcome()
+        self.show_server()
+        self.composer.store_draft_soon()
+        if self.composer.written:
+            self.composer.count_soon()
+
+    def show_welcome(self) -> None:
+        empty = not self.conversation.messages
+        self.query_one("#welcome").display = empty
+        self.transcript.display = not empty
+
+    def show_server(self) -> None:
+        """The status line, the settings under the numbers, and what waits for the server."""
+        link, bar = self.console.link, self.query_one(TopBar)
+        if link is None:
+            fault = self.console.no_server
+            bar.show(*(("failed", f"{self.console.lab.settings.server} · failed") if fault else ("starting", "…")), "")
+            if fault and self.furnished:
+                self.composer.hints.notice(fault, "$error", about=FAULT)
+            return
+        view = link.view.with_adapter(self.conversation.sampling.adapter)
+        bar.show(view.state, view.short, view.long)
+        if not self.furnished:
+            return
+        self.why.show_settings(link.settings, link.profile.name)
+        if view.state == "failed":
+            self.composer.hints.notice(view.note, "$error", about=FAULT)
+        elif view.state == "ready":
+            self.composer.hints.withdraw(FAULT)
+        self.asker.show_waiting()
+        if (link, view.state) != self._counted_for:
+            # What was written before its server was there is counted, and its pictures are, once it is.
+            self._counted_for = link, view.state
+            if self.composer.written:
+                self.composer.in_turn(self.composer.show_pictures)
+
+    def show_why(self) -> None:
+        """The numbers of the chosen answer; of one that is being given, those that stand already."""
+        from vlmconsole.screens.chat.columns import Row
+        from vlmconsole.screens.chat.why import asked_with, unusual_rows
+
+        answer, answers = self.transcript.chosen_answer, self.conversation.answers()
+        number = next((i for i, item in enumerate(answers, 1) if answer is not None and item.id == answer.id), 0)
+        begun = self.asker.begun.get(answer.id) if answer is not None else None
+        usual = self.console.lab.settings
+        asked = asked_with(answer.answer) if answer is not None and answer.answer else self.conversation.asked()
+        unusual = unusual_rows(asked, temperature=usual.temperature, max_tokens=usual.max_tokens)
+        if self.conversation.chat is not None and self.conversation.chat.damaged:
+            unusual.append(Row("its settings", "damaged: the usual ones hold", "$warning"))
+        self.why.show(answer, number, len(answers), ttft_s=begun, asked=unusual)
+
+    def on_transcript_selected(self, event: Transcript.Selected) -> None:
+        event.stop()
+        self.show_why()
+
+    async def on_conversations_opened(self, event: Conversations.Opened) -> None:
+        event.stop()
+        await self.open_chat(self.conversation.store.chat(event.chat_id))
         self.go_to_pane(1)
-        self.action_write()
 
-    def action_rename(self) -> None:
-        from vlmconsole.screens.widgets.dialogs import Ask
+    # -- moving about --------------------------------------------------------------------------------------
 
-        chat = self.chat
-        if chat is None:
+    @property
+    def typing(self) -> bool:
+        """Is a text being typed? Then single letters are letters."""
+        return self.focused is not None and self.focused.check_consume_key("a", "a")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Single-letter keys are off while a text is being typed, and those that stop while there is nothing to."""
+        if action in _READING and self.typing:
+            return False
+        if action in _OWN and not self.furnished:
+            return False
+        if action == "stop" and not self.asker.running:
+            return False
+        return super().check_action(action, parameters)
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        self.refresh_bindings()
+
+    def action_write(self) -> None:
+        self.composer.question.focus()
+
+    def action_pane(self, by: int) -> None:
+        self.go_to_pane((self.pane + by) % len(PANES))
+
+    def go_to_pane(self, index: int) -> None:
+        """Show (on a narrow screen) and focus one of PANES."""
+        self.pane = index
+        for number, (_, name) in enumerate(PANES):
+            self.query_one(f"#{name}").set_class(number == index, "-current")
+        self._show_tabs()
+        targets: tuple[Widget, ...] = (self.conversations.listing, self.transcript, self.why)
+        if targets[index].display or index != 1:
+            targets[index].focus()
+        else:
+            self.set_focus(None)
+
+    def _show_tabs(self) -> None:
+        pieces: list[Any] = []
+        for number, (title, _) in enumerate(PANES):
+            pieces += [(title, "bold" if number == self.pane else "$faint"), "   "]
+        self.query_one("#panetabs", Static).update(Content.assemble(*pieces, ("[ ] panes", "$faint")))
+
+    def action_filter(self) -> None:
+        self.go_to_pane(0)
+        self.query_one("#filter").focus()
+
+    async def action_move(self, by: int) -> None:
+        listing = self.conversations.listing
+        if self.focused is listing:
+            (listing.action_cursor_down if by > 0 else listing.action_cursor_up)()
+        else:
+            await self.transcript.move(by)
+
+    def leave_composer(self) -> None:
+        """From typing to reading; from reading back to the messages."""
+        if isinstance(self.focused, QuestionArea) or not self.typing:
+            self.set_focus(None)  # now: `focus` comes after keys that wait already
+            self.go_to_pane(1)
+        else:
+            self.conversations.listing.focus()
+
+    async def action_leave(self) -> None:
+        """Esc: leave the composer or the filter. Outside of them: stop changing a question; an answer goes on."""
+        if self.typing:
+            self.leave_composer()
+            if self.asker.running:
+                self.composer.hints.notice(ANSWERING, about=FAULT)
+        elif self.conversation.changing is not None:
+            await self.composer.cancel_change()
+        elif self.asker.running:
+            self.composer.hints.notice(ANSWERING, "$warning", about=FAULT)
+        else:
+            self.leave_composer()
+
+    # -- asking --------------------------------------------------------------------------------------------
+
+    def on_question_area_sent(self, event: QuestionArea.Sent) -> None:
+        event.stop()
+        self.composer.in_turn(partial(self.asker.send, event.text))
+
+    def on_question_area_interrupted(self) -> None:
+        self.asker.stop()
+
+    def action_stop(self) -> None:
+        self.asker.stop()
+
+    async def action_again(self) -> None:
+        if (old := self.transcript.chosen_answer) is not None:
+            await self.asker.again(old)
+
+    async def action_change(self) -> None:
+        """Put the chosen question back into the composer; sending it replaces it and what followed."""
+        asked = self.transcript.chosen_question
+        if asked is None:
             return
+        if self.asker.running:
+            self.notify(ANSWERING, severity="warning", markup=False)
+        elif await self.composer.begin_change(asked):
+            self.action_write()
 
-        def keep(title: str | None) -> None:
-            if title:
-                self.store.set_chat(chat.id, title=title)
-                self.chat = self.store.chat(chat.id)
-                self.show_list()
+    def action_both(self) -> None:
+        from vlmconsole.screens.chat.pair import ask_second_server
 
-        self.app.push_screen(Ask("Rename the conversation", chat.title), keep)
+        ask_second_server(self)
 
-    def action_delete(self) -> None:
-        from vlmconsole.screens.widgets.dialogs import Confirm
+    def action_pair(self) -> None:
+        from vlmconsole.screens.chat.pair import show_pair
 
-        chat = self.chat
-        if chat is None:
-            return
-        title = chat.title or "this conversation"
+        show_pair(self)
 
-        async def decided(yes: bool | None) -> None:
-            if yes:
-                self.store.delete(chat.id)
-                self._deleted.append(chat.id)
-                remaining = self.store.chats()
-                await self.open_chat(remaining[0] if remaining else None)
-                self.notify("deleted; u brings it back", markup=False)
-
-        self.app.push_screen(
-            Confirm(f"Delete “{title}”?", f"{many(chat.count, 'message')}. u brings it back."), decided
-        )
-
-    async def action_undo(self) -> None:
-        if not self._deleted:
-            self.notify("nothing was deleted here", markup=False)
-            return
-        chat_id = self._deleted.pop()
-        self.store.restore(chat_id)
-        chat = self.store.chat(chat_id)
-        await self.open_chat(chat)
-        self.notify(f"“{chat.title or 'the conversation'}” is back", markup=False)
-
-    def action_export(self) -> None:
-        """e: Markdown, JSON and pictures into a new folder under the lab home."""
-        if self.chat is None:
-            return
-        from vlmconsole.chats.export import export_chat
-
-        made = export_chat(self.store, self.chat.id, self.console.lab.places.home / "exports")
-        self.notify(f"exported to {made.folder}", markup=False)
-
-    def action_details(self) -> None:
-        """Enter: the raw request, usage and conditions of the chosen answer."""
-        from vlmconsole.screens.chat.evidence import evidence
-        from vlmconsole.screens.widgets.dialogs import Reader
-
-        if self.focused is self.listing:
-            self.listing.action_select()
-            return
-        message = self.chosen_answer()
-        if message is None or message.answer is None:
-            self.notify("no answer with evidence is chosen", markup=False)
-            return
-        self.app.push_screen(Reader("Evidence", evidence(message, self.store.request(message.id))))
-
-    def action_sampling(self) -> None:
-        """s: system prompt, temperature, longest answer, seed and top-p of this conversation."""
-        from vlmconsole.chats.sampling import checked_sampling
-        from vlmconsole.screens.widgets.dialogs import Form
-
-        fields = (
-            ("system", "system prompt", self.system, "none"),
-            ("temperature", "temperature", f"{self.temperature:g}", "0 is greedy"),
-            ("max_tokens", "longest answer", str(self.max_tokens), "tokens"),
-            ("seed", "seed", _set(self.sampling.get("seed")), "the server's own"),
-            ("top_p", "top-p", _set(self.sampling.get("top_p")), "the server's own"),
-        )
-
-        def keep(values: dict[str, str] | None) -> None:
-            if values is None:
-                return
-            together = {**self.sampling, **checked_sampling(values)[0]}
-            sampling = {name: value for name, value in together.items() if value is not None}
-            self.keep_settings(system=values["system"].strip(), sampling=sampling)
-            self.show_budget()
-            self.show_why()
-
-        form = Form("This conversation", fields, lambda values: checked_sampling(values)[1])
-        self.app.push_screen(form, keep)
-
-    def action_server(self) -> None:
-        """S: another server answers from now on."""
-        from vlmconsole.screens.widgets.dialogs import Choose
-
-        options = [(p.name, p.name, p.title or p.base_url) for p in self.console.profiles().values()]
-
-        def chosen(name: str | None) -> None:
-            if name is not None:
-                self.console.choose_server(name)
-                if self.chat is not None:
-                    self.store.set_chat(self.chat.id, server=name)
-
-        link = self.console.link
-        current = link.profile.name if link is not None else self.console.lab.settings.server
-        self.app.push_screen(Choose("Choose a server", options, current), chosen)
+    # -- the question that is being written ----------------------------------------------------------------
 
     def action_attach(self) -> None:
         """Ctrl+O: choose a picture from a list, with preview."""
@@ -142,40 +377,71 @@ class ChatScreen(ChatRecent):
         async def chosen(path: Path | None) -> None:
             if path is not None:
                 self._folder = path.parent
-                await self.attach([path])
+                await self.composer.attach([path])
 
         places = {"here": Path.cwd(), "samples": sample_folder(), "inbox": self.console.lab.places.inbox}
         self.app.push_screen(Picker(self._folder or Path.cwd(), places, self.console.drawing), chosen)
 
+    def action_paste(self) -> None:
+        """p: the picture in the clipboard of this desktop."""
+        self.composer.in_turn(self.composer.paste)
+
+    async def action_fit(self) -> None:
+        """Ctrl+T."""
+        await self.composer.fit()
+
+    def action_empty(self) -> None:
+        """Ctrl+G: all of what is written away; the pictures stay."""
+        self.composer.question.replace_all("")
+
+    # -- settings of the conversation ----------------------------------------------------------------------
+
+    def action_sampling(self) -> None:
+        settings.set_sampling(self)
+
+    def action_adapter(self) -> None:
+        settings.choose_adapter(self)
+
+    def action_server(self) -> None:
+        settings.choose_server(self)
+
+    def action_recent(self) -> None:
+        """Ctrl+R: what fits beside the question that is being written, which stays."""
+        self.composer.in_turn(partial(settings.send_recent, self, ""))
+
+    # -- conversations -------------------------------------------------------------------------------------
+
+    async def action_new(self) -> None:
+        await self.open_chat(None)
+        self.go_to_pane(1)
+        self.action_write()
+
+    def action_rename(self) -> None:
+        self.conversations.rename()
+
+    def action_delete(self) -> None:
+        self.conversations.delete()
+
+    async def action_undo(self) -> None:
+        await self.conversations.undo()
+
+    def action_export(self) -> None:
+        self.conversations.export(self.console.lab.places.home / "exports")
+
+    # -- the chosen message --------------------------------------------------------------------------------
+
+    def action_details(self) -> None:
+        """Enter: open the highlighted conversation; in the messages, the evidence of the chosen answer."""
+        if self.focused is self.conversations.listing:
+            self.conversations.listing.action_select()
+        else:
+            self.transcript.show_evidence()
+
     def action_open_picture(self) -> None:
-        """o: open the chosen message's picture with the system's own viewer."""
-        asked = self.chosen_question()
-        if asked is None or not asked.pictures:
-            self.notify("no picture with the chosen message", markup=False)
-            return
-        path = asked.pictures[0].path
-        said = open_outside(path)
-        self.notify(said or f"opened {path}", severity="warning" if said else "information", markup=False)
+        self.transcript.open_picture()
 
     def action_zoom_picture(self) -> None:
-        """z: the chosen message's picture on the whole screen."""
-        from vlmconsole.screens.pictures.zoom import Zoom
-
-        asked = self.chosen_question()
-        if asked is not None and asked.pictures:
-            self.app.push_screen(Zoom(asked.pictures[0], self.console.drawing))
+        self.transcript.zoom_picture()
 
     def action_copy(self) -> None:
-        message = self.transcript.selected
-        if message is None:
-            return
-        path = self.console.lab.places.home / "copied.txt"
-        write_atomic(path, message.text)
-        # Whether the terminal takes it cannot be known (tmux drops it by default): so a file as well.
-        self.app.copy_to_clipboard(message.text)
-        self.notify(f"sent to terminal, and saved in {path}", markup=False)
-
-
-def _set(value: object) -> str:
-    """A setting as one would type it; nothing for one that is not set."""
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        self.transcript.copy_message(self.console.lab.places.home / "copied.txt")

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from textual.containers import VerticalScroll
 from textual.message import Message
 
+from vlmconsole.chats.conversation import NEWEST, Conversation
 from vlmconsole.chats.records import StoredMessage
+from vlmconsole.runs.folder import write_atomic
 from vlmconsole.screens.chat.message import MessageView
 from vlmconsole.screens.chat.why import proofs
 from vlmconsole.screens.terminal.terminal import Drawing
 
-#: Messages mounted when a conversation opens, added when an end of the window is reached, and mounted at most.
-WINDOW, STEP, MOST = 24, 16, 64
+#: Messages mounted when an end of the window is reached, and mounted at most; NEWEST are when a conversation opens.
+STEP, MOST = 16, 64
 
 
 class Transcript(VerticalScroll):
-    """Shows messages and which one is chosen. Knows nothing about servers or the store."""
+    """Shows the messages of a conversation and which one is chosen. Whoever changes them says so."""
 
     class Selected(Message):
         """Another message is chosen; `message` is None in an empty conversation."""
@@ -26,17 +28,17 @@ class Transcript(VerticalScroll):
             super().__init__()
             self.message = message
 
-    def __init__(
-        self, *, drawing: Drawing, whole: Callable[[int], StoredMessage] | None = None, id: str | None = None
-    ) -> None:
-        """`whole` gives a message by its id with its evidence, where it came without."""
+    def __init__(self, conversation: Conversation, *, drawing: Drawing, id: str | None = None) -> None:
         super().__init__(id=id)
+        self.conversation = conversation
         self.drawing = drawing
-        self._whole = whole
-        self.messages: list[StoredMessage] = []
         self.chosen = -1
         self._low = self._high = 0
         self._moving = False
+
+    @property
+    def messages(self) -> list[StoredMessage]:
+        return self.conversation.messages
 
     # Textual scrolls an anchored widget to a negative place while its content is shorter than itself (8.2.8), so
     # the anchor only counts once there is something to scroll.
@@ -50,44 +52,39 @@ class Transcript(VerticalScroll):
 
     # -- content -------------------------------------------------------------------------------------------
 
-    async def show(self, messages: Sequence[StoredMessage]) -> None:
+    async def show(self) -> None:
         """Another conversation, or this one read again: mount its newest messages."""
-        self.messages = list(messages)
         self._high = len(self.messages)
-        self._low = max(0, self._high - WINDOW)
+        self._low = max(0, self._high - NEWEST)
         await self.remove_children(MessageView)
         if self.messages:
             await self.mount_all([self._view(index) for index in range(self._low, self._high)])
         self.choose(self._high - 1)
         self.anchor()
 
-    async def append(self, message: StoredMessage) -> MessageView:
-        """A new message at the bottom, in view."""
-        if self._high < len(self.messages):
-            await self.show(self.messages)
-        self.messages.append(message)
+    async def append(self) -> None:
+        """The conversation has a new message: put it at the bottom, in view."""
+        if self._high < len(self.messages) - 1:  # a person was reading further up
+            await self.show()
+            return
         self._high = len(self.messages)
-        view = self._view(self._high - 1)
-        await self.mount(view)
+        await self.mount(self._view(self._high - 1))
         await self._trim(top=True)
         self.choose(self._high - 1)
         self.anchor()
-        return view
 
     def view_of(self, message_id: int) -> MessageView | None:
         """The mounted view of a message, None when it is outside the window."""
         return next((view for view in self.query(MessageView) if view.message.id == message_id), None)
 
-    def replace(self, message: StoredMessage) -> None:
+    def update_message(self, message: StoredMessage) -> None:
         """A message reached its next state."""
-        for index, known in enumerate(self.messages):
-            if known.id == message.id:
-                self.messages[index] = message
-                if index > 0 and (asked := self.view_of(self.messages[index - 1].id)):
-                    asked.show_proofs(proofs(message.answer or {}))
+        ids = [known.id for known in self.messages]
+        if message.id in ids[1:] and (asked := self.view_of(ids[ids.index(message.id) - 1])):
+            asked.show_proofs(proofs(message.answer or {}))
         if view := self.view_of(message.id):
             view.update_message(message)
-        if 0 <= self.chosen < len(self.messages) and self.messages[self.chosen].id == message.id:
+        if self.selected is not None and self.selected.id == message.id:
             self.post_message(self.Selected(message))
 
     # -- choosing ------------------------------------------------------------------------------------------
@@ -95,6 +92,16 @@ class Transcript(VerticalScroll):
     @property
     def selected(self) -> StoredMessage | None:
         return self.messages[self.chosen] if 0 <= self.chosen < len(self.messages) else None
+
+    @property
+    def chosen_answer(self) -> StoredMessage | None:
+        """The chosen message if it is an answer, else the answer to the chosen question."""
+        return self.conversation.answer_at(self.chosen)
+
+    @property
+    def chosen_question(self) -> StoredMessage | None:
+        """The chosen message if it is a question, else the question of the chosen answer."""
+        return self.conversation.question_at(self.chosen)
 
     def choose(self, index: int, *, reveal: bool = False) -> None:
         self.chosen = max(-1, min(index, len(self.messages) - 1))
@@ -120,6 +127,48 @@ class Transcript(VerticalScroll):
         event.stop()
         ids = [message.id for message in self.messages]
         self.choose(ids.index(event.view.message.id))
+
+    # -- the chosen message --------------------------------------------------------------------------------
+
+    def show_evidence(self) -> None:
+        """The raw request, usage and conditions of the chosen answer."""
+        from vlmconsole.screens.chat.evidence import evidence
+        from vlmconsole.screens.widgets.dialogs import Reader
+
+        message = self.chosen_answer
+        if message is None or message.answer is None:
+            self.notify("no answer with evidence is chosen", markup=False)
+            return
+        request = self.conversation.store.request(message.id)
+        self.app.push_screen(Reader("Evidence", evidence(message, request)))
+
+    def open_picture(self) -> None:
+        """The chosen message's picture in the system's own viewer."""
+        from vlmconsole.screens.outside import open_outside
+
+        asked = self.chosen_question
+        if asked is None or not asked.pictures:
+            self.notify("no picture with the chosen message", markup=False)
+            return
+        path = asked.pictures[0].path
+        fault = open_outside(path)
+        self.notify(fault or f"opened {path}", severity="warning" if fault else "information", markup=False)
+
+    def zoom_picture(self) -> None:
+        """The chosen message's picture on the whole screen."""
+        from vlmconsole.screens.pictures.zoom import Zoom
+
+        asked = self.chosen_question
+        if asked is not None and asked.pictures:
+            self.app.push_screen(Zoom(asked.pictures[0], self.drawing))
+
+    def copy_message(self, path: Path) -> None:
+        """The chosen message into the clipboard, and into `path`: tmux drops what is copied, and nobody can know."""
+        if self.selected is None:
+            return
+        write_atomic(path, self.selected.text)
+        self.app.copy_to_clipboard(self.selected.text)
+        self.notify(f"sent to terminal, and saved in {path}", markup=False)
 
     # -- the window ----------------------------------------------------------------------------------------
 
@@ -177,17 +226,9 @@ class Transcript(VerticalScroll):
             self._high -= extra
         self._moving = False
 
-    def _read(self, index: int) -> StoredMessage:
-        """A message with its evidence: a long conversation comes without that of its earlier answers."""
-        message = self.messages[index]
-        ended = message.role == "assistant" and message.state != "streaming"
-        if ended and message.answer is None and self._whole is not None:
-            message = self.messages[index] = self._whole(message.id)
-        return message
-
     def _view(self, index: int) -> MessageView:
-        message = self._read(index)
-        follower = self._read(index + 1) if index + 1 < len(self.messages) else None
+        message = self.conversation.whole(index)
+        follower = self.conversation.whole(index + 1) if index + 1 < len(self.messages) else None
         return MessageView(
             message,
             drawing=self.drawing,

@@ -14,7 +14,6 @@ from vlmconsole.queue.model import Mode
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder, to_json, write_atomic
 from vlmconsole.screens.background import in_background
-from vlmconsole.screens.chat.attach import open_outside
 from vlmconsole.screens.jobs.desk import ANSWERS, LOG, JobsDesk
 from vlmconsole.screens.jobs.detail import Curves, all_curves
 from vlmconsole.screens.jobs.form import JobForm
@@ -22,6 +21,7 @@ from vlmconsole.screens.jobs.sheets import CurveSheet, PlanSheet, PresetList
 from vlmconsole.screens.jobs.table import JobRows
 from vlmconsole.screens.jobs.training_answers import Answers, Shown
 from vlmconsole.screens.jobs.training_sheet import AnswerSheet
+from vlmconsole.screens.outside import open_outside
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
 from vlmconsole.screens.widgets.figures import size
 from vlmconsole.screens.widgets.log_view import LogView

@@ -80,11 +80,11 @@ async def test_a_key_stands_once_in_the_footer_and_the_server_list_begins_at_the
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "Go on")
-            await waiting.until(lambda: bool(screen.running))
+            await waiting.until(lambda: bool(screen.asker.running))
             await pilot.press("escape")
             assert screen.query_one(KeyLine).render().plain.count("x stop") == 1
             await pilot.press("x")
-            await waiting.until(lambda: not screen.running)
+            await waiting.until(lambda: not screen.asker.running)
             await pilot.press("S")
             await waiting.until(lambda: len(pilot.app.screen_stack) == 2)
             options = pilot.app.screen.query_one(OptionList)

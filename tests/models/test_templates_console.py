@@ -26,14 +26,14 @@ async def test_the_console_outlives_a_bad_template(
         profile_file(tmp_path, server.port, model=str(folder), served_model="toy", context=4096)
         async with console(tmp_path) as (pilot, screen):
             screen.composer.question.post_message(_paste(str(picture(tmp_path))))
-            await until(lambda: len(screen.pending) == 1)
+            await until(lambda: len(screen.attachments.pictures) == 1)
             screen.composer.question.insert("How many?")
             await until(lambda: "about" in str(screen.query_one("#budget").render()))
             await pilot.press("enter")
             await until(lambda: answered(screen))
-            told = screen.answers()[-1].answer or {}
+            told = screen.conversation.answers()[-1].answer or {}
             said = " ".join((*told["conditions"]["notes"], *(sight["why"] for sight in told["vision"])))
             assert "chat_template.jinja" in said
             await ask(pilot, screen, "And now?")
-            await until(lambda: len(screen.answers()) == 2 and answered(screen))
-            assert screen.answers()[-1].state == "done"
+            await until(lambda: len(screen.conversation.answers()) == 2 and answered(screen))
+            assert screen.conversation.answers()[-1].state == "done"

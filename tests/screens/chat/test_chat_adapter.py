@@ -43,10 +43,10 @@ def header(screen: ChatScreen) -> str:
 
 
 async def hello(pilot: Pilot[None], screen: ChatScreen) -> dict[str, object]:
-    before = len(screen.answers())
+    before = len(screen.conversation.answers())
     await ask(pilot, screen, "Hello")
-    await until(lambda: len(screen.answers()) > before and answered(screen), seconds=30)
-    facts = screen.answers()[-1].answer
+    await until(lambda: len(screen.conversation.answers()) > before and answered(screen), seconds=30)
+    facts = screen.conversation.answers()[-1].answer
     assert facts is not None
     return dict(facts)
 
@@ -58,7 +58,7 @@ async def test_an_adapter_is_chosen_used_kept_and_left(home: Path) -> None:
         assert "adapter" not in plain["conditions"]  # type: ignore[operator]
         await ask(pilot, screen, "/adapter other")
         await until(lambda: "another base" in notice(screen))
-        assert screen.adapter == "" and " + " not in header(screen)
+        assert screen.conversation.sampling.adapter == "" and " + " not in header(screen)
         await ask(pilot, screen, "/adapter taught")
         await until(lambda: mentions(notice(screen), "taught", "answers"))
         assert " + taught" in header(screen)
@@ -69,14 +69,14 @@ async def test_an_adapter_is_chosen_used_kept_and_left(home: Path) -> None:
         (row,) = adapter_rows(changed)
         assert row.label == "adapter" and row.value == f"taught · {sha[:8]}…"  # type: ignore[union-attr]
     async with console(home) as (pilot, screen):  # kept with the conversation
-        await until(lambda: screen.chat is not None and " + taught" in header(screen))
+        await until(lambda: screen.conversation.chat is not None and " + taught" in header(screen))
         await pilot.press("escape")
         await pilot.press("a")
         await until(lambda: screen.app.screen is not screen)
         listed = screen.app.screen.query_one(OptionList)
         assert [listed.get_option_at_index(i).id for i in range(3)] == ["none", "other", "taught"]
         await pilot.press("enter")  # the first: none
-        await until(lambda: screen.adapter == "" and " + " not in header(screen))
+        await until(lambda: screen.conversation.sampling.adapter == "" and " + " not in header(screen))
         await pilot.press("i")
         assert "adapter" not in (await hello(pilot, screen))["conditions"]  # type: ignore[operator]
 

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.screens.chat.columns import Row, RowsVisual
-from vlmconsole.screens.chat.pair import PairScreen, Side, between
+from vlmconsole.screens.chat.pair import AnswerSide, PairScreen, between
 from vlmconsole.screens.chat.screen import ChatScreen
 from vlmconsole.screens.chat.why import summary, timing_rows
 
@@ -22,7 +22,7 @@ def said(pilot: Pilot[None], selector: str) -> str:
     return str(pilot.app.screen.query_one(selector, Static).render())
 
 
-def rows(side: Side) -> dict[str, str]:
+def rows(side: AnswerSide) -> dict[str, str]:
     visual = side.query_one(".rows", Static).visual
     assert isinstance(visual, RowsVisual)
     return {row.label: row.value for row in visual.rows if isinstance(row, Row)}
@@ -43,13 +43,14 @@ async def test_two_servers_side_by_side_as_they_answer(tmp_path: Path, size: tup
             await pilot.press(*["down"] * at, "enter")
             await until(lambda: isinstance(pilot.app.screen, PairScreen))
             pair = pilot.app.screen
-            await until(lambda: len(pair.query(Side)) == 2 and "answering" in str(pair.query(".foot").last().render()))  # type: ignore[attr-defined]
-            assert "TTFT" in rows(pair.query(Side).last())
+            await until(lambda: len(pair.query(AnswerSide)) == 2)
+            await until(lambda: "answering" in str(pair.query(".foot").last(Static).render()))
+            assert "TTFT" in rows(pair.query(AnswerSide).last())
             assert mentions(said(pilot, ".between"), "both", "ended")
             await until(lambda: "Not comparable" in said(pilot, ".between"))
             verdict = said(pilot, ".between")
             assert mentions(verdict, "2", "precision", "float32", "bfloat16", "output length")
-            left, right = pair.query(Side)
+            left, right = pair.query(AnswerSide)
             if size[0] == 120:
                 assert left.region.y == right.region.y and right.region.x > left.region.right - 2
             else:
@@ -95,13 +96,15 @@ async def test_reasoning_is_shown_as_it_comes(tmp_path: Path) -> None:
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "How many?")
             # On a busy machine it may have grown past its beginning before one looks.
-            await until(lambda: bool(screen.answers()) and thought().startswith(("Let me count [/INST]", "…")))
-            assert screen.answers()[-1].state == "streaming" and screen.answers()[-1].text == ""
+            begun = ("Let me count [/INST]", "…")
+            await until(lambda: bool(screen.conversation.answers()) and thought().startswith(begun))
+            answer = screen.conversation.answers()[-1]
+            assert answer.state == "streaming" and answer.text == ""
             await until(lambda: thought().startswith("…"))  # a long one shows its end while it comes
             await pilot.press("ctrl+c")
             await until(lambda: answered(screen))
             await until(lambda: thought().startswith("Let me count [/INST]") and thought().endswith("again "))
-            assert screen.answers()[-1].state == "stopped"
+            assert screen.conversation.answers()[-1].state == "stopped"
             assert "\x1b" not in thought()
 
 

@@ -39,7 +39,7 @@ async def test_words_and_picture_come_back_in_the_conversation_they_were_for(tmp
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "How many?")
             await until(lambda: answered(screen))
-            await screen.attach([picture(tmp_path)])
+            await screen.composer.attach([picture(tmp_path)])
             screen.composer.question.insert("and in\nthis one?")
         kept = store(tmp_path)
         assert kept.take_draft() is None, "it is of a process that lives"
@@ -48,15 +48,16 @@ async def test_words_and_picture_come_back_in_the_conversation_they_were_for(tmp
         kept.add(other.id, "user", "newer")
         async with console(tmp_path) as (pilot, screen):
             await until(lambda: screen.composer.question.text == "and in\nthis one?")
-            assert [one.name for one in screen.pending] == ["scene.png"] and screen.chat is not None
-            assert screen.chat.id != other.id and len(screen.transcript.messages) == 2
+            assert [one.name for one in screen.attachments.pictures] == ["scene.png"]
+            assert screen.conversation.chat is not None
+            assert screen.conversation.chat.id != other.id and len(screen.transcript.messages) == 2
             await pilot.press("enter")
-            await until(lambda: len(screen.answers()) == 2 and answered(screen))
+            await until(lambda: len(screen.conversation.answers()) == 2 and answered(screen))
             assert len(screen.transcript.messages[-2].pictures) == 1
         gone(tmp_path)
         async with console(tmp_path) as (_, screen):
-            await until(lambda: screen.furnished and screen.chat is not None)
-            assert (screen.composer.question.text, screen.pending) == ("", []), "what was sent does not come back"
+            await until(lambda: screen.furnished and screen.conversation.chat is not None)
+            assert not screen.composer.written, "what was sent does not come back"
 
 
 async def test_a_question_for_a_new_conversation_begins_one(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ async def test_a_question_for_a_new_conversation_begins_one(tmp_path: Path) -> N
         gone(tmp_path)
         async with console(tmp_path) as (_, screen):
             await until(lambda: screen.composer.question.text == "new one")
-            assert screen.chat is None
+            assert screen.conversation.chat is None
 
 
 def test_one_draft_a_process_the_newest_lost_one_first(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ async def test_what_comes_back_before_its_server_is_there_is_counted_once_it_is(
         store(tmp_path).keep_draft("How many?", None, None, [open_picture(picture(tmp_path))])
         gone(tmp_path)
         async with console(tmp_path) as (_, screen):
-            await until(lambda: screen.cost is not None and screen.cost.visual == 64)
+            await until(lambda: screen.budgeter.cost is not None and screen.budgeter.cost.visual == 64)
             await until(lambda: "64 tokens" in str(screen.query(".chip").first(Static).render()))
 
 
@@ -143,16 +144,17 @@ async def test_a_question_that_was_being_changed_is_changed_still_and_belongs_wh
             await ask(pilot, screen, "How many?")
             await until(lambda: answered(screen))
             await pilot.press("escape", "c")
-            await until(lambda: screen.changing is not None)
+            await until(lambda: screen.conversation.changing is not None)
             screen.composer.question.insert(" Now?")
         gone(tmp_path)
         async with console(tmp_path) as (pilot, screen):
-            await until(lambda: screen.composer.question.text == "How many? Now?" and screen.changing is not None)
+            await until(lambda: screen.composer.question.text == "How many? Now?")
+            await until(lambda: screen.conversation.changing is not None)
             await pilot.press("enter")
-            await until(lambda: answered(screen) and screen.answers()[-1].text == "Four.")
+            await until(lambda: answered(screen) and screen.conversation.answers()[-1].text == "Four.")
             assert [one.text for one in screen.transcript.messages] == ["How many? Now?", "Four."]
             screen.composer.question.insert("moves along")
             await pilot.press("escape", "n")
-            await until(lambda: screen.chat is None)
+            await until(lambda: screen.conversation.chat is None)
         (row,) = store(tmp_path)._run("SELECT text, chat_id FROM drafts").fetchall()
         assert tuple(row) == ("moves along", None)

@@ -35,8 +35,8 @@ async def test_each_ending_is_said_under_the_answer(tmp_path: Path) -> None:
         async with console(tmp_path) as (pilot, screen):
             for number, (_, nouns) in enumerate(SAYS):
                 await ask(pilot, screen, f"Q{number}")
-                await until(lambda n=number: answered(screen) and len(screen.answers()) == n + 1)
-                view = screen.transcript.view_of(screen.answers()[-1].id)
+                await until(lambda n=number: answered(screen) and len(screen.conversation.answers()) == n + 1)
+                view = screen.transcript.view_of(screen.conversation.answers()[-1].id)
                 assert view is not None
                 foot = str(view.query_one(".foot", Static).render())
                 check_nouns(foot, *nouns)
@@ -49,11 +49,11 @@ async def test_reasoning_is_no_wait_for_the_first_token(tmp_path: Path) -> None:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "Q")
-            view = screen.transcript.view_of(screen.answers()[-1].id)
+            view = screen.transcript.view_of(screen.conversation.answers()[-1].id)
             assert view is not None
             await until(lambda: "● reasoning" in str(view.query_one(".foot", Static).render()))
             await until(lambda: answered(screen))
-            answer = screen.answers()[-1].answer
+            answer = screen.conversation.answers()[-1].answer
     assert answer is not None
     rows = [row for row in timing_rows(answer) if isinstance(row, Row)]
     assert [row.label for row in rows[:2]] == ["first reasoning", "TTFT"]

@@ -27,28 +27,29 @@ async def test_a_question_that_cannot_be_stored_stays_where_it_was(
     async with chat_server(Say(["Three."])) as server:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
-            await screen.attach([picture(tmp_path)])
+            await screen.composer.attach([picture(tmp_path)])
 
             with monkeypatch.context() as patched:
-                patched.setattr(screen.store, "add", full)
+                patched.setattr(screen.conversation.store, "add", full)
                 await ask(pilot, screen, "How many?")
                 await until(lambda: screen.composer.question.text == "How many?")
                 await pilot.pause(0.3)
                 assert "disk is full" in str(screen.query_one("#notice").render())
-            assert screen.composer.question.text == "How many?" and len(screen.pending) == 1
+            assert screen.composer.question.text == "How many?" and len(screen.attachments.pictures) == 1
             assert not server.requests
             await pilot.press("enter")
             await until(lambda: answered(screen))
             with monkeypatch.context() as patched:  # and what stands stays: the answer, and the title
-                patched.setattr(screen.store, "add", full)
-                patched.setattr(screen.store, "set_chat", full)
+                patched.setattr(screen.conversation.store, "add", full)
+                patched.setattr(screen.conversation.store, "set_chat", full)
                 await pilot.press("escape", "r")
                 await until(lambda: any("disk is full" in one.message for one in pilot.app._notifications))
                 pilot.app.clear_notifications()
                 await pilot.press("R", "x", "enter")
                 await until(lambda: any("disk is full" in one.message for one in pilot.app._notifications))
-            assert screen.answers()[-1].text == "Three." and not screen.answers()[-1].superseded
-            assert len(screen.store.chats()) == 1 and len(screen.transcript.messages[0].pictures) == 1
+            answer = screen.conversation.answers()[-1]
+            assert answer.text == "Three." and not answer.superseded
+            assert len(screen.conversation.store.chats()) == 1 and len(screen.transcript.messages[0].pictures) == 1
 
 
 async def test_an_answer_that_cannot_be_kept_is_shown_and_kept_when_there_is_room(
@@ -60,13 +61,13 @@ async def test_an_answer_that_cannot_be_kept_is_shown_and_kept_when_there_is_roo
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             with monkeypatch.context() as patched:
-                patched.setattr(screen.store, "progress", full)
-                patched.setattr(screen.store, "finish", full)
+                patched.setattr(screen.conversation.store, "progress", full)
+                patched.setattr(screen.conversation.store, "finish", full)
                 await ask(pilot, screen, "How many?")
                 await until(lambda: answered(screen))
-                assert [one.text for one in screen.answers()] == ["Three circles."]
+                assert [one.text for one in screen.conversation.answers()] == ["Three circles."]
                 assert any("cannot be kept" in one.message for one in pilot.app._notifications)
-                (kept,) = (one for one in screen.store.messages(1) if one.role == "assistant")
+                (kept,) = (one for one in screen.conversation.store.messages(1) if one.role == "assistant")
                 assert kept.state == "streaming"
-            await until(lambda: screen.store.messages(1)[-1].state == "done")
-            assert screen.store.messages(1)[-1].text == "Three circles."
+            await until(lambda: screen.conversation.store.messages(1)[-1].state == "done")
+            assert screen.conversation.store.messages(1)[-1].text == "Three circles."

@@ -12,9 +12,10 @@ from test_chat_screen import answered, ask, console, picture, until
 from textual.widgets import Input, Static
 
 from vlmconsole.app import SLOW_FPS, paint_rarely
-from vlmconsole.screens.chat.attach import open_outside
+from vlmconsole.chats.sampling import Sampling
 from vlmconsole.screens.chat.picker import Picker
 from vlmconsole.screens.keys import KEYS
+from vlmconsole.screens.outside import open_outside
 from vlmconsole.screens.palette import commands
 from vlmconsole.screens.pictures.picture import PictureView
 from vlmconsole.screens.widgets.dialogs import Form
@@ -31,11 +32,11 @@ async def test_a_conversation_is_named_set_and_asked_in_any_script(tmp_path: Pat
             await pilot.press("escape", "R")
             pilot.app.screen.query_one(Input).value = "Shapes [bold]"
             await pilot.press("enter")
-            assert screen.chat is not None
-            await until(lambda: screen.store.chats()[0].title == "Shapes [bold]")
+            assert screen.conversation.chat is not None
+            await until(lambda: screen.conversation.store.chats()[0].title == "Shapes [bold]")
             await pilot.press("s", *"Be short.", "enter", *"0.7", "enter", *"32", "enter", "enter", "enter")
-            await until(lambda: screen.chat is not None and screen.chat.system == "Be short.")
-            assert screen.temperature == 0.7 and screen.max_tokens == 32 and "seed" not in screen.sampling
+            await until(lambda: screen.conversation.chat is not None and screen.conversation.chat.system == "Be short.")
+            assert screen.conversation.sampling == Sampling(temperature=0.7, max_tokens=32)
             await pilot.press("s", "enter", *"hot", "enter", "enter", *"7", "enter", *"2", "enter")
             form = pilot.app.screen
             assert isinstance(form, Form), "what is wrong is said beside it, and nothing typed is lost"
@@ -49,16 +50,16 @@ async def test_a_conversation_is_named_set_and_asked_in_any_script(tmp_path: Pat
             assert [field.value for field in form.query(Input)] == ["Be short.", "hot", "32", "7", "2"]
             await pilot.press(*"0.7", "enter", "enter", "enter", *"0.5", "enter")
             await until(lambda: pilot.app.screen is screen)
-            assert screen.sampling == {"temperature": 0.7, "max_tokens": 32, "seed": 7, "top_p": 0.5}
+            assert screen.conversation.sampling == Sampling(temperature=0.7, max_tokens=32, seed=7, top_p=0.5)
             await pilot.press("i")
             await ask(pilot, screen, "And now?")
-            await until(lambda: len(screen.answers()) == 2 and answered(screen))
+            await until(lambda: len(screen.conversation.answers()) == 2 and answered(screen))
             asked = server.requests[-1]
             assert asked["messages"][0] == {"role": "system", "content": "Be short."}
             assert asked["temperature"] == 0.7 and asked["max_tokens"] == 32
             assert (asked["seed"], asked["top_p"]) == (7, 0.5)
             assert "seed" not in server.requests[0] and "top_p" not in server.requests[0]
-            answer = screen.answers()[-1].answer
+            answer = screen.conversation.answers()[-1].answer
             assert answer is not None and answer["conditions"]["seed"] == 7 and answer["request"]["top_p"] == 0.5
             kept = {
                 row.label: row.value
@@ -68,7 +69,7 @@ async def test_a_conversation_is_named_set_and_asked_in_any_script(tmp_path: Pat
             wanted = {"temperature": "0.7", "longest answer": "32 tokens", "seed": "7", "top-p": "0.5"}
             assert wanted.items() <= kept.items() and "system prompt" in kept
             await pilot.press("escape", "s", *(["enter"] * 3), "ctrl+u", "enter", "ctrl+u", "enter")
-            await until(lambda: screen.sampling == {"temperature": 0.7, "max_tokens": 32})
+            await until(lambda: screen.conversation.sampling == Sampling(temperature=0.7, max_tokens=32))
 
 
 @pytest.mark.slow
@@ -89,10 +90,10 @@ async def test_a_picture_is_chosen_from_a_list_with_preview(tmp_path: Path, monk
             await pilot.press(*"tw")
             await until(lambda: bool(picker.query(PictureView)) and "448×448" in said(picker, "#preview"))
             await pilot.press("enter")
-            await until(lambda: [one.name for one in screen.pending] == ["two.png"])
+            await until(lambda: [one.name for one in screen.attachments.pictures] == ["two.png"])
             await pilot.press("ctrl+o", "tab")  # the pictures that come with the package
             await pilot.press(*"scene-few", "enter")
-            await until(lambda: [one.name for one in screen.pending] == ["two.png", "scene-few.png"])
+            await until(lambda: [one.name for one in screen.attachments.pictures] == ["two.png", "scene-few.png"])
 
 
 def said(node: Picker, selector: str) -> str:

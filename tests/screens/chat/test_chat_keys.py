@@ -16,10 +16,10 @@ from textual.widgets import Input, Static
 
 from vlmconsole.chats.records import StoredMessage
 from vlmconsole.chats.store import ChatStore
-from vlmconsole.screens.chat.ask import ANSWERING, COMMANDS
-from vlmconsole.screens.chat.composer import Question
-from vlmconsole.screens.chat.draft import CHANGING
+from vlmconsole.screens.chat.ask import ANSWERING
+from vlmconsole.screens.chat.composer import CHANGING, COMMANDS
 from vlmconsole.screens.chat.message import MessageView, foot
+from vlmconsole.screens.chat.question import QuestionArea
 from vlmconsole.screens.keys import KEYS
 from vlmconsole.vision.images import open_picture
 
@@ -33,7 +33,7 @@ async def test_letters_are_text_while_typing_and_keys_outside(tmp_path: Path) ->
             await pilot.press("escape", "question_mark")
             assert type(pilot.app.screen).__name__ == "KeyHelp"
             await pilot.press("escape", "i")
-            assert isinstance(screen.focused, Question)
+            assert isinstance(screen.focused, QuestionArea)
             await pilot.press("ctrl+j", "a")
             assert screen.composer.question.text == "nq1[?\na"
 
@@ -45,7 +45,7 @@ async def test_the_screens_keys_work_while_writing(tmp_path: Path, key: str, nam
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await pilot.press("a")
-            assert isinstance(screen.focused, Question)
+            assert isinstance(screen.focused, QuestionArea)
             await pilot.press(key)
             await until(lambda: type(pilot.app.screen).__name__ == name)
 
@@ -65,7 +65,7 @@ async def test_again_and_change_put_the_old_aside(tmp_path: Path) -> None:
             await ask(pilot, screen, "Q1")
             await until(lambda: answered(screen))
             await pilot.press("escape", "r")
-            await until(lambda: answered(screen) and screen.answers()[-1].text == "two")
+            await until(lambda: answered(screen) and screen.conversation.answers()[-1].text == "two")
             assert [message.text for message in screen.transcript.messages] == ["Q1", "two"]
             await pilot.press("c")
             await until(lambda: screen.composer.question.text == "Q1")
@@ -73,12 +73,12 @@ async def test_again_and_change_put_the_old_aside(tmp_path: Path) -> None:
             await pilot.pause(0.4)  # the budget is counted a moment after the last key
             assert str(screen.query_one("#notice").render()) == CHANGING
             await pilot.press("enter")
-            await until(lambda: answered(screen) and screen.answers()[-1].text == "three")
+            await until(lambda: answered(screen) and screen.conversation.answers()[-1].text == "three")
             assert [message.text for message in screen.transcript.messages] == ["Q1!", "three"]
             assert str(screen.query_one("#notice").render()) == ""
             assert len(server.requests[-1]["messages"]) == 1
-            assert screen.chat is not None
-            assert len(screen.store.messages(screen.chat.id, superseded=True)) == 5
+            assert screen.conversation.chat is not None
+            assert len(screen.conversation.store.messages(screen.conversation.chat.id, superseded=True)) == 5
 
 
 async def test_delete_asks_and_undo_brings_back(tmp_path: Path) -> None:
@@ -88,11 +88,11 @@ async def test_delete_asks_and_undo_brings_back(tmp_path: Path) -> None:
             await ask(pilot, screen, "Keep me")
             await until(lambda: answered(screen))
             await pilot.press("escape", "d", "enter")
-            assert len(screen.store.chats()) == 1
+            assert len(screen.conversation.store.chats()) == 1
             await pilot.press("d", "y")
-            await until(lambda: screen.store.chats() == [])
+            await until(lambda: screen.conversation.store.chats() == [])
             await pilot.press("u")
-            await until(lambda: len(screen.store.chats()) == 1 and len(screen.transcript.messages) == 2)
+            await until(lambda: len(screen.conversation.store.chats()) == 1 and len(screen.transcript.messages) == 2)
             assert any(mentions(one.message, "“Keep me”") for one in pilot.app._notifications)
 
 
@@ -101,14 +101,14 @@ async def test_what_is_pressed_while_an_answer_comes_is_answered_too(tmp_path: P
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "Hi")
-            await until(lambda: bool(screen.running) and len(server.requests) == 1)
+            await until(lambda: bool(screen.asker.running) and len(server.requests) == 1)
             screen.leave_composer()
             await pilot.press("c")
             await until(lambda: ANSWERING in [one.message for one in pilot.app._notifications])
-            assert screen.changing is None
+            assert screen.conversation.changing is None
             await pilot.press("x")
             await until(lambda: answered(screen))
-            check_nouns(foot(screen.answers()[-1], begun=False).plain, "■", "before", "first token")
+            check_nouns(foot(screen.conversation.answers()[-1], begun=False).plain, "■", "before", "first token")
 
 
 def test_what_stopped_in_mid_answer_says_what_is_kept() -> None:
@@ -125,7 +125,7 @@ async def test_a_second_server_that_failed_is_not_given_the_settings_of_the_firs
             await ask(pilot, screen, "Hi")
             await until(lambda: answered(screen))
             screen.why.show_settings({"running limit": 4}, "demo")
-            answer = replace(screen.answers()[-1], state="failed", answer=None)
+            answer = replace(screen.conversation.answers()[-1], state="failed", answer=None)
             for name, shown in (("demo", True), ("other", False)):
                 screen.why.show(replace(answer, server=name), 1, 1)
                 rows = screen.why.query_one("#why-rows", Static).visual.rows
@@ -152,9 +152,10 @@ async def test_the_same_question_to_a_second_server(tmp_path: Path) -> None:
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "Both of you")
             await until(lambda: answered(screen))
-            await screen.answer(screen.console.link_to("two"))
-            await until(lambda: len(screen.answers()) == 2 and answered(screen))
-            assert [(m.server, m.text) for m in screen.answers()] == [("one", "from one"), ("two", "from two")]
+            await screen.asker.answer(screen.console.link_to("two"))
+            await until(lambda: len(screen.conversation.answers()) == 2 and answered(screen))
+            answers = [(answer.server, answer.text) for answer in screen.conversation.answers()]
+            assert answers == [("one", "from one"), ("two", "from two")]
             assert [m["role"] for m in two.requests[0]["messages"]] == ["user"]
 
 
@@ -165,11 +166,11 @@ async def test_a_picture_that_cannot_be_sent_is_said_and_nothing_is_sent(tmp_pat
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, f"/image {tmp_path / 'broken.png'}")
             await until(lambda: "broken.png" in str(screen.query_one("#notice").render()))
-            assert screen.pending == [] and server.requests == []
+            assert screen.attachments.pictures == [] and server.requests == []
             await ask(pilot, screen, f"/image '{picture(tmp_path, 'my scene.png')}'")
-            await until(lambda: len(screen.pending) == 1)
+            await until(lambda: len(screen.attachments.pictures) == 1)
             await pilot.press("backspace")
-            await until(lambda: screen.pending == [])
+            await until(lambda: screen.attachments.pictures == [])
 
 
 async def test_a_question_too_long_for_the_context_is_offered_a_smaller_picture(tmp_path: Path) -> None:
@@ -177,13 +178,13 @@ async def test_a_question_too_long_for_the_context_is_offered_a_smaller_picture(
         server.context = 700
         profile_file(tmp_path, server.port, context=700, processor={"max_pixels": 12845056})
         async with console(tmp_path) as (pilot, screen):
-            await screen.attach([picture(tmp_path)])
-            screen.pending[0] = screen.pending[0].resized_to(1400, 1400)
+            await screen.composer.attach([picture(tmp_path)])
+            screen.attachments.pictures[0] = screen.attachments.pictures[0].resized_to(1400, 1400)
             await ask(pilot, screen, "Count")
             await until(lambda: "Ctrl+T" in str(screen.query_one("#notice").render()))
             assert server.requests == []
             await pilot.press("ctrl+t")
-            await until(lambda: screen.pending[0].size[0] < 700)
+            await until(lambda: screen.attachments.pictures[0].size[0] < 700)
             await pilot.press("enter")
             await until(lambda: answered(screen))
             assert 256 <= server.requests[0]["max_tokens"] < 700, (
@@ -197,12 +198,12 @@ async def test_a_laptops_path_over_ssh_waits_for_scp(tmp_path: Path, monkeypatch
     async with chat_server() as server:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (_, screen):
-            screen.composer.question.post_message(Question.Pasted("/Users/me/Desktop/my\\ shot.png"))
+            screen.composer.question.post_message(QuestionArea.Pasted("/Users/me/Desktop/my\\ shot.png"))
             line = "scp -P 2222 '/Users/me/Desktop/my shot.png'"
             await until(lambda: line in str(screen.query_one("#notice").render()))
             Image.new("RGB", (60, 50)).save(tmp_path / "inbox" / "my shot.png")
-            await until(lambda: len(screen.pending) == 1)
-            assert screen.pending[0].name == "my shot.png"
+            await until(lambda: len(screen.attachments.pictures) == 1)
+            assert screen.attachments.pictures[0].name == "my shot.png"
 
 
 @pytest.mark.parametrize("typed", ["/new", "/imge x.png"])
@@ -231,7 +232,7 @@ async def test_a_paste_with_colours_is_its_words_in_order(tmp_path: Path) -> Non
     async with chat_server() as server:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
-            screen.composer.question.post_message(Question.Pasted("one \x1b[31mtwo\x1b[0m three\r\nfour"))
+            screen.composer.question.post_message(QuestionArea.Pasted("one \x1b[31mtwo\x1b[0m three\r\nfour"))
             await until(lambda: bool(screen.composer.question.text))
             await pilot.pause()
             assert screen.composer.question.text == "one two three\nfour"
@@ -246,7 +247,7 @@ async def test_the_filter_narrows_the_list(tmp_path: Path) -> None:
         await pilot.press("escape", "slash", *"sign", "enter")
         await pilot.pause()
         assert screen.query_one("#filter", Input).value == "sign"
-        assert [chat.title for chat in screen.store.chats("sign")] == ["Street sign"]
+        assert [chat.title for chat in screen.conversation.store.chats("sign")] == ["Street sign"]
 
 
 @pytest.mark.slow

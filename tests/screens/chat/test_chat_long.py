@@ -40,16 +40,16 @@ async def test_an_answer_refers_to_what_was_sent_and_the_evidence_shows_it_whole
     async with chat_server(Say(["One."]), Say(["Two."])) as server:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
-            screen.keep_settings(system="Be brief.")
-            await screen.attach([picture(tmp_path)])
-            await until(lambda: len(screen.pending) == 1)
+            screen.conversation.set(system="Be brief.")
+            await screen.composer.attach([picture(tmp_path)])
+            await until(lambda: len(screen.attachments.pictures) == 1)
             await ask(pilot, screen, "First?")
             await until(lambda: answered(screen))
             await ask(pilot, screen, "Second?")
-            await until(lambda: len(screen.answers()) == 2 and answered(screen))
-            answer = screen.answers()[-1]
+            await until(lambda: len(screen.conversation.answers()) == 2 and answered(screen))
+            answer = screen.conversation.answers()[-1]
             assert answer.answer is not None and "messages" not in answer.answer["request"]
-            whole = screen.store.request(answer.id)
+            whole = screen.conversation.store.request(answer.id)
             assert whole is not None
             roles = [(message["role"], message["content"]) for message in whole["messages"]]
             assert roles[0] == ("system", "Be brief.") and roles[2:] == [("assistant", "One."), ("user", "Second?")]
@@ -59,8 +59,8 @@ async def test_an_answer_refers_to_what_was_sent_and_the_evidence_shows_it_whole
             assert [message["role"] for message in sent[whole["body_sha256"]]["messages"]] == [
                 role for role, _ in roles
             ]
-            assert screen.chat is not None
-            exported = export_chat(screen.store, screen.chat.id, tmp_path / "exports")
+            assert screen.conversation.chat is not None
+            exported = export_chat(screen.conversation.store, screen.conversation.chat.id, tmp_path / "exports")
             kept = json.loads(next(exported.folder.glob("*.json")).read_text())
             ids = {message["id"] for message in kept["messages"]}
             assert set(kept["messages"][-1]["answer"]["request"]["message_ids"]) <= ids
@@ -100,7 +100,8 @@ async def test_a_long_conversation_scrolls_to_its_beginning_and_is_answered(tmp_
             await pilot.press("escape", *["k"] * 40)
             chosen = screen.transcript.selected
             assert chosen is not None and chosen.id == 2000 - 40
-            assert screen.chosen_answer() is not None and screen.chosen_answer().answer is not None  # type: ignore[union-attr]
+            answer = screen.transcript.chosen_answer
+            assert answer is not None and answer.answer is not None
             await pilot.press("i")
             await ask(pilot, screen, "And now?")
             await until(lambda: bool(server.requests) and answered(screen))

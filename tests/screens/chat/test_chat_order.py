@@ -17,7 +17,7 @@ from textual import events
 from vlmconsole.engines.profile import load_profiles
 from vlmconsole.runs.places import Places
 from vlmconsole.screens import table
-from vlmconsole.screens.chat import ask as chat_ask
+from vlmconsole.screens.chat import budget
 from vlmconsole.screens.link import ServerLink
 from vlmconsole.screens.widgets.dialogs import Form
 from vlmconsole.screens.widgets.field import Field
@@ -99,7 +99,7 @@ async def test_a_typed_path_is_attached_and_nothing_sent_before_it_was_seen(tmp_
         profile_file(tmp_path, server.port, processor={"max_pixels": 50176})
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, f"What is in {path}?")
-            await until(lambda: len(screen.pending) == 1 and "Enter sends" in notice(screen))
+            await until(lambda: len(screen.attachments.pictures) == 1 and "Enter sends" in notice(screen))
             assert screen.composer.question.text == "What is in ?" and server.requests == []
             await pilot.press("enter")
             await until(lambda: answered(screen))
@@ -128,7 +128,7 @@ async def test_what_kept_a_question_back_is_no_longer_said_when_it_is_over(tmp_p
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "first")
-            await until(lambda: bool(screen.running))
+            await until(lambda: bool(screen.asker.running))
             await ask(pilot, screen, "second")
             await until(lambda: "still answering" in notice(screen))
             await pilot.press("ctrl+c")
@@ -147,7 +147,7 @@ async def test_a_server_that_does_not_count_holds_neither_keys_nor_the_question(
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             monkeypatch.setattr(ServerLink, "budget", never)
-            monkeypatch.setattr(chat_ask, "BUDGET_WAIT", 0.5)
+            monkeypatch.setattr(budget, "BUDGET_WAIT", 0.5)
             await ask(pilot, screen, "Hi")
             await pilot.press("escape", "question_mark")  # goes through the screen's own handlers
             assert type(pilot.app.screen).__name__ == "KeyHelp"
@@ -186,7 +186,7 @@ async def test_a_long_question_that_waits_for_its_server_is_not_sent_to_it(
             monkeypatch.setattr(ServerLink, "budget", unknown)
             await ask(pilot, screen, "a word and another\n" * 40_000)
             await until(lambda: answered(screen))
-            assert screen.answers()[-1].state == "failed" and server.requests == []
+            assert screen.conversation.answers()[-1].state == "failed" and server.requests == []
 
 
 async def test_chips_that_the_line_does_not_hold_are_counted(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ async def test_chips_that_the_line_does_not_hold_are_counted(tmp_path: Path) -> 
         profile_file(tmp_path, server.port)
         async with console(tmp_path, (80, 24)) as (pilot, screen):
             names = [f"{'a long name of a picture ' * 2}{number}.png" for number in range(4)]
-            await screen.attach([picture(tmp_path, name) for name in names])
+            await screen.composer.attach([picture(tmp_path, name) for name in names])
             await pilot.pause()
             shown = [chip for chip in screen.query(".chip") if chip.display]
             last = shown[-1].region

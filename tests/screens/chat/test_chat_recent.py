@@ -78,7 +78,7 @@ async def test_the_newest_turns_go_on_where_all_would_not_fit(tmp_path: Path) ->
             assert sent[-1] == "And now?" and sent[-2] == "answer 79" and sent[0].startswith("question ")
             kept = (len(sent) - 1) // 2
             assert 5 < kept < 60, "as many as leave a quarter of the context free"
-            evidence = screen.answers()[-1].answer
+            evidence = screen.conversation.answers()[-1].answer
             assert evidence is not None and evidence["questions_left_out"] == 80 - kept
             await until(lambda: f"{80 - kept} earlier questions" in why(screen))
             # It stays so after a restart, and everything can go again.
@@ -111,10 +111,11 @@ async def test_what_is_written_counts_in_what_fits(tmp_path: Path) -> None:
             await until(lambda: len(screen.transcript.messages) == 120)
             await pilot.press("ctrl+r")
             await until(lambda: "of 60 questions" in notice(screen), seconds=20.0)
-            alone = screen.since
+            alone = screen.conversation.sampling.since
             screen.composer.question.insert("word " * 2000)
             await pilot.press("ctrl+r")
-            await until(lambda: screen.since > alone and "of 60 questions" in notice(screen), seconds=20.0)
+            await until(lambda: screen.conversation.sampling.since > alone, seconds=20.0)
+            await until(lambda: "of 60 questions" in notice(screen))
             await pilot.press("ctrl+g")
             assert screen.composer.question.text == ""
             await pilot.press("ctrl+z")
@@ -126,7 +127,7 @@ async def test_what_is_asked_again_goes_whatever_is_left_out_before_it(tmp_path:
         await pilot.press("escape", "r")
         await until(lambda: len(server.requests) == 1 and answered(screen), seconds=20.0)
         assert said(server.requests[0]) == ["question 2"]
-        evidence = screen.answers()[-1].answer
+        evidence = screen.conversation.answers()[-1].answer
         assert evidence is not None and evidence["questions_left_out"] == 2
         await pilot.press("k", "k", "r")  # an older one, from before what is sent
         await until(lambda: len(server.requests) == 2 and answered(screen), seconds=20.0)

@@ -45,7 +45,8 @@ def picture(folder: Path, name: str = "scene.png") -> Path:
 
 
 def answered(screen: ChatScreen) -> bool:
-    return bool(screen.answers()) and not screen.running and screen.answers()[-1].state != "streaming"
+    answers = screen.conversation.answers()
+    return bool(answers) and not screen.asker.running and answers[-1].state != "streaming"
 
 
 async def test_a_pasted_picture_is_asked_about_and_the_answer_is_kept(tmp_path: Path) -> None:
@@ -53,16 +54,16 @@ async def test_a_pasted_picture_is_asked_about_and_the_answer_is_kept(tmp_path: 
         profile_file(tmp_path, server.port, processor={"max_pixels": 50176})
         async with console(tmp_path) as (pilot, screen):
             screen.composer.question.post_message(_paste(str(picture(tmp_path))))
-            await until(lambda: len(screen.pending) == 1)
+            await until(lambda: len(screen.attachments.pictures) == 1)
             await ask(pilot, screen, "How many?")
             await until(lambda: answered(screen))
-            answer = screen.answers()[-1]
+            answer = screen.conversation.answers()[-1]
             assert (answer.text, answer.state) == ("Three **red** circles.", "done")
             assert answer.answer is not None
             assert answer.answer["usage"]["completion_tokens"] == 3
             assert answer.answer["vision"][0]["expected"] == 64
             assert answer.answer["client"]["lag_samples"] >= 0
-            assert screen.pending == []
+            assert screen.attachments.pictures == []
             content = server.requests[0]["messages"][0]["content"]
             assert content[0]["image_url"]["url"].startswith("data:image/png;base64,")
         async with console(tmp_path) as (_, screen):
@@ -71,9 +72,9 @@ async def test_a_pasted_picture_is_asked_about_and_the_answer_is_kept(tmp_path: 
 
 
 def _paste(text: str):  # type: ignore[no-untyped-def]
-    from vlmconsole.screens.chat.composer import Question
+    from vlmconsole.screens.chat.question import QuestionArea
 
-    return Question.Pasted(text)
+    return QuestionArea.Pasted(text)
 
 
 async def test_a_cut_line_keeps_what_came_and_the_next_question_works(tmp_path: Path) -> None:
@@ -82,11 +83,11 @@ async def test_a_cut_line_keeps_what_came_and_the_next_question_works(tmp_path: 
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "First?")
             await until(lambda: answered(screen))
-            assert screen.answers()[0].state == "cut"
-            assert screen.answers()[0].text == "Half an "
+            assert screen.conversation.answers()[0].state == "cut"
+            assert screen.conversation.answers()[0].text == "Half an "
             await ask(pilot, screen, "Second?")
-            await until(lambda: len(screen.answers()) == 2 and answered(screen))
-            assert screen.answers()[1].text == "Whole."
+            await until(lambda: len(screen.conversation.answers()) == 2 and answered(screen))
+            assert screen.conversation.answers()[1].text == "Whole."
 
 
 async def test_x_stops_the_answer_and_closes_the_socket(tmp_path: Path) -> None:
@@ -94,11 +95,11 @@ async def test_x_stops_the_answer_and_closes_the_socket(tmp_path: Path) -> None:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "Go on for ever")
-            await until(lambda: bool(screen.running) and "word" in screen.running[0].text)
+            await until(lambda: bool(screen.asker.running) and "word" in screen.asker.running[0].text)
             await pilot.press("escape", "x")
             await until(lambda: answered(screen))
-            assert screen.answers()[0].state == "stopped"
-            assert screen.answers()[0].text.startswith("word ")
+            assert screen.conversation.answers()[0].state == "stopped"
+            assert screen.conversation.answers()[0].text.startswith("word ")
             await until(lambda: server.closed_early == 1)
 
 
@@ -115,17 +116,17 @@ async def test_the_ttft_stands_from_the_first_piece_on(tmp_path: Path) -> None:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "Slowly")
-            await until(lambda: bool(screen.answers()) and "first token" in foot())
+            await until(lambda: bool(screen.conversation.answers()) and "first token" in foot())
             assert not any("TTFT" in row for row in rows())
             await until(lambda: "● answering · TTFT" in foot())
-            assert screen.answers()[-1].state == "streaming"
+            assert screen.conversation.answers()[-1].state == "streaming"
             await until(lambda: any("TTFT" in row for row in rows()))
-            live = screen.running[0].ttft_s
+            live = screen.asker.running[0].ttft_s
             await pilot.press("ctrl+c")
             await until(lambda: answered(screen))
-            answer = screen.answers()[-1].answer
+            answer = screen.conversation.answers()[-1].answer
             assert answer is not None and live == pytest.approx(answer["timing"]["ttft_s"])
-            assert screen.begun == {}
+            assert screen.asker.begun == {}
 
 
 @pytest.mark.parametrize("status, error", [(400, "too long [/INST] \x1b[31m"), (500, "broken")])
@@ -135,8 +136,8 @@ async def test_a_servers_error_is_shown_and_nothing_crashes(tmp_path: Path, stat
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "Hello")
             await until(lambda: answered(screen))
-            assert screen.answers()[0].state == "failed"
-            assert "\x1b" not in screen.answers()[0].error
+            assert screen.conversation.answers()[0].state == "failed"
+            assert "\x1b" not in screen.conversation.answers()[0].error
 
 
 async def test_a_dead_server_is_said_in_the_status_line(tmp_path: Path) -> None:
@@ -169,8 +170,8 @@ async def test_the_question_has_a_row_however_small_the_terminal(tmp_path: Path)
     async with chat_server() as server:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
-            await screen.attach([picture(tmp_path)])
-            screen.composer.notice("something went wrong " * 8, "$error")
+            await screen.composer.attach([picture(tmp_path)])
+            screen.composer.hints.notice("something went wrong " * 8, "$error")
             for size in ((20, 5), (80, 11), (12, 2), (20, 3), (40, 8), (20, 1), (80, 12), (120, 40)):
                 await pilot.resize_terminal(*size)
                 await pilot.pause()
@@ -192,7 +193,7 @@ async def test_two_enters_and_two_r_in_one_burst_ask_once(tmp_path: Path) -> Non
             await until(lambda: answered(screen))
             assert [one.text for one in screen.transcript.messages] == ["How many?", "Three."]
             await pilot.press("escape", "r", "r")
-            await until(lambda: answered(screen) and screen.answers()[-1].text == "Four.")
+            await until(lambda: answered(screen) and screen.conversation.answers()[-1].text == "Four.")
             assert len(server.requests) == 2
 
 
@@ -201,7 +202,7 @@ async def test_an_answer_says_whether_it_waits_for_its_server_or_for_the_model(t
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "How many?")
-            await until(lambda: bool(screen.running))
+            await until(lambda: bool(screen.asker.running))
             foot = screen.query(".message.assistant .foot").first(Static)
             link = screen.console.link
             assert link is not None and "first token" in str(foot.render())

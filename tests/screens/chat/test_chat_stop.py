@@ -18,17 +18,18 @@ async def test_escape_leaves_the_composer_and_the_answer_goes_on(tmp_path: Path)
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "Go on for ever")
-            await until(lambda: bool(screen.running) and "word" in screen.running[0].text)
+            await until(lambda: bool(screen.asker.running) and "word" in screen.asker.running[0].text)
             screen.composer.question.insert("a thought meanwhile")
             await pilot.press("escape")
-            assert not screen.typing and screen.running
+            assert not screen.typing and screen.asker.running
             await pilot.press("escape", "escape", "question_mark")  # README: "Esc, then ?"
             await until(lambda: len(pilot.app.screen_stack) == 2)
             await pilot.press("escape")
-            assert screen.running and screen.composer.question.text == "a thought meanwhile"
+            assert screen.asker.running and screen.composer.question.text == "a thought meanwhile"
             await pilot.press("i", "ctrl+c")
             await until(lambda: answered(screen))
-            assert screen.answers()[0].state == "stopped" and screen.answers()[0].text.startswith("word ")
+            answer = screen.conversation.answers()[0]
+            assert answer.state == "stopped" and answer.text.startswith("word ")
             assert screen.composer.question.text == "a thought meanwhile"
             await until(lambda: server.closed_early == 1)
 
@@ -44,7 +45,7 @@ async def test_the_footer_shows_what_stops_only_while_an_answer_comes(tmp_path: 
         async with console(tmp_path) as (pilot, screen):
             assert stops() == set()
             await ask(pilot, screen, "Go on")
-            await until(lambda: bool(screen.running))
+            await until(lambda: bool(screen.asker.running))
             assert stops() == {"ctrl+c"}
             await pilot.press("escape")
             assert "x" in stops()
@@ -58,11 +59,11 @@ async def test_ctrl_c_copies_what_is_selected_and_stops_nothing(tmp_path: Path) 
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "Go on")
-            await until(lambda: bool(screen.running))
+            await until(lambda: bool(screen.asker.running))
             screen.composer.question.insert("copy me")
             screen.composer.question.select_all()
             await pilot.press("ctrl+c")
-            assert screen.running and pilot.app.clipboard == "copy me"
+            assert screen.asker.running and pilot.app.clipboard == "copy me"
             await pilot.press("escape", "x")
             await until(lambda: answered(screen))
 
@@ -74,8 +75,8 @@ async def test_a_question_that_never_reached_its_server_comes_back_when_stopped(
         async with console(tmp_path) as (pilot, screen):
             link = screen.console.link
             assert link is not None
-            await screen.attach([picture(tmp_path)])
-            await until(lambda: len(screen.pending) == 1)
+            await screen.composer.attach([picture(tmp_path)])
+            await until(lambda: len(screen.attachments.pictures) == 1)
             original = link.ask
 
             async def never_sent(*_args, **_more):  # type: ignore[no-untyped-def]
@@ -83,17 +84,17 @@ async def test_a_question_that_never_reached_its_server_comes_back_when_stopped(
 
             link.ask = never_sent  # type: ignore[method-assign]
             await ask(pilot, screen, "What is it?")
-            await until(lambda: bool(screen.running))
+            await until(lambda: bool(screen.asker.running))
             screen.composer.question.insert("and then")
             await pilot.press("escape", "x")
-            await until(lambda: not screen.running and bool(screen.pending))
+            await until(lambda: not screen.asker.running and bool(screen.attachments.pictures))
             assert screen.composer.question.text == "What is it?and then"
             assert screen.transcript.messages == [] and len(server.requests) == 0
             link.ask = original  # type: ignore[method-assign]
             screen.composer.question.load_text("What is it?")
             await pilot.press("i", "enter")
             await until(lambda: answered(screen))
-            assert screen.answers()[-1].text == "late"
+            assert screen.conversation.answers()[-1].text == "late"
 
 
 async def test_changing_a_question_loses_neither_the_draft_nor_the_change(tmp_path: Path) -> None:
@@ -105,17 +106,17 @@ async def test_changing_a_question_loses_neither_the_draft_nor_the_change(tmp_pa
             await until(lambda: answered(screen))
             question.insert("a draft")
             await pilot.press("escape", "c")
-            await until(lambda: screen.changing is not None)
+            await until(lambda: screen.conversation.changing is not None)
             assert question.text == "First?"
             await pilot.press("!")
             await pilot.press("escape")  # leaves; nothing is lost
-            assert (question.text, screen.changing is not None, screen.typing) == ("First?!", True, False)
+            assert (question.text, screen.conversation.changing is not None, screen.typing) == ("First?!", True, False)
             await pilot.press("escape")  # cancels: the draft is back, the change one Ctrl+Z away
-            await until(lambda: screen.changing is None)
+            await until(lambda: screen.conversation.changing is None)
             assert question.text == "a draft"
             await pilot.press("c")
-            await until(lambda: screen.changing is not None)
+            await until(lambda: screen.conversation.changing is not None)
             await pilot.press("enter")
             await until(lambda: len(server.requests) == 2 and answered(screen))
-            assert screen.answers()[-1].text == "Two."
+            assert screen.conversation.answers()[-1].text == "Two."
             assert question.text == "a draft"

@@ -89,7 +89,7 @@ async def test_paste_attaches_the_clipboards_picture(tmp_path: Path, monkeypatch
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "/paste")
-            await until(lambda: [one.size for one in screen.pending] == [(31, 17)])
+            await until(lambda: [one.size for one in screen.attachments.pictures] == [(31, 17)])
             await pilot.press("escape", "p")
-            await until(lambda: len(screen.pending) == 2)
-            assert [one.name for one in screen.pending] == ["clipboard.png"] * 2 and server.requests == []
+            await until(lambda: len(screen.attachments.pictures) == 2)
+            assert [one.name for one in screen.attachments.pictures] == ["clipboard.png"] * 2 and server.requests == []

@@ -96,13 +96,13 @@ async def inside(address: str, home: Path, patience: float) -> Seen:
             heard = None
             if not answered(screen):
                 heard = time.monotonic()
-                for turn in screen.running:
+                for turn in screen.asker.running:
                     turn.stop()
                 while not answered(screen):
                     await asyncio.sleep(0.01)
             ended = time.monotonic()
             await pilot.pause(0.5)  # the answer is laid out
-        answer = screen.answers()[-1]
+        answer = screen.conversation.answers()[-1]
         stood = (lag.facts()["lag_max_ms"] or 0) / 1000
     words = f"{answer.state}: {answer.error}"
     return Seen("", peak_rss_bytes() / 1024**2, ended - begun, None if heard is None else ended - heard, words, stood)
