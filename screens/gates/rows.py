@@ -15,8 +15,8 @@ from vlmconsole.gates.figures import MARKS, figures, short_answer
 from vlmconsole.gates.plan import LABELS, Gate
 from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.gates.verdict import Judged
-from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.screens.widgets.lines import LineView
+from vlmconsole.text.fitting import fitted
 from vlmconsole.text.plain import one_line
 
 T = TypeVar("T")

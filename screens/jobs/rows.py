@@ -6,15 +6,16 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
-from vlmconsole.desks.queue import Row, duration
+from vlmconsole.desks.queue import Row
 from vlmconsole.devices.labels import device_words
 from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.queue.model import Job
 from vlmconsole.queue.view import WAITING
-from vlmconsole.runs.pace import about
-from vlmconsole.screens.widgets.figures import bar, fitted, whole_words
+from vlmconsole.text.bars import progress_bar
 from vlmconsole.text.counts import of_many
+from vlmconsole.text.fitting import fitted, whole_words
 from vlmconsole.text.plain import one_line
+from vlmconsole.text.times import about, duration
 
 #: state → (sign, style of the sign, style of the word); never colour alone
 SIGNS = {
@@ -120,7 +121,7 @@ class Columns:
             return Content.assemble((said, "$muted"), "  ", device)
         over = row.progress
         if job.kind == "flow" and over is not None and over.share is not None and over.total is not None:
-            full, empty = bar(over.share, self.bar)
+            full, empty = progress_bar(over.share, self.bar)
             return Content.assemble(
                 (full, "$accent"), (empty, "$faint"), f" {of_many(over.done, over.total, one_line(over.unit, 20))}"
             )
@@ -135,7 +136,7 @@ class Columns:
         if progress.share is None:
             done = fitted(one_line(of_many(progress.done, None, progress.unit)), self.bar + 5)
             return Content.assemble(done, "  ", time_left)
-        full, empty = bar(progress.share, self.bar)
+        full, empty = progress_bar(progress.share, self.bar)
         return Content.assemble(
             (full, "$accent"), (empty, "$faint"), f" {int(100 * progress.share):>3}%", "  ", time_left
         )

@@ -23,8 +23,8 @@ from vlmconsole.screens.jobs.training_answers import Answers, Shown
 from vlmconsole.screens.jobs.training_sheet import AnswerSheet
 from vlmconsole.screens.outside import open_outside
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
-from vlmconsole.screens.widgets.figures import size
 from vlmconsole.screens.widgets.log_view import LogView
+from vlmconsole.text.sizes import size
 
 
 class JobsScreen(JobsDesk):

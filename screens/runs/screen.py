@@ -10,7 +10,6 @@ from vlmconsole.compare.sweeps import compare_sweeps, is_sweep
 from vlmconsole.compare.trainings import compare_trainings, family, refusal
 from vlmconsole.desks.opened_run import Target, evidence
 from vlmconsole.errors import LabError
-from vlmconsole.reports.parts import figure
 from vlmconsole.reports.save import save
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.screens.background import in_background
@@ -21,6 +20,7 @@ from vlmconsole.screens.runs.sweep_comparison import SweepSheet
 from vlmconsole.screens.runs.table import RunRows
 from vlmconsole.screens.runs.training_comparison import TrainingSheet
 from vlmconsole.screens.widgets.dialogs import Choose, Reader
+from vlmconsole.text.numbers import figure
 from vlmconsole.text.plain import inert, one_line
 
 FORMS = (

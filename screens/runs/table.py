@@ -12,14 +12,14 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from vlmconsole.desks.queue import duration
 from vlmconsole.desks.runs import Board, Line
 from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.screens.widgets.field import Field
-from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
+from vlmconsole.text.fitting import fitted
 from vlmconsole.text.plain import inert
+from vlmconsole.text.times import duration
 
 EMPTY = Content.assemble(
     ("No runs yet", "bold"),

@@ -11,14 +11,14 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 
 from vlmconsole.client.adapter_effect import Effect
-from vlmconsole.desks.queue import duration
 from vlmconsole.desks.servers import Sheet
 from vlmconsole.engines.compared import Setting
 from vlmconsole.screens.servers.list import SIGNS
-from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.servers.servers import NAMES
+from vlmconsole.text.fitting import fitted
 from vlmconsole.text.plain import inert, one_line
+from vlmconsole.text.times import duration
 
 STATES = {"same": (" ", ""), "differs": ("≠", "$warning"), "unknown": (" ", "$muted")}
 EFFECTS = {"effect verified": ("✓", "$accent"), "no effect seen": ("✗", "$warning")}

@@ -13,9 +13,9 @@ from textual.widgets import Input
 
 from vlmconsole.runs.logfile import LogPage, shown
 from vlmconsole.screens.widgets.field import Field
-from vlmconsole.screens.widgets.figures import size
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
+from vlmconsole.text.sizes import size
 
 Found = list[tuple[int, bytes]]
 

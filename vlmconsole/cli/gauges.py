@@ -13,9 +13,11 @@ from rich.text import Text
 
 from vlmconsole.cli.common import FAILED, USAGE, Failure, console, emit, fail, state
 from vlmconsole.errors import LabError
-from vlmconsole.gauges.words import age_said, job_said, said, said_of, sparkline
+from vlmconsole.gauges.words import course, job_said
 from vlmconsole.system.typed_paths import named, new_file
 from vlmconsole.text.plain import inert, one_line
+from vlmconsole.text.times import age
+from vlmconsole.text.units import in_unit, of_total
 
 if TYPE_CHECKING:
     from vlmconsole.gauges.board import Snapshot, Tile
@@ -176,10 +178,10 @@ def _table(snapshot: Snapshot, width: int) -> Group:
         cells = [
             Text(MARKS[tile.state]),
             Text(tile.title),
-            Text(said_of(tile.value, tile.total, tile.unit)),
-            *(Text(said(value, tile.unit).removesuffix(f" {UNITS.get(tile.unit, tile.unit)}")) for value in both),
-            Text(sparkline(tile.points if wide else tile.points[-15:], tile.unit)),
-            Text(" · ".join(filter(None, (_origin(tile), age_said(tile.age_s)))), style="dim"),
+            Text(of_total(tile.value, tile.total, tile.unit)),
+            *(Text(in_unit(value, tile.unit).removesuffix(f" {UNITS.get(tile.unit, tile.unit)}")) for value in both),
+            Text(course(tile.points if wide else tile.points[-15:], tile.unit)),
+            Text(" · ".join(filter(None, (_origin(tile), age(tile.age_s)))), style="dim"),
         ]
         if wide:  # why a whole source is silent stands once below, not in every row
             cells.append(Text(_reason(tile) if answers else "", style="dim"))

@@ -23,8 +23,10 @@ from vlmconsole.queue.model import ACTIVE, FINAL, Job, Mode
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import UNATTENDED, JobView, views
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import about
 from vlmconsole.text.counts import many
+from vlmconsole.text.numbers import percent
+from vlmconsole.text.sizes import size
+from vlmconsole.text.times import about
 
 Number = Annotated[int, typer.Argument(metavar="ID", help="a job's number")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting")]
@@ -134,9 +136,9 @@ def _plan_lines(one: adding.Planned) -> Iterator[str]:
         return
     rest = " and what the steps not known beforehand take" if one.partial else ""
     parts = [f"about {about(guess.seconds)}{rest}"] if guess.seconds is not None else []
-    for size, what in ((guess.memory_bytes, "memory"), (guess.disk_bytes, "disk")):
-        if size is not None:
-            parts.append(f"{size / 1024**3:.2g} GiB {what}")
+    for bytes_, what in ((guess.memory_bytes, "memory"), (guess.disk_bytes, "disk")):
+        if bytes_ is not None:
+            parts.append(f"{size(bytes_)} {what}")
     yield f"  takes: {', '.join(parts) or 'not known'}{' (' + guess.note + ')' if guess.note else ''}"
 
 
@@ -174,7 +176,7 @@ def _cells(one: JobView) -> tuple[str, ...]:
     job, progress = one.job, ""
     if one.progress:
         share, left = one.progress.share, one.progress.left_said(time.time())
-        progress = one.progress.counted() if share is None or job.kind == "flow" else f"{share:.0%}"
+        progress = one.progress.counted() if share is None or job.kind == "flow" else percent(share, 0)
         progress += f" · {left}" if left else ""
     name = f"  {job.step}: {job.preset}" if job.flow else job.preset
     # A job that is done is not simply well: what was judged of it stands beside it, as on the screens.

@@ -13,8 +13,9 @@ from vlmconsole.cli.compare import compare
 from vlmconsole.cli.export import export
 from vlmconsole.cli.run import ending
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
-from vlmconsole.runs.pace import duration, number
 from vlmconsole.text.counts import many
+from vlmconsole.text.numbers import number
+from vlmconsole.text.times import duration
 
 if TYPE_CHECKING:
     from vlmconsole.desks.runs import Line

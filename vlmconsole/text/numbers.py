@@ -21,7 +21,7 @@ def whole(value: object) -> int | None:
 
 
 def figure(value: object, digits: int = 3) -> str:
-    """A measured figure to `digits` significant digits, whole numbers in full: `0.123`, `85.1`, `3280`, `12,345`.
+    """A measured figure to at most `digits` significant digits, whole numbers in full: `0.123`, `85.1`, `12,345`.
 
     A dash for what is no number: unknown is never zero.
     """
@@ -31,9 +31,7 @@ def figure(value: object, digits: int = 3) -> str:
     size = abs(found)
     if size < 1e15 and (found == int(found) or size >= 10**digits - 0.5):
         return _in_full(found)
-    text = f"{found:#.{digits}g}"
-    # Zeros at the end are measured digits (0.250), but in front of a power of ten they only take room (1e-05).
-    return f"{found:.{digits}g}" if "e" in text else text.rstrip(".")
+    return f"{found:.{digits}g}"
 
 
 def decimal(value: float) -> str:

@@ -11,8 +11,13 @@ NEXT = 0.9995  # of a unit, from which three digits would be written as its whol
 
 def size(count: float) -> str:
     """`count` bytes in the largest unit that leaves at least 1: `812 B`, `36 KiB`, `1.23 GiB`."""
-    factor, unit = next(((factor, unit) for factor, unit in UNITS if abs(count) >= NEXT * factor), (1, "B"))
+    factor, unit = unit_for(count)
     return f"{figure(count / factor if factor > 1 else round(count))} {unit}"
+
+
+def unit_for(count: float) -> tuple[int, str]:
+    """(bytes, name) of the unit that `count` bytes are written in."""
+    return next(((factor, unit) for factor, unit in UNITS if abs(count) >= NEXT * factor), (1, "B"))
 
 
 def signed_size(count: float) -> str:

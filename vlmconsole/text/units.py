@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vlmconsole.text.numbers import UNKNOWN, decimal, figure, percent
-from vlmconsole.text.sizes import GIB, size, size_of
+from vlmconsole.text.sizes import size, size_of, unit_for
 from vlmconsole.text.times import latency
 
-_PLACES = {"share": 0, "bytes": 1}  # decimals of per cent and GiB where room is short
+_PLACES = {"share": 0}  # decimals of per cent, here as everywhere
 
 
 def in_unit(value: float | None, unit: str) -> str:
@@ -31,10 +31,13 @@ def of_total(value: float | None, total: float | None, unit: str) -> str:
 
 def scale(unit: str, values: Iterable[float | None]) -> tuple[float, str]:
     """(factor, unit) for `values` that are written with their unit once: that of the largest."""
+    largest = max((value for value in values if value is not None), default=0.0)
     if unit == "s":
-        largest = max((value for value in values if value is not None), default=0.0)
         return (1.0, "s") if largest >= 0.9995 else (1e3, "ms")
-    return {"bytes": (1 / GIB, "GiB"), "share": (100.0, "%")}.get(unit, (1.0, unit))
+    if unit == "bytes":
+        factor, name = unit_for(largest)
+        return 1 / factor, name
+    return (100.0, "%") if unit == "share" else (1.0, unit)
 
 
 def spread(value: float | None, p50: float | None, p95: float | None, unit: str, width: int) -> tuple[str, str]:
@@ -44,7 +47,7 @@ def spread(value: float | None, p50: float | None, p95: float | None, unit: str,
     if p50 is None or p95 is None or len(text) <= width:
         return shown, text
     factor, name = scale(unit, (value, p50, p95))
-    if unit == "s" and value is not None:
+    if unit in ("s", "bytes") and value is not None:
         shown = f"{figure(value * factor)} {name}"
     for digits in (3, 2, 1):
         half, most = (_squeezed(round(part * factor, _PLACES.get(unit, 9)), digits) for part in (p50, p95))
