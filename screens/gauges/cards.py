@@ -16,6 +16,7 @@ from textual.visual import Visual
 from vlmconsole.gauges.board import Snapshot, Tile
 from vlmconsole.gauges.words import course
 from vlmconsole.text.plain import one_line
+from vlmconsole.text.signs import sign_of
 from vlmconsole.text.times import age
 from vlmconsole.text.units import of_total, spread
 
@@ -31,7 +32,6 @@ TWINS = dict(zip((*OWN, *SERVER), (*SERVER, *OWN), strict=True))
 OWN_SIDE = frozenset({*OWN, "own.lag"})
 REST = ("own.lag", "server.queue_time", "host.cpu", "server.hit_rate", "server.kv", "server.kv_cached")
 WITH = {"server.running": "server.queued"}  # figures without a card of their own: shown behind another's
-SIGNS = {"ok": "", "stale": "~ ", "none": "", "missing": "✗ "}
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Card:
     def lines(self, width: int) -> tuple[Content, ...]:
         """HEIGHT lines of `width` cells at most."""
         tile = self.tile
+        before = "" if tile.state in ("ok", "none") else f"{sign_of(tile.state).mark} "
         title = tile.title if self.second is None else f"{tile.title} / {self.second.title}"
         head = Content(one_line(title, width)).stylize("$muted")
         # Our clients' figures may be of another server or run than the one before: they carry its name.
@@ -57,7 +58,7 @@ class Card:
                 why[1] = Content(f"{why[1].plain.rstrip(' ;,')[: width - 1]}…")
             style = "$error" if tile.state == "missing" else "$muted"
             said_why = [line.stylize("$muted") for line in why[:2]] + [Content("")] * (2 - len(why))
-            return head, Content(f"{SIGNS[tile.state]}–").stylize(style), *said_why, foot
+            return head, Content(f"{before}–").stylize(style), *said_why, foot
         value, shares = spread(tile.value, tile.p50, tile.p95, tile.unit, width)
         if tile.total is not None:
             value = of_total(tile.value, tile.total, tile.unit)
@@ -67,7 +68,7 @@ class Card:
         style = "bold" if tile.state == "ok" else "$warning" if tile.state == "stale" else "$error"
         return (
             head,
-            Content(one_line(f"{SIGNS[tile.state]}{value}", width)).stylize(style),
+            Content(one_line(f"{before}{value}", width)).stylize(style),
             Content(one_line(shares, width)).stylize("$muted"),
             Content(curve).stylize("$accent"),
             foot,

@@ -16,13 +16,14 @@ from vlmconsole.queue.view import waits
 from vlmconsole.runs.live_view import Curve, Told
 from vlmconsole.runs.logfile import LogPage, shown
 from vlmconsole.runs.pace import SHOWN, Progress
-from vlmconsole.screens.jobs.rows import VERDICTS, devices, job_name, state_sign
+from vlmconsole.screens.jobs.rows import devices, job_name, state_sign
 from vlmconsole.screens.jobs.training_course import course, in_order, stall
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.text.bars import progress_bar, sparkline
 from vlmconsole.text.counts import plain_name
 from vlmconsole.text.plain import inert, one_line
+from vlmconsole.text.signs import sign_of
 from vlmconsole.text.sizes import MIB, size
 from vlmconsole.text.times import duration
 from vlmconsole.text.units import in_unit
@@ -130,7 +131,7 @@ def _head(row: Row, told: Told, now: float) -> Content:
         pieces.append((f"\n{one_line(job.title, 200)}", "$muted"))
     pieces += ["\n", state_sign(job, row.verdict)]
     if row.verdict:
-        pieces.append((f", verdict {row.verdict}", VERDICTS[row.verdict][1]))
+        pieces.append((f", verdict {row.verdict}", f"${sign_of(row.verdict).tone}"))
     if job.started:
         pieces.append(f" {duration((job.ended or now) - job.started)}")
     progress = row.progress or told.progress

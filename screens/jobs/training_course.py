@@ -7,8 +7,10 @@ from textual.content import Content
 from vlmconsole.desks.queue import Row
 from vlmconsole.runs.live_view import Cell, Curve, Tally, Told
 from vlmconsole.runs.pace import Progress
+from vlmconsole.screens.theme import painted
 from vlmconsole.text.numbers import UNKNOWN, figure, percent
 from vlmconsole.text.plain import one_line
+from vlmconsole.text.signs import CAUTION, sign_of
 from vlmconsole.text.times import duration
 
 Piece = Content | str | tuple[str, str]
@@ -23,7 +25,6 @@ PASSES = 6  # development passes told, the newest
 CELLS = 8  # of a sweep, the newest
 SILENT = 60.0  # seconds without progress that are nothing yet
 TIMES = 10.0  # how many times a usual step without progress is a stall
-CELL_SIGNS = {"valid": ("✓", "$accent"), "failed": ("✗", "$error")}
 
 
 def in_order(curves: tuple[Curve, ...]) -> list[Curve]:
@@ -136,12 +137,12 @@ def _runs(row: Row) -> bool:
 
 
 def _cell(cell: Cell, wide: int) -> Content:
-    sign, style = CELL_SIGNS.get(cell.state, ("!", "$warning"))
+    mark = painted(sign_of(cell.state, CAUTION))
     name = f" {one_line(cell.name, 24):<{wide}}"
     if cell.ttft_p50 is None and cell.throughput is None:
-        return Content.assemble((sign, style), name, (f"  {one_line(cell.why or cell.state, 120)}", "$muted"))
+        return Content.assemble(mark, name, (f"  {one_line(cell.why or cell.state, 120)}", "$muted"))
     spread = (cell.ttft_p50, cell.ttft_p95)
     p50, p95 = (UNKNOWN if value is None else f"{figure(value)} s" for value in spread)
     speed = figure(cell.throughput)
     state = "" if cell.state == "valid" else f"  {one_line(cell.state, 20)}: {one_line(cell.why, 80)}"
-    return Content.assemble((sign, style), name, f"  {p50:>9} {p95:>8}  {speed:>7}", (state, "$warning"))
+    return Content.assemble(mark, name, f"  {p50:>9} {p95:>8}  {speed:>7}", (state, "$warning"))

@@ -8,18 +8,11 @@ from textual.content import Content
 from textual.message import Message
 
 from vlmconsole.desks.servers import Line
+from vlmconsole.screens.theme import painted
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.servers.servers import NAMES
 from vlmconsole.text.plain import one_line
-
-SIGNS = {
-    "ready": ("●", "$accent"),
-    "starting": ("◌", "$warning"),
-    "stopped": ("○", "$muted"),
-    "not reachable": ("○", "$muted"),
-    "ended": ("✗", "$error"),
-    "unreachable": ("✗", "$error"),
-}
+from vlmconsole.text.signs import sign_of
 
 
 class ServerList(LineView):
@@ -59,12 +52,12 @@ class ServerList(LineView):
 
     def line(self, y: int, width: int) -> Content:
         name, engine, state, _ = _told(self.lines[y])
-        sign, style = SIGNS[state]
+        mark, style = painted(sign_of(state))
         longest = min(24, max(cell_len(line.profile.name) for line in self.lines))
         shown = Content(one_line(name)).truncate(longest, ellipsis=True, pad=True)
         return Content.assemble(
             " ",
-            (sign, style),
+            (mark, style),
             " ",
             shown,
             "  ",

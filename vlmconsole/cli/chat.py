@@ -13,6 +13,7 @@ import typer
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
 from vlmconsole.cli.servers import find_profile, progress
 from vlmconsole.text.plain import inert, one_line
+from vlmconsole.text.signs import sign_of
 from vlmconsole.text.times import latency
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def _why(answer: Answer, lag: LagMeter) -> list[str]:
     if answer.conditions.adapter:
         lines.append(f"adapter {answer.conditions.adapter}")
     for sight in answer.vision:
-        mark = {"equal": "✓", "different": "✗ ALARM", "not verifiable": "?"}[sight.state]
+        mark = f"{sign_of(sight.state).mark}{' ALARM' if sight.state == 'different' else ''}"
         size = f"{sight.sent_size[0]}×{sight.sent_size[1]}"
         lines.append(f"{sight.name}: {size}, {sight.changes}, {sight.state} {mark} {sight.why}")
     return lines

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.gates.trained import LATE_PASS, standing
+from vlmconsole.gates.trained import standing
 from vlmconsole.queue import adding, process
 from vlmconsole.queue.adding import Planned
 from vlmconsole.queue.model import ACTIVE, FINAL, Attempt, Job, Mode, limit
@@ -20,6 +20,7 @@ from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import Pace, Progress
 from vlmconsole.runs.places import Places
+from vlmconsole.text.signs import LATE_PASS
 from vlmconsole.text.times import duration
 
 WINDOW = 200  # rows of waiting and of ended jobs that are read at once

@@ -9,7 +9,6 @@ from vlmconsole.scoring.answer import CountAnswer, parse_counts
 from vlmconsole.text.numbers import decimal, percent, signed
 from vlmconsole.text.plain import one_line
 
-MARKS = {"PASS": "✓", "FAIL": "✗", "CANNOT JUDGE": "?"}
 COLUMNS = ("before", "after", "measured", "margin", "interval")
 
 

@@ -12,10 +12,10 @@ from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.system.typed_paths import named
 from vlmconsole.text.numbers import number
+from vlmconsole.text.signs import LATE_PASS
 from vlmconsole.text.times import about
 
 #: A PASS whose plan was frozen after the training began, as it stands in lists, heads and reports.
-LATE_PASS = "PASS · frozen late"
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ class Sign(NamedTuple):
 GOOD, BAD, UNSURE = Sign("✓", "accent"), Sign("✗", "error"), Sign("?", "warning")
 CAUTION, NOTHING, QUIET = Sign("!", "warning"), Sign("–", "muted"), Sign("·", "muted")
 WORKING, COMING, IDLE = Sign("●", "accent"), Sign("◌", "warning"), Sign("○", "muted")
+PLAIN = Sign(" ", "")
 CHOSEN = Sign("◆", "accent")
 
 #: every word that a file, a server or a check uses for how something is
@@ -76,6 +77,9 @@ SIGNS: dict[str, Sign] = {
     "changed": BAD,
     "missing": BAD,
     "ledger broken": BAD,
+    # figures that a source once gave
+    "stale": Sign("~", "warning"),
+    "none": NOTHING,
     # environments
     "built": GOOD,
     "unfinished": CAUTION,
@@ -83,6 +87,6 @@ SIGNS: dict[str, Sign] = {
 }
 
 
-def sign(word: str, other: Sign = UNSURE) -> Sign:
+def sign_of(word: str, other: Sign = UNSURE) -> Sign:
     """The sign of a state, a verdict or a finding; `other` for a word that is not known."""
     return SIGNS.get(word, other)
