@@ -3,7 +3,7 @@
     python tests/tools/house.py [ROOT] [--json]
 
 Reads source only, imports nothing of it, and knows both layouts: `screens/`, `jobs/` and `presets/` beside
-`vlmconsole/` or inside it. The floors are the list `FLOORS` that the checkout's own tests hold.
+`vlmconsole/` or inside it. The order of the rooms is the one that the checkout's own tests hold.
 """
 
 from __future__ import annotations
@@ -124,15 +124,17 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def floors(tests: Iterable[Module]) -> dict[str, int]:
-    """Level of each name of the list `FLOORS`, counted from the ground; empty where no file of the tests has one."""
+    """Level of each room, counted from the ground; empty where no file of the tests lists them.
+
+    The list is `ROOMS`, a table by name in strict order, or `FLOORS`, as it was before, with several names a floor.
+    """
     for module in tests:
         for node in module.tree.body:
-            names = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
-            if any(isinstance(name, ast.Name) and name.id == "FLOORS" for name in names):
-                value = getattr(node, "value", None)
-                if isinstance(value, (ast.List, ast.Tuple)):
-                    floor_names = (strings(floor) for floor in value.elts)
-                    return {name: level for level, names in enumerate(floor_names) for name in names}
+            match node:
+                case ast.Assign(targets=[ast.Name(id="ROOMS")], value=ast.Dict(keys=keys)):
+                    return {name: level for level, key in enumerate(keys) if key is not None for name in strings(key)}
+                case ast.Assign(targets=[ast.Name(id="FLOORS")], value=ast.List(elts=elements)):
+                    return {name: level for level, floor in enumerate(elements) for name in strings(floor)}
     return {}
 
 
