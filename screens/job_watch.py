@@ -5,28 +5,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from textual.app import App
 
 from vlmconsole.errors import LabError
+from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.screens.background import in_background
 from vlmconsole.text.plain import one_line
-from vlmconsole.text.signs import GOOD, sign_of
 
 if TYPE_CHECKING:
-    from vlmconsole.app import ConsoleApp
     from vlmconsole.desks.queue import Desk
+    from vlmconsole.lab import Lab
     from vlmconsole.queue.model import Job
 
 PERIOD = 2.0  # seconds between two looks at the files' times
 ATTEND = 10.0  # seconds between two looks whether jobs wait and nobody works on them
+SIGNS = {
+    "done": "✓",
+    "failed": "✗",
+    "lost": "?",
+    "cancelled": "–",
+    "FAIL": "✗",
+    "INVALID": "✗",
+    "CANNOT JUDGE": "?",
+    LATE_PASS: "!",
+}
 
 
 class JobWatch:
     """Belongs to the app. What had ended before it began is not told. It also has the queue worked on."""
 
-    def __init__(self, app: ConsoleApp) -> None:
-        self._app = app
-        self._files = (app.lab.places.queue, app.lab.places.queue.with_name(app.lab.places.queue.name + "-wal"))
+    def __init__(self, app: App[Any], lab: Lab) -> None:
+        self._app, self._lab = app, lab
+        self._files = (lab.places.queue, lab.places.queue.with_name(lab.places.queue.name + "-wal"))
         self._seen = self._times()
         self._known: dict[int, str] | None = None
         self._desk: Desk | None = None
@@ -67,12 +79,12 @@ class JobWatch:
         finally:
             self._busy = False
         for job, verdict in ended:
-            said = f"{sign_of(verdict or job.state, GOOD).mark} job {job.id} {one_line(job.preset, 60)}: {job.state}"
+            said = f"{SIGNS.get(verdict or job.state, '✓')} job {job.id} {one_line(job.preset, 60)}: {job.state}"
             said += f", verdict {verdict}" if verdict else ""
             reason = f"\n{one_line(job.reason, 300)}" if job.reason and job.state != "done" else ""
             bad = job.state in ("failed", "lost")
             self._app.notify(said + reason, severity="error" if bad else "information", markup=False, timeout=8)
-        if ended and self._app.lab.settings.bell:
+        if ended and self._lab.settings.bell:
             self._app.bell()
 
     def _attend(self) -> None:
@@ -88,7 +100,7 @@ class JobWatch:
         from vlmconsole.desks.queue import Desk
 
         if self._desk is None:
-            self._desk = Desk(self._app.lab.places)
+            self._desk = Desk(self._lab.places)
         return self._desk
 
     def _read(self) -> list[tuple[Job, str]]:

@@ -1,0 +1,43 @@
+"""What screens need from the app: they know this much of it, and never import it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from textual.dom import DOMNode
+from textual.signal import Signal
+
+if TYPE_CHECKING:
+    from vlmconsole.lab import Lab
+    from vlmconsole.screens.link import ServerLink
+    from vlmconsole.screens.terminal.terminal import Drawing
+
+
+class Console(Protocol):
+    """The app as screens see it; `app.py` has it checked that the app is one."""
+
+    lab: Lab
+    drawing: Drawing
+    clock: Callable[[], float]  # wall time, seconds
+    link: ServerLink | None
+    no_server: str  # why there is no server to answer, "" while one is there or still looked for
+    server_changed: Signal[None]  # published whenever the server's state or settings moved
+    remapped: Mapping[str, str]  # binding id → the keys that the settings give it, comma-separated
+
+    def profiles(self) -> dict[str, Any]:
+        """Server profiles by name."""
+
+    def choose_server(self, name: str) -> None:
+        """Let another profile answer from now on."""
+
+    def link_to(self, name: str) -> ServerLink:
+        """A second link, to the server of the profile `name`."""
+
+    def since_key(self) -> float:
+        """Seconds since the last key was pressed."""
+
+
+def console_of(node: DOMNode) -> Console:
+    """The app of a screen or widget."""
+    return cast("Console", node.app)
