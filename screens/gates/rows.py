@@ -4,105 +4,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Generic, TypeVar
 
-from textual import events
 from textual.content import Content
-from textual.message import Message
 
 from vlmconsole.desks.gates import Case, Entry
-from vlmconsole.gates.figures import figures, short_answer
+from vlmconsole.gates.figures import MARKS, figures, short_answer
 from vlmconsole.gates.plan import LABELS, Gate
+from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.gates.verdict import Judged
-from vlmconsole.screens.theme import painted
-from vlmconsole.screens.widgets.lines import LineView
-from vlmconsole.text.fitting import fitted
+from vlmconsole.screens.widgets.figures import fitted
+from vlmconsole.screens.widgets.item_list import ItemList
 from vlmconsole.text.plain import one_line
-from vlmconsole.text.signs import LATE_PASS, QUIET, WORKING, sign_of
 
-T = TypeVar("T")
+STYLES = {"PASS": "$accent", LATE_PASS: "$warning", "FAIL": "$error", "CANNOT JUDGE": "$warning"}
 OUTCOME_SIGNS = {"lost": ("▼", "$error"), "wrong": ("✗", "$error"), "won": ("▲", "$accent"), "right": ("✓", "$muted")}
 SHORT = {"partial_drop": "partial drop", "partial_gain_ci_low": "gain, low end"}
 
 
-class Picked(LineView, Generic[T]):
-    """Lines of which one is chosen; posts `Chosen` when it is another one. `key` tells items apart over reads."""
-
-    class Chosen(Message):
-        """The cursor stands on another line."""
-
-        def __init__(self, view: Picked[T]) -> None:
-            super().__init__()
-            self.view = view
-
-    class Opened(Message):
-        """A line was clicked that was chosen already."""
-
-    def __init__(self, *, id: str) -> None:
-        super().__init__(id=id)
-        self.items: tuple[T, ...] = ()
-        self._chosen: object = None
-
-    def key(self, item: T) -> object:
-        raise NotImplementedError
-
-    @property
-    def chosen(self) -> T | None:
-        return self.items[self.cursor] if 0 <= self.cursor < len(self.items) else None
-
-    def show(self, items: Sequence[T], *, first: bool = False) -> None:
-        """Put these lines there; the cursor stays on its item, or goes to the first (`first`: always)."""
-        if tuple(items) == self.items and not first:
-            return
-        self.items = tuple(items)
-        keys = [self.key(item) for item in items]
-        at = keys.index(self._chosen) if self._chosen in keys and not first else min(max(self.cursor, 0), len(keys) - 1)
-        self.cursor = 0 if first and keys else at
-        if first:
-            self.scroll_to(0, 0, animate=False)
-        self.sized(len(keys))
-        self._tell(always=first)
-
-    def choose(self, index: int) -> None:
-        super().choose(index)
-        self._tell()
-
-    def _tell(self, *, always: bool = False) -> None:
-        chosen = self.chosen
-        key = self.key(chosen) if chosen is not None else None
-        if key != self._chosen or always:
-            self._chosen = key
-            self.post_message(self.Chosen(self))
-
-    def on_click(self, event: events.Click) -> None:
-        index = event.y + self.scroll_offset.y
-        if 0 <= index < self.count:
-            if index == self.cursor:
-                self.post_message(self.Opened())
-            self.choose(index)
-
-    def on_focus(self) -> None:
-        self.refresh()
-
-    def on_blur(self) -> None:
-        self.refresh()
-
-
-class EntryRows(Picked[Entry]):
+class EntryRows(ItemList[Entry]):
     """Judged runs and frozen plans."""
 
-    def key(self, item: Entry) -> object:
+    def key(self, item: Entry) -> tuple[str, str]:
         return (item.kind, item.name)
 
     def line(self, y: int, width: int) -> Content:
         entry = self.items[y]
         plan = entry.kind == "plan"
-        active = entry.state in ("queued", "starting", "running")
-        mark, style = ("§", "$muted") if plan else painted(WORKING if active else sign_of(entry.verdict, QUIET))
+        sign, style = ("§", "$muted") if plan else ("·", "$muted")
+        if entry.state in ("queued", "starting", "running"):
+            sign, style = "●", "$accent"
+        elif entry.verdict in STYLES:
+            sign, style = MARKS.get(entry.verdict, "!"), STYLES[entry.verdict]
         when, name, tail = plan_label(entry) if plan else run_label(entry.name)
         tail = f"late {tail}" if entry.verdict == LATE_PASS else tail
         room = width - 4
-        pieces: list[Content | str | tuple[str, str]] = [" ", (mark, style), " "]
+        pieces: list[Content | str | tuple[str, str]] = [" ", (sign, style), " "]
         if room >= ROOMY:
             pieces.append((f"{when:<12} ", "$muted"))
             room = min(ROOMY - 18, room - 13)
@@ -133,18 +69,20 @@ def plan_label(entry: Entry) -> tuple[str, str, str]:
     return when, entry.plan, one_line(entry.name.removesuffix(".json").rpartition("-")[2][:4], 4)
 
 
-class GateRows(Picked[Judged | Gate]):
+class GateRows(ItemList[Judged | Gate]):
     """Conditions: judged ones with figures, a mere plan's with its limits."""
 
     span = 0.05  # half width of every interval bar, as a difference of partial reward
 
-    def key(self, item: Judged | Gate) -> object:
+    def key(self, item: Judged | Gate) -> str:
         return gate_of(item).name
 
     def show(self, items: Sequence[Judged | Gate], *, first: bool = False) -> None:
         ends = [abs(end) for one in items if isinstance(one, Judged) and one.interval for end in one.interval]
-        self.span = max([0.02, *ends])
+        before, self.span = self.span, max([0.02, *ends])
         super().show(items, first=first)
+        if self.span != before:
+            self.refresh()
 
     def header(self, width: int) -> Content:
         wide = width >= WIDE
@@ -160,9 +98,9 @@ class GateRows(Picked[Judged | Gate]):
         measure = SHORT.get(gate.metric, LABELS[gate.metric])
         judged = item if isinstance(item, Judged) else Judged(gate, "CANNOT JUDGE")
         known = isinstance(item, Judged)
-        mark, style = painted(sign_of(judged.verdict) if known else QUIET)
+        sign, style = (MARKS[judged.verdict], STYLES[judged.verdict]) if known else ("·", "$muted")
         pieces: list[Content | str | tuple[str, str]] = [
-            " ", (mark, style), " ", f"{fitted(one_line(gate.group), 9)} ", (f"{measure:<14} ", "$muted"),
+            " ", (sign, style), " ", f"{fitted(one_line(gate.group), 9)} ", (f"{measure:<14} ", "$muted"),
             f"{judged.limit_text.replace(' points', ' pts'):>9}",
         ]  # fmt: skip
         if not known:
@@ -220,10 +158,10 @@ def interval_bar(interval: tuple[float, float], span: float, width: int) -> str:
     return "".join(cells)
 
 
-class CaseRows(Picked[Case]):
+class CaseRows(ItemList[Case]):
     """Pictures of one group: what the truth is, and both answers."""
 
-    def key(self, item: Case) -> object:
+    def key(self, item: Case) -> str:
         return item.after.id
 
     def line(self, y: int, width: int) -> Content:

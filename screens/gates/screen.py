@@ -1,27 +1,176 @@
-"""The gates screen: what a person can do about verdicts, each the twin of a `vlmconsole gates` command."""
+"""The gates screen: runs and plans │ conditions over pictures and claims. Each act has its `vlmconsole gates` twin."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from functools import partial
 
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.widget import Widget
+
 from vlmconsole.desks import forms
-from vlmconsole.desks.gates import Case, GateDesk, Opened
+from vlmconsole.desks.gates import Case, Entry, GateDesk, Opened
 from vlmconsole.desks.queue import Desk
 from vlmconsole.errors import LabError
 from vlmconsole.gates.binding import record
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.screens.background import in_background
-from vlmconsole.screens.gates.desk import GatesDesk
-from vlmconsole.screens.gates.rows import Picked
+from vlmconsole.screens.gates.panes import EMPTY, Evidence, Spoken, Verdicts, audit_text, claims_text
+from vlmconsole.screens.gates.rows import EntryRows, gate_of
 from vlmconsole.screens.gates.sheets import case_parts, gate_parts
+from vlmconsole.screens.looking import LookingScreen
+from vlmconsole.screens.paned import Pane
 from vlmconsole.screens.pictures.zoom import Zoom
 from vlmconsole.screens.widgets.dialogs import Reader
-from vlmconsole.vision.images import PictureError
+from vlmconsole.screens.widgets.filtered_table import FilteredTable
+from vlmconsole.screens.widgets.item_list import ItemList
+from vlmconsole.text.plain import inert
+from vlmconsole.vision.images import Picture, PictureError
+
+BELOW = 2  # the first pane that lies below the conditions
 
 
-class GatesScreen(GatesDesk):
-    """Key actions on judged runs; see keys.py for the keys."""
+class GatesScreen(LookingScreen[GateDesk]):
+    """See keys.py for its keys."""
+
+    ENTRY = "gates"
+    PANES = (
+        Pane("Runs", "entries"),
+        Pane("Conditions", "verdicts"),
+        Pane("Pictures", "evidence"),
+        Pane("Claims", "claims"),
+        Pane("Audit", "audit"),
+    )
+    CSS_PATH = "gates.tcss"
+    table: FilteredTable[EntryRows]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries = EntryRows(id="entry-rows")
+        # Only on a narrow screen is it said in the list's place that there is nothing; else in the conditions'.
+        self.table = FilteredTable(self.entries, "run, plan or verdict", EMPTY, id="entries")
+        self.verdicts = Verdicts(id="verdicts")
+        self.evidence = Evidence(lambda: self.console.drawing, self._load, id="evidence")
+        self.claims, self.audit = Spoken(id="claims"), Spoken(id="audit")
+        self.opened: Opened | None = None
+        self._listing: list[Entry] = []
+
+    def compose_panes(self) -> Iterable[Widget]:
+        with Horizontal(classes="panes"):
+            yield self.table
+            with Vertical(id="gate-side", classes="pane-group"):
+                yield self.verdicts
+                with Horizontal(id="gate-below", classes="pane-group"):
+                    yield from (self.evidence, self.claims, self.audit)
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def open_desk(self) -> GateDesk:
+        return GateDesk(self.console.lab.places)
+
+    def _load(self, case: Case) -> Picture:
+        """A case's picture; called in a thread of its own."""
+        run = self.opened.entry.path if self.opened is not None else self.console.lab.places.runs
+        return GateDesk(self.console.lab.places).images.image(case.after, run)
+
+    async def look_once(self) -> None:
+        chosen = self.entries.chosen
+        self._show(*await self.in_thread(lambda desk: _read(desk, chosen)))
+
+    def show_fault(self, error: LabError | OSError) -> None:
+        self.verdicts.show_empty(Content(f"✗ {inert(str(error))}").stylize("$error"))
+
+    def _show(self, listing: list[Entry], opened: Opened | None) -> None:
+        self._listing = listing
+        self._fill()
+        if opened is not None and self._is_another(opened):
+            self._blank()
+            self.look()  # the cursor went on meanwhile
+            return
+        if opened is None:
+            self.opened = None
+            self.verdicts.show_empty(EMPTY)
+            self.evidence.show(None, None, first=True)
+            for pane in (self.claims, self.audit):
+                pane.say(Content(""))
+            self.refresh_bindings()
+            return
+        if opened is self.opened:
+            return
+        before, self.opened = self.opened, opened
+        first = before is None or (before.entry.kind, before.entry.name) != (opened.entry.kind, opened.entry.name)
+        self.verdicts.show(opened, first=first)
+        self._show_gate(first=first)
+        self.claims.say(claims_text(opened))
+        self.audit.say(audit_text(opened))
+        self.refresh_bindings()
+
+    def _is_another(self, opened: Opened) -> bool:
+        """Whether the cursor stands on another entry than the one that was read."""
+        chosen = self.entries.chosen
+        return chosen is not None and (chosen.kind, chosen.name) != (opened.entry.kind, opened.entry.name)
+
+    def _blank(self) -> None:
+        """Until the chosen entry is read: no other one's verdict, which a key would act on, too."""
+        if self.opened is None or not self._is_another(self.opened):
+            return
+        self.opened = None
+        self.verdicts.show_empty(Content("reading …").stylize("$muted"))
+        self.evidence.show(None, None, first=True)
+        for pane in (self.claims, self.audit):
+            pane.say(Content(""))
+        self.refresh_bindings()
+
+    def _show_gate(self, *, first: bool) -> None:
+        item = self.verdicts.rows.chosen
+        self.evidence.show(self.opened, gate_of(item) if item is not None else None, first=first)
+
+    def _fill(self) -> None:
+        words = self.table.field.value.lower().split()
+        found = [e for e in self._listing if all(w in f"{e.name} {e.plan} {e.verdict} {e.kind}".lower() for w in words)]
+        self.entries.show(found)
+        runs = sum(entry.kind == "run" for entry in self._listing)
+        plans = len(self._listing) - runs
+        said = f" {runs} run{'s' * (runs != 1)} · {plans} frozen plan{'s' * (plans != 1)}"
+        head = Content.assemble((said, "$muted"), (f"  {len(found)} found" if words else "", "$accent"))
+        self.table.show_head(head, empty=not self._listing)
+
+    # -- parts and moving about ----------------------------------------------------------------------------
+
+    def on_item_list_chosen(self, event: ItemList.Chosen) -> None:
+        event.stop()
+        if event.view is self.entries:
+            self._blank()
+            self.look()
+        elif event.view is self.verdicts.rows:
+            self._show_gate(first=True)
+        else:
+            self.evidence.show_case(self.evidence.rows.chosen)
+
+    def on_item_list_opened(self, event: ItemList.Opened) -> None:
+        event.stop()
+        self.action_open()
+
+    def on_filtered_table_filtered(self, event: FilteredTable.Filtered) -> None:
+        event.stop()
+        self._fill()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What has no object is off, and gone from the footer."""
+        if action in ("open", "zoom") and self.opened is None:
+            return False
+        if action in ("check", "run_audit", "folder") and (self.opened is None or self.opened.entry.kind == "plan"):
+            return False
+        return super().check_action(action, parameters)
+
+    def mark_pane(self, index: int) -> None:
+        if index > BELOW:  # claims and audit share a place; pictures stay beside whichever was last
+            self.set_class(index == len(self.PANES) - 1, "-audit")
+        super().mark_pane(index)
+
+    # -- doing ---------------------------------------------------------------------------------------------
 
     def action_open(self) -> None:
         """Enter: from the list to the conditions; a condition's figures, or a picture's answers, in full."""
@@ -36,10 +185,6 @@ class GatesScreen(GatesDesk):
         else:
             item = self.verdicts.rows.chosen
             self.app.push_screen(Reader(opened.entry.name, gate_parts(opened, item)))
-
-    def on_picked_opened(self, event: Picked.Opened) -> None:
-        event.stop()
-        self.action_open()
 
     def action_zoom(self) -> None:
         """z: the chosen picture over the whole screen."""
@@ -97,17 +242,15 @@ class GatesScreen(GatesDesk):
             return
         self.notify(f"job {number} audits {name}; its checklist comes here", markup=False)
 
-    def action_filter(self) -> None:
-        """/: narrow the list."""
-        self.go_to_pane(0)
-        self.field.display = True
-        self.field.focus()
+    def action_folder(self) -> None:
+        """o: the run's folder."""
+        if self.opened is not None:
+            self.open_folder(self.opened.entry.path)
 
-    def action_leave(self) -> None:
-        """Esc: out of the filter; else back to the list."""
-        if self.typing or self.field.value:
-            self.field.value = ""
-            self.field.display = False
-            self.entries.focus()
-        else:
-            self.go_to_pane(0)
+
+def _read(desk: GateDesk, chosen: Entry | None) -> tuple[list[Entry], Opened | None]:
+    """One look, in the desk's thread: the list, and the chosen entry (else the first) opened."""
+    listing = desk.listing()
+    found = next((e for e in listing if chosen and (e.kind, e.name) == (chosen.kind, chosen.name)), None)
+    entry = found or (listing[0] if listing else None)
+    return listing, desk.open(entry) if entry is not None else None

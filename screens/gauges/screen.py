@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
 
-from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Vertical
-from textual.content import Content
-from textual.widgets import Static
+from textual.widget import Widget
 
-from vlmconsole.errors import LabError
+from vlmconsole.errors import LabError, refusal
 from vlmconsole.gauges.board import Snapshot
 from vlmconsole.gauges.curves import curve
 from vlmconsole.gauges.figures import title_of
@@ -29,20 +25,17 @@ from vlmconsole.screens.background import in_background
 from vlmconsole.screens.gauges.cards import TWINS, GaugeCards
 from vlmconsole.screens.gauges.plot import GaugePlot, Plot
 from vlmconsole.screens.gauges.text import facts, particulars
-from vlmconsole.screens.keys import bindings
 from vlmconsole.screens.looking import LookingScreen
-from vlmconsole.screens.table import SCREENS
+from vlmconsole.screens.paned import Pane
 from vlmconsole.screens.widgets.dialogs import Ask, Reader
-from vlmconsole.screens.widgets.keyline import KeyLine
 from vlmconsole.screens.widgets.said import Said
-from vlmconsole.screens.widgets.topbar import TopBar
 from vlmconsole.system.typed_paths import named
 from vlmconsole.text.plain import inert, one_line
 
-PERIOD, SLOW_PERIOD = 1.0, 3.0  # seconds between two paints; on a thin line fewer
+PERIOD = 1.0  # seconds between two paints and readings
+PLOT = 1  # its place among the panes
 HIDDEN = 5.0  # seconds between two readings while nobody looks
 WINDOWS = (60.0, 300.0, 600.0, 3600.0, 86400.0)  # seconds that the plot looks back
-PANES = (("Tiles", "gauge-cards"), ("Plot", "gauge-plot"), ("Job and sources", "gauge-facts"))
 
 
 @dataclass(frozen=True)
@@ -53,10 +46,13 @@ class Look:
     plot: Plot
 
 
-class GaugesScreen(LookingScreen):
+class GaugesScreen(LookingScreen[None]):
     """See keys.py for its keys."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings(("anywhere", "reading"), "gauges")
+    ENTRY = "gauges"
+    PANES = (Pane("Tiles", "gauge-cards"), Pane("Plot", "gauge-plot"), Pane("Job and sources", "gauge-facts"))
+    PERIOD = PERIOD
+    SLOW_PERIOD = 3.0
     CSS_PATH = "gauges.tcss"
     AUTO_FOCUS = "GaugeCards"
 
@@ -75,25 +71,15 @@ class GaugesScreen(LookingScreen):
         self._whole = 0.0  # seconds of the stretch at which it was said that there is nothing older, 0: not said
         self.logarithmic = False
         self.paused = 0.0  # wall time at which it was paused, 0: it runs
-        self.pane = 0
         self._server = ""
+        self._z_told = False  # z was the time range in the version before
         self._recorder: Recorder | None = None
 
-    def compose(self) -> ComposeResult:
-        yield TopBar([(str(entry.number), entry.title) for entry in SCREENS], "Gauges")
-        yield Static(id="panetabs")
+    def compose_panes(self) -> Iterable[Widget]:
         with Vertical(id="gauge-panes"):
-            yield self.cards
-            yield self.plot
-            yield self.facts
-        yield KeyLine()
+            yield from (self.cards, self.plot, self.facts)
 
     def on_mount(self) -> None:
-        self.console.server_changed.subscribe(self, lambda _: self._server_changed())
-        self.show_server()
-        period = SLOW_PERIOD if self.console.lab.settings.slow_link else PERIOD
-        self._timer = self.set_interval(period, self.look)
-        self._mark_pane(0)
         self.call_after_refresh(self._begin)
 
     def on_unmount(self) -> None:
@@ -145,8 +131,8 @@ class GaugesScreen(LookingScreen):
         self.paused = 0.0
         self.look()
 
-    def _server_changed(self) -> None:
-        self.show_server()
+    def show_server(self) -> None:
+        super().show_server()
         link = self.console.link
         if link is None or not self._server or link.profile.name == self._server:
             return
@@ -157,23 +143,20 @@ class GaugesScreen(LookingScreen):
             self._kept = None
 
     def look(self) -> None:
-        """Look now, in the background; a look that is under way is enough, and a paused one stays."""
-        if not self._looking and self.gauges is not None and not self.paused:
-            self._looking = True
-            in_background(self, self._look, "look")
+        """Look now; what is paused stays."""
+        if self.gauges is not None and not self.paused:
+            super().look()
 
-    async def _look(self) -> None:
+    async def look_once(self) -> None:
         gauges = self.gauges
-        try:
-            if gauges is not None:
-                # In a thread: a replay reads its file, and the readings' lock may be held for a moment.
-                found = await asyncio.to_thread(self._read, gauges)
-                if gauges is self.gauges:
-                    self._show(found)
-        except LabError as error:
-            self.notify(error.told, severity="error", markup=False)
-        finally:
-            self._looking = False
+        if gauges is not None:
+            # In a thread: a replay reads its file, and the readings' lock may be held for a moment.
+            found = await asyncio.to_thread(self._read, gauges)
+            if gauges is self.gauges:
+                self._show(found)
+
+    def show_fault(self, error: LabError | OSError) -> None:
+        self.notify(refusal(error), severity="error", markup=False)
 
     def _read(self, gauges: Gauges | Replay) -> Look:
         snapshot = gauges.snapshot()
@@ -215,7 +198,7 @@ class GaugesScreen(LookingScreen):
 
     # -- moving about --------------------------------------------------------------------------------------
 
-    def action_move(self, across: int, down: int) -> None:
+    def action_card(self, across: int, down: int) -> None:
         self.cards.move(across, down)
 
     def action_series(self, by: int) -> None:
@@ -236,23 +219,27 @@ class GaugesScreen(LookingScreen):
             snapshot = self.look_found.snapshot
             self._show(Look(snapshot, self._plotted(self.gauges, snapshot)))
 
-    def action_pane(self, by: int) -> None:
-        self._mark_pane((self.pane + by) % len(PANES))
-        self._again()
+    def go_to_pane(self, index: int) -> None:
+        self.mark_pane(index)  # the tiles keep the focus: the arrows choose a figure wherever one is
 
-    def _mark_pane(self, index: int) -> None:
-        self.pane = index
-        for number, (_, name) in enumerate(PANES):
-            self.query_one(f"#{name}").set_class(number == index, "-current")
-        pieces: list[Any] = []
-        for number, (title, _) in enumerate(PANES):
-            pieces += [(title, "bold" if number == self.pane else "$faint"), "   "]
-        self.query_one("#panetabs", Static).update(Content.assemble(*pieces, ("[ ] panes", "$faint")))
+    def mark_pane(self, index: int) -> None:
+        super().mark_pane(index)
+        self._again()
 
     # -- doing ---------------------------------------------------------------------------------------------
 
-    def action_zoom(self) -> None:
-        """z: the next longer stretch that shows more, and from the longest to the shortest."""
+    def action_large(self) -> None:
+        """z: the plot over the whole screen, and back."""
+        if not self._z_told:
+            self._z_told = True
+            self.notify("z enlarges now; the time range is t", markup=False)
+        if not self.has_class("-large"):
+            self.mark_pane(PLOT)
+        super().action_large()
+        self._again()
+
+    def action_time_range(self) -> None:
+        """t: the next longer stretch that shows more, and from the longest to the shortest."""
         found = self.look_found
         if self.gauges is None or found is None:
             return

@@ -1,34 +1,240 @@
-"""The jobs screen: what a person can do about the queue, each the twin of a `vlmconsole jobs` command."""
+"""The jobs screen: the queue │ the chosen job, its answers, its log. Each act has its twin in `vlmconsole jobs`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
+from textual.containers import Horizontal, Vertical
+from textual.widget import Widget
+
 from vlmconsole.desks import forms
-from vlmconsole.desks.queue import Desk, Row, losses
+from vlmconsole.desks.queue import WINDOW, Board, Desk, Particulars, Row, losses
 from vlmconsole.errors import LabError
-from vlmconsole.queue.model import Mode
+from vlmconsole.queue.model import ACTIVE, FINAL, Mode
 from vlmconsole.runs import logfile
-from vlmconsole.runs.folder import RunFolder, to_json, write_atomic
+from vlmconsole.runs.folder import RunFolder, to_json
+from vlmconsole.runs.live_view import RunStory, Told
+from vlmconsole.runs.logfile import LogPage
 from vlmconsole.screens.background import in_background
-from vlmconsole.screens.jobs.desk import ANSWERS, LOG, JobsDesk
-from vlmconsole.screens.jobs.detail import Curves, all_curves
+from vlmconsole.screens.jobs.detail import Curves, JobDetail, all_curves
 from vlmconsole.screens.jobs.form import JobForm
 from vlmconsole.screens.jobs.sheets import CurveSheet, PlanSheet, PresetList
-from vlmconsole.screens.jobs.table import JobRows
+from vlmconsole.screens.jobs.table import JobRows, JobTable
 from vlmconsole.screens.jobs.training_answers import Answers, Shown
 from vlmconsole.screens.jobs.training_sheet import AnswerSheet
-from vlmconsole.screens.outside import open_outside
+from vlmconsole.screens.looking import LookingScreen
+from vlmconsole.screens.paned import Pane
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
-from vlmconsole.screens.widgets.log_view import LogView
-from vlmconsole.text.sizes import size
+from vlmconsole.screens.widgets.figures import size
+from vlmconsole.screens.widgets.item_list import ItemList
+from vlmconsole.screens.widgets.log_view import LogLines, LogView
+
+ANSWERS, LOG = 2, 3  # places among them
+STORIES = 8  # runs whose events are kept in mind, the chosen one last
+#: What can be done with a job, and in which states; else the key is off, and gone from the footer.
+_OF_A_JOB = {
+    "open": frozenset({"queued", *ACTIVE, *FINAL}),
+    "clone": frozenset({"queued", *ACTIVE, *FINAL}),
+    "folder": frozenset({"queued", *ACTIVE, *FINAL}),
+    "cancel": frozenset({"queued", *ACTIVE}),
+    "retry": frozenset(FINAL) - {"done"},
+    "shift": frozenset({"queued"}),
+    "hand_over": frozenset({"queued"}),
+}
 
 
-class JobsScreen(JobsDesk):
-    """Key actions on jobs; see keys.py for the keys."""
+@dataclass(frozen=True)
+class Look:
+    """What one look found: the queue, and of the chosen job its particulars, its story and the end of its log."""
+
+    board: Board
+    number: int | None
+    more: Particulars | None
+    told: Told
+    page: LogPage | None
+
+
+class JobsScreen(LookingScreen[Desk]):
+    """See keys.py for its keys."""
+
+    ENTRY = "jobs"
+    PANES = (Pane("Queue", "queue"), Pane("Job", "job"), Pane("Answers", "answers"), Pane("Log", "log"))
+    PERIOD = 1.0
+    CSS_PATH = "jobs.tcss"
+    table: JobTable
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = JobTable(self.console.clock, id="queue")
+        self.detail = JobDetail(id="job")
+        self.answers = Answers(id="answers")
+        self.log_view = LogView(id="log")
+        self.board = Board()
+        self.more: Particulars | None = None
+        self.told = Told()
+        self.words = ""
+        self._window = WINDOW
+        self._stories: dict[str, RunStory] = {}
+        self._state = "?"  # of the chosen job, as the footer knows it
+
+    def compose_panes(self) -> Iterable[Widget]:
+        with Horizontal(classes="panes"):
+            yield self.table
+            with Vertical(id="job-side", classes="pane-group"):
+                yield from (self.detail, self.answers, self.log_view)
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def open_desk(self) -> Desk:
+        return Desk(self.console.lab.places)
+
+    def close_desk(self, desk: Desk) -> None:
+        desk.close()
+
+    async def look_now(self) -> Told:
+        """Look, and give the chosen job's story."""
+        await self._look()
+        return self.told
+
+    async def look_once(self) -> None:
+        number = self.row.job.id if self.row else None
+        page = self.log_view.page
+        self._show(await self.in_thread(lambda desk: self._read(desk, number, page)), page)
+
+    def show_fault(self, error: LabError | OSError) -> None:
+        hint = error.hint if isinstance(error, LabError) else ""
+        self.table.show_fault(
+            "Queue cannot be read", error.message if isinstance(error, LabError) else str(error), hint
+        )
+        self._show_nothing()
+
+    def _read(self, desk: Desk, number: int | None, page: LogPage | None) -> Look:
+        """One look, in the desk's thread."""
+        board = desk.board(self.words, self._window)
+        numbers = [row.job.id for row in board.rows]
+        if number not in numbers:
+            number = numbers[0] if numbers else None
+        if number is None:
+            return Look(board, None, None, Told(), None)
+        more = desk.particulars(number)
+        if not more.job.run:
+            return Look(board, number, more, Told(), None)
+        run = RunFolder(Path(more.job.run))
+        story = self._stories.pop(more.job.run, None) or RunStory(run)
+        self._stories[more.job.run] = story
+        while len(self._stories) > STORIES:
+            self._stories.pop(next(iter(self._stories)))
+        path = logfile.newest(run.log)
+        new = logfile.grown(page) if page is not None and page.path == path else logfile.tail(path)
+        return Look(board, number, more, story.read(), new)
+
+    def _show(self, found: Look, read_from: LogPage | None) -> None:
+        self.board = found.board
+        self.table.show(found.board, self.words)
+        row = self.row
+        state = row.job.state if row is not None else ""
+        if state != self._state:
+            self._state = state
+            self.refresh_bindings()
+        if row is None or row.job.id != found.number:
+            if row is not None:
+                self._blank(row)
+                self.look()  # the cursor went on meanwhile
+            else:
+                self._show_nothing()
+            return
+        self.more, self.told = found.more, found.told
+        self.detail.show(row, found.more, found.told, found.page, self.console.clock())
+        self.show_answers()
+        self.log_view.grow(found.page, read_from)
+
+    def _blank(self, row: Row) -> None:
+        """What is known of the chosen job at once; the rest follows with the look, and no other job's stays."""
+        self.more, self.told = None, Told()
+        self.detail.show(row, None, self.told, None, self.console.clock())
+        self.show_answers()
+        self.log_view.forget_search()
+        self.log_view.show(None)
+
+    def _show_nothing(self) -> None:
+        """No job is there to be chosen."""
+        self.told = Told()
+        self.detail.show(None, None, self.told, None, 0.0)
+        self.show_answers()
+        self.log_view.show(None)
+
+    def show_answers(self) -> None:
+        """The chosen job's answers with their pictures; the pane is there only where it has some."""
+        folder = Path(self.more.job.run) if self.more is not None and self.more.job.run else Path()
+        had = self.answers.has_class("-there")
+        self.answers.show(self.told.rollouts, folder, self.console.drawing, large=self.has_class("-large"))
+        self.set_class(bool(self.told.rollouts), "-answers")
+        if had and not self.told.rollouts and self.pane == ANSWERS:
+            self.go_to_pane(1)
+        elif had != bool(self.told.rollouts):
+            self.mark_pane(self.pane)
+
+    # -- parts and moving about ----------------------------------------------------------------------------
+
+    @property
+    def row(self) -> Row | None:
+        """The chosen job's line."""
+        return self.table.rows.chosen
+
+    def on_item_list_chosen(self, event: ItemList.Chosen) -> None:
+        event.stop()
+        row = self.row
+        if row is not None:
+            self._blank(row)
+        self.look()
+
+    def on_item_list_opened(self, event: ItemList.Opened) -> None:
+        event.stop()
+        self.action_open()
+
+    def on_job_rows_wanted(self, event: JobRows.Wanted) -> None:
+        event.stop()
+        if self.board.more:
+            self._window += WINDOW
+            self.look()
+
+    def on_filtered_table_filtered(self, event: JobTable.Filtered) -> None:
+        event.stop()
+        self.words, self._window = event.words, WINDOW
+        self.look()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What cannot be done with the chosen job is off, and gone from the footer."""
+        if action in _OF_A_JOB and (self.row is None or self.row.job.state not in _OF_A_JOB[action]):
+            return False
+        return super().check_action(action, parameters)
+
+    def there(self) -> list[int]:
+        return [number for number in super().there() if number != ANSWERS or self.answers.has_class("-there")]
+
+    def target(self, index: int) -> Widget | None:
+        detail = self.detail.curves if self.detail.curves.display else self.detail
+        return (self.table.rows, detail, self.answers.scroll, self.log_view.lines)[index]
+
+    def action_move(self, by: int) -> None:
+        if isinstance(self.focused, LogLines):
+            self.log_view.move(by)
+        elif self.pane == ANSWERS:
+            self.answers.choose(self.answers.cursor + by)
+        elif isinstance(self.focused, JobDetail) or (isinstance(self.focused, Curves) and self.focused.count):
+            super().action_move(by)
+        else:
+            self.table.rows.choose(self.table.rows.cursor + by)
+
+    def action_edge(self, by: int) -> None:
+        """To the first or the last line; the log's last is followed, its first is the file's."""
+        if isinstance(self.focused, LogLines):
+            self.log_view.edge(by)
+        else:
+            super().action_edge(by)
 
     async def _try(self, call: Callable[[], Awaitable[str]]) -> bool:
         """Do it, say what came of it, and look again; a fault is one line."""
@@ -51,7 +257,7 @@ class JobsScreen(JobsDesk):
     # -- one job -------------------------------------------------------------------------------------------
 
     async def action_cancel(self) -> None:
-        """c: after saying what would be lost."""
+        """x: after saying what would be lost."""
         row = self._row()
         if row is None:
             return
@@ -70,7 +276,7 @@ class JobsScreen(JobsDesk):
         self.app.push_screen(Confirm(f"Cancel job {number}, {row.job.preset}?", lost), decided)
 
     async def action_retry(self) -> None:
-        """t: a new attempt beside the old one."""
+        """r: a new attempt beside the old one."""
         row = self._row()
         if row is not None:
             await self._try(lambda: self._done(lambda desk: desk.retry(row.job.id), f"job {row.job.id} is tried again"))
@@ -83,7 +289,7 @@ class JobsScreen(JobsDesk):
 
         async def clone() -> str:
             copy = await self.in_thread(lambda desk: desk.clone(row.job.id))
-            self.table.rows.choose_job(copy)
+            self.table.rows.choose_key(copy)
             return f"job {copy} is queued with the settings of job {row.job.id}"
 
         await self._try(clone)
@@ -153,10 +359,6 @@ class JobsScreen(JobsDesk):
         parts.append(("from a shell", f"vlmconsole jobs show {job.id}\nvlmconsole jobs logs -f {job.id}"))
         self.app.push_screen(Reader(f"Job {job.id}, {job.title}", parts))
 
-    def on_job_rows_opened(self, event: JobRows.Opened) -> None:
-        event.stop()
-        self.action_open()
-
     def on_answers_opened(self, event: Answers.Opened) -> None:
         event.stop()
         self.open_answer(event.shown)
@@ -174,21 +376,14 @@ class JobsScreen(JobsDesk):
         self.app.push_screen(CurveSheet(self.told, max(0, self.detail.curves.cursor), self.look_now))
 
     def action_folder(self) -> None:
-        """e: the run's folder, opened where there is a desktop, and its path to the clipboard."""
+        """o: the run's folder, opened where there is a desktop, and its path to the clipboard."""
         row = self._row()
         if row is None:
             return
         if not row.job.run:
             self.notify("it has not begun, so there is no folder yet", markup=False)
-            return
-        path = Path(row.job.run)
-        kept = self.console.lab.places.home / "copied.txt"
-        write_atomic(kept, str(path))
-        # Whether the terminal takes it cannot be known (tmux drops it by default): so a file as well.
-        self.app.copy_to_clipboard(str(path))
-        opened = not open_outside(path)
-        how = "opened, and its path" if opened else "its path was"
-        self.notify(f"{path}\n{how} sent to the terminal and saved in {kept}", markup=False, timeout=10)
+        else:
+            self.open_folder(Path(row.job.run))
 
     # -- a new one -----------------------------------------------------------------------------------------
 
@@ -238,7 +433,7 @@ class JobsScreen(JobsDesk):
 
         async def queue() -> str:
             number = await self.in_thread(lambda desk: desk.add(planned, waits, height))
-            self.table.rows.choose_job(number)
+            self.table.rows.choose_key(number)
             return f"job {number} is queued"
 
         return await self._try(queue)
@@ -248,34 +443,24 @@ class JobsScreen(JobsDesk):
     def action_filter(self) -> None:
         """/: the queue's filter, or in the log its search."""
         if self.pane == LOG:
-            field = self.log_view.field
+            self.log_view.begin_search()
         else:
-            self.go_to_pane(0)
-            field = self.table.field
-        field.display = True
-        field.focus()
+            super().action_filter()
 
     def action_leave(self) -> None:
         """Esc: out of a field, then out of its search or filter, out of the large pane, back to the queue."""
-        for field, pane in ((self.table.field, 0), (self.log_view.field, LOG)):
-            if self.focused is field or (field.display and self.pane == pane):
-                # The log's words stay marked once the field is left: , . and & go on with them.
-                if self.focused is field and pane == LOG and field.value:
-                    self.log_view.lines.focus()
-                else:
-                    field.value = ""
-                    field.display = False
-                    self.go_to_pane(pane)
-                return
-        if self.has_class("-large"):
-            self.remove_class("-large")
-            self.show_answers()
+        field = self.log_view.field
+        if self.focused is field and field.value:
+            self.log_view.lines.focus()  # the words stay marked once the field is left: , . and & go on with them
+        elif self.focused is field or (field.display and self.pane == LOG):
+            self.log_view.end_search()
+            self.go_to_pane(LOG)
         else:
-            self.go_to_pane(0)
+            super().action_leave()
+            self.show_answers()
 
     def action_large(self) -> None:
-        """z: the pane one is in, over the whole screen, and back."""
-        self.toggle_class("-large")
+        super().action_large()
         self.show_answers()
 
     def action_follow(self) -> None:
@@ -287,39 +472,13 @@ class JobsScreen(JobsDesk):
         else:
             self.log_view.follow(False)
 
-    def on_log_view_searched(self, event: LogView.Searched) -> None:
-        event.stop()
-        in_background(self, partial(self._search, event.words, only=self.log_view.only), "search", exclusive=True)
-
-    async def _search(self, words: str, *, only: bool) -> None:
-        await asyncio.sleep(0.15)  # typing goes on: the last state is the one that counts
-        page = self.log_view.page
-        if page is None:
-            return
-        found = await asyncio.to_thread(logfile.search, page.path, words) if words else []
-        if self.log_view.page is None or self.log_view.page.path != page.path:
-            return
-        self.log_view.at = len(found)
-        self.log_view.show_found(words, found, only=only and bool(words))
-        await self._step(0)
-
-    async def on_log_view_step(self, event: LogView.Step) -> None:
-        event.stop()
-        await self._step(event.by)
-
     async def action_match(self, by: int) -> None:
         """, and . : the match before and after; among the answers, the step before and after."""
         if self.pane == ANSWERS:
             self.answers.turn(by)
             self.show_answers()
             return
-        await self._step(by)
-
-    async def _step(self, by: int) -> None:
-        found = self.log_view.found
-        if found and not self.log_view.only:
-            self.log_view.at = max(0, min(len(found) - 1, self.log_view.at + by))
-            await self.turn_to(found[self.log_view.at][0])
+        await self.log_view.step(by)
 
     def action_only(self) -> None:
         """&: nothing but the lines that were found, and back."""
@@ -329,4 +488,4 @@ class JobsScreen(JobsDesk):
             self.action_filter()
             self.notify("type what the lines are to hold, Esc, then & again", markup=False)
             return
-        in_background(self, partial(self._search, words, only=not self.log_view.only), "search", exclusive=True)
+        self.log_view.search(words, only=not self.log_view.only)

@@ -21,7 +21,7 @@ from vlmconsole.screens.jobs.detail import all_curves
 from vlmconsole.screens.jobs.form import takes
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field
-from vlmconsole.text.numbers import figure
+from vlmconsole.screens.widgets.figures import figure
 from vlmconsole.text.plain import inert, one_line
 
 BACK = Binding("escape", "cancel", "back", key_display="Esc")
@@ -129,7 +129,7 @@ class PlanSheet(ModalScreen[bool]):
     BINDINGS: ClassVar[list[BindingType]] = [
         BACK,
         Binding("enter", "queue", "queue it", key_display="Enter"),
-        Binding("q", "cancel", "back"),
+        Binding("q", "cancel", "back", show=False),
     ]
 
     def __init__(self, planned: Sequence[Planned], twin: str, place: str) -> None:

@@ -24,9 +24,11 @@ from vlmconsole.compare.runs import (
     told_by_one,
 )
 from vlmconsole.measure.machine_load import BUSY_MEANS
+from vlmconsole.reports.parts import UNKNOWN, figure
+from vlmconsole.screens.keys import old_binding
 from vlmconsole.screens.theme import DIALOGS
-from vlmconsole.text.fitting import fitted
-from vlmconsole.text.numbers import UNKNOWN, change, figure
+from vlmconsole.screens.widgets.dialogs import CANCEL
+from vlmconsole.screens.widgets.figures import fitted
 from vlmconsole.text.plain import one_line
 
 Piece = Content | str | tuple[str, str]
@@ -34,13 +36,16 @@ BAR_A, BAR_B = "▒", "█"
 
 
 class ComparisonSheet(ModalScreen[None]):
-    """`o` shows a refused comparison without a verdict; `x` takes the one difference for the experiment."""
+    """`s` shows a refused comparison without a verdict; `d` takes the one difference for the experiment."""
 
     CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter", "cancel", "back", key_display="Esc"),
-        Binding("o", "side_by_side", "side by side without a verdict"),
-        Binding("x", "experiment", "this difference is the experiment"),
+        CANCEL,
+        Binding("q,enter", "cancel", "back", show=False),
+        Binding("s", "side_by_side", "side by side without a verdict"),
+        Binding("d", "experiment", "this difference is the experiment"),
+        old_binding("o", "side_by_side", "s"),
+        old_binding("x", "experiment", "d"),
         Binding("j,down", "scroll(1)", "down", show=False),
         Binding("k,up", "scroll(-1)", "up", show=False),
     ]
@@ -119,14 +124,14 @@ class ComparisonSheet(ModalScreen[None]):
         head += "  95 % interval" if judged and beside else ""
         lines = [Content(""), Content(head).stylize("$faint")]
         for row in rows:
-            changed = UNKNOWN if row.change is None else change(row.change)
-            changed = changed if row.better else ""
+            change = f"{row.change:+.1%}" if row.change is not None else UNKNOWN
+            change = change if row.better else ""
             lines.append(
                 Content.assemble(
                     (f"{row.name:<{names}}  ", "$muted"),
                     f"{figure(row.a):>10} {figure(row.b):>10}  ",
                     (f"{row.unit:<6}", "$faint"),
-                    (f"{changed:>9}" if verdict else "", "bold"),
+                    (f"{change:>9}" if verdict else "", "bold"),
                     (f"  {row.noise}" if verdict and beside else "", "$muted"),
                 )
             )
@@ -161,9 +166,9 @@ class ComparisonSheet(ModalScreen[None]):
         found = self._comparison
         if not found.comparable:
             what = "only the refusal" if self._open else "side by side without a verdict"
-            pieces += [("   o", "$accent"), (f" {what}", "$muted")]
+            pieces += [("   s", "$accent"), (f" {what}", "$muted")]
         if len(found.differs) == 1 and not found.invalid:
-            pieces += [("   x", "$accent"), (f" {found.differs[0].label} is the experiment", "$muted")]
+            pieces += [("   d", "$accent"), (f" {found.differs[0].label} is the experiment", "$muted")]
         return Content.assemble(*pieces)
 
     def action_side_by_side(self) -> None:

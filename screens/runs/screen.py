@@ -1,26 +1,35 @@
-"""The runs screen: what a person can do with runs, each the twin of a `vlmconsole runs` command."""
+"""The runs screen: the runs │ the chosen one's figures. Each act is the twin of a `vlmconsole runs` command."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from functools import partial
+
+from textual.containers import Horizontal, Vertical
+from textual.widget import Widget
 
 from vlmconsole.compare.runs import Side, sides
 from vlmconsole.compare.sweeps import compare_sweeps, is_sweep
 from vlmconsole.compare.trainings import compare_trainings, family, refusal
-from vlmconsole.desks.opened_run import Target, evidence
+from vlmconsole.desks.opened_run import Opened, Opener, Target, evidence
+from vlmconsole.desks.runs import Board, Line, Shelf
 from vlmconsole.errors import LabError
+from vlmconsole.reports.parts import figure
 from vlmconsole.reports.save import save
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.screens.background import in_background
+from vlmconsole.screens.looking import LookingScreen
+from vlmconsole.screens.paned import Pane
 from vlmconsole.screens.runs.comparison import ComparisonSheet
-from vlmconsole.screens.runs.desk import Mark, RunsDesk
 from vlmconsole.screens.runs.figures import RunFigures
+from vlmconsole.screens.runs.head import head
 from vlmconsole.screens.runs.sweep_comparison import SweepSheet
-from vlmconsole.screens.runs.table import RunRows
+from vlmconsole.screens.runs.table import RunTable
 from vlmconsole.screens.runs.training_comparison import TrainingSheet
 from vlmconsole.screens.widgets.dialogs import Choose, Reader
-from vlmconsole.text.numbers import figure
+from vlmconsole.screens.widgets.item_list import ItemList
+from vlmconsole.screens.widgets.said import Said
 from vlmconsole.text.plain import inert, one_line
 
 FORMS = (
@@ -28,10 +37,121 @@ FORMS = (
     ("csv", "CSV", "a line for each cell, pair, step or sample"),
     ("json", "JSON", "settings, conditions, summary, seal, verdict"),
 )
+_OF_A_RUN = frozenset({"open", "mark", "export", "verify", "folder"})
+#: what is marked for a comparison: a run's name, and a cell of it or "" for the run as a whole
+Mark = tuple[str, str]
 
 
-class RunsScreen(RunsDesk):
-    """Key actions on runs; see keys.py for the keys."""
+class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
+    """See keys.py for its keys."""
+
+    ENTRY = "runs"
+    PANES = (Pane("Runs", "runs"), Pane("Figures", "run-side"))
+    CSS_PATH = "runs.tcss"
+    table: RunTable
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = RunTable(self.console.clock, id="runs")
+        self.head = Said(id="run-head")
+        self.figures = RunFigures()
+        self.board = Board()
+        self.opened: Opened | None = None
+        self.marks: tuple[Mark, ...] = ()
+        self.words = ""
+
+    def compose_panes(self) -> Iterable[Widget]:
+        with Horizontal(classes="panes"):
+            yield self.table
+            with Vertical(id="run-side"):
+                yield from (self.head, self.figures)
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def open_desk(self) -> tuple[Shelf, Opener]:
+        return Shelf(self.console.lab.places), Opener(self.console.lab.places)
+
+    async def look_once(self) -> None:
+        words, chosen = self.words, self.row.name if self.row else None
+        board, opened = await self.in_thread(lambda desk: _read(*desk, words, chosen))
+        self.board = board
+        had = self.row
+        self.draw_table()
+        row = self.row
+        if row is not None and (opened is None or opened.name != row.name):
+            self._blank()
+            self.look()  # the cursor went on meanwhile
+            return
+        self.opened = opened
+        self.draw_run()
+        if (had is None) != (row is None):
+            self.refresh_bindings()
+
+    def show_fault(self, error: LabError | OSError) -> None:
+        hint = error.hint if isinstance(error, LabError) else str(self.console.lab.places.runs)
+        message = error.message if isinstance(error, LabError) else str(error.strerror)
+        self.table.show_fault("Runs cannot be read", message, hint)
+
+    def draw_table(self) -> None:
+        """The table, with what is marked."""
+        marked = tuple(dict.fromkeys(name for name, _ in self.marks))
+        comparing = ""
+        if self.marks:
+            comparing = f"{len(self.marks)} marked" + (": b compares" if len(self.marks) == 2 else "")
+        self.table.show(self.board, self.words, marked, comparing)
+
+    def draw_run(self) -> None:
+        """The chosen run's head and figures."""
+        row = self.row
+        told = self.opened.told if self.opened is not None else None
+        self.head.say(head(row, told, self.console.clock()))
+        cells = tuple(cell for name, cell in self.marks if row is not None and name == row.name)
+        self.figures.show(self.opened if row is not None else None, cells)
+
+    # -- parts ---------------------------------------------------------------------------------------------
+
+    @property
+    def row(self) -> Line | None:
+        """The chosen run's line."""
+        return self.table.rows.chosen
+
+    def run_folder(self) -> RunFolder | None:
+        """The chosen run."""
+        return RunFolder(self.row.path) if self.row is not None else None
+
+    def on_item_list_chosen(self, event: ItemList.Chosen) -> None:
+        event.stop()
+        self._blank()
+        self.look()
+
+    def _blank(self) -> None:
+        """The chosen run's head, which is known at once, over no figures: another run's would pass for its own."""
+        if self.row is not None and (self.opened is None or self.opened.name != self.row.name):
+            self.opened = None
+            self.head.say(head(self.row, None, self.console.clock()))
+            self.figures.show(None)
+
+    def on_filtered_table_filtered(self, event: RunTable.Filtered) -> None:
+        event.stop()
+        self.words = event.words
+        self.look()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What has no object is off, and gone from the footer."""
+        if action in _OF_A_RUN and self.row is None:
+            return False
+        if action == "compare" and not self.marks:
+            return False
+        return super().check_action(action, parameters)
+
+    def action_move(self, by: int) -> None:
+        lines = self.figures if self.pane == 1 else self.table.rows
+        lines.choose(lines.cursor + by)
+
+    def action_jump(self, by: int) -> None:
+        """. and , : from part to part of the figures."""
+        self.go_to_pane(1)
+        self.figures.jump(by)
 
     def _complain(self, error: LabError) -> None:
         self.notify(error.told, severity="error", markup=False, timeout=10)
@@ -57,7 +177,7 @@ class RunsScreen(RunsDesk):
         shown = [(heading, inert(text)) for heading, text in found]
         self.app.push_screen(Reader(f"{row.preset}{name}{number}", shown))
 
-    def on_run_rows_clicked(self, event: RunRows.Clicked) -> None:
+    def on_item_list_opened(self, event: ItemList.Opened) -> None:
         event.stop()
         self.action_open()
 
@@ -91,7 +211,7 @@ class RunsScreen(RunsDesk):
         self.refresh_bindings()
 
     def action_compare(self) -> None:
-        """c: the two that are marked, or the marked one with the chosen one."""
+        """b: the two that are marked, or the marked one with the chosen one."""
         marks = list(self.marks)
         if len(marks) == 1 and self.row is not None and self.row.name != marks[0][0]:
             marks.append((self.row.name, ""))
@@ -194,31 +314,24 @@ class RunsScreen(RunsDesk):
         row = self.row
         if row is None:
             return
-        found = await self.in_thread(lambda shelf, _: shelf.verify(row.name))
+        found = await self.in_thread(lambda desk: desk[0].verify(row.name))
         said = f"{row.preset}: {found.status}\n{found.why}"
         harmless = found.status in ("intact", "not sealed")
         self.notify(said, severity="information" if harmless else "error", markup=False, timeout=8)
         self.look()
 
-    # -- filter --------------------------------------------------------------------------------------------
+    def action_folder(self) -> None:
+        """o: the run's folder."""
+        if self.row is not None:
+            self.open_folder(self.row.path)
 
-    def action_filter(self) -> None:
-        """/: by words."""
-        self.go_to_pane(0)
-        self.table.field.display = True
-        self.table.field.focus()
 
-    def action_leave(self) -> None:
-        """Esc: out of the filter, out of the large pane, back to the runs."""
-        field = self.table.field
-        if self.focused is field or (field.display and self.pane == 0):
-            field.value = ""
-            field.display = False
-            self.go_to_pane(0)
-        elif self.has_class("-large"):
-            self.remove_class("-large")
-        else:
-            self.go_to_pane(0)
+def _read(shelf: Shelf, opener: Opener, words: str, chosen: str | None) -> tuple[Board, Opened | None]:
+    """One look, in its thread."""
+    board = shelf.read(words)
+    names = [line.name for line in board.lines]
+    at = names.index(chosen) if chosen in names else 0
+    return board, opener.read(RunFolder(board.lines[at].path)) if board.lines else None
 
 
 def _figures(side: Side) -> str:

@@ -15,9 +15,10 @@ from textual.widgets.option_list import Option
 
 from vlmconsole.compare.runs import COMPARABLE_MEANS, Row
 from vlmconsole.compare.sweeps import CellPair, SweepComparison
+from vlmconsole.reports.parts import figure
+from vlmconsole.screens.keys import old_binding
 from vlmconsole.screens.runs.comparison import ComparisonSheet
 from vlmconsole.screens.theme import DIALOGS
-from vlmconsole.text.numbers import change, figure
 from vlmconsole.text.plain import one_line
 
 SHOWN = (("ttft_s.p50", "TTFT p50"), ("throughput_tok_s", "throughput"))  # what a line has room for
@@ -26,12 +27,13 @@ WIDE = 30  # columns that one figure takes
 
 
 class SweepSheet(ModalScreen[None]):
-    """Enter opens a pair; `x` takes the one condition in which they all differ for the experiment."""
+    """Enter opens a pair; `d` takes the one condition in which they all differ for the experiment."""
 
     CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "cancel", "back", show=False),
-        Binding("x", "experiment", "this difference is the experiment", show=False),
+        Binding("d", "experiment", "this difference is the experiment", show=False),
+        old_binding("x", "experiment", "d"),
         Binding("j", "move(1)", "down", show=False),
         Binding("k", "move(-1)", "up", show=False),
     ]
@@ -77,7 +79,7 @@ class SweepSheet(ModalScreen[None]):
         self.query_one("#sweeps-alone", Static).update(alone.stylize("$muted"))
         keys = [("Esc", "$accent"), (" back   ", "$muted"), ("Enter", "$accent"), (" this pair in full", "$muted")]
         if self._one_difference:
-            keys += [("   x", "$accent"), (f" {self._label} is the experiment", "$muted")]
+            keys += [("   d", "$accent"), (f" {self._label} is the experiment", "$muted")]
         self.query_one("#sweeps-keys", Static).update(Content.assemble(*keys))
 
     @property
@@ -124,10 +126,10 @@ def _line(pair: CellPair, names: int) -> Content:
 
 
 def _figure(label: str, row: Row) -> Content:
-    changed = "" if row.change is None else f" {change(row.change)}{' ?' if row.undecided else ''}"
+    change = "" if row.change is None else f" {row.change:+.1%}{' ?' if row.undecided else ''}"
     said = Content.assemble(
         (f"{label} ", "$muted"),
         f"{figure(row.a)} → {figure(row.b)} {row.unit}",
-        (changed, "" if row.undecided else "bold"),
+        (change, "" if row.undecided else "bold"),
     )
     return Content.assemble(said, " " * max(2, WIDE - said.cell_length))

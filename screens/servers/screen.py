@@ -3,125 +3,91 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, ClassVar, TypeVar
 
-from textual import events
-from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.widgets import Static
+from textual.widget import Widget
 
 from vlmconsole.client.adapter_effect import Effect
 from vlmconsole.desks.servers import Line, Look, ServerDesk
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.errors import LabError
-from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import to_json
 from vlmconsole.screens.background import in_background
-from vlmconsole.screens.keys import bindings
 from vlmconsole.screens.looking import LookingScreen
+from vlmconsole.screens.paned import Pane
 from vlmconsole.screens.servers.calculators import Calculators, shape_for, worked_out
 from vlmconsole.screens.servers.list import ServerList
 from vlmconsole.screens.servers.sheet import ServerSheet
-from vlmconsole.screens.table import SCREENS
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
-from vlmconsole.screens.widgets.keyline import KeyLine
+from vlmconsole.screens.widgets.filtered_table import FilteredTable
+from vlmconsole.screens.widgets.item_list import ItemList
 from vlmconsole.screens.widgets.log_view import LogLines, LogView
 from vlmconsole.screens.widgets.said import Said
-from vlmconsole.screens.widgets.topbar import TopBar
 from vlmconsole.text.plain import inert, one_line
 
-PERIOD, SLOW_PERIOD = 2.0, 5.0  # seconds between two looks
-PANES = (("Profiles", "server-left"), ("Server", "server-sheet"), ("Log", "log"))
-T = TypeVar("T")
 
-
-class ServersScreen(LookingScreen):
+class ServersScreen(LookingScreen[ServerDesk]):
     """See keys.py for its keys."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings(("anywhere", "reading"), "servers")
+    ENTRY = "servers"
+    PANES = (Pane("Profiles", "server-left"), Pane("Server", "server-sheet"), Pane("Log", "log"))
+    SLOW_PERIOD = 5.0
     CSS_PATH = "servers.tcss"
-    AUTO_FOCUS = "ServerList"
+    table: FilteredTable[ServerList]
 
     def __init__(self) -> None:
         super().__init__()
         self.listing = ServerList(id="server-list")
+        self.table = FilteredTable(self.listing, "name, engine or state", Content(""), id="server-table")
         self.sheet = ServerSheet(id="server-sheet")
         self.log_view = LogView(id="log")
         self.calc = Said(id="server-calc")
         self.faults = Said(id="server-faults")
         self.found = Look()
-        self.pane = 0
         self.doing: dict[str, str] = {}  # profile → what is being done with it, and its phase
         #: What was found of its adapters, by profile and when that server was started.
         self._effects: dict[tuple[str, float | None], dict[str, Effect]] = {}
-        self._desk: ServerDesk | None = None
-        self._thread = ThreadPoolExecutor(1, "servers")  # the queue's connection belongs to one thread
-        self._trouble = ""
 
-    def compose(self) -> ComposeResult:
-        yield TopBar([(str(entry.number), entry.title) for entry in SCREENS], "Servers")
-        yield Static(id="panetabs")
-        with Horizontal(id="server-panes"):
+    def compose_panes(self) -> Iterable[Widget]:
+        with Horizontal(classes="panes"):
             with Vertical(id="server-left"):
-                yield self.listing
-                yield self.faults
-                yield self.calc
-            with Vertical(id="server-side"):
-                yield self.sheet
-                yield self.log_view
-        yield KeyLine()
-
-    def on_mount(self) -> None:
-        slow = self.console.lab.settings.slow_link
-        self.begin_looking(SLOW_PERIOD if slow else PERIOD)
-        self.go_to_pane(0)
-        self.look()
-
-    def on_unmount(self) -> None:
-        self._thread.submit(lambda: self._desk.close() if self._desk is not None else None)
-        self._thread.shutdown(wait=False)
+                yield from (self.table, self.faults, self.calc)
+            with Vertical(id="server-side", classes="pane-group"):
+                yield from (self.sheet, self.log_view)
 
     # -- looking -------------------------------------------------------------------------------------------
 
-    async def in_thread(self, call: Callable[[ServerDesk], T]) -> T:
-        """Let `call` use the desk, in its thread. Raises LabError."""
+    def open_desk(self) -> ServerDesk:
+        return ServerDesk(self.console.lab.places)
 
-        def run() -> T:
-            if self._desk is None:
-                self._desk = ServerDesk(self.console.lab.places)
-            return call(self._desk)
+    def close_desk(self, desk: ServerDesk) -> None:
+        desk.close()
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
-
-    async def _look(self) -> None:
-        line = self.listing.chosen
+    async def look_once(self) -> None:
+        name = self.line.profile.name if self.line is not None else self._in_use()
         page = self.log_view.page
-        try:
-            name = line.profile.name if line is not None else self._in_use()
-            found = await self.in_thread(lambda desk: desk.look(name, page))
-        except LabError as error:
-            if str(error) != self._trouble:
-                self._trouble = str(error)
-                self.faults.say(Content(inert(str(error))).stylize("$error"))
-            return
-        finally:
-            self._looking = False
-        self._trouble = ""
-        self._show(found)
+        self._show(await self.in_thread(lambda desk: desk.look(name, page)))
+
+    def show_fault(self, error: LabError | OSError) -> None:
+        self.faults.say(Content(inert(str(error))).stylize("$error"))
+        self.faults.display = True
+
+    def _fill(self) -> None:
+        words = self.table.field.value.lower().split()
+        self.listing.show_from(tuple(line for line in self.found.lines if holds(line, words)), self._in_use())
 
     def _show(self, found: Look) -> None:
+        page = self.log_view.page
         self.found = found
-        self.listing.show(found.lines, self._in_use())
+        self._fill()
         problems = [Content(one_line(problem, 300)).stylize("$warning") for problem in found.problems]
         self.faults.say(Content("\n").join(problems))
         self.faults.display = bool(problems)
         self._show_calc()
-        line, sheet = self.listing.chosen, found.sheet
+        line, sheet = self.line, found.sheet
         if sheet is None or line is None or sheet.line.profile.name != line.profile.name:
             if line is not None:
                 self._blank()
@@ -130,12 +96,7 @@ class ServersScreen(LookingScreen):
         doing = self.doing.get(line.profile.name, "")
         effects = self._effects.get((line.profile.name, line.status.since), {})
         self.sheet.show(sheet, " · ".join(filter(None, (doing, found.quiet))), effects)
-        page = self.log_view.page
-        same = page is not None and sheet.log is not None and page.path == sheet.log.path
-        if not same:
-            self.log_view.follow(True)
-        if sheet.log is not page:
-            self.log_view.show(sheet.log, keep=same)
+        self.log_view.grow(sheet.log, page)
         self.refresh_bindings()
 
     def _show_calc(self) -> None:
@@ -189,12 +150,18 @@ class ServersScreen(LookingScreen):
             return effective is not None and bool(effective.adapters)
         if action in ("flush", "use"):
             return state == "ready" if action == "flush" else line is not None
+        if action == "folder":
+            return self.log_view.page is not None
         return super().check_action(action, parameters)
 
     def _ours(self, line: Line | None) -> bool:
         return line is not None and line.profile.launch is not None
 
-    def on_server_list_chosen(self, event: ServerList.Chosen) -> None:
+    def on_filtered_table_filtered(self, event: FilteredTable.Filtered) -> None:
+        event.stop()
+        self._fill()
+
+    def on_item_list_chosen(self, event: ItemList.Chosen) -> None:
         event.stop()
         self.refresh_bindings()
         self._show_calc()
@@ -207,52 +174,23 @@ class ServersScreen(LookingScreen):
             self.sheet.begin(self.profile.name)
             self.log_view.show(None)
 
-    def on_server_list_opened(self, event: ServerList.Opened) -> None:
+    def on_item_list_opened(self, event: ItemList.Opened) -> None:
         event.stop()
         self.action_open()
 
-    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        self.refresh_bindings()
-        for number, (_, name) in enumerate(PANES):
-            here = event.widget.id == name or any(part.id == name for part in event.widget.ancestors)
-            if here and number != self.pane:
-                self._mark_pane(number)
-
-    def action_pane(self, by: int) -> None:
-        self.go_to_pane((self.pane + by) % len(PANES))
-
-    def go_to_pane(self, index: int) -> None:
-        """Show (on a narrow screen) and focus one of PANES."""
-        self._mark_pane(index)
-        (self.listing, self.sheet, self.log_view.lines)[index].focus()
-
-    def _mark_pane(self, index: int) -> None:
-        self.pane = index
-        for number, (_, name) in enumerate(PANES):
-            self.query_one(f"#{name}").set_class(number == index, "-current")
-        self.query_one("#server-side").set_class(index > 0, "-current")
-        pieces: list[Any] = []
-        for number, (title, _) in enumerate(PANES):
-            pieces += [(title, "bold" if number == self.pane else "$faint"), "   "]
-        self.query_one("#panetabs", Static).update(Content.assemble(*pieces, ("[ ] panes", "$faint")))
-
     def action_move(self, by: int) -> None:
         if isinstance(self.focused, LogLines):
-            self.focused.by(by)
-            self.log_view.draw_head()
+            self.log_view.move(by)
         elif isinstance(self.focused, ServerSheet):
-            self.focused.scroll_relative(y=by, animate=False)
+            super().action_move(by)
         else:
             self.listing.choose(self.listing.cursor + by)
 
-    async def on_log_lines_reached(self, event: LogLines.Reached) -> None:
-        event.stop()
-        page = self.log_view.page
-        if page is None:
-            return
-        new = await asyncio.to_thread(logfile.older if event.edge == "older" else logfile.newer, page)
-        if self.log_view.page is page:
-            self.log_view.show(new)
+    def action_edge(self, by: int) -> None:
+        if isinstance(self.focused, LogLines):
+            self.log_view.edge(by)
+        else:
+            super().action_edge(by)
 
     def action_log(self) -> None:
         """l: the log, from wherever one is."""
@@ -342,7 +280,7 @@ class ServersScreen(LookingScreen):
         self.notify(f"{name}: {inert(done.why)}", severity="information" if done.ok else "warning", markup=False)
 
     def action_effect(self) -> None:
-        """e: whether its adapters change an answer at all; a server may take a name and answer with its base."""
+        """a: whether its adapters change an answer at all; a server may take a name and answer with its base."""
         line = self.line
         if line is None:
             return
@@ -368,6 +306,11 @@ class ServersScreen(LookingScreen):
         """c: both calculators, for the chosen profile's model."""
         self.app.push_screen(Calculators(self.profile))
 
+    def action_folder(self) -> None:
+        """o: the folder that its log is in."""
+        if self.log_view.page is not None:
+            self.open_folder(self.log_view.page.path.parent)
+
     def action_open(self) -> None:
         """Enter: everything that is known, also what the server said word by word."""
         line, sheet = self.line, self.found.sheet
@@ -385,3 +328,9 @@ class ServersScreen(LookingScreen):
             ("from a shell", f"vlmconsole servers show {profile.name}\nvlmconsole servers start {profile.name}")
         )
         self.app.push_screen(Reader(profile.name, [(heading, inert(text)) for heading, text in parts]))
+
+
+def holds(line: Line, words: Iterable[str]) -> bool:
+    """Does a server's line hold all the words?"""
+    text = f"{line.profile.name} {line.profile.engine} {line.status.word}".lower()
+    return all(word in text for word in words)

@@ -15,6 +15,8 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
     COMPONENT_CLASSES = {"lines--cursor"}  # noqa: RUF012 — as in Textual
     # Here and not in a screen's own style sheet: those are read when their screen is first opened.
     DEFAULT_CSS = """
+    LineView { height: 1fr; background: $background; overflow-x: hidden; scrollbar-size-vertical: 1; }
+    LineView { text-wrap: nowrap; text-overflow: ellipsis; }
     LineView > .lines--cursor { background: $surface; color: $foreground; }
     LineView:focus > .lines--cursor { background: $panel; color: $foreground; }
     """
@@ -43,6 +45,11 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
         for y in changed:
             if top <= y < top + self.size.height:
                 self.refresh(Region(0, y - top, self.size.width, 1))
+
+    def watch_show_vertical_scrollbar(self, shown: bool) -> None:
+        """What was scrolled before there was a scrollbar is not told to it by Textual (8.2.8)."""
+        if shown:
+            self.vertical_scrollbar.position = self.scroll_y
 
     @property
     def count(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from functools import partial
 from typing import Literal
 
 from textual.app import ComposeResult
@@ -11,13 +13,16 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input
 
+from vlmconsole.runs import logfile
 from vlmconsole.runs.logfile import LogPage, shown
+from vlmconsole.screens.background import in_background
 from vlmconsole.screens.widgets.field import Field
+from vlmconsole.screens.widgets.figures import size
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
-from vlmconsole.text.sizes import size
 
 Found = list[tuple[int, bytes]]
+SEARCH_PAUSE = 0.15  # seconds: while one types on, only the last state of the words counts
 
 
 class LogLines(LineView):
@@ -75,19 +80,7 @@ class LogLines(LineView):
 
 
 class LogView(Vertical):
-    """One log. The screen reads pages for it; this shows them and keeps the place."""
-
-    class Searched(Message):
-        def __init__(self, words: str) -> None:
-            super().__init__()
-            self.words = words
-
-    class Step(Message):
-        """To the next match: -1 towards the beginning of the log, 1 towards its end."""
-
-        def __init__(self, by: int) -> None:
-            super().__init__()
-            self.by = by
+    """One log. The screen looks for its end; other pages are read here, in a thread."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -106,6 +99,16 @@ class LogView(Vertical):
         self.field.cursor_blink = False
         self.field.display = False
         self.draw_head()
+
+    def grow(self, page: LogPage | None, read_from: LogPage | None) -> None:
+        """The end of the log as a look found it, which began when `read_from` was shown; another log begins anew."""
+        if self.page is not read_from:  # someone turned the page meanwhile
+            return
+        same = read_from is not None and page is not None and read_from.path == page.path
+        if not same:
+            self.forget_search()
+            self.follow(True)
+        self.show(page, keep=same)
 
     def show(self, page: LogPage | None, *, keep: bool = True) -> None:
         """Draw another state of the log. `keep`: the lines in sight stay where they are, unless the end is followed."""
@@ -175,19 +178,90 @@ class LogView(Vertical):
         pieces.append((" · following" if following else " · f follows the end", "$muted" if following else "$warning"))
         self._title.say(Content.assemble(*pieces))
 
+    # -- turning pages -------------------------------------------------------------------------------------
+
+    def move(self, by: int) -> None:
+        self.lines.by(by)
+        self.draw_head()
+
+    def edge(self, by: int) -> None:
+        """To the first line of the file, or to its end, which is followed then."""
+        self.follow(by > 0)
+        in_background(self, self._turn_to_end if by > 0 else partial(self._turn_to, 0), "page", exclusive=True)
+
+    async def on_log_lines_reached(self, event: LogLines.Reached) -> None:
+        event.stop()
+        page = self.page
+        if page is None or self.only:
+            return
+        new = await asyncio.to_thread(logfile.older if event.edge == "older" else logfile.newer, page)
+        if self.page is page:
+            self.show(new)
+
+    async def _turn_to_end(self) -> None:
+        page = self.page
+        if page is not None and not page.at_end and not self.only:
+            self.show(await asyncio.to_thread(logfile.tail, page.path), keep=False)
+
+    async def _turn_to(self, offset: int) -> None:
+        """Show the page that holds the line beginning at `offset`, and stand on that line."""
+        page = self.page
+        if page is None or self.only:
+            return
+        self.lines.follow = False
+        if offset not in page.offsets:
+            self.show(await asyncio.to_thread(logfile.around, page.path, offset), keep=False)
+        self.stand_on(offset)
+
+    # -- searching -----------------------------------------------------------------------------------------
+
+    def begin_search(self) -> None:
+        self.field.display = True
+        self.field.focus()
+
+    def end_search(self) -> None:
+        self.field.value = ""
+        self.field.display = False
+
+    def forget_search(self) -> None:
+        """Another log: what was found in the last one means nothing here."""
+        self.show_found("", [], only=False)
+
+    def search(self, words: str, *, only: bool) -> None:
+        """Mark `words`, and go to the last match; `only`: nothing but the lines with them is shown."""
+        in_background(self, partial(self._search, words, only=only), "search", exclusive=True)
+
+    async def _search(self, words: str, *, only: bool) -> None:
+        await asyncio.sleep(SEARCH_PAUSE)
+        page = self.page
+        if page is None:
+            return
+        found = await asyncio.to_thread(logfile.search, page.path, words) if words else []
+        if self.page is None or self.page.path != page.path:
+            return
+        self.at = len(found)
+        self.show_found(words, found, only=only and bool(words))
+        await self.step(0)
+
+    async def step(self, by: int) -> None:
+        """To another match: -1 towards the beginning of the log, 1 towards its end."""
+        if self.found and not self.only:
+            self.at = max(0, min(len(self.found) - 1, self.at + by))
+            await self._turn_to(self.found[self.at][0])
+
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        self.post_message(self.Searched(event.value))
+        self.search(event.value, only=self.only)
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
+    async def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        self.post_message(self.Step(-1))
+        await self.step(-1)
 
-    def key_down(self) -> None:
-        self.post_message(self.Step(1))
+    async def key_down(self) -> None:
+        await self.step(1)
 
-    def key_up(self) -> None:
-        self.post_message(self.Step(-1))
+    async def key_up(self) -> None:
+        await self.step(-1)
 
 
 def _moved(before: LogPage | None, after: LogPage | None) -> int:

@@ -19,9 +19,8 @@ from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import UNATTENDED
 from vlmconsole.runs.places import Places
 from vlmconsole.screens import job_watch
-from vlmconsole.screens.jobs.desk import LOG
 from vlmconsole.screens.jobs.form import FormLine, JobForm
-from vlmconsole.screens.jobs.screen import JobsScreen
+from vlmconsole.screens.jobs.screen import LOG, JobsScreen
 from vlmconsole.screens.jobs.sheets import CurveSheet, PlanSheet, PresetList
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
 
@@ -110,14 +109,14 @@ async def test_keys_reorder_clone_drain_and_cancel_after_asking(places: Places) 
         await pilot.press("C")
         await settled(pilot)
         await until(lambda: screen.row is not None and screen.row.job.id == 4)
-        await pilot.press("c")
+        await pilot.press("x")
         await pilot.pause()
         assert isinstance(pilot.app.screen, Confirm)
         assert "nothing is lost" in seen(pilot)
         await pilot.press("enter")
         await settled(pilot)
         assert 4 in order(), "Enter is no"
-        await pilot.press("c", "y")
+        await pilot.press("x", "y")
         await settled(pilot)
         assert 4 not in order()
         await pilot.press("d")
@@ -131,7 +130,7 @@ async def test_keys_reorder_clone_drain_and_cancel_after_asking(places: Places) 
 
 async def test_retry_makes_a_new_attempt(full: Places) -> None:
     async with jobs(full) as (pilot, screen):
-        await pilot.press("t")
+        await pilot.press("r")
         await settled(pilot)
         await until(lambda: Store(full.queue).get(2).attempt == 2)
         await until(lambda: "attempt 1: failed" in seen(pilot))

@@ -25,9 +25,9 @@ from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.live_view import RunStory, Told
 from vlmconsole.runs.pace import Progress
 from vlmconsole.runs.places import Places
-from vlmconsole.screens.jobs.desk import ANSWERS, LOG
 from vlmconsole.screens.jobs.detail import how_far
 from vlmconsole.screens.jobs.rows import state_sign
+from vlmconsole.screens.jobs.screen import ANSWERS, LOG
 from vlmconsole.screens.jobs.training_answers import headline, shown_at, steps_of, tile_text
 from vlmconsole.screens.jobs.training_course import course, stall
 from vlmconsole.screens.jobs.training_sheet import AnswerSheet
@@ -75,7 +75,7 @@ def test_a_recorded_grpo_run_tells_its_groups_with_reward_and_advantage(grpo: To
     text = str(tile_text(first[0]))
     assert text.splitlines()[0] == "truth 0/0"
     assert "✓ 0/0 +0.5 ×3" in text and '✗ {"red…' in text and "−1.5" in text
-    assert "✗ 3/2 .5 0.0 ×4" in str(tile_text(shown_at(grpo.rollouts, 3)[0]))
+    assert "✗ 3/2 .5 ±0 ×4" in str(tile_text(shown_at(grpo.rollouts, 3)[0]))
     head = str(headline(first, [1, 2, 3], 1)).replace("\u00a0", " ")
     assert "step 1 · 7/16 right" in head and "3/4 no advantage" in head and head.endswith(" · . 2 later")
     assert str(headline(first, [0, 1, 2], 1)).endswith("·\u00a0,\u00a01\u00a0before ·\u00a0.\u00a01\u00a0later")
@@ -203,7 +203,7 @@ async def test_the_screen_attaches_to_a_running_training_with_curves_answers_and
         for part in ("loss", "reward mean", "reward spread", "grad norm", "learning rate"):
             assert part in text
         assert "step 3 · 0/16 right · 4/4 no advantage" in text
-        assert "truth 7/2" in text and "✗ 3/2 .5 0.0 ×4" in text
+        assert "truth 7/2" in text and "✗ 3/2 .5 ±0 ×4" in text
         assert mentions(text, "validation", "step 10", "not a baseline")
         await pilot.press("right_square_bracket", "right_square_bracket")
         assert screen.pane == ANSWERS
@@ -313,7 +313,7 @@ async def test_the_first_line_tells_a_missing_server_and_the_last_a_windows_keys
     async with jobs(places) as (pilot, _):
         assert "nowhere · failed ✗" in seen(pilot).splitlines()[0]
         assert "n new" in seen(pilot).splitlines()[-1]
-        await pilot.press("c")
+        await pilot.press("x")
         await settled(pilot)
         last = "".join(str(part.text) for part in pilot.app.screen_stack[0]._compositor.render_strips()[-1])
         assert "y yes" in last and "n new" not in last

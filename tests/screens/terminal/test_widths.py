@@ -15,7 +15,7 @@ from vlmconsole.desks.runs import Line
 from vlmconsole.reports.parts import Column, Table
 from vlmconsole.screens.runs.figures import _table
 from vlmconsole.screens.runs.table import RunRows
-from vlmconsole.text.fitting import fitted
+from vlmconsole.screens.widgets.figures import fitted
 
 NAMES = ("plain", "写真の評価 1", "🎨 painter 👩‍🔬", "e\u0301te\u0301", "한국어 실험 이름", "عربى", "長い" * 30)
 
@@ -29,7 +29,7 @@ def test_a_text_fits_its_cells_exactly(text: str, width: int, right: bool) -> No
 def test_the_columns_of_the_runs_stand_whatever_a_run_is_called(name: str) -> None:
     def drawn(preset: str) -> str:
         rows = RunRows(lambda: 0.0)
-        rows.rows = (made(preset),)
+        rows.items = (made(preset),)
         return rows.line(0, 70).plain
 
     line = drawn(name)
