@@ -9,7 +9,8 @@ from typing import Any
 from textual.app import App, SystemCommand
 from textual.screen import Screen
 
-from vlmconsole.screens.keys import KEYS
+from vlmconsole.screens.console import console_of
+from vlmconsole.screens.keys import keys_of, shown_keys
 from vlmconsole.screens.table import SCREENS
 
 
@@ -18,14 +19,10 @@ def commands(app: App[Any], screen: Screen[Any]) -> Iterator[SystemCommand]:
     for entry in SCREENS:
         if entry.name != app.current_mode:
             yield SystemCommand(f"Go to {entry.title}", f"F{entry.number}", partial(app.switch_mode, entry.name))
-    for key in KEYS:
-        if key.screen in ("", app.current_mode) and key.action not in (
-            "send",
-            "newline",
-            "leave",
-            "app.command_palette",
-        ):
+    remapped = console_of(app).remapped
+    for key in keys_of(app.current_mode):
+        if key.action not in ("send", "newline", "leave", "app.command_palette"):
             target = app if key.action.startswith("app.") else screen
             action = key.action.removeprefix("app.")
             run = partial(app.run_action, action, default_namespace=target)
-            yield SystemCommand(key.help, key.shown, partial(app.call_later, run))
+            yield SystemCommand(key.help, shown_keys(key, remapped), partial(app.call_later, run))

@@ -27,7 +27,9 @@ from textual.signal import Signal
 import vlmconsole.screens
 from vlmconsole.lab import Lab
 from vlmconsole.screens.background import in_background
+from vlmconsole.screens.console import Console
 from vlmconsole.screens.faults import FaultsTold
+from vlmconsole.screens.keymap import OwnKeys
 from vlmconsole.screens.table import SCREENS, import_screen, is_imported, load_screen
 from vlmconsole.screens.terminal.key_order import KeysInOrder
 from vlmconsole.screens.terminal.killed_mark import TerminalMark
@@ -46,7 +48,7 @@ SLOW_FPS = 10
 _STYLES = Path(vlmconsole.screens.__file__).parent
 
 
-class ConsoleApp(FaultsTold, KeysInOrder):
+class ConsoleApp(FaultsTold, KeysInOrder, OwnKeys):
     """One lab home on one terminal. `clock` is wall time (a test's own), `drawing` how pictures are drawn."""
 
     TITLE = "vlmconsole"
@@ -90,6 +92,8 @@ class ConsoleApp(FaultsTold, KeysInOrder):
         return [self._greys if type(one) is Monochrome else one for one in super().get_line_filters()]
 
     def on_mount(self) -> None:
+        if self.lab.settings.keys:
+            self.use_keys(self.lab.settings.keys)
         for number in (signal.SIGHUP, signal.SIGTERM):
             # A closed terminal must end the console, not leave it spinning on a dead screen.
             signal.signal(number, partial(self._hang_up, asyncio.get_running_loop()))
@@ -131,7 +135,7 @@ class ConsoleApp(FaultsTold, KeysInOrder):
         gc.enable()
         gc.set_threshold(700, 10, FULL_COLLECTION)
         self.choose_server(self.lab.settings.server)
-        JobWatch(self).start()
+        JobWatch(self, self.lab).start()
         if self.lab.note:
             self.notify(self.lab.note, severity="warning", markup=False, timeout=15)
         self.set_interval(LOOK, lambda: self.link.look() if self.link is not None else None)
@@ -212,6 +216,10 @@ class ConsoleApp(FaultsTold, KeysInOrder):
         from vlmconsole.screens.palette import commands
 
         return commands(self, screen)
+
+
+#: What screens rely on.
+_CONSOLE: type[Console] = ConsoleApp
 
 
 def _usable(chats: Path) -> bool:

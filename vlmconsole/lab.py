@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -49,6 +50,8 @@ class Settings:
     temperature: float = _setting(0.0, "0 is greedy", least=0.0, most=2.0)
     trusted_programs: str = _setting("", "modules and programs that presets may name beyond the installed ones, a,b")
     background: str = _setting("white", "what a transparent picture is laid over")
+    #: Checked by the console, which knows the acts: a wrong one costs a key, not the start.
+    keys: Mapping[str, str] = field(default_factory=dict, metadata={"help": "act's id → its keys, comma-separated"})
 
 
 @dataclass(frozen=True)
@@ -101,15 +104,32 @@ def read_settings(config: Path) -> Settings:
         if not error.missing:
             raise SettingsError(error.message, code=error.code) from None
         values = {}
-    known = {setting.name: setting for setting in fields(Settings)}
+    keys = _keys(values.pop("keys", {}), config)
+    known = {setting.name: setting for setting in fields(Settings) if setting.name != "keys"}
     overrides = {key: os.environ[ENV_PREFIX + key.upper()] for key in known if ENV_PREFIX + key.upper() in os.environ}
     for key in values.keys() - known.keys():
-        raise SettingsError(f"{config} sets {key!r}, which is no setting. Known: {', '.join(known)}.")
+        raise SettingsError(f"{config} sets {key!r}, which is no setting. Known: {', '.join(known)}, [keys].")
     checked: dict[str, Any] = {}
     for key, value in {**values, **overrides}.items():
         source = f"the environment's {ENV_PREFIX}{key.upper()}" if key in overrides else str(config)
         checked[key] = _checked(known[key], value, source)
-    return Settings(**checked)
+    return Settings(**checked, keys=keys)
+
+
+def _keys(table: Any, config: Path) -> dict[str, str]:
+    """The table `[keys]` as id → keys; `jobs.cancel = "X"` and `"jobs.cancel" = "X"` are the same to it."""
+
+    def flat(part: Any, before: str) -> Iterator[tuple[str, str]]:
+        if isinstance(part, dict):
+            for name, value in part.items():
+                yield from flat(value, f"{before}.{name}" if before else name)
+        elif isinstance(part, str) and before:
+            yield before, part
+        else:
+            where = f"keys.{before}" if before else "keys"
+            raise SettingsError(f'{config} sets {where} to {part!r}; allowed: act = "key, key" below [keys].')
+
+    return dict(flat(table, ""))
 
 
 def _checked(setting: Field[Any], value: Any, source: str) -> Any:

@@ -106,7 +106,8 @@ class PairScreen(ModalScreen[None]):
 
     CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter,v", "dismiss", "back", key_display="Esc"),
+        Binding("escape", "dismiss", "back", key_display="Esc"),
+        Binding("q,enter,v", "dismiss", "back", show=False),
         Binding("j,down", "scroll(2)", "down", show=False),
         Binding("k,up", "scroll(-2)", "up", show=False),
         Binding("pagedown", "scroll(16)", "page down", show=False),

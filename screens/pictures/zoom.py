@@ -24,7 +24,10 @@ class Zoom(ModalScreen[None]):
     """As large as the terminal allows; any of Esc, q, z, Enter goes back."""
 
     CSS_PATH = DIALOGS
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,z,enter", "dismiss", "back", key_display="Esc")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "back", key_display="Esc"),
+        Binding("q,z,enter", "dismiss", "back", show=False),
+    ]
 
     def __init__(self, picture: Picture | StoredPicture, drawing: Drawing) -> None:
         super().__init__(classes="zoom")

@@ -13,12 +13,14 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from vlmconsole.screens.keys import KEYS, TYPED
+from vlmconsole.screens.console import console_of
+from vlmconsole.screens.keys import TYPED, Key, keys_of, shown_keys
 from vlmconsole.screens.prose.prose import Prose
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field
 
 CANCEL = Binding("escape", "cancel", "back", key_display="Esc")
+OTHER_KEYS = "Other keys for these: [keys] in config.toml; `vlmconsole keys` names each act."
 
 
 class Confirm(ModalScreen[bool]):
@@ -220,7 +222,13 @@ class KeyHelp(ModalScreen[None]):
 
     def _text(self) -> Content:
         lines: list[Content] = []
-        used = {key.place for key in KEYS if key.screen in ("", self._screen)}
+        remapped = console_of(self).remapped
+
+        def line(key: Key) -> Content:
+            return _key(shown_keys(key, remapped), key.help, style="$accent" if key.id in remapped else "bold")
+
+        keys = keys_of(self._screen)
+        used = {key.place for key in keys}
         for place, title in self.TITLES:
             if place not in used:
                 continue
@@ -229,15 +237,16 @@ class KeyHelp(ModalScreen[None]):
             lines += [Content(""), Content(title).stylize("$accent")]
             if place == "anywhere":
                 lines += [_key(f"F{number} or {number}", f"{name} screen") for number, name in self._tabs]
-            lines += [_key(k.shown, k.help) for k in KEYS if k.place == place and k.screen in ("", self._screen)]
+            lines += [line(key) for key in keys if key.place == place]
             if place == "composer":
                 lines += [Content(""), Content("Typed in place of a question").stylize("$accent")]
                 lines += [_key(f"{word} {more}".strip(), said, 22) for word, more, said in TYPED]
+        lines += [Content(""), Content(OTHER_KEYS).stylize("$faint")]
         return Content("\n").join(lines[1:])
 
     def action_cancel(self) -> None:
         self.dismiss(None)
 
 
-def _key(shown: str, said: str, width: int = 10) -> Content:
-    return Content.assemble((f"  {shown:<{width}}", "bold"), (said, "$muted"))
+def _key(shown: str, said: str, width: int = 10, style: str = "bold") -> Content:
+    return Content.assemble((f"  {shown:<{width}}", style), (said, "$muted"))

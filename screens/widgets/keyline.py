@@ -8,6 +8,8 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
 
+from vlmconsole.screens.keys import written
+
 
 class KeyLine(Widget):
     """Follows the focus; what the table marks for the footer is shown in the table's order."""
@@ -28,10 +30,11 @@ class KeyLine(Widget):
         for _, binding, enabled, _ in self.app.screen.active_bindings.values():
             if not (binding.show and enabled):
                 continue
-            shown = binding.key_display or binding.key
-            if (shown, binding.description) in seen:  # several keys of one act, shown as one
+            act = binding.action, binding.description
+            if act in seen:  # several keys of one act: the first is shown
                 continue
-            seen.add((shown, binding.description))
+            seen.add(act)
+            shown = binding.key_display or written(binding.key)
             piece = Content.assemble((shown, "$accent"), (f" {binding.description}", "$muted"))
             gap = "   " if line else ""
             if line.cell_length + len(gap) + piece.cell_length > self.size.width:

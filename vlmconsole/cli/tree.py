@@ -31,6 +31,7 @@ COMMANDS = {
     "score": "score",
     "env": "env",
     "gauges": "gauges",
+    "keys": "keys",
     "web": "web",
     "doctor": "doctor",
 }

@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.text.sizes import size
-
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -168,15 +166,15 @@ def _object(body: bytes) -> Mapping[str, Any]:
 
 
 async def _body(receive: Receive) -> bytes:
-    parts, read = [], 0
+    parts, size = [], 0
     while True:
         message = await receive()
         if message["type"] != "http.request":
             raise RefusedError(400, "the request broke off")
         parts.append(message.get("body", b""))
-        read += len(parts[-1])
-        if read > LARGEST:
-            raise RefusedError(413, f"a request may have {size(LARGEST)}")
+        size += len(parts[-1])
+        if size > LARGEST:
+            raise RefusedError(413, f"a request may have {LARGEST // 1024**2} MiB")
         if not message.get("more_body"):
             return b"".join(parts)
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from vlmconsole.text.sizes import size
-
+GIB = 1024**3
 T = TypeVar("T")
 
 
@@ -121,8 +120,8 @@ def summary() -> str:
         return f"none found: {reading.why}"
     parts = []
     for card in reading.cards:
-        memory = f", {size(card.memory_total)}" if card.memory_total else ""
-        parts.append(f"{card.name} {card.product}{memory}" if not card.lost else f"{card.name} lost: {card.lost}")
+        size = f", {card.memory_total / GIB:.1f} GiB" if card.memory_total else ""
+        parts.append(f"{card.name} {card.product}{size}" if not card.lost else f"{card.name} lost: {card.lost}")
     return "; ".join(parts)
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.text.numbers import number
-from vlmconsole.text.sizes import size
+from vlmconsole.runs.pace import number
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,8 @@ class Cell:
     @property
     def peak(self) -> str:
         """The sampled memory peak with its kind, "" where none was sampled."""
-        peak = number(self.memory.get("peak_bytes"))
-        return f"{self.memory.get('kind')} {size(peak)}" if peak else ""
+        size = number(self.memory.get("peak_bytes"))
+        return f"{self.memory.get('kind')} {size / 2**20:,.0f} MiB" if size else ""
 
     @property
     def concurrency(self) -> int | None:

@@ -143,7 +143,7 @@ async def test_a_question_that_was_being_changed_is_changed_still_and_belongs_wh
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "How many?")
             await until(lambda: answered(screen))
-            await pilot.press("escape", "c")
+            await pilot.press("escape", "E")
             await until(lambda: screen.conversation.changing is not None)
             screen.composer.question.insert(" Now?")
         gone(tmp_path)

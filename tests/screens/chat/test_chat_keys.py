@@ -67,7 +67,7 @@ async def test_again_and_change_put_the_old_aside(tmp_path: Path) -> None:
             await pilot.press("escape", "r")
             await until(lambda: answered(screen) and screen.conversation.answers()[-1].text == "two")
             assert [message.text for message in screen.transcript.messages] == ["Q1", "two"]
-            await pilot.press("c")
+            await pilot.press("E")
             await until(lambda: screen.composer.question.text == "Q1")
             await pilot.press("exclamation_mark")
             await pilot.pause(0.4)  # the budget is counted a moment after the last key
@@ -103,7 +103,7 @@ async def test_what_is_pressed_while_an_answer_comes_is_answered_too(tmp_path: P
             await ask(pilot, screen, "Hi")
             await until(lambda: bool(screen.asker.running) and len(server.requests) == 1)
             screen.leave_composer()
-            await pilot.press("c")
+            await pilot.press("E")
             await until(lambda: ANSWERING in [one.message for one in pilot.app._notifications])
             assert screen.conversation.changing is None
             await pilot.press("x")

@@ -105,7 +105,7 @@ async def test_changing_a_question_loses_neither_the_draft_nor_the_change(tmp_pa
             await ask(pilot, screen, "First?")
             await until(lambda: answered(screen))
             question.insert("a draft")
-            await pilot.press("escape", "c")
+            await pilot.press("escape", "E")
             await until(lambda: screen.conversation.changing is not None)
             assert question.text == "First?"
             await pilot.press("!")
@@ -114,7 +114,7 @@ async def test_changing_a_question_loses_neither_the_draft_nor_the_change(tmp_pa
             await pilot.press("escape")  # cancels: the draft is back, the change one Ctrl+Z away
             await until(lambda: screen.conversation.changing is None)
             assert question.text == "a draft"
-            await pilot.press("c")
+            await pilot.press("E")
             await until(lambda: screen.conversation.changing is not None)
             await pilot.press("enter")
             await until(lambda: len(server.requests) == 2 and answered(screen))

@@ -133,9 +133,9 @@ async def test_the_plot_follows_the_cursor_and_its_keys(tmp_path: Path, recordin
         await pilot.press("l")
         assert "log axis" in seen(pilot)
         assert "last 5 min" in seen(pilot)
-        await pilot.press("z")  # 10 min, 1 h and a day would show no more than the 130 s that there are
+        await pilot.press("t")  # 10 min, 1 h and a day would show no more than the 130 s that there are
         assert "last 1 min" in seen(pilot)
-        await pilot.press("z")
+        await pilot.press("t")
         assert "last 5 min" in seen(pilot) and "no older data" not in seen(pilot)
         await pilot.press("up", "home")
         await pilot.press("space")
@@ -269,7 +269,7 @@ async def test_a_longer_stretch_that_would_show_no_more_is_said_to(tmp_path: Pat
         await look(pilot, screen)
         assert "no older data" not in seen(pilot)
         for _ in range(2):
-            await pilot.press("z")
+            await pilot.press("t")
             assert "last 1 min" in seen(pilot) and "no older data" in seen(pilot)
 
 
@@ -293,7 +293,7 @@ async def test_a_source_that_hangs_holds_up_no_key(tmp_path: Path) -> None:
     source.hang.clear()
     async with shown(tmp_path / "lab", lambda: Gauges([source])) as (pilot, _):
         begun = time.monotonic()
-        await pilot.press("l", "z", "l")
+        await pilot.press("l", "t", "l")
         assert time.monotonic() - begun < 20.0, "the source may take 30"
         await until(lambda: "no answer for" in seen(pilot), seconds=25.0)
         source.hang.set()

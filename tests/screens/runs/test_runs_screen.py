@@ -110,16 +110,16 @@ async def test_two_cells_that_differ_are_refused_by_name_and_shown_without_a_ver
     async with runs(places) as (pilot, screen):
         await press(pilot, "j", "j", "enter", "j", "j", "j", "j", "space", "j", "j", "j", "space")
         assert screen.marks == ((GRID, "c4-b1"), (GRID, "c4-b4"))
-        await press(pilot, "c")
+        await press(pilot, "b")
         await until(lambda: isinstance(pilot.app.screen, ComparisonSheet))
         await settled(pilot)
         text = seen(pilot)
         assert "Not comparable: 1 condition" in text and "running limit B" in text
         assert "change" not in text and "throughput" not in text
-        await press(pilot, "o")
+        await press(pilot, "s")
         text = seen(pilot)
         assert "without a verdict" in text and "throughput" in text and "change" not in text
-        await press(pilot, "x")
+        await press(pilot, "d")
         text = " ".join(seen(pilot).split())
         assert "Comparable; " in text and "running limit B (1 against 4)" in text and "change" in text
         assert "✓ Comparable" not in text  # no sign as if the change were good
@@ -129,7 +129,7 @@ async def test_two_cells_that_differ_are_refused_by_name_and_shown_without_a_ver
 @pytest.mark.slow
 async def test_a_run_of_several_cells_asks_which_one(places: Places) -> None:
     async with runs(places) as (pilot, _):
-        await press(pilot, "space", "j", "space", "c")
+        await press(pilot, "space", "j", "space", "b")
         await until(lambda: isinstance(pilot.app.screen, Choose))
         await pilot.pause()
         assert pilot.app.screen.query_one(OptionList).option_count == 6
@@ -152,15 +152,15 @@ async def test_two_sweeps_are_compared_whole_and_each_pair_opens(places: Places)
         run.append_jsonl("cells.jsonl", {**row, "conditions": {**row["conditions"], "model": "another"}})
     async with runs(places) as (pilot, screen):
         screen.marks = ((GRID, ""), (again, ""))
-        await press(pilot, "c")
+        await press(pilot, "b")
         await until(lambda: isinstance(pilot.app.screen, SweepSheet))
         await settled(pilot)
         text = seen(pilot)
         assert "0 of 6 cells" in text and "c2-b1" in text and "model" in text
-        assert "→" not in text and "x model" in text
-        await press(pilot, "x")
+        assert "→" not in text and "d model" in text
+        await press(pilot, "d")
         text = seen(pilot)
-        assert "✓ Comparable: 6 cells" in text and text.count("✓ TTFT p50") == 6 and "0.0 %" in text
+        assert "✓ Comparable: 6 cells" in text and text.count("✓ TTFT p50") == 6 and "+0.0%" in text
         await press(pilot, "j", "enter")
         await until(lambda: isinstance(pilot.app.screen, ComparisonSheet))
         await settled(pilot)
@@ -172,11 +172,11 @@ async def test_two_trainings_are_compared_with_their_curves_and_a_training_with_
     one, other = training(places.runs, "one"), training(places.runs, "two", seed=2, ends=0.3)
     async with runs(places) as (pilot, screen):
         screen.marks = ((one.name, ""), (other.name, ""))
-        await press(pilot, "c")
+        await press(pilot, "b")
         await until(lambda: isinstance(pilot.app.screen, TrainingSheet))
         await settled(pilot)
-        assert "1 condition" in seen(pilot) and "x seed" in seen(pilot)
-        await press(pilot, "x")
+        assert "1 condition" in seen(pilot) and "d seed" in seen(pilot)
+        await press(pilot, "d")
         text = seen(pilot)
         assert "seed (1 against 2)" in text and "0.955 → 0.1" in text and "no verdict" in text
         await press(pilot, "escape")
