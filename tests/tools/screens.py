@@ -40,6 +40,8 @@ NOBODY = (
 )
 STILL, PATIENCE = 0.4, 12.0
 """Seconds without a change until a screen is drawn, and the longest wait for that."""
+TOASTS = 600.0
+"""Seconds that a toast stays, so that it is drawn however slow the machine is; the next step takes it away."""
 
 #: What a step does → the keys that do it, the newest first: the first that the screen binds is pressed. A step that is
 #: not here is the name of a key; one that begins with "=" is typed, letter by letter.
@@ -370,6 +372,7 @@ async def play(scene: Scene, folder: Path, size: tuple[int, int], out: Path) -> 
     home = make_home(folder, scene.home)
     os.chdir(folder / "work")  # what is offered to attach is of the folder that the console runs in
     app = ConsoleApp(Lab.open(home), clock=lambda: NOW)
+    app.NOTIFICATION_TIMEOUT = TOASTS
     async with app.run_test(size=size, notifications=True) as pilot:
         console = Console(pilot)
         await console.rest()
