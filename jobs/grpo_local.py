@@ -287,11 +287,11 @@ def _finish(
     asked = heldout[: spec.reload_check]
     said = [[one.token_ids for one in greedy_answers(one, asked, spec.max_new_tokens)] for one in (loaded, again)]
     same = [a == b for a, b in zip(*said, strict=True)]
-    stored = export.told(export.changes(loaded.model.state_dict(), again.model.state_dict()))
+    stored = export.summary(export.changes(loaded.model.state_dict(), again.model.state_dict()))
     del again
     first = load(folder, dtype=precision, device=device)
     rows = export.changes(first.model.state_dict(), loaded.model.state_dict())
-    moved = export.told(rows)
+    moved = export.summary(rows)
     eyes_same = export.eyes_sha256(loaded.model) == eyes and moved["visual"]["numbers_changed"] == 0
     context.run.write_json("weights.json", {"against": "the base", **moved, "tensors": rows})
     if not eyes_same:
@@ -336,7 +336,7 @@ def _copies(trainer: "Trainer", base: Any) -> dict[str, Any]:
 
     after = trainer.stepped()
     before = {name: p.float() for name, p in base.named_parameters() if name in after}
-    return dict(export.told(export.changes(before, after))["language"])
+    return dict(export.summary(export.changes(before, after))["language"])
 
 
 def say_moved(

@@ -261,7 +261,7 @@ def _summary(context: Context, spec: GrpoSpec, folder: Path, base_sha256: str, d
     write_provenance(merged, origin)
     before = load(folder, dtype="bfloat16").model.state_dict()
     rows = export.changes(before, load(merged, dtype="bfloat16").model.state_dict())
-    moved = export.told(rows)
+    moved = export.summary(rows)
     context.run.write_json("weights.json", {"against": "the base", **moved, "tensors": rows})
     if moved["visual"]["numbers_changed"]:
         raise JobError("verl changed the vision tower although it was to be frozen: see weights.json")

@@ -36,7 +36,7 @@ class Chip(Static):
         self._about = f" {width}×{height}{cost}{note} ✕ "
         self.cells = 0
         super().__init__(self._text(32), classes="chip")
-        self.tooltip = Content(one_line(f"{picture.said}. {picture.note}".strip(". ")))
+        self.tooltip = Content(one_line(f"{picture.description}. {picture.note}".strip(". ")))
 
     def _text(self, name: int) -> Content:
         text = Content.assemble((f" {self.index + 1} ", "$accent"), one_line(self._file, name), (self._about, "$muted"))

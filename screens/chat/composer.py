@@ -290,8 +290,8 @@ class Composer(Vertical):
         await self._attach_paths(pasted)
 
     async def _attach_paths(self, pasted: Pasted) -> None:
-        if pasted.found:
-            await self.attach(list(pasted.found))
+        if pasted.paths:
+            await self.attach(list(pasted.paths))
         if pasted.missing:
             self._expect(list(pasted.missing))
 
@@ -304,17 +304,17 @@ class Composer(Vertical):
         from vlmconsole.vision.paths import parse_paths
 
         typed = await asyncio.to_thread(partial(parse_paths, typed=True), text)
-        if typed.found:
+        if typed.paths:
             self.question.replace_all(inert(typed.text))
-            await self.attach(list(typed.found))
-            if len(self._attachments.pictures) >= len(typed.found):
+            await self.attach(list(typed.paths))
+            if len(self._attachments.pictures) >= len(typed.paths):
                 said = "the picture whose path was typed is attached; Enter sends, Backspace takes it away"
                 self.hints.notice(said if typed.text else said.replace("Enter sends", "type a question"), about=PATHS)
             if typed.missing:
                 self._expect(list(typed.missing), "; Enter sends the rest")
         elif typed.missing:
             self._expect(list(typed.missing), "; Enter once more sends the words as they are")
-        return bool(typed.found or typed.missing)
+        return bool(typed.paths or typed.missing)
 
     def _expect(self, missing: list[Path], also: str = "") -> None:
         """Paths that are not here: over SSH they are the laptop's, and a line of scp brings them."""
@@ -357,7 +357,7 @@ class Composer(Vertical):
         else:
             pasted = await asyncio.to_thread(parse_paths, words)
             await self._attach_paths(pasted)
-            if not pasted.found and not pasted.missing:
+            if not pasted.paths and not pasted.missing:
                 self.hints.notice(f"no picture named: {one_line(words, 120)}", "$error")
 
     async def paste(self, words: str = "") -> None:

@@ -200,7 +200,7 @@ class MessageView(Vertical):
         width, height = picture.size
         lines = [
             Content(one_line(picture.name, 60)).stylize("bold"),
-            Content(f"{width}×{height}, {picture.said}").stylize("$muted"),
+            Content(f"{width}×{height}, {picture.description}").stylize("$muted"),
         ]
         if picture.note:
             lines.append(Content(one_line(picture.note)).stylize("$muted"))

@@ -153,7 +153,9 @@ class Picker(ModalScreen[Path | None]):
             return
         picture = pictures[0]
         width, height = picture.size
-        facts = Content("\n".join(filter(None, (f"{width}×{height}", picture.said, picture.note)))).stylize("$muted")
+        facts = Content("\n".join(filter(None, (f"{width}×{height}", picture.description, picture.note)))).stylize(
+            "$muted"
+        )
         room = pane.size
         view = picture_view(picture, max(8, room.width - 2), max(4, room.height - 4), self._drawing)
         await pane.mount(view, Static(facts))

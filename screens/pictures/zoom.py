@@ -37,5 +37,5 @@ class Zoom(ModalScreen[None]):
         size = self.app.size
         yield picture_view(self._picture, size.width - 2, size.height - 2, self._drawing)
         width, height = self._picture.size
-        text = f"{one_line(self._picture.name, 60)}  {width}×{height}, {self._picture.said}   Esc back"
+        text = f"{one_line(self._picture.name, 60)}  {width}×{height}, {self._picture.description}   Esc back"
         yield Static(Content(text).stylize("$muted"))

@@ -41,7 +41,7 @@ def pictures() -> list[tuple[str, str]]:
     for name, (source, *_) in RIGHT.items():
         picture = open_picture(source() if callable(source) else source, name="picture")
         width, height = picture.size
-        made.append((name, f"{width}×{height}, {picture.said}" + (f"; {picture.note}" if picture.note else "")))
+        made.append((name, f"{width}×{height}, {picture.description}" + (f"; {picture.note}" if picture.note else "")))
     for name, (data, _) in REFUSED.items():
         try:
             open_picture(data, name="picture")

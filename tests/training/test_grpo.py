@@ -139,7 +139,7 @@ def test_a_step_moves_the_language_and_nothing_of_the_eyes() -> None:
     assert {one.row.uid for one in taken.rollouts} == {"r0", "r1"}
     assert taken.passes[0].clip_fraction == 0  # the first pass is the policy that sampled
     assert taken.passes[0].grad_norm > 0 and taken.passes[1].loss != taken.passes[0].loss
-    told = export.told(export.changes(before, weights(loaded.model)))
+    told = export.summary(export.changes(before, weights(loaded.model)))
     assert told["visual"]["numbers_changed"] == 0 and told["language"]["tensors_changed"] > 0
     assert export.eyes_sha256(loaded.model) == eyes
     with torch.no_grad():

@@ -92,7 +92,7 @@ def test_few_numbers_of_many_tensors_is_a_warning() -> None:
     for parameter in trainer.stepped().values():
         parameter.grad = torch.ones_like(parameter)
     trainer.optimizer.step()
-    half = export.told(export.changes(before, weights(loaded.model)))["language"]
+    half = export.summary(export.changes(before, weights(loaded.model)))["language"]
     assert half["tensors_changed"] > 30 and half["numbers_changed"] < 0.05 * half["numbers"]
     assert "rounded away" in export.rounded_away(half, 1e-6, "bfloat16")
     # Few for another reason: what changed is more than rounding.

@@ -54,11 +54,11 @@ def test_original_size_is_the_stored_one(kind: str) -> None:
 
 def test_a_chosen_frame_and_background() -> None:
     assert open_picture(animated("GIF"), frame=1).image().getpixel((3, 3)) == BLUE
-    assert "frame 3 of 3 only" in open_picture(animated("GIF"), frame=2).said
+    assert "frame 3 of 3 only" in open_picture(animated("GIF"), frame=2).description
     with refused("frame-missing", "3 frames", "4", error=PictureError):
         open_picture(animated("GIF"), frame=3)
     dark = open_picture(saved(half_clear(), "PNG"), background="#202020")
-    assert dark.image().getpixel(LOWER_RIGHT) == (32, 32, 32) and "over #202020" in dark.said
+    assert dark.image().getpixel(LOWER_RIGHT) == (32, 32, 32) and "over #202020" in dark.description
     with refused("colour-unknown", "blurple", error=PictureError):
         open_picture(saved(half_clear(), "PNG"), background="blurple")
 
@@ -126,7 +126,7 @@ def test_a_name_that_lies_is_noted_and_a_position_too(tmp_path: Path) -> None:
     exif[0x8825] = {1: "N", 2: (52.0, 31.0, 0.0)}
     path.write_bytes(saved(flag(), "JPEG", exif=exif))
     picture = open_picture(path)
-    assert picture.mime == "image/jpeg" and picture.said == "sent as is"
+    assert picture.mime == "image/jpeg" and picture.description == "sent as is"
     assert "JPEG" in picture.note and ".png" in picture.note
     assert "GPS position" in picture.note
     exif[0x0112] = 3
@@ -143,7 +143,7 @@ def test_shrinking_keeps_shape_and_says_so() -> None:
     picture = open_picture(saved(Image.effect_noise((400, 300), 80), "PNG"))
     small = picture.shrunk(50_176)
     assert small.size[0] * small.size[1] <= 50_176 and abs(small.size[0] / small.size[1] - 4 / 3) < 0.02
-    assert f"shrunk from 400×300 to {small.size[0]}×{small.size[1]}" in small.said
+    assert f"shrunk from 400×300 to {small.size[0]}×{small.size[1]}" in small.description
     assert Image.open(io.BytesIO(small.data)).size == small.size
     assert small.original_size == (400, 300) and small.sha256 != picture.sha256
     assert picture.shrunk(10**9) is picture
@@ -165,5 +165,5 @@ def test_a_phone_photo_is_ready_soon() -> None:
     photo = saved(flag(size=(4000, 3000)), "JPEG", exif=exif.tobytes())
     started = time.process_time()
     picture = open_picture(photo)
-    assert picture.size == (3000, 4000) and "EXIF orientation 6" in picture.said
+    assert picture.size == (3000, 4000) and "EXIF orientation 6" in picture.description
     assert time.process_time() - started < 6, "12 million pixels; about half a second of one quiet core"

@@ -28,10 +28,13 @@ def test_png_is_white_where_it_is_see_through_and_nowhere_else(colour: int) -> N
         sent = np.asarray(picture.image()).astype(float)
         for (x, y), colours in file.over(ground).items():
             assert np.abs(sent[y, x] - colours).max() < 2, f"{file.name} at {x},{y}: {sent[y, x]}, not {colours}"
-        assert ("transparency drawn over" in picture.said) == _see_through(file), (file.name, picture.said)
+        assert ("transparency drawn over" in picture.description) == _see_through(file), (
+            file.name,
+            picture.description,
+        )
         if file.name.endswith("opaque") or "absent" in file.name:
-            assert "empty transparency" in picture.said
-        assert ("channel reduced" in picture.said) == (" 16 bits" in file.name)
+            assert "empty transparency" in picture.description
+        assert ("channel reduced" in picture.description) == (" 16 bits" in file.name)
     assert len(files) >= 8
 
 
@@ -51,7 +54,7 @@ def test_tiff_is_white_where_it_is_see_through_or_refused(photometric: int, bits
         return
     sent = np.asarray(picture.image()).astype(float)[0]
     assert np.abs(sent - shown).max() < 2.5, f"{sent} instead of {shown}"
-    assert ("transparency drawn" in picture.said) == (extra in (ASSOCIATED, UNASSOCIATED))
+    assert ("transparency drawn" in picture.description) == (extra in (ASSOCIATED, UNASSOCIATED))
     assert ("unspecified" in picture.note) == (extra == UNSPECIFIED)
 
 
@@ -75,7 +78,7 @@ def test_other_containers_are_white_where_they_are_see_through(kind: str, option
         image.paste((0, 0, 0, 102), (0, 12, 20, 24))
     picture = open_picture(saved(image, kind, **options), name="x")
     sent = picture.image()
-    assert "transparency" in picture.said and "white" in picture.said
+    assert "transparency" in picture.description and "white" in picture.description
     expected = {(3, 3): (255, 0, 0), (36, 3): (255, 255, 255), (36, 20): (255, 255, 255)}
     expected[3, 20] = (255, 0, 0) if kind == "GIF" else (153, 153, 153)
     for at, colour in expected.items():
@@ -101,7 +104,7 @@ def assert_shows(picture: Picture, expected: np.ndarray, orientation: int, store
     assert sent.shape == expected.shape
     inner = slice(3, None, 6)  # beside the edges between two colours, which lossy files blur
     assert np.abs(sent[inner, inner] - expected[inner, inner]).max() < 12
-    said = picture.said
+    said = picture.description
     assert (f"orientation {orientation})" in said) == (orientation != 1), said
     assert picture.original_size == stored
 
@@ -123,7 +126,7 @@ def assert_shows(picture: Picture, expected: np.ndarray, orientation: int, store
 def test_every_container_is_turned_as_it_says(kind: str, options: dict[str, object], orientation: int) -> None:
     picture = open_picture(oriented(kind, orientation, **options), name="x")
     assert_shows(picture, UPRIGHT[orientation](np.asarray(flag()).astype(float)), orientation)
-    assert orientation == 1 or ("HEIF" if kind in ("HEIF", "AVIF") else "EXIF") in picture.said
+    assert orientation == 1 or ("HEIF" if kind in ("HEIF", "AVIF") else "EXIF") in picture.description
 
 
 _STAND_IN = 0x0113
@@ -208,10 +211,10 @@ def test_an_orientation_in_xmp_alone_is_said_as_it_is_done(kind: str, orientatio
     else:
         data = saved(flag(), kind, xmp=xmp.encode(), **({"quality": 95} if kind == "JPEG" else {"lossless": True}))
     picture = open_picture(data, name="x")
-    turned = "orientation" in picture.said
+    turned = "orientation" in picture.description
     expected = UPRIGHT[orientation if turned else 1](np.asarray(flag()).astype(float))
     assert_shows(picture, expected, orientation if turned else 1)
-    assert not turned or "XMP orientation" in picture.said
+    assert not turned or "XMP orientation" in picture.description
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
@@ -261,9 +264,9 @@ def test_icons_and_bitmaps_are_white_where_they_are_see_through(data: bytes) -> 
     picture = open_picture(data, name="x")
     sent = picture.image()
     assert (sent.getpixel(LEFT), sent.getpixel(RIGHT)) == ((255, 255, 255), (255, 0, 0))
-    assert "transparency" in picture.said and "white" in picture.said
+    assert "transparency" in picture.description and "white" in picture.description
 
 
 def test_a_bitmap_whose_header_names_no_opacity_is_opaque() -> None:
     picture = open_picture(bitmap(0), name="x")
-    assert picture.image().getpixel(LEFT) == (255, 0, 0) and "transparency" not in picture.said
+    assert picture.image().getpixel(LEFT) == (255, 0, 0) and "transparency" not in picture.description

@@ -247,7 +247,7 @@ def test_sent_right(name: str) -> None:
     data = made() if callable(made) else made
     picture = open_picture(data, name="x")
     assert picture.size == size
-    assert mentions(picture.said, *said.split("; ")), picture.said
+    assert mentions(picture.description, *said.split("; ")), picture.description
     sent = Image.open(io.BytesIO(picture.data))
     sent.load()
     assert sent.size == size and sent.mode in ("RGB", "L"), "what a server decodes is what was shown"
@@ -346,7 +346,7 @@ def test_a_whole_jpeg_passes_whatever_it_shows(options: dict[str, Any], quality:
         picture = open_picture(data)
         assert picture.size == image.size
         if image.mode != "CMYK":
-            assert picture.data == data and picture.said == "sent as is"
+            assert picture.data == data and picture.description == "sent as is"
         assert open_picture(data + b"camera notes\xff\x00" * 40).size == image.size
 
 

@@ -65,21 +65,21 @@ def test_every_way_of_writing_several_paths(
 ) -> None:
     text = around + between.join(STYLES[style](pictures[at]) for at, style in picks) + around
     pasted = parse_paths(text)
-    assert pasted.found == tuple(pictures[at] for at, _ in picks)
+    assert pasted.paths == tuple(pictures[at] for at, _ in picks)
     assert (pasted.missing, pasted.text) == ((), "")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bare_path_with_nothing_escaped(pictures: list[Path], name: str) -> None:
     path = pictures[0].parent / name
-    assert parse_paths(str(path)).found == (path,)
-    assert parse_paths(f"{path}\n{path}\n").found == (path, path)
+    assert parse_paths(str(path)).paths == (path,)
+    assert parse_paths(f"{path}\n{path}\n").paths == (path, path)
 
 
 @given(st.text(max_size=200) | st.text("/~'\"\\ \n.pngfile:#C\x00", max_size=60))
 def test_any_text_is_survived_and_kept_when_it_holds_no_path(text: str) -> None:
     pasted = parse_paths(text)
-    if not (pasted.found or pasted.missing):
+    if not (pasted.paths or pasted.missing):
         assert pasted.text == text
 
 
@@ -109,7 +109,7 @@ def test_prose_and_foreign_paths_stay_text(text: str) -> None:
 
 def test_paths_amid_words(pictures: list[Path]) -> None:
     pasted = parse_paths(f"compare {pictures[0]} with /no/such/b.jpg please\nand be brief")
-    assert pasted.found == (pictures[0],)
+    assert pasted.paths == (pictures[0],)
     assert pasted.missing == (Path("/no/such/b.jpg"),)
     assert pasted.text == "compare with please\nand be brief"
 
@@ -124,21 +124,21 @@ def test_a_laptops_paths_are_missing_as_written() -> None:
 
 def test_relative_names_and_home(pictures: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     folder = pictures[0].parent
-    assert parse_paths("plain.png 'two words.jpg'", folder=folder).found == (folder / NAMES[0], folder / NAMES[1])
-    assert parse_paths("two words.jpg", folder=folder).found == (folder / NAMES[1],)
+    assert parse_paths("plain.png 'two words.jpg'", folder=folder).paths == (folder / NAMES[0], folder / NAMES[1])
+    assert parse_paths("two words.jpg", folder=folder).paths == (folder / NAMES[1],)
     assert parse_paths("plain.png is odd", folder=folder).text == "plain.png is odd"
     monkeypatch.setenv("HOME", str(folder))
-    assert parse_paths("~/plain.png").found == (folder / "plain.png",)
+    assert parse_paths("~/plain.png").paths == (folder / "plain.png",)
     assert parse_paths("~nosuchuser/plain.png").missing == (Path("~nosuchuser/plain.png"),)
 
 
 def test_a_name_typed_with_other_spaces_or_accents_is_found(pictures: list[Path]) -> None:
     folder = pictures[0].parent
-    assert parse_paths(str(folder / "Screenshot 2026-11-29 at 8.44.09 PM.png")).found == (pictures[2],)
-    assert parse_paths(str(folder / "cafe\u0301.png")).found == (folder / "café.png",)
+    assert parse_paths(str(folder / "Screenshot 2026-11-29 at 8.44.09 PM.png")).paths == (pictures[2],)
+    assert parse_paths(str(folder / "cafe\u0301.png")).paths == (folder / "café.png",)
 
 
 def test_a_single_file_without_a_suffix(tmp_path: Path) -> None:
     (tmp_path / "picture").write_bytes(b"x")
-    assert parse_paths(str(tmp_path / "picture")).found == (tmp_path / "picture",)
+    assert parse_paths(str(tmp_path / "picture")).paths == (tmp_path / "picture",)
     assert parse_paths(str(tmp_path)).text == str(tmp_path)

@@ -146,10 +146,10 @@ class _Reading:
             self.damaged = True
             return {}
         kept = {}
-        for name, one in value.items():
+        for name, entry in value.items():
             check = checks.get(name)
-            if loose if one is None or check is None else check(one):
-                kept[name] = one
+            if loose if entry is None or check is None else check(entry):
+                kept[name] = entry
             else:
                 self.damaged = True
         return kept
@@ -159,7 +159,7 @@ def _sayable(value: Any, depth: int = 0) -> bool:
     """Nothing that cannot be written again: endless nesting, `1e999` (read as infinite), half a character."""
     if isinstance(value, dict | list):
         inner = [*value, *value.values()] if isinstance(value, dict) else value
-        return depth < _DEEPEST and all(_sayable(one, depth + 1) for one in inner)
+        return depth < _DEEPEST and all(_sayable(member, depth + 1) for member in inner)
     if isinstance(value, str):
         return value.isascii() or not _HALF.search(value)
     return not isinstance(value, float) or math.isfinite(value)
@@ -192,7 +192,7 @@ def read_answer(text: Any) -> tuple[dict[str, Any], bool]:
         answer["conditions"] = reading.table(answer["conditions"], _CONDITIONS, loose=False)
     if answer.get("remarks") is not None:
         noted = answer["remarks"] if isinstance(answer["remarks"], list) else [answer["remarks"]]
-        answer["remarks"] = [reading.table(one, {"code": _text, "text": _text}) for one in noted]
+        answer["remarks"] = [reading.table(remark, {"code": _text, "text": _text}) for remark in noted]
     if answer.get("vision") is not None:
         sights = answer["vision"] if isinstance(answer["vision"], list) else [answer["vision"]]
         answer["vision"] = [reading.table(sight, _SIGHT) for sight in sights]

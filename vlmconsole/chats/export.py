@@ -88,7 +88,7 @@ def chat_markdown(chat: Chat, messages: list[StoredMessage]) -> str:
             lines += [
                 f"![{name}](pictures/{picture.path.name})",
                 "",
-                f"{size}, {picture.said}, sha {picture.sha256}",
+                f"{size}, {picture.description}, sha {picture.sha256}",
                 "",
             ]
         lines += [inert(message.text), ""]
@@ -98,8 +98,8 @@ def chat_markdown(chat: Chat, messages: list[StoredMessage]) -> str:
             lines += [f"*{DAMAGED}*", ""]
         if message.answer:
             remarked = [_literal(remark.text) for remark in read_remarks(message.answer)]
-            told = (*remarked, _numbers(message.answer), *_conditions(message.answer))
-            lines += [f"*{said}*\n" for said in told if said]
+            remarks = (*remarked, _numbers(message.answer), *_conditions(message.answer))
+            lines += [f"*{line}*\n" for line in remarks if line]
     return "\n".join(lines)
 
 

@@ -31,9 +31,9 @@ def turns(messages: Sequence[StoredMessage], server: str = "", since: int = 0) -
         while index < len(messages) and messages[index].role == "assistant":
             answers.append(messages[index])
             index += 1
-        said = [answer for answer in answers if answer.text.strip()]
-        if said:
-            own = next((answer for answer in said if answer.server == server), said[0])
+        answered = [answer for answer in answers if answer.text.strip()]
+        if answered:
+            own = next((answer for answer in answered if answer.server == server), answered[0])
             kept += [question, own]
         elif index == len(messages):
             kept.append(question)

@@ -39,7 +39,7 @@ class StoredPicture:
     path: Path
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """One line for people: what was done to the picture before sending."""
         return "; ".join(self.changes) or "sent as is"
 

@@ -64,11 +64,11 @@ def connect_to_read(database: Path) -> sqlite3.Connection:
         name = f"{database.resolve().as_uri()}?mode=ro" + ("&immutable=1" if still else "")
         connection = sqlite3.connect(name, uri=True, timeout=5.0, isolation_level=None)
         connection.row_factory = sqlite3.Row
-        found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     except (sqlite3.Error, OSError) as error:
         raise ChatStoreError(f"the conversations in {database} cannot be read ({error})") from error
-    if not 1 <= found <= VERSION:  # drafts, which version 1 had not, are nothing to read
-        raise ChatStoreError(f"{database} has schema {found}; this vlmconsole reads 1 to {VERSION}")
+    if not 1 <= version <= VERSION:  # drafts, which version 1 had not, are nothing to read
+        raise ChatStoreError(f"{database} has schema {version}; this vlmconsole reads 1 to {VERSION}")
     return connection
 
 
@@ -93,8 +93,8 @@ def connect(database: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA foreign_keys=ON")
         _migrate(connection, database)
     except (sqlite3.Error, OSError) as error:
-        if isinstance(error, sqlite3.Error) and (told := fault(error, database)):
-            raise told from None
+        if isinstance(error, sqlite3.Error) and (problem := fault(error, database)):
+            raise problem from None
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             kind, hint = "database-damaged", f"Move {database} away to start afresh."
@@ -108,20 +108,20 @@ def connect(database: Path) -> sqlite3.Connection:
 
 
 def _migrate(connection: sqlite3.Connection, database: Path) -> None:
-    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if found > VERSION:
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > VERSION:
         raise ChatStoreError(
-            f"{database} was written by a newer vlmconsole (schema {found}, this one knows {VERSION}); "
+            f"{database} was written by a newer vlmconsole (schema {version}, this one knows {VERSION}); "
             "update vlmconsole or use another --home"
         )
-    if found < VERSION:
+    if version < VERSION:
         # Two consoles may start at once on an empty home: the loser of the lock sees the new version and does nothing.
         connection.execute("BEGIN IMMEDIATE")
         try:
-            found = int(connection.execute("PRAGMA user_version").fetchone()[0])
-            for statement in filter(str.strip, ";".join(_STEPS[found:]).split(";")):
+            version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+            for statement in filter(str.strip, ";".join(_STEPS[version:]).split(";")):
                 connection.execute(statement)
-            connection.execute(f"PRAGMA user_version={max(found, VERSION)}")
+            connection.execute(f"PRAGMA user_version={max(version, VERSION)}")
             connection.execute("COMMIT")
         except sqlite3.Error:
             if connection.in_transaction:  # a full disk has ended it already, and its own error is the one to tell

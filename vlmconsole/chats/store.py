@@ -335,9 +335,9 @@ class ChatStore:
         )
 
     def _pictures(self, items: Sequence[sqlite3.Row]) -> tuple[list[StoredPicture], bool]:
-        found = [(item["sha256"], read_facts(item["sha256"], item["facts"])) for item in items]
-        pictures = [self._picture(sha256, facts) for sha256, facts in found if facts is not None]
-        return pictures, len(pictures) < len(found)
+        stored = [(item["sha256"], read_facts(item["sha256"], item["facts"])) for item in items]
+        pictures = [self._picture(sha256, facts) for sha256, facts in stored if facts is not None]
+        return pictures, len(pictures) < len(stored)
 
     def _picture(self, sha256: str, facts: dict[str, Any]) -> StoredPicture:
         return StoredPicture(

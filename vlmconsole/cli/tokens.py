@@ -64,7 +64,7 @@ def _sent(picture: str) -> tuple[dict[str, Any], tuple[int, int]]:
     sent = open_picture(picture_path(picture))
     facts = {
         "name": sent.name,
-        "said": sent.said,
+        "said": sent.description,
         "changes": list(sent.changes),
         "note": sent.note,
         "mime": sent.mime,

@@ -169,7 +169,7 @@ class ConsoleServer(Server):
             except OSError as error:
                 return _said(507, f"cannot be kept: {error.strerror or error}")
         return web.json_response(
-            {"name": path.name, "path": str(path), "quoted": shlex.quote(str(path)), "said": picture.said}
+            {"name": path.name, "path": str(path), "quoted": shlex.quote(str(path)), "said": picture.description}
         )
 
     def _keep(self, name: str, data: bytes) -> Path:

@@ -86,5 +86,5 @@ async def with_effect(client: ChatClient, adapter: SelectedAdapter, messages: Se
     if client.profile.engine == "mlx":
         return adapter
     text = next((m.text for m in reversed(messages) if m.role == "user" and m.text.strip()), "Describe the picture.")
-    found = await effect(client, adapter, [Message("system", "A look at an adapter's effect."), Message("user", text)])
-    return replace(adapter, notes=(*adapter.notes, f"adapter {adapter.name}: {found}"))
+    change = await effect(client, adapter, [Message("system", "A look at an adapter's effect."), Message("user", text)])
+    return replace(adapter, notes=(*adapter.notes, f"adapter {adapter.name}: {change}"))

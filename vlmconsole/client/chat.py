@@ -248,8 +248,8 @@ class ChatClient:
                 raise EngineError(f"{self.profile.called} did not begin its answer within {SILENCE_S:g} s") from None
             status = response.status_code
             if wrong := head_fault(status, dict(response.headers)):
-                said = f"{self.profile.called} answered {wrong}"
-                return _failed(parser.result, EngineError(said, status if status >= 300 else None))
+                message = f"{self.profile.called} answered {wrong}"
+                return _failed(parser.result, EngineError(message, status if status >= 300 else None))
             if status != 200:
                 page = await start_of_body(response)
                 return _failed(parser.result, EngineError(http_error(self.profile, status, page), status))

@@ -89,10 +89,10 @@ def look(
     if len(pictures) > 1 and total is not None:
         why += f", over {len(pictures)} pictures together"
     sights = []
-    for picture, one in zip(pictures, expected, strict=True):
-        observed = total if len(pictures) == 1 else (one if state == "equal" else None)
+    for picture, tokens in zip(pictures, expected, strict=True):
+        observed = total if len(pictures) == 1 else (tokens if state == "equal" else None)
         sights.append(
-            Sight(picture.name, picture.size, picture.sha256, picture.said, one, observed, method, state, why)
+            Sight(picture.name, picture.size, picture.sha256, picture.description, tokens, observed, method, state, why)
         )
     return sights
 

@@ -52,7 +52,7 @@ def find_objects(picture: Image.Image) -> list[Found]:
     away = np.stack([np.abs((hue - HUES[name] + 180.0) % 360.0 - 180.0) for name in names])
     nearest = np.full(coloured.shape, -1, dtype=np.int8)
     nearest[coloured] = away.argmin(axis=0)
-    found: list[Found] = []
+    objects: list[Found] = []
     eight = np.ones((3, 3))
     areas, _ = ndimage.label(coloured, structure=eight)
     for label, place in enumerate(ndimage.find_objects(areas), start=1):
@@ -62,13 +62,13 @@ def find_objects(picture: Image.Image) -> list[Found]:
             for part in range(1, n + 1):
                 mask = np.pad(parts == part, 1)
                 if mask.sum() >= SMALLEST:
-                    found.append(_found(names[number], mask, place[1].start - 1, place[0].start - 1))
-    return sorted(found, key=lambda one: (one.y, one.x))
+                    objects.append(_found(names[number], mask, place[1].start - 1, place[0].start - 1))
+    return sorted(objects, key=lambda each: (each.y, each.x))
 
 
-def count(found: list[Found], colour: str, shape: str) -> int:
+def count(objects: list[Found], colour: str, shape: str) -> int:
     """How many of them are of that colour and shape."""
-    return sum(one.colour == colour and one.shape == shape for one in found)
+    return sum(each.colour == colour and each.shape == shape for each in objects)
 
 
 def _found(colour: str, mask: NDArray[np.bool_], left: int, top: int) -> Found:

@@ -91,15 +91,15 @@ def _compare(rng: random.Random, things: tuple[Thing, ...]) -> tuple[str, str] |
     names = [t.name for t in things]
     lone = [t for t in things if names.count(t.name) == 1]
     rng.shuffle(lone)
-    for one in lone:
-        for two in lone:
-            small, large = sorted((one.radius, two.radius))
+    for shape in lone:
+        for other in lone:
+            small, large = sorted((shape.radius, other.radius))
             # Told apart by eye: at least a third larger across.
-            if one is not two and large >= CLEARLY * small:
+            if shape is not other and large >= CLEARLY * small:
                 word = rng.choice(("larger", "smaller", "bigger"))
                 wanted = min if word == "smaller" else max
-                answer = wanted((one, two), key=lambda t: t.radius)
-                return f"Which is {word}, the {one.name} or the {two.name}?", f"the {answer.name}"
+                answer = wanted((shape, other), key=lambda t: t.radius)
+                return f"Which is {word}, the {shape.name} or the {other.name}?", f"the {answer.name}"
     return None
 
 
@@ -126,10 +126,10 @@ def _size(rng: random.Random, things: tuple[Thing, ...]) -> tuple[str, str] | No
 
 def _yes_no(rng: random.Random, things: tuple[Thing, ...]) -> tuple[str, str]:
     names = {t.name for t in things}
-    there = rng.random() < 0.5
+    present = rng.random() < 0.5
     absent = sorted({f"{colour} {shape}" for colour, shape in KINDS} - names)
-    name = rng.choice(sorted(names)) if there else rng.choice([*absent, f"{rng.choice(COLOURS)} star"])
-    return rng.choice((f"Is there a {name}?", f"Do you see a {name}?")), "yes" if there else "no"
+    name = rng.choice(sorted(names)) if present else rng.choice([*absent, f"{rng.choice(COLOURS)} star"])
+    return rng.choice((f"Is there a {name}?", f"Do you see a {name}?")), "yes" if present else "no"
 
 
 def _how_many(rng: random.Random, things: tuple[Thing, ...]) -> tuple[str, str]:

@@ -197,8 +197,8 @@ def check(scene: Scene) -> list[str]:
     return wrong
 
 
-def _apart(one: tuple[int, int, int], two: tuple[int, int, int]) -> float:
-    return float(np.linalg.norm(np.subtract(one, two, dtype=float)))
+def _apart(first: tuple[int, int, int], second: tuple[int, int, int]) -> float:
+    return float(np.linalg.norm(np.subtract(first, second, dtype=float)))
 
 
 def label_json(label: dict[str, int]) -> str:

@@ -18,10 +18,10 @@ def caption(row: Row) -> str:
     """What is written under a picture: its index, and its truth in short."""
     try:
         counts = json.loads(row.truth)
-        said = f"{counts['red_circles']} red · {counts['blue_squares']} blue"
+        counted = f"{counts['red_circles']} red · {counts['blue_squares']} blue"
     except (ValueError, KeyError, TypeError):
-        said = row.truth
-    return f"{row.index}: {said}"
+        counted = row.truth
+    return f"{row.index}: {counted}"
 
 
 def contact_sheet(rows: Sequence[Row], *, columns: int = 8) -> Image.Image:

@@ -196,21 +196,21 @@ class _Maker:
         }
 
     def _split(self, split: Split) -> Iterator[Made]:
-        made = [one for number, part in enumerate(split.parts) for one in self._part(split, number, part)]
+        made = [drawn for number, part in enumerate(split.parts) for drawn in self._part(split, number, part)]
         # Shuffled once and for all: trainers that read in order (verl with shuffle off) see a mixture.
         random.Random(f"{self.recipe.seed}:{split.name}:order").shuffle(made)
         names: set[str] = set()
-        for index, one in enumerate(made):
+        for index, drawn in enumerate(made):
             # The user's own id is part of the name by which every answer, table and report calls the row.
-            uid = f"{self.recipe.name}-{split.name}-{one.facts.get('id') or f'{index:05d}'}"
+            uid = f"{self.recipe.name}-{split.name}-{drawn.facts.get('id') or f'{index:05d}'}"
             if uid in names:
                 raise DataError(f"Two rows of {split.name} would be called {uid}: give each an id of its own.")
             names.add(uid)
-            row = replace(one.row, uid=uid, split=split.name, index=index)
-            if one.replay_of is None:
+            row = replace(drawn.row, uid=uid, split=split.name, index=index)
+            if drawn.replay_of is None:
                 known = (self.recipe.name, self.recipe.sha256, split.name, split.role, uid)
-                self.new.append(Known(one.sha256, one.pixel_sha256, *known))
-            yield replace(one, row=row)
+                self.new.append(Known(drawn.sha256, drawn.pixel_sha256, *known))
+            yield replace(drawn, row=row)
 
     def _part(self, split: Split, number: int, part: Part) -> Iterator[Made]:
         if part.replay is not None:
@@ -324,8 +324,8 @@ class _Maker:
 
     def _leak(self, row: Row, split: Split, value: str, here: str | None) -> None:
         """Raise LeakError: the picture stands in another split."""
-        known = [one for one in self.index.find([value]) if one.digest != self.recipe.sha256]
-        crossing = [one for one in known if (one.dataset, one.role) != (self.recipe.name, split.role)]
+        known = [image for image in self.index.find([value]) if image.digest != self.recipe.sha256]
+        crossing = [image for image in known if (image.dataset, image.role) != (self.recipe.name, split.role)]
         hint = "A picture belongs to one split of one dataset; take it out of the file."
         if not crossing:
             raise LeakError(f"{row.uid} (for {split.name}) is the same picture as {self.recipe.name}:{here}.", hint)

@@ -49,9 +49,9 @@ class _Inspector:
     ) -> None:
         self.folder, self.manifest, self.recipe = folder, manifest, recipe
         self.known: dict[str, list[Known]] = {}  # file or pixel hash → where it stands in the lab
-        for one in index.all():
-            for value in {one.sha256, one.pixel_sha256}:
-                self.known.setdefault(value, []).append(one)
+        for image in index.all():
+            for value in {image.sha256, image.pixel_sha256}:
+                self.known.setdefault(value, []).append(image)
         self._progress = on_progress
         self.problems: dict[str, list[str]] = {
             name: [] for name in ("schema", "picture hashes", "truth's place", "labels", "coverage", "replay")
@@ -67,7 +67,7 @@ class _Inspector:
         for name in self.manifest["splits"]:
             leaks += self._split(name)
         n = sum(self.read.values())
-        said = {
+        messages = {
             "schema": f"{n} rows as verl reads them",
             "picture hashes": f"{n} pictures, file bytes and pixels as in the manifest",
             "truth's place": "in the reward field only: not in a question, not inside a picture file",
@@ -75,7 +75,7 @@ class _Inspector:
             "coverage": "every combination as often as the recipe says",
             "replay": "every replayed picture comes from an earlier training split",
         }
-        middle = [finding(name, said[name], wrong) for name, wrong in self.problems.items()]
+        middle = [finding(name, messages[name], wrong) for name, wrong in self.problems.items()]
         for group, count in self.unverifiable.items():
             middle.append(
                 Finding(f"labels: {group}", "not verifiable", f"{count} pictures whose objects cannot be told apart")
@@ -147,10 +147,10 @@ class _Inspector:
 
         try:
             with path.open("rb") as file:
-                found = pq.read_schema(file)
+                actual = pq.read_schema(file)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path.name} cannot be read as Parquet: {error}") from None
-        if not found.remove_metadata().equals(schema()):
+        if not actual.remove_metadata().equals(schema()):
             self.problems["schema"].append(f"{path.name} has other columns than verl's schema")
 
     def _picture(self, row: Row, entry: list[Any]) -> str:
@@ -202,10 +202,10 @@ class _Inspector:
             earlier = self.hashes.setdefault(value, (split, row.uid))
             if earlier[0] != split:
                 leaks.append(f"{row.uid} is the same picture as {earlier[0]} {earlier[1]}")
-        known = [one for value in (row.sha256, pixels) for one in self.known.get(value, [])]
+        known = [image for value in (row.sha256, pixels) for image in self.known.get(value, [])]
         if replay is not None:
             # A replayed picture may itself have been replayed: any earlier training split is fair.
-            if role != "train" or not known or any(one.role != "train" for one in known):
+            if role != "train" or not known or any(image.role != "train" for image in known):
                 source = known[0].place if known else "no dataset of this lab"
                 self.problems["replay"].append(f"{row.uid} was to come from {replay}, but comes from {source}")
             return leaks

@@ -24,26 +24,30 @@ def wrong_label(row: Row, facts: dict[str, Any]) -> str:
 
     `facts` is the picture's line of the object list.
     """
-    found = find_objects(row.image())
-    unsure = [one for one in found if one.fit < SURE]
+    objects = find_objects(row.image())
+    unsure = [each for each in objects if each.fit < SURE]
     if unsure:
-        one = unsure[0]
-        return f"the {one.colour} area at {one.x:.0f},{one.y:.0f} is no single whole shape (fit {one.fit:.2f})"
+        each = unsure[0]
+        return f"the {each.colour} area at {each.x:.0f},{each.y:.0f} is no single whole shape (fit {each.fit:.2f})"
     if facts.get("group") == NAMING:
-        wrong = _naming(row, found)
+        wrong = _naming(row, objects)
     else:
         try:
             truth = json.loads(row.truth)
-            said = (truth["red_circles"], truth["blue_squares"])
+            labelled = (truth["red_circles"], truth["blue_squares"])
         except (ValueError, KeyError, TypeError):
             return f"the truth is not two counts: {row.truth!r}"
-        seen = (count(found, "red", "circle"), count(found, "blue", "square"))
-        wrong = "" if seen == said else f"the truth says {said[0]}/{said[1]}, the pixels show {seen[0]}/{seen[1]}"
-    return wrong or _listed(found, facts.get("objects", []))
+        seen = (count(objects, "red", "circle"), count(objects, "blue", "square"))
+        wrong = (
+            ""
+            if seen == labelled
+            else f"the truth says {labelled[0]}/{labelled[1]}, the pixels show {seen[0]}/{seen[1]}"
+        )
+    return wrong or _listed(objects, facts.get("objects", []))
 
 
-def _listed(found: list[Found], objects: list[dict[str, Any]]) -> str:
-    left = list(found)
+def _listed(seen: list[Found], objects: list[dict[str, Any]]) -> str:
+    left = list(seen)
     for thing in objects:
         name = f"{thing['colour']} {thing['shape']}"
         hit = next((f for f in left if f.name == name and _near(f, thing)), None)
@@ -53,15 +57,15 @@ def _listed(found: list[Found], objects: list[dict[str, Any]]) -> str:
     return f"an unlisted {left[0].name} is seen at {left[0].x:.0f},{left[0].y:.0f}" if left else ""
 
 
-def _near(found: Found, thing: dict[str, Any]) -> bool:
-    return max(abs(found.x - float(thing["x"])), abs(found.y - float(thing["y"]))) <= NEAR
+def _near(seen: Found, thing: dict[str, Any]) -> bool:
+    return max(abs(seen.x - float(thing["x"])), abs(seen.y - float(thing["y"]))) <= NEAR
 
 
-def _naming(row: Row, found: list[Found]) -> str:
+def _naming(row: Row, objects: list[Found]) -> str:
     """A naming question names either a shape (and asks its colour) or a colour (and asks its shape)."""
     words = set(row.question.lower().replace("?", " ").split())
-    named = [one for one in found if one.shape in words or one.colour in words]
-    answers = {one.colour if one.shape in words else one.shape for one in named}
+    named = [seen for seen in objects if seen.shape in words or seen.colour in words]
+    answers = {seen.colour if seen.shape in words else seen.shape for seen in named}
     if len(named) != 1 or answers != {row.truth}:
         return f"{row.question!r} is answered {row.truth!r}, the pixels say {sorted(answers)}"
     return ""

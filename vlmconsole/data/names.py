@@ -148,11 +148,11 @@ def own_files(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 
 def files_note(recipe: Recipe) -> str:
     """What a recipe takes from files of the user's, before it is made; "" where it takes none. Raises DataError."""
-    told = []
+    notes = []
     for path in recipe.files:
         rows, ignored = count_own(path)
-        told.append(f"{path.name}: {rows} rows" + (f", keys not used: {ignored_text(ignored)}" if ignored else ""))
-    return f"{recipe.name} is made of {'; '.join(told)}" if told else ""
+        notes.append(f"{path.name}: {rows} rows" + (f", keys not used: {ignored_text(ignored)}" if ignored else ""))
+    return f"{recipe.name} is made of {'; '.join(notes)}" if notes else ""
 
 
 def promised(name: str, datasets: Path) -> dict[str, Promised]:

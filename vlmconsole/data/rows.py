@@ -50,8 +50,8 @@ class Row:
         try:
             return Image.open(io.BytesIO(self.picture)).convert("RGB")
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            said = "its bytes are no picture" if isinstance(error, UnidentifiedImageError) else error
-            raise DataError(f"The picture of {self.uid} cannot be decoded: {said}.") from None
+            reason = "its bytes are no picture" if isinstance(error, UnidentifiedImageError) else error
+            raise DataError(f"The picture of {self.uid} cannot be decoded: {reason}.") from None
 
     @property
     def pixel_sha256(self) -> str:

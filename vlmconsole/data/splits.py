@@ -85,12 +85,12 @@ class PictureIndex:
         """Every entry with one of these file or pixel hashes, in the order of their making."""
         if not self.path.exists():
             return []
-        found: list[Known] = []
+        matches: list[Known] = []
         with self._open() as db:
             for value in hashes:
                 query = f"SELECT {_COLUMNS} FROM pictures WHERE sha256 = ? OR pixel_sha256 = ? ORDER BY rowid"
-                found += [Known(*row) for row in db.execute(query, (value, value))]
-        return found
+                matches += [Known(*row) for row in db.execute(query, (value, value))]
+        return matches
 
     def all(self) -> Iterator[Known]:
         """Every entry, in the order of their making."""

@@ -51,10 +51,10 @@ class Question:
 
 def shards(place: Path) -> list[Path]:
     """The Parquet files meant by a file or a folder, by name. Raises DataError when there are none."""
-    found = [place] if place.is_file() else sorted(place.glob("*.parquet"))
-    if not found:
+    files = [place] if place.is_file() else sorted(place.glob("*.parquet"))
+    if not files:
         raise DataError(f"{place} holds no Parquet shard.", "Give the folder of the TextVQA validation shards.")
-    return found
+    return files
 
 
 def read_shard(path: Path) -> Iterator[Question]:

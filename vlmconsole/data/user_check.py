@@ -63,8 +63,10 @@ def _generation(name: str, then: str, now: str) -> Finding:
 
 def _isolation(whole: OwnFile, made: set[str], datasets: Path) -> Finding:
     hashes = {value: row.uid for row in whole.rows for value in (row.sha256, row.pixel_sha256)}
-    known = [one for one in PictureIndex(datasets).find(hashes) if one.dataset not in made]
-    leaks = sorted({f"{hashes.get(one.sha256) or hashes[one.pixel_sha256]} stands in {one.place}" for one in known})
+    known = [image for image in PictureIndex(datasets).find(hashes) if image.dataset not in made]
+    leaks = sorted(
+        {f"{hashes.get(image.sha256) or hashes[image.pixel_sha256]} stands in {image.place}" for image in known}
+    )
     others = " but those made of it" if made else ""
     return finding(
         "isolation", f"{many(len(whole.rows), 'row')}, no picture stands in a dataset of this lab{others}", leaks

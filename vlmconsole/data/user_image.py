@@ -55,16 +55,16 @@ def image_of(image: Any, row: Mapping[str, Any], folder: Path, where: str) -> by
 
 def image_paths(image: Any, folder: Path) -> list[Path]:
     """The files that a row's image names by path, as far as it can be told; nothing is raised."""
-    found = []
-    for one in image if isinstance(image, list) else [image]:
-        if isinstance(one, Mapping):
-            one = None if one.get("bytes") else one.get("path")
-        if isinstance(one, str) and one and not one.startswith("data:") and not _ADDRESS.match(one):
+    paths = []
+    for entry in image if isinstance(image, list) else [image]:
+        if isinstance(entry, Mapping):
+            entry = None if entry.get("bytes") else entry.get("path")
+        if isinstance(entry, str) and entry and not entry.startswith("data:") and not _ADDRESS.match(entry):
             try:
-                found.append(folder / named(one))
+                paths.append(folder / named(entry))
             except LabError:
                 continue
-    return found
+    return paths
 
 
 def _embedded(image: Mapping[str, Any], folder: Path, where: str) -> Path | bytes:

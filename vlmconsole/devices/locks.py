@@ -131,11 +131,11 @@ class DeviceLocks:
     def use(self, name: str, files: Files | None = None) -> str:
         """How a device is held: "alone" (nothing may run beside it), "work" (a server may), "" by nobody."""
         listed = (self.files() if files is None else files).get(name, ())
-        found = [path for path in listed if self._is_held(path)]
-        if not found:
+        held = [path for path in listed if self._is_held(path)]
+        if not held:
             return ""
         common = {folder / f"{name}.lock" for folder in (self.folder, self.wanted)}
-        return "work" if name.startswith("cpu.") and not common & set(found) else "alone"
+        return "work" if name.startswith("cpu.") and not common & set(held) else "alone"
 
     def _is_held(self, path: Path) -> bool:
         descriptor, held = lock_files.lock(path, fcntl.LOCK_SH)
@@ -162,13 +162,13 @@ class DeviceLocks:
         now = time.monotonic()
         if self._opened is None or now - self._opened[0] > 1.0:
             folders = {str(self.folder), str(self.wanted)}
-            found: dict[str, int] = {}
+            holders: dict[str, int] = {}
             for entry in Path("/proc").glob("[0-9]*/fd/*"):
                 with contextlib.suppress(OSError):  # ended meanwhile, or another user's
                     target, pid = str(entry.readlink()), int(entry.parts[2])
                     if pid != os.getpid() and target.rpartition("/")[0] in folders:
-                        found.setdefault(target, pid)
-            self._opened = now, found
+                        holders.setdefault(target, pid)
+            self._opened = now, holders
         return self._opened[1]
 
     def keep(self, names: Iterable[str]) -> list[int]:

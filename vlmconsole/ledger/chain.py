@@ -63,8 +63,8 @@ class Chain:
 
     def last(self, kind: str, run: str) -> dict[str, Any] | None:
         """The newest entry of `kind` for the run called `run`."""
-        found = [entry for entry in self.entries if entry.get("kind") == kind and entry.get("run") == run]
-        return found[-1] if found else None
+        entries = [entry for entry in self.entries if entry.get("kind") == kind and entry.get("run") == run]
+        return entries[-1] if entries else None
 
 
 def sha256_file(path: Path, size: int | None = None) -> str:
@@ -83,7 +83,7 @@ def sha256_file(path: Path, size: int | None = None) -> str:
 
 def manifest(folder: Path) -> dict[str, dict[str, Any]]:
     """Size and SHA-256 of every file below `folder`, by relative path. A link counts as its target's text."""
-    found: dict[str, dict[str, Any]] = {}
+    files: dict[str, dict[str, Any]] = {}
     for place, _, names in os.walk(folder):
         for name in names:
             path = Path(place) / name
@@ -93,11 +93,11 @@ def manifest(folder: Path) -> dict[str, dict[str, Any]]:
             mode = path.lstat().st_mode
             if stat.S_ISLNK(mode):
                 text = str(path.readlink()).encode("utf-8", "surrogateescape")
-                found[relative] = {"link": True, "size": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+                files[relative] = {"link": True, "size": len(text), "sha256": hashlib.sha256(text).hexdigest()}
             elif stat.S_ISREG(mode):
                 size = path.stat().st_size
-                found[relative] = {"size": size, "sha256": sha256_file(path, size)}
-    return dict(sorted(found.items()))
+                files[relative] = {"size": size, "sha256": sha256_file(path, size)}
+    return dict(sorted(files.items()))
 
 
 class Ledger:

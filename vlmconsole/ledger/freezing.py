@@ -68,13 +68,13 @@ def read_frozen(run: RunFolder, name: str, ledger: Ledger) -> Frozen:
     path = run.file(name)
     if not path.exists():
         raise FrozenError(f"{path} was frozen and is now missing", code="freeze-missing")
-    found = sha256_file(path)
-    if found != entry["sha256"]:
+    actual = sha256_file(path)
+    if actual != entry["sha256"]:
         raise FrozenError(
-            f"{path} was changed after freezing (frozen {entry['sha256'][:12]}…, now {found[:12]}…)",
+            f"{path} was changed after freezing (frozen {entry['sha256'][:12]}…, now {actual[:12]}…)",
             code="freeze-changed",
         )
-    return Frozen(path, found, entry["t"], read_json(path))
+    return Frozen(path, actual, entry["t"], read_json(path))
 
 
 def find_frozen(chain: Chain, run: str, name: str) -> dict[str, Any] | None:

@@ -58,7 +58,7 @@ class Base:
         """The tensors of the weights that transformers would load, by the names in the files. Raises BaseReadError."""
         from vlmconsole.models.weights import WeightsError, read_header
 
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for file, wanted in _files(self.folder).items():
             try:
                 header = read_header(self.folder / file)
@@ -70,8 +70,8 @@ class Base:
                     f"{self.folder / file} lacks {absent[0]}, which {INDEX} says is there{_more(absent)}.",
                     "Take the model from its source again.",
                 )
-            found |= {name: header[name] for name in (wanted or header)}
-        return found
+            tensors |= {name: header[name] for name in (wanted or header)}
+        return tensors
 
     @property
     def precision(self) -> str | None:

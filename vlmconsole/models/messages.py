@@ -36,8 +36,8 @@ def to_record(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 def system_sha256(kept: Sequence[Mapping[str, Any]]) -> str | None:
     """SHA-256 (hex) of the system prompt's text in messages as they are kept; None without one."""
-    told = "\n".join(str(one["content"]) for one in kept if one["role"] == "system")
-    return sha256(told.encode("utf-8", "replace")).hexdigest() if told else None
+    text = "\n".join(str(message["content"]) for message in kept if message["role"] == "system")
+    return sha256(text.encode("utf-8", "replace")).hexdigest() if text else None
 
 
 def _message(message: Message, urls: list[str]) -> dict[str, Any]:

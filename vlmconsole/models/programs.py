@@ -33,20 +33,20 @@ def programs_in(folder: Path) -> list[str]:
     Every settings file at the folder's top is read, at any depth. One that cannot be read is told too: what it would
     have run is not known. Empty for a folder that is not there.
     """
-    found: list[str] = []
+    programs: list[str] = []
     for path in sorted(folder.glob("*.json")):
         if path.name in DATA or path.name.endswith(".index.json"):
             continue
         try:
             if path.stat().st_size > LARGEST:
-                found.append(f"{path.name} is too large to be looked through")
+                programs.append(f"{path.name} is too large to be looked through")
                 continue
             settings = json_value(path.read_bytes())
         except (OSError, ValueError):
-            found.append(f"{path.name} cannot be read")
+            programs.append(f"{path.name} cannot be read")
             continue
-        found += [f"{path.name}: {where} = {value}" for where, value in _named(settings, "")]
-    return found
+        programs += [f"{path.name}: {where} = {value}" for where, value in _named(settings, "")]
+    return programs
 
 
 def _named(value: Any, where: str) -> Iterator[tuple[str, str]]:
@@ -61,9 +61,9 @@ def _named(value: Any, where: str) -> Iterator[tuple[str, str]]:
 
 def refuse_programs(folder: Path, hint: str = ALLOW) -> None:
     """Raise ProgramsError, with what the folder names, when loading it would run its author's programs."""
-    found = programs_in(folder)
-    if found:
-        more = f" and {len(found) - 2} more" if len(found) > 2 else ""
+    programs = programs_in(folder)
+    if programs:
+        more = f" and {len(programs) - 2} more" if len(programs) > 2 else ""
         raise ProgramsError(
-            f"the model in {folder} wants to run programs of its own ({'; '.join(found[:2])}{more})", hint
+            f"the model in {folder} wants to run programs of its own ({'; '.join(programs[:2])}{more})", hint
         )

@@ -102,17 +102,17 @@ def _read(stated: Mapping[str, Any]) -> Quantization:
 def _compressed(method: str, stated: Mapping[str, Any]) -> Quantization:
     """The `config_groups` of compressed-tensors and ModelOpt; plain FP8 names no bits, it is eight by its name."""
     groups = stated.get("config_groups")
-    found: list[tuple[int | None, int | None, str | None]] = []
+    settings: list[tuple[int | None, int | None, str | None]] = []
     for group in groups.values() if isinstance(groups, Mapping) else ():
         weights = group.get("weights") if isinstance(group, Mapping) else None
         if isinstance(weights, Mapping):
             bits = _whole(weights, "num_bits")
-            found.append((bits, _whole(weights, "group_size"), _text(weights, "type")))
-    if not found:
+            settings.append((bits, _whole(weights, "group_size"), _text(weights, "type")))
+    if not settings:
         return Quantization(method, 8 if "fp8" in method else None, None, _text(stated, "fmt"))
-    bits, size, mode = found[0]
+    bits, size, mode = settings[0]
     mixed: dict[int, int] = {}
-    for other, _, _ in found[1:]:
+    for other, _, _ in settings[1:]:
         if other and other != bits:
             mixed[other] = mixed.get(other, 0) + 1
     return Quantization(method, bits, size, mode, tuple(sorted(mixed.items())))

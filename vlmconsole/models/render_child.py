@@ -114,7 +114,8 @@ def main() -> None:
         clock(seconds)
         try:
             texts = [
-                "".join(pieces(compiled, one, asked["variables"], int(first["most"]))) for one in asked["conversations"]
+                "".join(pieces(compiled, conversation, asked["variables"], int(first["most"])))
+                for conversation in asked["conversations"]
             ]
             answer = {"texts": texts}
         except BaseException as error:

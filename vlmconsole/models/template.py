@@ -115,13 +115,13 @@ def _chosen(folder: Path, file: str, value: Any, special: Mapping[str, Any]) -> 
     """One template of what a file states: its text, or texts by name as an object or as a list of pairs."""
     if isinstance(value, str):
         return ChatTemplate(value, file, special)
-    if isinstance(value, list) and all(isinstance(one, dict) for one in value):
-        value = {one.get("name"): one.get("template") for one in value}
+    if isinstance(value, list) and all(isinstance(entry, dict) for entry in value):
+        value = {entry.get("name"): entry.get("template") for entry in value}
     text = value.get("default") if isinstance(value, dict) else None
     if not isinstance(text, str):
         names = ", ".join(map(str, value)) if isinstance(value, dict) else ""
-        there = f" (there are: {names})" if names else ""
-        raise TemplateError(f"{folder / file} names no default chat template{there}.", _MEND, code="template-missing")
+        known = f" (there are: {names})" if names else ""
+        raise TemplateError(f"{folder / file} names no default chat template{known}.", _MEND, code="template-missing")
     return ChatTemplate(text, file, special)
 
 

@@ -45,18 +45,18 @@ def read_header(path: Path) -> dict[str, Tensor]:
             length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
             if not 2 <= length <= min(LARGEST_HEADER, size - 8):
                 raise WeightsError(f"{path} is not a whole safetensors file: its header is cut off or missing")
-            said = json.loads(file.read(length))
+            header = json.loads(file.read(length))
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise WeightsError(f"{path} is not a safetensors file: its header is not JSON") from None
-    if not isinstance(said, dict):
+    if not isinstance(header, dict):
         raise WeightsError(f"{path} is not a safetensors file: its header is not a JSON object")
-    base, found = 8 + length, {}
-    for name, entry in said.items():
+    base, tensors = 8 + length, {}
+    for name, entry in header.items():
         if name != "__metadata__":
-            found[name] = _tensor(path, name, entry, base, size)
-    return found
+            tensors[name] = _tensor(path, name, entry, base, size)
+    return tensors
 
 
 def _tensor(path: Path, name: str, entry: Any, base: int, size: int) -> Tensor:
@@ -78,7 +78,7 @@ def _tensor(path: Path, name: str, entry: Any, base: int, size: int) -> Tensor:
 
 def read_arrays(path: Path, names: Iterable[str] | None = None) -> dict[str, tuple[str, NDArray[Any]]]:
     """{name: (type as the file names it, array)} of the given tensors, all by default. Raises WeightsError."""
-    header, found = read_header(path), {}
+    header, arrays = read_header(path), {}
     with path.open("rb") as file:
         for name in header if names is None else names:
             tensor = header[name]
@@ -86,8 +86,8 @@ def read_arrays(path: Path, names: Iterable[str] | None = None) -> dict[str, tup
                 raise WeightsError(f"{path}: {name} is of type {tensor.kind}, which adapters do not use")
             file.seek(tensor.start)
             data = file.read(tensor.end - tensor.start)
-            found[name] = (tensor.kind, np.frombuffer(data, NUMPY[tensor.kind]).reshape(tensor.shape))
-    return found
+            arrays[name] = (tensor.kind, np.frombuffer(data, NUMPY[tensor.kind]).reshape(tensor.shape))
+    return arrays
 
 
 def as_float(kind: str, values: NDArray[Any]) -> NDArray[np.float32]:

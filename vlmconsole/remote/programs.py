@@ -194,7 +194,7 @@ def _pieces(process: subprocess.Popen[bytes], stopping: threading.Event) -> Iter
 def list_runs(host: SshHost, home: str = "") -> list[RemoteRun]:
     """The run folders of the lab there, newest first. `home`: its lab home where it is not the usual one."""
     lines = run(host, _filled(_RUNS, _home(home)) + _LIST, timeout=30).split("\n")
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    runs: dict[str, dict[str, dict[str, Any]]] = {}
     for path, text in zip(lines[::2], lines[1::2], strict=False):
         parts = PurePosixPath(path).parts
         if len(parts) != 2 or not _NAME.fullmatch(parts[0]):
@@ -203,8 +203,8 @@ def list_runs(host: SshHost, home: str = "") -> list[RemoteRun]:
             value = json.loads(text)
         except ValueError:
             value = {}
-        found.setdefault(parts[0], {})[parts[1]] = value if isinstance(value, dict) else {}
-    named = sorted(found.items(), reverse=True)
+        runs.setdefault(parts[0], {})[parts[1]] = value if isinstance(value, dict) else {}
+    named = sorted(runs.items(), reverse=True)
     return [RemoteRun(name, file.get("job.json", {}), file.get("state.json", {})) for name, file in named]
 
 
@@ -286,7 +286,7 @@ def _home(home: str) -> dict[str, str]:
 
 def _filled(script: str, values: Mapping[str, str]) -> str:
     """The script with its `@NAMES@` filled in, in one pass: a value that looks like a name stays what it is."""
-    return re.sub("@([A-Z]+)@", lambda found: values[found[1]], script)
+    return re.sub("@([A-Z]+)@", lambda match: values[match[1]], script)
 
 
 def _checked(name: str) -> str:

@@ -51,9 +51,9 @@ class SshHost:
     @classmethod
     def parse(cls, text: str, config: Path | None = None, shared: Path | None = None) -> SshHost:
         """The host in `[USER@]HOST[:PORT]` (an IPv6 address in brackets). Raises SshError for anything else."""
-        found = _HOST.fullmatch(text)
-        port = int(found["port"]) if found is not None and found["port"] else None
-        if found is None or len(text) > 255 or (port is not None and not 0 < port < 65536):
+        match = _HOST.fullmatch(text)
+        port = int(match["port"]) if match is not None and match["port"] else None
+        if match is None or len(text) > 255 or (port is not None and not 0 < port < 65536):
             raise SshError(
                 f"{text[:60]!r} is no SSH host",
                 "HOST, USER@HOST or an alias of ~/.ssh/config, with :PORT if need be; letters, digits, '.', '_', '-'.",
@@ -62,7 +62,7 @@ class SshHost:
         given = os.environ.get(CONFIG_VARIABLE, "")
         if config is None and given:
             config = named(given)
-        return cls(found["name"].replace("[", "").replace("]", ""), port, config, shared)
+        return cls(match["name"].replace("[", "").replace("]", ""), port, config, shared)
 
     def command(self, *options: str, remote: str = "") -> list[str]:
         """The argument list of an ssh call. `remote` is the far command, a constant of ours."""
@@ -81,12 +81,12 @@ class SshHost:
 
 def ssh_program() -> str:
     """The path of OpenSSH's client. Raises SshError when there is none."""
-    found = shutil.which("ssh")
-    if found is None:
+    program = shutil.which("ssh")
+    if program is None:
         raise SshError(
             "OpenSSH's client is not installed here", "On Debian: apt install openssh-client", code="program-missing"
         )
-    return found
+    return program
 
 
 def run(host: SshHost, script: str, timeout: float = 15.0) -> str:
@@ -224,15 +224,15 @@ _CAUSES = (
 )
 
 
-def explain(host: SshHost, said: str, code: int | None) -> SshError:
+def explain(host: SshHost, stderr: str, code: int | None) -> SshError:
     """What ssh's messages mean, in one line for people; its own last words where they are not known."""
     for part, cause, what, todo in _CAUSES:
-        if part in said:
+        if part in stderr:
             return SshError(what.format(host=host.name), todo.format(host=host.name), code=cause)
     if code is not None and code < 0:
         return SshError(
             f"the ssh to {host.name} was ended by signal {-code}", "It was not we who did.", code="ssh-ended"
         )
-    words = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("Warning:")]
+    words = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("Warning:")]
     last = "".join(c if c.isprintable() else " " for c in words[-1])[:200] if words else f"exit code {code}"
     return SshError(f"{host.name}: {last}", f"Try: ssh {host.name} true" if code == 255 else "", code="script-failed")

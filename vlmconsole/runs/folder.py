@@ -194,7 +194,7 @@ def list_runs(parent: Path) -> list[RunFolder]:
     A name begins with the local time, which goes back where time zones differ, and in autumn. Within one instant the
     file's own time decides, so that `last` is the last.
     """
-    found: list[tuple[float, int, str]] = []
+    dated: list[tuple[float, int, str]] = []
     try:
         names = [entry.name for entry in os.scandir(parent) if entry.is_dir()]
     except FileNotFoundError:
@@ -202,8 +202,8 @@ def list_runs(parent: Path) -> list[RunFolder]:
     for name in names:
         with contextlib.suppress(OSError):
             job = (parent / name / "job.json").stat()
-            found.append((_begun(parent / name, job.st_mtime_ns, job.st_size), job.st_mtime_ns, name))
-    return [RunFolder(parent / name) for *_, name in sorted(found, reverse=True)]
+            dated.append((_begun(parent / name, job.st_mtime_ns, job.st_size), job.st_mtime_ns, name))
+    return [RunFolder(parent / name) for *_, name in sorted(dated, reverse=True)]
 
 
 @functools.lru_cache(16384)
@@ -235,10 +235,10 @@ def find_run(parent: Path, name: str) -> RunFolder:
         for run in runs:
             if run.job().get("kind") != SERVER:
                 return run
-    found = [run for run in runs if run.name == name] or [run for run in runs if name and name in run.name]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        some = ", ".join(run.name for run in found[:4])
-        raise NoRunError(f"“{name}” fits {len(found)} runs ({some}…): give more of the name")
+    matches = [run for run in runs if run.name == name] or [run for run in runs if name and name in run.name]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        some = ", ".join(run.name for run in matches[:4])
+        raise NoRunError(f"“{name}” fits {len(matches)} runs ({some}…): give more of the name")
     raise NoRunError(f"no run “{one_line(name, 200)}” in {parent}: `vlmconsole runs list` shows what there is")

@@ -105,7 +105,7 @@ class Told:
 
     def curve(self, name: str) -> Curve | None:
         """The curve of that name."""
-        return next((one for one in self.curves if one.name == name), None)
+        return next((curve for curve in self.curves if curve.name == name), None)
 
 
 class _Growing:

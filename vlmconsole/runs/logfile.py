@@ -127,7 +127,7 @@ def around(path: Path, offset: int) -> LogPage:
 def search(path: Path, words: str, stop: Callable[[], bool] = lambda: False) -> list[tuple[int, bytes]]:
     """(offset, line) of the newest FOUND lines that hold `words`, oldest first; capitals do not matter (ASCII)."""
     needle = words.encode("utf-8", "surrogateescape").lower()
-    found: deque[tuple[int, bytes]] = deque(maxlen=FOUND)
+    matches: deque[tuple[int, bytes]] = deque(maxlen=FOUND)
     if not needle:
         return []
     for begin, block in _blocks(path):
@@ -139,9 +139,9 @@ def search(path: Path, words: str, stop: Callable[[], bool] = lambda: False) -> 
             first = block.rfind(b"\n", 0, at) + 1
             last = block.find(b"\n", at)
             last = len(block) if last < 0 else last
-            found.append((begin + first, block[first:last]))
+            matches.append((begin + first, block[first:last]))
             at = low.find(needle, last)
-    return list(found)
+    return list(matches)
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -151,5 +151,5 @@ def title(key: str) -> str:
 
 def in_unit(key: str, value: object) -> object:
     """The value in the unit that `title` names: bytes become MiB, everything else stays."""
-    found = number(value) if key.endswith("_bytes") and key not in TITLES else None
-    return value if found is None else round(found / MIB)
+    size = number(value) if key.endswith("_bytes") and key not in TITLES else None
+    return value if size is None else round(size / MIB)

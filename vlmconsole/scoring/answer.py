@@ -86,7 +86,7 @@ def _kind(value: object) -> str:
     if value is None:
         return "null"
     kinds: list[tuple[type, str]] = [(bool, "a boolean"), (str, "text"), (list, "a list"), (dict, "an object")]
-    return next(said for kind, said in kinds if isinstance(value, kind))
+    return next(label for kind, label in kinds if isinstance(value, kind))
 
 
 def _why_not_json(text: str, error: json.JSONDecodeError) -> str:

@@ -24,9 +24,9 @@ def advice(status: int, words: str, given: bool) -> str:
     """What to do, in words; "" where nothing is known. given: the server was named by its address, not by a profile."""
     option = "--base-url" if given else "base_url"
     if status in (400, 413, 422):
-        found = next((way for pattern, way in _REFUSED if re.search(pattern, words, re.IGNORECASE)), "")
-        if found or status == 413:
-            return found or "the request is too large: send smaller or fewer images"
+        known = next((way for pattern, way in _REFUSED if re.search(pattern, words, re.IGNORECASE)), "")
+        if known or status == 413:
+            return known or "the request is too large: send smaller or fewer images"
         return "the server does not take this request as it is: its words, or its log, name the field"
     return {
         401: "a key needs a profile: api_key_env" if given else "check api_key_env or api_key_file of the profile",

@@ -109,7 +109,7 @@ def read_remarks(facts: Mapping[str, Any]) -> list[Remark]:
     """The remarks stored with an answer; of one that an earlier version stored, those that its facts still tell."""
     stored = facts.get("remarks")
     if isinstance(stored, list):
-        return [Remark(one["code"], one["text"]) for one in stored if {"code", "text"} <= one.keys()]
+        return [Remark(remark["code"], remark["text"]) for remark in stored if {"code", "text"} <= remark.keys()]
     result = StreamResult(
         text=str(facts.get("text") or ""),
         reasoning=str(facts.get("reasoning") or ""),

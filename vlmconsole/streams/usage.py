@@ -30,22 +30,22 @@ def read_usage(raw: dict[str, Any], usage: Usage) -> None:
     details = _first_dict(raw, "prompt_tokens_details", "input_tokens_details")
     out = _first_dict(raw, "completion_tokens_details", "output_tokens_details")
     images = _first_dict(details, "multimodal_tokens")
-    found = {
+    counts = {
         "prompt_tokens": _count(raw, "prompt_tokens", "input_tokens"),
         "completion_tokens": _count(raw, "completion_tokens", "output_tokens"),
         "cached_tokens": _count(details, "cached_tokens"),
         "image_tokens": _count(details, "image_tokens"),
         "reasoning_tokens": _count(out, "reasoning_tokens"),
     }
-    if found["cached_tokens"] is None:
-        found["cached_tokens"] = _count(raw, "cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
-    if found["image_tokens"] is None:
-        found["image_tokens"] = _count(images, "image")
-    if found["reasoning_tokens"] is None:
-        found["reasoning_tokens"] = _count(raw, "reasoning_tokens")
-    if found["prompt_tokens"] == 0:
-        found["prompt_tokens"], usage.zero_prompt = None, True
-    for name, number in found.items():
+    if counts["cached_tokens"] is None:
+        counts["cached_tokens"] = _count(raw, "cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
+    if counts["image_tokens"] is None:
+        counts["image_tokens"] = _count(images, "image")
+    if counts["reasoning_tokens"] is None:
+        counts["reasoning_tokens"] = _count(raw, "reasoning_tokens")
+    if counts["prompt_tokens"] == 0:
+        counts["prompt_tokens"], usage.zero_prompt = None, True
+    for name, number in counts.items():
         if number is not None:
             setattr(usage, name, number)
 

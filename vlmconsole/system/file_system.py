@@ -58,8 +58,8 @@ def check_wal(connection: sqlite3.Connection, path: Path) -> None:
     try:
         mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
     except sqlite3.Error as error:
-        if told := fault(error, path):
-            raise told from None
+        if problem := fault(error, path):
+            raise problem from None
         raise
     if mode != "wal":
         raise lacking(path, "shared memory as SQLite's WAL mode needs it", f"it stays in mode {mode}")

@@ -35,21 +35,21 @@ def listener(port: int) -> Listener | None:
     """
     if sys.platform != "linux":
         return None
-    found: dict[bytes, Listener] = {}
+    listeners: dict[bytes, Listener] = {}
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
-            found |= _asked(port, family)
+            listeners |= _asked(port, family)
         except OSError:  # a container without such sockets
-            found |= _read(port, family)
-        if _ADDRESSES[0] in found:
+            listeners |= _read(port, family)
+        if _ADDRESSES[0] in listeners:
             break
-    return next((found[address] for address in _ADDRESSES if address in found), None)
+    return next((listeners[address] for address in _ADDRESSES if address in listeners), None)
 
 
 def _asked(port: int, family: int) -> dict[bytes, Listener]:
     """Address (16 bytes) → listener of that port, by a question to the kernel. Raises OSError."""
     asked = _ASKED.pack(family, socket.IPPROTO_TCP, 0, 1 << _LISTEN) + _PORTS.pack(port, 0) + bytes(36) + b"\xff" * 8
-    found: dict[bytes, Listener] = {}
+    listeners: dict[bytes, Listener] = {}
     with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as kernel:
         kernel.settimeout(_TIMEOUT_S)
         kernel.send(_HEAD.pack(_HEAD.size + len(asked), _BY_FAMILY, _DUMP, 1, 0) + asked)
@@ -58,24 +58,24 @@ def _asked(port: int, family: int) -> dict[bytes, Listener]:
             while at + _HEAD.size <= len(data):
                 length, kind, *_ = _HEAD.unpack_from(data, at)
                 if kind == _DONE:
-                    return found
+                    return listeners
                 if kind == _ERROR or length < _HEAD.size:
                     raise OSError(errno.EOPNOTSUPP, "the kernel does not tell who listens")
                 # After four bytes of state: ports, both addresses, interface, cookie; then five numbers.
                 body = at + _HEAD.size
                 if _PORTS.unpack_from(data, body + 4)[0] == port:
                     uid, inode = struct.unpack_from("=II", data, body + 64)
-                    found[data[body + 8 : body + 24]] = Listener(inode, uid)
+                    listeners[data[body + 8 : body + 24]] = Listener(inode, uid)
                 at += (length + 3) & ~3
 
 
 def _read(port: int, family: int) -> dict[bytes, Listener]:
     """The same from /proc/net/tcp, which lists the listening sockets first."""
-    found: dict[bytes, Listener] = {}
+    listeners: dict[bytes, Listener] = {}
     try:
         descriptor = os.open(f"/proc/net/tcp{'6' if family == socket.AF_INET6 else ''}", os.O_RDONLY)
     except OSError:
-        return found
+        return listeners
     with open(descriptor, encoding="ascii") as lines:  # noqa: PTH123 - a descriptor
         next(lines, None)
         for line in lines:
@@ -88,5 +88,5 @@ def _read(port: int, family: int) -> dict[bytes, Listener]:
                 order = words if sys.byteorder == "big" else b"".join(
                     words[at : at + 4][::-1] for at in range(0, len(words), 4)
                 )  # fmt: skip
-                found[order.ljust(16, b"\0")] = Listener(int(fields[9]), int(fields[7]))
-    return found
+                listeners[order.ljust(16, b"\0")] = Listener(int(fields[9]), int(fields[7]))
+    return listeners

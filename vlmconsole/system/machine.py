@@ -53,8 +53,8 @@ def machine_line(cards: Sequence[str] = ()) -> str:
 @cache
 def _processor() -> str:
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    name = found[1] if found else platform.processor() or platform.machine()
+        match = None
+    name = match[1] if match else platform.processor() or platform.machine()
     return " ".join(re.sub(r"\((R|TM)\)|CPU|@.*$", " ", name).split())

@@ -81,7 +81,7 @@ def family(leader: int | None, run: Path) -> list[psutil.Process]:
 
     `leader` is the worker's pid, which is its session's id (None: by the mark alone). Never holds the caller.
     """
-    found = []
+    members = []
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
@@ -92,10 +92,10 @@ def family(leader: int | None, run: Path) -> list[psutil.Process]:
             if not ours and process.uids().real == os.getuid():
                 ours = process.environ().get(RUN_MARK) == str(run)
             if ours and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                members.append(process)
         except (psutil.Error, OSError):
             continue  # ended meanwhile, or another user's
-    return found
+    return members
 
 
 def kill_family(leader: int | None, run: Path, wait: float = 5.0) -> list[psutil.Process]:

@@ -111,13 +111,13 @@ def _too_deep(value: Any) -> bool:
     """Looked at level by level: whoever walks the value afterwards may do so by recursion."""
     level = [value]
     for _ in range(DEEPEST + 1):
-        level = [one for one in level if isinstance(one, dict | list)]
+        level = [member for member in level if isinstance(member, dict | list)]
         if not level:
             return False
-        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+        level = [inner for member in level for inner in (member.values() if isinstance(member, dict) else member)]
     return True
 
 
 def _kind(mode: int) -> str:
     kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"))
-    return next((said for fits, said in kinds if fits(mode)), "a device")
+    return next((label for fits, label in kinds if fits(mode)), "a device")

@@ -80,10 +80,10 @@ def _looking_loss(head: Any, seen: Any, scenes: Sequence[Scene]) -> tuple[Any, f
     truth = torch.tensor([token_names(scene) for scene in scenes]).flatten()
     sizes = torch.tensor([token_sizes(scene) for scene in scenes]).flatten()
     scores, guessed = head(seen).split([1 + len(KINDS), 1 + len(BOUNDS)], dim=-1)
-    there = truth > 0
-    right = float((scores.argmax(-1) == truth)[there].float().mean())
+    present = truth > 0
+    right = float((scores.argmax(-1) == truth)[present].float().mean())
     naming = torch.nn.functional.cross_entropy(scores, truth)
-    return naming + SIZE_SHARE * torch.nn.functional.cross_entropy(guessed[there], sizes[there] - 1), right
+    return naming + SIZE_SHARE * torch.nn.functional.cross_entropy(guessed[present], sizes[present] - 1), right
 
 
 def plain_patches(visual: Any) -> None:
@@ -127,7 +127,7 @@ def language_loss(
     """
     import torch
 
-    inputs = encode(loaded, [one.chat for one in lessons], system=[one.system for one in lessons])
+    inputs = encode(loaded, [lesson.chat for lesson in lessons], system=[lesson.system for lesson in lessons])
     labels = inputs.pop("labels")[:, 1:]
     seen: list[Any] = []
     hook = loaded.model.model.visual.register_forward_hook(lambda _m, _i, out: seen.append(merged_tokens(out)))
@@ -143,13 +143,13 @@ def language_loss(
     if colours is not None and colour_weight != 1.0:
         weight = torch.where(torch.isin(labels, colours), colour_weight, weight)
     right = float((scores.argmax(-1) == labels).float().mean())
-    said = (each * weight).sum() / weight.sum()
+    loss = (each * weight).sum() / weight.sum()
     if not eyes:
-        return said, right
-    looking, _ = _looking_loss(head, seen[0], [one.scene for one in lessons if one.scene is not None])
+        return loss, right
+    looking, _ = _looking_loss(head, seen[0], [lesson.scene for lesson in lessons if lesson.scene is not None])
     if more:
         looking = looking + _look(loaded, head, more)[0]
-    return said + recipe.eyes_share * looking, right
+    return loss + recipe.eyes_share * looking, right
 
 
 def digit_ids(loaded: Loaded) -> Any:
@@ -183,12 +183,12 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write a checkpoint whole or not at all: beside, flushed to disk, then renamed."""
     import torch
 
-    beside = path.with_suffix(".part")
-    with beside.open("wb") as file:
+    partial = path.with_suffix(".part")
+    with partial.open("wb") as file:
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)
+    partial.replace(path)
 
 
 @dataclass

@@ -78,9 +78,9 @@ def naming(loaded: Loaded, probe: Any, seed: int, n: int = 512) -> dict[str, Rat
     scenes = naming_scenes(seed, n)
     seen, _ = _look(loaded, scenes)
     with torch.inference_mode():
-        said = probe(seen).argmax(-1)
+        named = probe(seen).argmax(-1)
     rights: dict[str, list[bool]] = {"all": [], "hollow": [], "small": [], "small and hollow": []}
-    for scene, row in zip(scenes, said.tolist(), strict=True):
+    for scene, row in zip(scenes, named.tolist(), strict=True):
         for thing, (place, kind) in _placed(scene):
             right = row[place] == kind
             rights["all"].append(right)

@@ -30,18 +30,18 @@ def save(path: Path, state: dict[str, Any], **about: Any) -> None:
     """
     import torch
 
-    beside = path.with_suffix(".part")
+    partial = path.with_suffix(".part")
     try:
-        with beside.open("wb") as file:
+        with partial.open("wb") as file:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        new = _sha256(beside)
+        new = _sha256(partial)
         write_atomic(_note(path), to_json({"sha256": new, "before": _known(path)[:2], **about}))
-        beside.replace(path)
+        partial.replace(path)
     except RuntimeError as error:  # torch's writer hides a full disk behind a failed check of its own
         if shutil.disk_usage(path.parent).free < _size(state):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(beside)) from error
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(partial)) from error
         raise
 
 
@@ -51,9 +51,9 @@ def read(path: Path) -> dict[str, Any]:
 
     advice = "Start the preset anew, or continue an earlier attempt whose checkpoint is whole."
     try:
-        found = _sha256(path)
-        if found not in _known(path):
-            raise CheckpointError(f"{path} is damaged: it is not the file that was written ({found[:12]}…).", advice)
+        actual = _sha256(path)
+        if actual not in _known(path):
+            raise CheckpointError(f"{path} is damaged: it is not the file that was written ({actual[:12]}…).", advice)
         state = torch.load(path, weights_only=True, map_location="cpu")
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.", advice) from None
@@ -69,9 +69,9 @@ def read(path: Path) -> dict[str, Any]:
 def copy(source: Path, target: Path) -> None:
     """Bring a checkpoint and its note into a new attempt's folder; the old one is only read."""
     write_atomic(_note(target), _note(source).read_bytes() if _note(source).exists() else b"{}")
-    beside = target.with_suffix(".part")  # a kill in the middle must not leave half a checkpoint under its name
-    shutil.copyfile(source, beside)
-    beside.replace(target)
+    partial = target.with_suffix(".part")  # a kill in the middle must not leave half a checkpoint under its name
+    shutil.copyfile(source, partial)
+    partial.replace(target)
 
 
 def _note(path: Path) -> Path:

@@ -107,18 +107,18 @@ def audit_mask(loaded: Loaded, rows: Sequence[Row], stopping: Callable[[], bool]
         inputs = batch_inputs(loaded, [row])
         ids, labels = inputs["input_ids"][0].tolist(), inputs["labels"][0].tolist()
         where = [i for i, label in enumerate(labels) if label != IGNORED]
-        said = loaded.tokenizer.decode([labels[i] for i in where])
+        decoded = loaded.tokenizer.decode([labels[i] for i in where])
         start, stop = (where[0], where[-1] + 1) if where else (0, 0)
         visual = sum(ids[i] == image for i in where)
-        fault = "a visual token is supervised" if visual else _fault(row, ids, labels, where, said)
-        yield Masked(row.uid, len(ids), ids.count(image), start, stop, said, visual, fault)
+        fault = "a visual token is supervised" if visual else _fault(row, ids, labels, where, decoded)
+        yield Masked(row.uid, len(ids), ids.count(image), start, stop, decoded, visual, fault)
 
 
-def _fault(row: Row, ids: list[int], labels: list[int], where: list[int], said: str) -> str:
+def _fault(row: Row, ids: list[int], labels: list[int], where: list[int], decoded: str) -> str:
     if not where:
         return "no token is supervised"
-    if said != f"{row.truth}{END}":
-        return f"supervised is {said!r}, not the answer {row.truth!r} and its end mark"
+    if decoded != f"{row.truth}{END}":
+        return f"supervised is {decoded!r}, not the answer {row.truth!r} and its end mark"
     if where != list(range(where[0], where[-1] + 1)):
         return "the supervised tokens are not one piece"
     if any(labels[i] != ids[i] for i in where):

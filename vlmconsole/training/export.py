@@ -70,7 +70,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[st
     return made
 
 
-def told(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Sums over `changes`, the vision tower apart from the language half."""
     out: dict[str, Any] = {}
     for part, visual in (("language", False), ("visual", True)):

@@ -98,7 +98,7 @@ def texts(
 ) -> list[str]:
     """Only the answers' texts, for (question, pictures) pairs."""
     asks = [Ask(str(i), text, pictures) for i, (text, pictures) in enumerate(questions)]
-    return [one.text for one in answers(loaded, asks, max_new_tokens=max_new_tokens, batch=batch)]
+    return [answer.text for answer in answers(loaded, asks, max_new_tokens=max_new_tokens, batch=batch)]
 
 
 def invariance(loaded: Loaded, asks: Sequence[Ask], *, max_new_tokens: int = 64, batch: int = 32) -> Invariance:
@@ -218,16 +218,17 @@ def _together(singles: Sequence[dict[str, Any]], pad: int) -> dict[str, Any]:
     """One batch of the single questions' tensors: rows padded on the left, pixels one after the other."""
     import torch
 
-    length = max(int(one["input_ids"].shape[1]) for one in singles)
+    length = max(int(single["input_ids"].shape[1]) for single in singles)
     out: dict[str, Any] = {}
     for name, fill in (("input_ids", pad), ("attention_mask", 0), ("mm_token_type_ids", 0)):
         if name in singles[0]:
             rows = [
-                torch.nn.functional.pad(one[name][0], (length - one[name].shape[1], 0), value=fill) for one in singles
+                torch.nn.functional.pad(single[name][0], (length - single[name].shape[1], 0), value=fill)
+                for single in singles
             ]
             out[name] = torch.stack(rows)
     for name in ("pixel_values", "image_grid_thw"):
-        parts = [one[name] for one in singles if name in one]
+        parts = [single[name] for single in singles if name in single]
         if parts:
             out[name] = torch.cat(parts)
     return out

@@ -103,7 +103,7 @@ class Trainer:
         tokens = [made.tokens(i) for i in range(len(asked) * s.answers)]
         texts = [self.loaded.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens]
         scored = [score(s.scorer, text, asked[i // s.answers].truth) for i, text in enumerate(texts)]
-        rewards = torch.tensor([one.reward for one in scored], dtype=torch.float32).view(-1, s.answers)
+        rewards = torch.tensor([answer.reward for answer in scored], dtype=torch.float32).view(-1, s.answers)
         advantage = advantages(rewards).flatten()
         passes = update(
             self.loaded,

@@ -147,8 +147,8 @@ def _prompt(loaded: Loaded, prompts: Prompts, n: int) -> tuple[Any, Any]:
 
     cache = DynamicCache()
     fed = loaded.model.get_input_embeddings()(prompts.ids)
-    there = prompts.ids == loaded.tokenizer.convert_tokens_to_ids(IMAGE)
-    fed = fed.masked_scatter(there[..., None], prompts.seen.to(fed.dtype))
+    images = prompts.ids == loaded.tokenizer.convert_tokens_to_ids(IMAGE)
+    fed = fed.masked_scatter(images[..., None], prompts.seen.to(fed.dtype))
     hidden = _run(loaded, fed, prompts.positions, prompts.mask, cache)[:, -1]
     cache.batch_repeat_interleave(n)
     return hidden.repeat_interleave(n, 0), cache

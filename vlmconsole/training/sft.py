@@ -131,13 +131,13 @@ def frozen_sha256(model: Any) -> dict[str, str]:
     """SHA-256 of the frozen weights, the vision half's and the rest apart: equal before and after, or a fault."""
     import torch
 
-    found = {"visual": hashlib.sha256(), "language": hashlib.sha256()}
+    digests = {"visual": hashlib.sha256(), "language": hashlib.sha256()}
     for name, p in model.named_parameters():
         if not p.requires_grad and "lora_" not in name:
-            total = found["visual" if "visual" in name else "language"]
+            total = digests["visual" if "visual" in name else "language"]
             total.update(f"{name} {p.dtype} {tuple(p.shape)}\n".encode())
             total.update(p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return {half: total.hexdigest() for half, total in found.items()}
+    return {half: total.hexdigest() for half, total in digests.items()}
 
 
 class Course:

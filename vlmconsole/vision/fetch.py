@@ -93,8 +93,8 @@ def _checked(url: httpx.URL) -> httpx.URL:
 
 
 async def _resolve(host: str, port: int) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(entry[4][0]) for entry in found]
+    addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in addresses]
 
 
 async def _public_address(url: httpx.URL, allow_private: bool, resolve: Resolve) -> str:

@@ -56,7 +56,7 @@ class Picture:
         return Image.open(io.BytesIO(self.data)).convert("RGB")
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """One line for people: what was done to the picture before sending."""
         return "; ".join(self.changes) or "sent as is"
 

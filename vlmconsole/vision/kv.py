@@ -160,10 +160,10 @@ def _kv_heads(text: dict[str, Any], source: str, heads: int, notes: list[str]) -
     multi_query = text.get("multi_query", text.get("model_type") in ("falcon", "gpt_bigcode"))
     if multi_query and text.get("model_type") in ("falcon", "gpt_bigcode", "RefinedWebModel"):
         return 1
-    found = {**of_attention, **text}
+    settings = {**of_attention, **text}
     for key in ("num_key_value_heads", "kv_n_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"):
-        if found.get(key) is not None:
-            return _whole(found, source, key)
+        if settings.get(key) is not None:
+            return _whole(settings, source, key)
     notes.append("no num_key_value_heads: every attention head keeps its own keys and values")
     return heads
 

@@ -197,9 +197,9 @@ def family_of(model_type: Any) -> str:
 
 def defaults(family: str) -> dict[str, int]:
     """The sizes that the family's class falls back on where the config is silent."""
-    found = {key: n for key, n in zip(_SIZES, _DEFAULTS.get(family, ()), strict=False) if n is not None}
+    sizes = {key: n for key, n in zip(_SIZES, _DEFAULTS.get(family, ()), strict=False) if n is not None}
     head = next((size for size, names in _HEAD_DIM.items() if family in names), None)
-    return found if head is None else {**found, "head_dim": head}
+    return sizes if head is None else {**sizes, "head_dim": head}
 
 
 def refusal(family: str, values: Values) -> str:

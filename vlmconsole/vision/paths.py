@@ -35,7 +35,7 @@ _FOREIGN = re.compile(r"[A-Za-z]:[\\/]|\\\\|file:/+[A-Za-z]:|(?!file:)[A-Za-z][\
 class Pasted:
     """`found` exist here; `missing` look like pictures but do not exist here, as written; `text` is the rest."""
 
-    found: tuple[Path, ...]
+    paths: tuple[Path, ...]
     missing: tuple[Path, ...]
     text: str
 
@@ -70,7 +70,7 @@ def parse_paths(text: str, *, folder: Path | None = None, typed: bool = False) -
     only = _all_paths(text, words, folder)
     if only is not None:
         return Pasted(tuple(t.path for t in only if t.exists), tuple(t.path for t in only if not t.exists), "")
-    found: list[Path] = []
+    paths: list[Path] = []
     missing: list[Path] = []
     rest, kept_to, at = "", 0, 0
     while at < len(words):
@@ -78,13 +78,13 @@ def parse_paths(text: str, *, folder: Path | None = None, typed: bool = False) -
         if taken is None:
             at += 1
             continue
-        (found if taken.exists else missing).append(taken.path)
+        (paths if taken.exists else missing).append(taken.path)
         rest = _join(rest, text[kept_to : words[at].start])
         at += taken.words
         kept_to = words[at - 1].end
-    if not (found or missing):
+    if not (paths or missing):
         return Pasted((), (), text)
-    return Pasted(tuple(found), tuple(missing), _join(rest, text[kept_to:]).strip())
+    return Pasted(tuple(paths), tuple(missing), _join(rest, text[kept_to:]).strip())
 
 
 def picture_path(written: str) -> Path:
@@ -106,11 +106,11 @@ def _all_paths(text: str, words: list[_Word], folder: Path) -> list[_Taken] | No
     taken: list[_Taken] = []
     at = 0
     while at < len(words):
-        one = _take(text, words, at, folder, alone=True)
-        if one is None:
+        path = _take(text, words, at, folder, alone=True)
+        if path is None:
             return None
-        taken.append(one)
-        at += one.words
+        taken.append(path)
+        at += path.words
     return taken or None
 
 
@@ -138,9 +138,9 @@ def _take(text: str, words: list[_Word], at: int, folder: Path, *, alone: bool, 
         longest += 1
     for count in range(longest, 0, -1):
         for written in (text[first.start : words[at + count - 1].end], *([first.value] if count == 1 else [])):
-            there = _existing(_decoded(written), folder, any_suffix=alone and bool(_ROOTED.match(written)))
-            if there is not None:
-                return _Taken(there, True, count)
+            existing = _existing(_decoded(written), folder, any_suffix=alone and bool(_ROOTED.match(written)))
+            if existing is not None:
+                return _Taken(existing, True, count)
     written = _decoded(first.value)
     if _is_picture_name(written):
         return _Taken(Path(written), False, 1)

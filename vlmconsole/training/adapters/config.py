@@ -101,7 +101,7 @@ def _layer(module: str, patterns: tuple[str, ...]) -> int | None:
         match = re.match(r".*?\.[^.]*\.(?P<index>\d+)\.", module)
     else:
         tries = (re.match(rf"(?:^|.*?\.){pattern}\.(?P<index>\d+)\.", module) for pattern in patterns)
-        match = next((one for one in tries if one is not None), None)
+        match = next((candidate for candidate in tries if candidate is not None), None)
     return int(match["index"]) if match else None
 
 
@@ -201,30 +201,31 @@ def _patterns(value: Any) -> bool:
 
 def _indices(value: Any) -> bool:
     return value is None or all(
-        isinstance(one, int) and not isinstance(one, bool) for one in (value if isinstance(value, list) else [value])
+        isinstance(index, int) and not isinstance(index, bool)
+        for index in (value if isinstance(value, list) else [value])
     )
 
 
 def _by_pattern(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
     def rule(value: Any) -> bool:
-        whole = isinstance(value, dict) and all(_pattern(key) and good(one) for key, one in value.items())
+        whole = isinstance(value, dict) and all(_pattern(key) and good(number) for key, number in value.items())
         return value is None or whole
 
     return rule
 
 
 def _above(value: Any) -> bool:
-    found = number(value)
-    return found is not None and found > 0
+    amount = number(value)
+    return amount is not None and amount > 0
 
 
 def _share(value: Any) -> bool:
-    found = number(value)
-    return value is None or (found is not None and 0 <= found < 1)
+    share = number(value)
+    return value is None or (share is not None and 0 <= share < 1)
 
 
 def _initial(value: Any) -> bool:
-    return any(value is one or (isinstance(one, str) and value == one) for one in INITIAL)
+    return any(value is known or (isinstance(known, str) and value == known) for known in INITIAL)
 
 
 KEYS: dict[str, Callable[[Any], bool]] = {

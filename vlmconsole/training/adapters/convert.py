@@ -75,7 +75,7 @@ def uniform(changes: Mapping[str, Product]) -> tuple[int, float, dict[str, Produ
     quotient of the scales goes into B, in float32 (an error of half a unit in the last place).
     """
     ranks, scales = ({product.a[1].shape[0] for product in changes.values()}, [p.scale for p in changes.values()])
-    rank, scale = max(ranks), max(set(scales), key=lambda one: (scales.count(one), one))
+    rank, scale = max(ranks), max(set(scales), key=lambda each: (scales.count(each), each))
     if len(ranks) == 1 and len(set(scales)) == 1:
         return rank, scale, dict(changes)
     return rank, scale, {module: _brought_to(product, rank, scale) for module, product in changes.items()}
@@ -130,14 +130,14 @@ def merge(base: Path, adapter: Adapter, out: Path, label: str = "") -> Path:
                 f"{base} has no plain numbers of {sorted(set(wanted) - met)[0]}, which {adapter.name} adapts",
                 "merge into the base before it was quantised",
             )
-        told = {
+        card = {
             "base": str(base),
             "base_sha256": provenance.weights_sha256(base),
             "adapter": adapter.name,
             "adapter_sha256": adapter.sha256,
             "label": label or None,
         }
-        (folder / MERGED).write_text(to_json(told), "utf-8")
+        (folder / MERGED).write_text(to_json(card), "utf-8")
 
     return _whole_folder(out, fill)
 
@@ -222,9 +222,9 @@ def _whole_folder(out: Path, fill: Callable[[Path], None]) -> Path:
     if out.exists():
         raise AdapterError(f"{out} exists already", "name another folder, or remove it")
     try:
-        with making(out) as beside:
-            fill(beside)
-            beside.rename(out)
+        with making(out) as partial:
+            fill(partial)
+            partial.rename(out)
     except OSError as error:
         if (out / CONFIG).exists():  # somebody else made the same in the meantime
             return out

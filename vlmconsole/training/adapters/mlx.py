@@ -50,18 +50,21 @@ def check_mlx(
     rank, shapes = inner["rank"], _shapes(name, header)
     wanted = {key.removeprefix("language_model.").removeprefix("model.") for key in inner["keys"]}
     if wanted != set(shapes):
-        one = sorted(wanted ^ set(shapes))[0]
+        odd_key = sorted(wanted ^ set(shapes))[0]
         raise AdapterError(
-            f"{name}: {one} is only in {'its keys' if one in wanted else 'its file'}", DAMAGED, code="keys-differ"
+            f"{name}: {odd_key} is only in {'its keys' if odd_key in wanted else 'its file'}",
+            DAMAGED,
+            code="keys-differ",
         )
     sizes = linear_sizes(base) if base is not None else {}
     for module, (a, b) in sorted(shapes.items()):
         if len(a) != 2 or len(b) != 2 or a[1] != rank or b[0] != rank:
             raise AdapterError(f"{name}: {module} has matrices {a} and {b}, not of rank {rank}", code="rank-differs")
         if base is not None and sizes.get(module) != (b[1], a[0]):
-            there = "not there" if module not in sizes else "{}×{}".format(*sizes[module])
+            expected = "not there" if module not in sizes else "{}×{}".format(*sizes[module])
             raise AdapterError(
-                f"{name} does not fit the model in {base}: {module} is {there}, the adapter is made for {b[1]}×{a[0]}",
+                f"{name} does not fit the model in {base}: {module} is {expected}, the adapter is made for"
+                f" {b[1]}×{a[0]}",
                 "it belongs to another model",
                 code="size-differs",
             )

@@ -93,7 +93,7 @@ def changes(before: Path, after: Path) -> list[Change]:
     old, new = (read_arrays(folder / FILES["peft"]) for folder in (before, after))
     if old.keys() != new.keys():
         raise KeyError(f"{before} and {after} hold other tensors")
-    found = []
+    differences = []
     for name, (kind, values) in sorted(new.items()):
         first, last = as_float(*old[name]).astype(np.float64), as_float(kind, values).astype(np.float64)
         moved = last - first
@@ -101,10 +101,10 @@ def changes(before: Path, after: Path) -> list[Change]:
         most = float(np.abs(moved).max(initial=0.0))
         changed = int(np.count_nonzero(moved))
         lengths = (before_l2, after_l2, moved_l2, most)
-        found.append(Change(name, tuple(values.shape), kind, *lengths, moved.size, changed))
-    return found
+        differences.append(Change(name, tuple(values.shape), kind, *lengths, moved.size, changed))
+    return differences
 
 
 def moved(tensors: Sequence[Change]) -> float:
     """The Euclidean length of the whole change."""
-    return math.sqrt(sum(one.moved**2 for one in tensors))
+    return math.sqrt(sum(tensor.moved**2 for tensor in tensors))

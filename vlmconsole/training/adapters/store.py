@@ -117,16 +117,16 @@ def list_adapters(places: Places, problems: list[str] | None = None) -> list[Ada
     for run in list_runs(places.runs):
         inner = [path for path in _inside(run.path) if path.name == "adapter" or path.name.startswith("epoch-")]
         folders += [(f"{run.name}/{path.name}", path) for path in inner]
-    found = []
+    adapters = []
     for name, path in folders:
         if not (path / CONFIG).exists():
             continue
         try:
-            found.append(open_adapter(path, name))
+            adapters.append(open_adapter(path, name))
         except AdapterError as error:
             if problems is not None:
                 problems.append(error.message)
-    return found
+    return adapters
 
 
 def _at(path: Path) -> Path | None:
@@ -165,9 +165,9 @@ def find_adapter(places: Places, name: str | Path) -> Adapter:
         return chosen[0]
     unfinished = f"; no run of it is finished: {', '.join(names.unfinished[:4])}" if names.unfinished else ""
     if chosen:
-        there = f"“{text}” fits {len(chosen)} adapters, of {_named(chosen)}{unfinished}"
+        message = f"“{text}” fits {len(chosen)} adapters, of {_named(chosen)}{unfinished}"
         hint = "give more of the name, or a preset's name for its newest finished run"
-        raise SeveralAdaptersError(there, hint).named()
+        raise SeveralAdaptersError(message, hint).named()
     if unfinished:
         raise AdapterError(
             f"no adapter “{text}”{unfinished}", "a run's own name means what it has", code="run-unfinished"

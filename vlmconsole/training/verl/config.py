@@ -36,8 +36,8 @@ class Verl:
 
 def installed() -> Verl:
     """The verl that this interpreter would import, found without importing it. Raises VerlError."""
-    found = util.find_spec("verl")
-    places = list(found.submodule_search_locations or []) if found else []
+    spec = util.find_spec("verl")
+    places = list(spec.submodule_search_locations or []) if spec else []
     if not places:
         raise VerlError(
             "verl is not installed in this environment.",
@@ -109,8 +109,8 @@ def _compose(overrides: list[str], verl: Verl) -> dict[str, Any]:
         with hydra.initialize_config_dir(config_dir=str(folder), version_base=None):
             made = omega.to_container(hydra.compose("ppo_trainer", overrides), resolve=False)
     except (faults.HydraException, omega_faults.OmegaConfBaseException) as error:
-        told = " ".join(str(error).split())[:300]
-        raise VerlError(f"verl {verl.version} refuses the settings: {told}") from None
+        message = " ".join(str(error).split())[:300]
+        raise VerlError(f"verl {verl.version} refuses the settings: {message}") from None
     if not isinstance(made, dict):
         raise VerlError(f"verl {verl.version} makes no table of its settings.")
     return {str(key): value for key, value in made.items()}

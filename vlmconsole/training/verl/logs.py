@@ -68,16 +68,16 @@ class Sampled:
 def read_line(line: str) -> Printed | None:
     """A step line of verl's console, with Ray's prefix and colours or without; None for every other line."""
     text = _ESCAPES.sub("", line).strip()
-    found = _STEP.search(text)
-    if found is None:
+    match = _STEP.search(text)
+    if match is None:
         return None
     values: dict[str, float] = {}
-    for part in text[found.end() :].split(" - "):
+    for part in text[match.end() :].split(" - "):
         key, colon, value = part.strip().rpartition(":")
         number = _NUMBER.fullmatch(value.strip()) if colon and "/" in key else None
         if number is not None:
             values[key] = float(number[1].replace("_", ""))
-    return Printed(int(found[1]), values)
+    return Printed(int(match[1]), values)
 
 
 def out_of_memory(line: str) -> bool:
@@ -87,17 +87,17 @@ def out_of_memory(line: str) -> bool:
 
 def read_rollouts(data: bytes) -> tuple[list[Sampled], int]:
     """The answers of a rollout file, and how many lines were torn or not in its shape."""
-    found: list[Sampled] = []
+    rollouts: list[Sampled] = []
     bad = 0
     for raw in data.split(b"\n"):
         if not raw.strip():
             continue
-        one = _sampled(raw)
-        if one is None:
+        rollout = _sampled(raw)
+        if rollout is None:
             bad += 1
         else:
-            found.append(one)
-    return found, bad
+            rollouts.append(rollout)
+    return rollouts, bad
 
 
 def _sampled(raw: bytes) -> Sampled | None:
