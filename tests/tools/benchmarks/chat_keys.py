@@ -124,7 +124,7 @@ def measure(base_url: str, presses: int) -> dict[str, Any]:
             console.rest(1)
             found["streaming"] = console.type(presses)
             os.write(console.terminal, b"\x15\x03")  # Ctrl+C stops the answer
-            console.until(b"stopped by you", 30)  # so it was streaming to the end
+            console.until("■".encode(), 30)  # the sign of a stopped answer: so it was streaming to the end
         finally:
             console.end()
         found["load after"] = os.getloadavg()[0]

@@ -23,15 +23,13 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[2] / "lab")]
 
 from job_queue import held, lab  # noqa: E402
-from startup import first_frame  # noqa: E402
+from startup import MARK, first_frame  # noqa: E402
 
 from vlmconsole.app import ConsoleApp  # noqa: E402
 from vlmconsole.lab import Lab  # noqa: E402
 from vlmconsole.queue.model import NewJob  # noqa: E402
 from vlmconsole.queue.store import Store  # noqa: E402
 from vlmconsole.runs.places import Places  # noqa: E402
-
-MARK = b"Ask about a picture"
 
 
 def fill(places: Places, jobs: int) -> None:

@@ -24,6 +24,8 @@ import time
 from fcntl import ioctl
 from pathlib import Path
 
+#: In the first frame of the console, and in no frame before it.
+MARK = b"Ask about a"
 BARE = """
 from textual.app import App
 from textual.widgets import DataTable, Footer, Header, Input
@@ -108,7 +110,7 @@ def main() -> None:
             'engine = "openai"\nbase_url = "http://127.0.0.1:9"\nmodel = "none"\n'
         )
         (home / "config.toml").write_text('server = "none"\n')
-        console, console_mark = [sys.executable, "-m", "vlmconsole"], b"Ask about a picture"
+        console, console_mark = [sys.executable, "-m", "vlmconsole"], MARK
         bare, bare_mark = [sys.executable, "-c", BARE], b"bare-is-painted"
         times: dict[str, list[float]] = {"console": [], "bare": []}
         for number in range(wanted.runs + 1):
