@@ -12,6 +12,9 @@ from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.system import processes
 from vlmconsole.text.counts import many
+from vlmconsole.text.numbers import figure
+from vlmconsole.text.sizes import size
+from vlmconsole.text.times import about, latency
 
 CELLS = "cells.jsonl"
 FAILED = "failed"  # state of a cell that could not be measured
@@ -161,7 +164,7 @@ class Cells:
             total=len(self.planned),
             left_s=left,
         )
-        eta = f"cell {len(self.done)} of {len(self.planned)}" + (f", about {left:.0f} s left" if left else "")
+        eta = f"cell {len(self.done)} of {len(self.planned)}" + (f", about {about(left)} left" if left else "")
         level = "info" if entry["state"] == "valid" else "warning"
         context.events.note(f"{entry['name']}: {entry['state']} · {line(entry)} · {eta}", level)
         return entry
@@ -186,8 +189,8 @@ def line(entry: dict[str, Any]) -> str:
     summary: dict[str, Any] = entry.get("summary") or {}
     ttft, speed = summary.get("ttft_s"), summary.get("throughput_tok_s")
     parts: Sequence[str] = (
-        f"TTFT p50 {ttft['p50']:.3f} p95 {ttft['p95']:.3f} s" if ttft else "",
-        f"{speed:.1f} tok/s" if speed is not None else "",
+        f"TTFT p50 {latency(ttft['p50'])} p95 {latency(ttft['p95'])}" if ttft else "",
+        f"{figure(speed)} tok/s" if speed is not None else "",
         memory_text(entry),
         entry.get("work") or "",
         entry.get("why") or "",
@@ -198,4 +201,4 @@ def line(entry: dict[str, Any]) -> str:
 def memory_text(entry: dict[str, Any]) -> str:
     """A cell's memory peak in words, "" where none was sampled."""
     peak: dict[str, Any] = entry.get("memory") or {}
-    return f"{peak['kind']} peak {peak['peak_bytes'] / 2**20:.0f} MiB" if peak.get("peak_bytes") else ""
+    return f"{peak['kind']} peak {size(peak['peak_bytes'])}" if peak.get("peak_bytes") else ""

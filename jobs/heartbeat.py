@@ -11,7 +11,7 @@ import psutil
 from vlmconsole.gauges import nvidia
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.logfile import keep_end
-from vlmconsole.runs.titles import MIB
+from vlmconsole.text.sizes import size
 
 BEAT = 5.0  # seconds between two beats
 LOOK = 0.5  # seconds between two looks at the log, which may grow by hundreds of MB a second
@@ -59,8 +59,7 @@ class Heartbeat(threading.Thread):
         with contextlib.suppress(OSError):
             self._keep_small()
             if self.dropped:
-                size = f"{self.dropped / MIB:.1f} MiB"
-                self.run_folder.events.note(f"the log was too long: {size} of it are not kept", "warning")
+                self.run_folder.events.note(f"the log was too long: {size(self.dropped)} of it are not kept", "warning")
 
     def _keep_small(self) -> None:
         if moved := rotate(self.run_folder, self.log_limit):

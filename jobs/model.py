@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped, not_installed
+from vlmconsole.text.numbers import percent
 
 if TYPE_CHECKING:
     from vlmconsole.toy.lessons import Recipe
@@ -108,7 +109,7 @@ def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
     def report(point: pretrain.Point) -> None:
         done = before[point.phase] + point.step
         right = "objects named right" if point.phase in ("eyes", *lessons.LOOKS) else "answer tokens right"
-        note = f"loss {point.loss:.3f}, {right} {100 * point.accuracy:.1f} %"
+        note = f"loss {point.loss:.3f}, {right} {percent(point.accuracy)}"
         events.phase(point.phase)
         events.progress(point.step, point.steps, note=note)
         events.metric(f"{point.phase} loss", point.loss, step=done)

@@ -21,6 +21,7 @@ from typing import Any
 
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.ray_frames import Frame, Taker
+from vlmconsole.text.sizes import size
 
 BOOK = "ray.json"  # where the job is on Ray, so that whoever finds the worker dead can end it
 GRACE = 30  # seconds that Ray gives the far worker between TERM and KILL
@@ -147,9 +148,9 @@ def _stage(context: Context, staging: Path) -> None:
     """What is sent: the run's spec, and the attempt that it continues."""
     shutil.copyfile(context.run.file("job.json"), staging / "job.json")
     if context.earlier is not None:
-        size = sum(path.stat().st_size for path in context.earlier.path.rglob("*") if path.is_file())
-        if size > MOST:
-            raise JobError(f"the earlier attempt is {size / 1024**2:.0f} MiB, more than is sent to a cluster")
+        earlier = sum(path.stat().st_size for path in context.earlier.path.rglob("*") if path.is_file())
+        if earlier > MOST:
+            raise JobError(f"the earlier attempt is {size(earlier)}, more than is sent to a cluster")
         shutil.copytree(context.earlier.path, staging / "earlier")
 
 

@@ -10,10 +10,8 @@ import contextlib
 from functools import partial
 from typing import Any
 
-import tomlkit
-
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.profile import ServerProfile, save_profile
+from vlmconsole.engines.profile import ServerProfile, profile_toml, save_profile
 from vlmconsole.errors import LabError
 from vlmconsole.jobs.cells import Cells
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped
@@ -211,8 +209,7 @@ def _save(
             "notes": f"{values}: chosen by run {context.run.name}, {confirmation['state']}. {profile.notes}".strip(),
         }
     )
-    values_of = tuned.model_dump(mode="json", exclude_defaults=True, exclude={"name"})
-    context.run.file("chosen.toml").write_text(tomlkit.dumps(values_of), "utf-8")
+    context.run.file("chosen.toml").write_text(profile_toml(tuned), "utf-8")
     line = _words(tuned)
     if confirmation["state"] == KEPT:
         context.events.note(f"{profile.name} stays as it is; its launch line is in chosen.toml")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from textual.app import App
 
 from vlmconsole.errors import LabError
-from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.screens.background import in_background
 from vlmconsole.text.plain import one_line
+from vlmconsole.text.signs import GOOD, sign_of
 
 if TYPE_CHECKING:
     from vlmconsole.desks.queue import Desk
@@ -21,16 +21,6 @@ if TYPE_CHECKING:
 
 PERIOD = 2.0  # seconds between two looks at the files' times
 ATTEND = 10.0  # seconds between two looks whether jobs wait and nobody works on them
-SIGNS = {
-    "done": "✓",
-    "failed": "✗",
-    "lost": "?",
-    "cancelled": "–",
-    "FAIL": "✗",
-    "INVALID": "✗",
-    "CANNOT JUDGE": "?",
-    LATE_PASS: "!",
-}
 
 
 class JobWatch:
@@ -79,7 +69,7 @@ class JobWatch:
         finally:
             self._busy = False
         for job, verdict in ended:
-            said = f"{SIGNS.get(verdict or job.state, '✓')} job {job.id} {one_line(job.preset, 60)}: {job.state}"
+            said = f"{sign_of(verdict or job.state, GOOD).mark} job {job.id} {one_line(job.preset, 60)}: {job.state}"
             said += f", verdict {verdict}" if verdict else ""
             reason = f"\n{one_line(job.reason, 300)}" if job.reason and job.state != "done" else ""
             bad = job.state in ("failed", "lost")

@@ -10,8 +10,16 @@ from textual.color import Color
 from textual.filter import Monochrome
 from textual.theme import Theme
 
+from vlmconsole.text.signs import Sign
+
 #: The style sheet of every window over a screen; each names it, so that it is read when the first one opens.
 DIALOGS = Path(__file__).parent / "dialogs.tcss"
+
+
+def painted(sign: Sign) -> tuple[str, str]:
+    """A sign with its style, as Textual's contents take it."""
+    return sign.mark, f"${sign.tone}" if sign.tone else ""
+
 
 DARK = Theme(
     name="vlmconsole-dark",

@@ -24,6 +24,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.lab import Lab
 from vlmconsole.queue import environments
 from vlmconsole.system import file_system
+from vlmconsole.text.sizes import GIB, size
 
 #: where systemd-logind keeps its settings, the strongest last
 LOGIND = ("usr/lib", "run", "etc")
@@ -123,16 +124,16 @@ def _belongs(need: Requirement, extra: str) -> bool:
 
 def _home(lab: Lab) -> Iterator[Check]:
     home = lab.places.home
-    free = shutil.disk_usage(home).free / 2**30
+    free = shutil.disk_usage(home).free
     writable = os.access(home, os.W_OK)
     if not writable:
         yield Check("lab home", "wrong", f"{home} cannot be written", "choose another with --home DIR")
     else:
-        low = free < 1
+        low = free < GIB
         yield Check(
             "lab home",
             "wrong" if low else "ok",
-            f"{home}, {free:.1f} GiB free",
+            f"{home}, {size(free)} free",
             "runs need room" if low else "",
         )
     config = lab.places.config

@@ -18,11 +18,13 @@ from vlmconsole.gates.figures import short_answer
 from vlmconsole.gates.plan import Gate
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.screens.background import in_background
-from vlmconsole.screens.gates.rows import OUTCOME_SIGNS, STYLES, CaseRows, GateRows, case_header
+from vlmconsole.screens.gates.rows import OUTCOME_SIGNS, CaseRows, GateRows, case_header
 from vlmconsole.screens.pictures.picture import picture_view
 from vlmconsole.screens.terminal.terminal import Drawing
+from vlmconsole.screens.theme import painted
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.text.plain import inert, one_line
+from vlmconsole.text.signs import sign_of
 from vlmconsole.vision.images import Picture, PictureError
 
 Piece = Content | str | tuple[str, str]
@@ -35,7 +37,6 @@ EMPTY = Content.assemble(
     ("4  read the verdict     ", "$muted"), "here, or vlmconsole gates check RUN\n\n",
     ("Verdicts are PASS, FAIL or CANNOT JUDGE; a frozen limit is never softened.", "$muted"),
 )  # fmt: skip
-AUDIT_SIGNS = {"ok": ("✓", "$accent"), "wrong": ("✗", "$error"), "not verifiable": ("?", "$warning")}
 
 
 class Verdicts(Vertical):
@@ -89,7 +90,7 @@ def head(opened: Opened) -> Content:
     verdict, plan = opened.verdict, opened.plan
     if verdict is not None:
         counts = verdict.counts
-        pieces += [(verdict.label, f"bold {STYLES[verdict.label]}"), "  "]
+        pieces += [(verdict.label, f"bold ${sign_of(verdict.label).tone}"), "  "]
         pieces.append((f"{counts['PASS']} pass · {counts['FAIL']} fail · {counts['CANNOT JUDGE']} cannot judge", ""))
         if opened.entry.state in ("queued", "starting", "running"):
             pieces.append((f" · the run is {opened.entry.state}", "$warning"))
@@ -298,14 +299,14 @@ def audit_text(opened: Opened) -> Content:
     findings.sort(key=lambda one: order.get(str(one.get("state")), 0))
     good = sum(one.get("state") == "ok" for one in findings)
     verdict = str(audit.get("verdict", ""))
-    style = STYLES.get(verdict, "$warning")
+    style = f"${sign_of(verdict).tone}"
     t = audit.get("t")
     pieces: list[Piece] = [("Audit ", "bold"), (verdict, f"bold {style}")]
     pieces.append((f"  {good} of {len(findings)} hold · {when(t if isinstance(t, float) else None)}\n", "$muted"))
     if opened.audit_altered:
         pieces.append((f"✗ {inert(opened.audit_altered)}\n", "$error"))
     for one in findings:
-        sign, look = AUDIT_SIGNS.get(str(one.get("state")), ("?", "$warning"))
+        mark = painted(sign_of(str(one.get("state"))))
         name, text = inert(str(one.get("name", ""))), inert(str(one.get("text", "")))
-        pieces += ["\n", (sign, look), f" {name}  ", (text, "$muted")]
+        pieces += ["\n", mark, f" {name}  ", (text, "$muted")]
     return Content.assemble(*pieces)

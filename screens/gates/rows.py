@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from textual.content import Content
 
 from vlmconsole.desks.gates import Case, Entry
-from vlmconsole.gates.figures import MARKS, figures, short_answer
+from vlmconsole.gates.figures import figures, short_answer
 from vlmconsole.gates.plan import LABELS, Gate
-from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.gates.verdict import Judged
-from vlmconsole.screens.widgets.figures import fitted
+from vlmconsole.screens.theme import painted
 from vlmconsole.screens.widgets.item_list import ItemList
+from vlmconsole.text.fitting import fitted
 from vlmconsole.text.plain import one_line
+from vlmconsole.text.signs import LATE_PASS, QUIET, WORKING, sign_of
 
-STYLES = {"PASS": "$accent", LATE_PASS: "$warning", "FAIL": "$error", "CANNOT JUDGE": "$warning"}
 OUTCOME_SIGNS = {"lost": ("▼", "$error"), "wrong": ("✗", "$error"), "won": ("▲", "$accent"), "right": ("✓", "$muted")}
 SHORT = {"partial_drop": "partial drop", "partial_gain_ci_low": "gain, low end"}
 
@@ -30,15 +30,12 @@ class EntryRows(ItemList[Entry]):
     def line(self, y: int, width: int) -> Content:
         entry = self.items[y]
         plan = entry.kind == "plan"
-        sign, style = ("§", "$muted") if plan else ("·", "$muted")
-        if entry.state in ("queued", "starting", "running"):
-            sign, style = "●", "$accent"
-        elif entry.verdict in STYLES:
-            sign, style = MARKS.get(entry.verdict, "!"), STYLES[entry.verdict]
+        active = entry.state in ("queued", "starting", "running")
+        mark, style = ("§", "$muted") if plan else painted(WORKING if active else sign_of(entry.verdict, QUIET))
         when, name, tail = plan_label(entry) if plan else run_label(entry.name)
         tail = f"late {tail}" if entry.verdict == LATE_PASS else tail
         room = width - 4
-        pieces: list[Content | str | tuple[str, str]] = [" ", (sign, style), " "]
+        pieces: list[Content | str | tuple[str, str]] = [" ", (mark, style), " "]
         if room >= ROOMY:
             pieces.append((f"{when:<12} ", "$muted"))
             room = min(ROOMY - 18, room - 13)
@@ -98,9 +95,9 @@ class GateRows(ItemList[Judged | Gate]):
         measure = SHORT.get(gate.metric, LABELS[gate.metric])
         judged = item if isinstance(item, Judged) else Judged(gate, "CANNOT JUDGE")
         known = isinstance(item, Judged)
-        sign, style = (MARKS[judged.verdict], STYLES[judged.verdict]) if known else ("·", "$muted")
+        mark, style = painted(sign_of(judged.verdict) if known else QUIET)
         pieces: list[Content | str | tuple[str, str]] = [
-            " ", (sign, style), " ", f"{fitted(one_line(gate.group), 9)} ", (f"{measure:<14} ", "$muted"),
+            " ", (mark, style), " ", f"{fitted(one_line(gate.group), 9)} ", (f"{measure:<14} ", "$muted"),
             f"{judged.limit_text.replace(' points', ' pts'):>9}",
         ]  # fmt: skip
         if not known:

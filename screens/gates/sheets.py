@@ -11,7 +11,7 @@ from vlmconsole.gates.samples import Sample
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.runs.titles import title
 from vlmconsole.scoring.intervals import CONFIDENCE
-from vlmconsole.text.counts import signed
+from vlmconsole.text.numbers import signed
 
 Parts = list[tuple[str, str]]
 

@@ -14,8 +14,11 @@ from textual.strip import Strip
 from textual.visual import Visual
 
 from vlmconsole.gauges.board import Snapshot, Tile
-from vlmconsole.gauges.words import age_said, said_of, sparkline, spread_said
+from vlmconsole.gauges.words import course
 from vlmconsole.text.plain import one_line
+from vlmconsole.text.signs import sign_of
+from vlmconsole.text.times import age
+from vlmconsole.text.units import of_total, spread
 
 HEIGHT = 5  # lines of one card
 NARROWEST = 19  # cells of one card, its gap included
@@ -29,7 +32,6 @@ TWINS = dict(zip((*OWN, *SERVER), (*SERVER, *OWN), strict=True))
 OWN_SIDE = frozenset({*OWN, "own.lag"})
 REST = ("own.lag", "server.queue_time", "host.cpu", "server.hit_rate", "server.kv", "server.kv_cached")
 WITH = {"server.running": "server.queued"}  # figures without a card of their own: shown behind another's
-SIGNS = {"ok": "", "stale": "~ ", "none": "", "missing": "✗ "}
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,13 @@ class Card:
     def lines(self, width: int) -> tuple[Content, ...]:
         """HEIGHT lines of `width` cells at most."""
         tile = self.tile
+        before = "" if tile.state in ("ok", "none") else f"{sign_of(tile.state).mark} "
         title = tile.title if self.second is None else f"{tile.title} / {self.second.title}"
         head = Content(one_line(title, width)).stylize("$muted")
         # Our clients' figures may be of another server or run than the one before: they carry its name.
         origin = tile.subject if tile.key in OWN_SIDE and tile.subject else tile.source
-        age = age_said(tile.age_s)
-        source = " · ".join(filter(None, (one_line(origin, max(12, width - len(age) - 3)), age)))
+        old = age(tile.age_s)
+        source = " · ".join(filter(None, (one_line(origin, max(12, width - len(old) - 3)), old)))
         foot = Content(source).stylize("$faint")
         if tile.value is None:
             why = Content(one_line(tile.why or "nothing yet", 200)).wrap(width)
@@ -55,19 +58,19 @@ class Card:
                 why[1] = Content(f"{why[1].plain.rstrip(' ;,')[: width - 1]}…")
             style = "$error" if tile.state == "missing" else "$muted"
             said_why = [line.stylize("$muted") for line in why[:2]] + [Content("")] * (2 - len(why))
-            return head, Content(f"{SIGNS[tile.state]}–").stylize(style), *said_why, foot
-        value, spread = spread_said(tile.value, tile.p50, tile.p95, tile.unit, width)
+            return head, Content(f"{before}–").stylize(style), *said_why, foot
+        value, shares = spread(tile.value, tile.p50, tile.p95, tile.unit, width)
         if tile.total is not None:
-            value = said_of(tile.value, tile.total, tile.unit)
+            value = of_total(tile.value, tile.total, tile.unit)
         if self.second is not None:
-            value += f" / {said_of(self.second.value, None, '')}"
-        course = sparkline(tile.points[-(width - 1) :], tile.unit)
+            value += f" / {of_total(self.second.value, None, '')}"
+        curve = course(tile.points[-(width - 1) :], tile.unit)
         style = "bold" if tile.state == "ok" else "$warning" if tile.state == "stale" else "$error"
         return (
             head,
-            Content(one_line(f"{SIGNS[tile.state]}{value}", width)).stylize(style),
-            Content(one_line(spread, width)).stylize("$muted"),
-            Content(course).stylize("$accent"),
+            Content(one_line(f"{before}{value}", width)).stylize(style),
+            Content(one_line(shares, width)).stylize("$muted"),
+            Content(curve).stylize("$accent"),
             foot,
         )
 

@@ -15,9 +15,11 @@ from textual_plot.axis_formatter import AxisFormatter
 
 from vlmconsole.gauges.curves import SINGLE, Curve
 from vlmconsole.gauges.figures import Mark
-from vlmconsole.gauges.words import said
 from vlmconsole.screens.widgets.said import Said
+from vlmconsole.text.numbers import decimal
 from vlmconsole.text.plain import one_line
+from vlmconsole.text.times import about
+from vlmconsole.text.units import in_unit
 
 MARKS = 8  # newest marks drawn: more lines than these would hide the curves
 FEW = 40  # requests in the whole stretch: each is a stem of its own, as between them there was nothing
@@ -76,7 +78,10 @@ class Scale(AxisFormatter):  # type: ignore[misc]
         return [first * step + step * tick for tick in range(int(max_ / step + 1e-9) - first + 1)]
 
     def get_labels_for_ticks(self, ticks: Sequence[float]) -> list[str]:
-        return [said(10.0**tick if self._log else tick, self._unit) or "0" for tick in ticks]
+        values = [10.0**tick if self._log else tick for tick in ticks]
+        if self._unit in ("s", "bytes", "share"):
+            return [in_unit(value, self._unit) for value in values]
+        return [f"{decimal(value)} {self._unit}".rstrip() for value in values]
 
 
 class GaugePlot(Vertical):
@@ -139,7 +144,7 @@ class GaugePlot(Vertical):
         if not plot.curves:
             pieces += [("no curve", "$muted"), "   "]
         minutes = ", means of a minute" if any(curve.minutes for curve in plot.curves) else ""
-        pieces.append((f"last {_span(plot.seconds)}{minutes}{', log axis' if plot.log else ''}", "$muted"))
+        pieces.append((f"last {about(plot.seconds)}{minutes}{', log axis' if plot.log else ''}", "$muted"))
         if plot.curves and not any(curve.pieces for curve in plot.curves):
             pieces.append(("   nothing came in that time", "$warning"))
         if state:
@@ -162,9 +167,3 @@ def _limits(plot: Plot) -> tuple[float, float]:
     if plot.curves and plot.curves[0].unit == "share":
         return 0.0, 1.0
     return min(0.0, *values) if values else 0.0, high * 1.1 if high > 0 else 1.0
-
-
-def _span(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

@@ -7,10 +7,13 @@ import time
 from textual.content import Content
 
 from vlmconsole.gauges.board import Snapshot, Tile
-from vlmconsole.gauges.words import age_said, job_said, said, said_of
+from vlmconsole.gauges.words import job_said
 from vlmconsole.measure.definitions import DEFINITIONS
 from vlmconsole.runs.folder import to_json
+from vlmconsole.text.numbers import figure
 from vlmconsole.text.plain import one_line
+from vlmconsole.text.times import age
+from vlmconsole.text.units import in_unit, of_total
 
 _DEFINED = {"ttft": "ttft_s", "tpot": "tpot_s", "throughput": "throughput_tok_s", "in_flight": "in_flight"}
 
@@ -28,10 +31,11 @@ def facts(snapshot: Snapshot) -> Content:
     if queued is not None and flight is not None and queued.value is not None and flight.value is not None:
         running = tiles["server.running"].value if "server.running" in tiles else None
         inside = queued.value + (running or 0)
-        text = f" own in flight {flight.value:g} · server running {said(running, '') or '?'} · queued {queued.value:g}"
+        own, runs, waits = ("?" if value is None else figure(value) for value in (flight.value, running, queued.value))
+        text = f" own in flight {own} · server running {runs} · queued {waits}"
         lines.append(Content(text).stylize("$muted"))
         if flight.value > inside:
-            more = f"   {flight.value - inside:g} not in its scheduler: preprocessing, or on the way"
+            more = f"   {figure(flight.value - inside)} not in its scheduler: preprocessing, or on the way"
             lines[-1] = lines[-1] + Content(more).stylize("$warning")
     for name, source in snapshot.sources.items():
         if source.state != "ok":
@@ -43,13 +47,13 @@ def facts(snapshot: Snapshot) -> Content:
 
 def particulars(tile: Tile, snapshot: Snapshot) -> list[tuple[str, str]]:
     """(heading, text) of what the figure is, where it comes from, and under which conditions."""
-    parts = [("now", f"{said_of(tile.value, tile.total, tile.unit)}   {tile.state}  {tile.why}".rstrip())]
+    parts = [("now", f"{of_total(tile.value, tile.total, tile.unit)}   {tile.state}  {tile.why}".rstrip())]
     if tile.p50 is not None:
-        parts.append(("last ten minutes", f"p50 {said(tile.p50, tile.unit)}   p95 {said(tile.p95, tile.unit)}"))
+        parts.append(("last ten minutes", f"p50 {in_unit(tile.p50, tile.unit)}   p95 {in_unit(tile.p95, tile.unit)}"))
     source = snapshot.sources.get(tile.source)
     readings = f", {source.readings} readings" if source is not None else ""
     of = f" of {one_line(tile.subject, 200)}" if tile.subject else ""
-    parts.append(("source", f"{tile.source}{of}, {age_said(tile.age_s) or 'no reading yet'} old{readings}"))
+    parts.append(("source", f"{tile.source}{of}, {age(tile.age_s) or 'no reading yet'} old{readings}"))
     if source is not None and source.why:
         parts.append(("why it is silent", f"{source.why} {source.hint}".strip()))
     defined = DEFINITIONS.get(_DEFINED.get(tile.key.partition(".")[2], ""), "")

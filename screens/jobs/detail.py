@@ -11,22 +11,25 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
 
-from vlmconsole.desks.queue import Particulars, Row, duration
+from vlmconsole.desks.queue import Particulars, Row
 from vlmconsole.queue.view import waits
 from vlmconsole.runs.live_view import Curve, Told
 from vlmconsole.runs.logfile import LogPage, shown
 from vlmconsole.runs.pace import SHOWN, Progress
-from vlmconsole.screens.jobs.rows import VERDICTS, devices, job_name, state_sign
+from vlmconsole.screens.jobs.rows import devices, job_name, state_sign
 from vlmconsole.screens.jobs.training_course import course, in_order, stall
-from vlmconsole.screens.widgets.figures import bar, figure, size, sparkline
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
+from vlmconsole.text.bars import progress_bar, sparkline
 from vlmconsole.text.counts import plain_name
 from vlmconsole.text.plain import inert, one_line
+from vlmconsole.text.signs import sign_of
+from vlmconsole.text.sizes import MIB, size
+from vlmconsole.text.times import duration
+from vlmconsole.text.units import in_unit
 
 LAST_LINES = 8  # of the log, under the cause of a failure
 LAST_NOTES = 6
-MIB = 1024 * 1024
 Piece = Content | str | tuple[str, str]
 
 
@@ -78,9 +81,7 @@ def _name(curve: Curve) -> str:
 
 def _last(curve: Curve) -> str:
     unit = one_line(curve.unit, 20)
-    if unit == "s" and 0 < curve.last < 1:
-        return f"{1000 * curve.last:.3g} ms"
-    return f"{figure(curve.last)} {unit}".rstrip() if len(unit) <= 5 else figure(curve.last)
+    return in_unit(curve.last, unit if len(unit) <= 5 else "")
 
 
 class JobDetail(VerticalScroll):
@@ -130,7 +131,7 @@ def _head(row: Row, told: Told, now: float) -> Content:
         pieces.append((f"\n{one_line(job.title, 200)}", "$muted"))
     pieces += ["\n", state_sign(job, row.verdict)]
     if row.verdict:
-        pieces.append((f", verdict {row.verdict}", VERDICTS[row.verdict][1]))
+        pieces.append((f", verdict {row.verdict}", f"${sign_of(row.verdict).tone}"))
     if job.started:
         pieces.append(f" {duration((job.ended or now) - job.started)}")
     progress = row.progress or told.progress
@@ -167,7 +168,7 @@ def how_far(row: Row, told: Told) -> Content:
 def _progress(progress: Progress) -> list[Piece]:
     if progress.share is None:
         return [one_line(progress.counted(), 80)]
-    full, empty = bar(progress.share, 8)
+    full, empty = progress_bar(progress.share, 8)
     whole = " of the whole" if progress.overall is not None and progress.share < 1 else ""
     counted = f"{whole} · {one_line(progress.counted(), 80)}"
     return [(full, "$accent"), (empty, "$faint"), f" {int(100 * progress.share)} %", (counted, "$muted")]

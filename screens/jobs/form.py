@@ -21,13 +21,13 @@ from vlmconsole.desks.forms import FormField, FormGroup
 from vlmconsole.devices.labels import device_words
 from vlmconsole.errors import LabError
 from vlmconsole.queue.adding import Planned
-from vlmconsole.runs.pace import about
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field
-from vlmconsole.screens.widgets.figures import size
 from vlmconsole.text.plain import inert, one_line
+from vlmconsole.text.sizes import size
+from vlmconsole.text.times import about
 
 PRIORITY = FormField("priority", "priority", "whole number", "", "higher goes first; blank is the preset's own (0)")
 AFTER = FormField("after", "after", "text", "", "numbers of jobs to wait for: 17, or 17:any whatever its end")

@@ -6,27 +6,18 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
-from vlmconsole.desks.queue import Row, duration
+from vlmconsole.desks.queue import Row
 from vlmconsole.devices.labels import device_words
-from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.queue.model import Job
 from vlmconsole.queue.view import WAITING
-from vlmconsole.runs.pace import about
-from vlmconsole.screens.widgets.figures import bar, fitted, whole_words
+from vlmconsole.screens.theme import painted
+from vlmconsole.text.bars import progress_bar
 from vlmconsole.text.counts import of_many
+from vlmconsole.text.fitting import fitted, whole_words
 from vlmconsole.text.plain import one_line
+from vlmconsole.text.signs import sign_of
+from vlmconsole.text.times import about, duration
 
-#: state → (sign, style of the sign, style of the word); never colour alone
-SIGNS = {
-    "running": ("●", "$accent", ""),
-    "starting": ("◌", "$accent", ""),
-    "stopping": ("◌", "$warning", "$warning"),
-    "queued": ("○", "$muted", "$muted"),
-    "done": ("✓", "$accent", "$muted"),
-    "failed": ("✗", "$error", "$error"),
-    "lost": ("?", "$error", "$error"),
-    "cancelled": ("–", "$muted", "$muted"),
-}
 STATE_WIDTH = 11  # "– cancelled"
 
 
@@ -35,23 +26,13 @@ def state_word(job: Job) -> str:
     return "stopping" if job.stop is not None and job.state in ("starting", "running") else job.state
 
 
-#: what the gates said of a job that is done → (sign, style): it ran well, and yet it is not simply well
-VERDICTS = {
-    "FAIL": ("✗", "$error"),
-    "INVALID": ("✗", "$error"),
-    "CANNOT JUDGE": ("?", "$warning"),
-    LATE_PASS: ("!", "$warning"),
-    "PASS": ("✓", "$accent"),
-}
-
-
 def state_sign(job: Job, verdict: str = "") -> Content:
     """Sign and word; a done job whose gates did not pass has their sign."""
     word = state_word(job)
-    sign, sign_style, word_style = SIGNS.get(word, ("?", "$warning", ""))
-    if word == "done":
-        sign, sign_style = VERDICTS.get(verdict, (sign, sign_style))
-    return Content.assemble((sign, sign_style), " ", (word, word_style))
+    own = sign_of(word)
+    shown = sign_of(verdict, own) if word == "done" else own
+    word_style = {"running": "", "starting": "", "done": "$muted"}.get(word, f"${own.tone}")
+    return Content.assemble(painted(shown), " ", (word, word_style))
 
 
 def job_name(job: Job, room: int = 80) -> str:
@@ -113,14 +94,14 @@ class Columns:
             when = Content(" · ".join(parts)).stylize("$muted")
             if not row.verdict:
                 return when
-            return Content.assemble((row.verdict, VERDICTS[row.verdict][1]), (" · ", "$muted"), when)
+            return Content.assemble((row.verdict, f"${sign_of(row.verdict).tone}"), (" · ", "$muted"), when)
         device = devices(job)
         if job.serves and row.progress is None:
             said = fitted(one_line(f"serves {job.serves}"), self.bar + 13)
             return Content.assemble((said, "$muted"), "  ", device)
         over = row.progress
         if job.kind == "flow" and over is not None and over.share is not None and over.total is not None:
-            full, empty = bar(over.share, self.bar)
+            full, empty = progress_bar(over.share, self.bar)
             return Content.assemble(
                 (full, "$accent"), (empty, "$faint"), f" {of_many(over.done, over.total, one_line(over.unit, 20))}"
             )
@@ -135,7 +116,7 @@ class Columns:
         if progress.share is None:
             done = fitted(one_line(of_many(progress.done, None, progress.unit)), self.bar + 5)
             return Content.assemble(done, "  ", time_left)
-        full, empty = bar(progress.share, self.bar)
+        full, empty = progress_bar(progress.share, self.bar)
         return Content.assemble(
             (full, "$accent"), (empty, "$faint"), f" {int(100 * progress.share):>3}%", "  ", time_left
         )

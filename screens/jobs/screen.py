@@ -28,9 +28,9 @@ from vlmconsole.screens.jobs.training_sheet import AnswerSheet
 from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.paned import Pane
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
-from vlmconsole.screens.widgets.figures import size
 from vlmconsole.screens.widgets.item_list import ItemList
 from vlmconsole.screens.widgets.log_view import LogLines, LogView
+from vlmconsole.text.sizes import size
 
 ANSWERS, LOG = 2, 3  # places among them
 STORIES = 8  # runs whose events are kept in mind, the chosen one last

@@ -21,7 +21,7 @@ from vlmconsole.screens.jobs.detail import all_curves
 from vlmconsole.screens.jobs.form import takes
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field
-from vlmconsole.screens.widgets.figures import figure
+from vlmconsole.text.numbers import figure
 from vlmconsole.text.plain import inert, one_line
 
 BACK = Binding("escape", "cancel", "back", key_display="Esc")

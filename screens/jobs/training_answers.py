@@ -24,8 +24,8 @@ from vlmconsole.runs.live_view import Rollout
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.pictures.picture import picture_view
 from vlmconsole.screens.terminal.terminal import Drawing
-from vlmconsole.screens.widgets.figures import figure
 from vlmconsole.screens.widgets.said import Said
+from vlmconsole.text.numbers import decimal, signed
 from vlmconsole.text.plain import inert, one_line
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def tile_text(shown: Shown) -> Content:
     for (answer, right, reward, advantage), times in list(counted.items())[:LISTED]:
         pieces: list[Piece] = [mark(right), " ", _short(answer)]
         if reward != float(right):  # else the mark says it
-            pieces.append((f" {figure(reward).removeprefix('0')}", "$muted"))
+            pieces.append((f" {decimal(reward).removeprefix('0')}", "$muted"))
         if advantage is not None:
             pieces.append((f" {signed(advantage, 1)}", "$muted"))
         pieces.append((f" ×{times}" if times > 1 else "", "$muted"))
@@ -167,11 +167,6 @@ def tile_text(shown: Shown) -> Content:
 
 def mark(right: bool) -> Content:
     return Content("✓").stylize("$accent") if right else Content("✗").stylize("$error")
-
-
-def signed(value: float, digits: int = 2) -> str:
-    """An advantage: `+0.50`, `−1.50`, `±0`."""
-    return f"{value:+.{digits}f}".replace("-", "−") if value else "±0"
 
 
 def _short(text: str) -> str:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from vlmconsole.desks.queue import Row, duration
+from vlmconsole.desks.queue import Row
 from vlmconsole.runs.live_view import Cell, Curve, Tally, Told
 from vlmconsole.runs.pace import Progress
+from vlmconsole.screens.theme import painted
+from vlmconsole.text.numbers import UNKNOWN, figure, percent
 from vlmconsole.text.plain import one_line
+from vlmconsole.text.signs import CAUTION, sign_of
+from vlmconsole.text.times import duration
 
 Piece = Content | str | tuple[str, str]
 #: Curves that one looks at first, in this order; then the others as the job told them.
@@ -21,7 +25,6 @@ PASSES = 6  # development passes told, the newest
 CELLS = 8  # of a sweep, the newest
 SILENT = 60.0  # seconds without progress that are nothing yet
 TIMES = 10.0  # how many times a usual step without progress is a stall
-CELL_SIGNS = {"valid": ("✓", "$accent"), "failed": ("✗", "$error")}
 
 
 def in_order(curves: tuple[Curve, ...]) -> list[Curve]:
@@ -88,8 +91,8 @@ def _pointless(told: Told) -> Content:
     if curve is None or not curve.points:
         return Content("")
     share = sum(value for _, value in curve.points) / len(curve.points)
-    recent = f"{100 * curve.last:.0f} % of the last step's groups"
-    return Content.assemble(("zero advantage  ", "$muted"), recent, (f", {100 * share:.0f} % of all so far", "$muted"))
+    recent = f"{percent(curve.last, 0)} of the last step's groups"
+    return Content.assemble(("zero advantage  ", "$muted"), recent, (f", {percent(share, 0)} of all so far", "$muted"))
 
 
 def _scores(tallies: tuple[Tally, ...], whole: bool) -> list[Content]:
@@ -106,7 +109,7 @@ def _scores(tallies: tuple[Tally, ...], whole: bool) -> list[Content]:
         for side in sides:
             some = [one for one in tallies if one.side == side and group in (None, one.group)]
             n, right, failed = (sum(getattr(one, key) for one in some) for key in ("n", "right", "failed"))
-            text = f"{100 * right / n:.1f} % of {n}" if n else "–"
+            text = f"{percent(right / n)} of {n}" if n else "–"
             pieces.append((f"{text:>17}", "" if group else "bold"))
             pieces.append((f" {failed} failed", "$error") if failed else "")
         lines.append(Content.assemble(*pieces))
@@ -134,12 +137,12 @@ def _runs(row: Row) -> bool:
 
 
 def _cell(cell: Cell, wide: int) -> Content:
-    sign, style = CELL_SIGNS.get(cell.state, ("!", "$warning"))
+    mark = painted(sign_of(cell.state, CAUTION))
     name = f" {one_line(cell.name, 24):<{wide}}"
     if cell.ttft_p50 is None and cell.throughput is None:
-        return Content.assemble((sign, style), name, (f"  {one_line(cell.why or cell.state, 120)}", "$muted"))
+        return Content.assemble(mark, name, (f"  {one_line(cell.why or cell.state, 120)}", "$muted"))
     spread = (cell.ttft_p50, cell.ttft_p95)
-    p50, p95 = (f"{value:.3f} s" if value is not None else "–" for value in spread)
-    speed = f"{cell.throughput:.1f}" if cell.throughput is not None else "–"
+    p50, p95 = (UNKNOWN if value is None else f"{figure(value)} s" for value in spread)
+    speed = figure(cell.throughput)
     state = "" if cell.state == "valid" else f"  {one_line(cell.state, 20)}: {one_line(cell.why, 80)}"
-    return Content.assemble((sign, style), name, f"  {p50:>9} {p95:>8}  {speed:>7}", (state, "$warning"))
+    return Content.assemble(mark, name, f"  {p50:>9} {p95:>8}  {speed:>7}", (state, "$warning"))

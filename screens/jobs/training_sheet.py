@@ -14,12 +14,12 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from vlmconsole.errors import LabError
-from vlmconsole.screens.jobs.training_answers import Piece, Shown, find_picture, mark, signed
+from vlmconsole.screens.jobs.training_answers import Piece, Shown, find_picture, mark
 from vlmconsole.screens.pictures.picture import picture_view
 from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.dialogs import CANCEL
-from vlmconsole.screens.widgets.figures import figure
+from vlmconsole.text.numbers import figure, signed
 from vlmconsole.text.plain import inert, one_line
 
 
@@ -74,7 +74,7 @@ def answers_text(shown: Shown) -> Content:
         name = f"answer {number}" if len(shown.answers) > 1 else "answer"
         pieces += [(f"\n{name}\n", "$faint"), mark(one.right), " ", inert(one.answer) or ("nothing", "$muted")]
         pieces.append((f"\nreward {figure(one.reward)}", "$muted"))
-        pieces += [(f" · advantage {signed(one.advantage)}", "$muted") if one.advantage is not None else "", "\n"]
+        pieces += [(f" · advantage {signed(one.advantage, 2)}", "$muted") if one.advantage is not None else "", "\n"]
     if shown.pointless:
         pieces.append(("\nall answers earned the same: this group taught nothing\n", "$warning"))
     if first.trail:

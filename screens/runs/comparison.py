@@ -24,11 +24,11 @@ from vlmconsole.compare.runs import (
     told_by_one,
 )
 from vlmconsole.measure.machine_load import BUSY_MEANS
-from vlmconsole.reports.parts import UNKNOWN, figure
 from vlmconsole.screens.keys import old_binding
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.dialogs import CANCEL
-from vlmconsole.screens.widgets.figures import fitted
+from vlmconsole.text.fitting import fitted
+from vlmconsole.text.numbers import UNKNOWN, change, figure
 from vlmconsole.text.plain import one_line
 
 Piece = Content | str | tuple[str, str]
@@ -124,14 +124,14 @@ class ComparisonSheet(ModalScreen[None]):
         head += "  95 % interval" if judged and beside else ""
         lines = [Content(""), Content(head).stylize("$faint")]
         for row in rows:
-            change = f"{row.change:+.1%}" if row.change is not None else UNKNOWN
-            change = change if row.better else ""
+            changed = UNKNOWN if row.change is None else change(row.change)
+            changed = changed if row.better else ""
             lines.append(
                 Content.assemble(
                     (f"{row.name:<{names}}  ", "$muted"),
                     f"{figure(row.a):>10} {figure(row.b):>10}  ",
                     (f"{row.unit:<6}", "$faint"),
-                    (f"{change:>9}" if verdict else "", "bold"),
+                    (f"{changed:>9}" if verdict else "", "bold"),
                     (f"  {row.noise}" if verdict and beside else "", "$muted"),
                 )
             )

@@ -15,7 +15,7 @@ from vlmconsole.desks.opened_run import Target
 from vlmconsole.measure.axes import Axes
 from vlmconsole.measure.machine_load import busy
 from vlmconsole.measure.views import Bar, Cell, PairLine, grid, parts, shortest
-from vlmconsole.reports.parts import UNKNOWN, figure
+from vlmconsole.text.numbers import UNKNOWN, figure
 from vlmconsole.text.plain import one_line
 
 WAIT, PREFILL, DECODE, LOST = "░", "▒", "█", "╌"

@@ -24,9 +24,10 @@ from vlmconsole.screens.runs.drawings import (
     waterfalls,
     wrapped,
 )
-from vlmconsole.screens.widgets.figures import figure as short
-from vlmconsole.screens.widgets.figures import fitted, sparkline
 from vlmconsole.screens.widgets.lines import LineView
+from vlmconsole.text.bars import sparkline
+from vlmconsole.text.fitting import fitted
+from vlmconsole.text.numbers import figure
 from vlmconsole.text.plain import inert, one_line
 
 STYLES = {"bad": "$error", "warn": "$warning"}
@@ -76,7 +77,7 @@ def _curves(told: Told, width: int) -> list[FigureLine]:
     for curve in curves:
         values = [value for _, value in curve.points]
         unit = f" {one_line(curve.unit, 8)}" if curve.unit else ""
-        said = f"{short(values[0]):>10} {short(curve.last):>10}{unit}"
+        said = f"{figure(values[0]):>10} {figure(curve.last):>10}{unit}"
         room = max(4, width - longest - cell_len(said) - 4)
         made.append(
             FigureLine(

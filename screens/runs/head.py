@@ -6,13 +6,13 @@ import time
 
 from textual.content import Content
 
-from vlmconsole.desks.queue import duration
 from vlmconsole.desks.runs import Line
 from vlmconsole.runs.live_view import Told
 from vlmconsole.screens.runs.table import outcome
-from vlmconsole.screens.widgets.figures import bar
+from vlmconsole.text.bars import progress_bar
 from vlmconsole.text.counts import of_many
 from vlmconsole.text.plain import inert, one_line
+from vlmconsole.text.times import duration
 
 Piece = Content | str | tuple[str, str]
 SAID = {
@@ -47,7 +47,7 @@ def head(row: Line | None, told: Told | None, now: float) -> Content:
         )
     progress = told.progress if told is not None and row.state in ("running", "starting") else None
     if progress is not None and progress.share is not None and progress.total is not None:
-        full, empty = bar(progress.share, 16)
+        full, empty = progress_bar(progress.share, 16)
         done = of_many(progress.done, progress.total, one_line(progress.unit, 20))
         counted = f" {done}  {one_line(progress.note, 40)}"
         pieces += ["\n", (full, "$accent"), (empty, "$faint"), (counted, "$muted")]

@@ -15,7 +15,6 @@ from vlmconsole.compare.trainings import compare_trainings, family, refusal
 from vlmconsole.desks.opened_run import Opened, Opener, Target, evidence
 from vlmconsole.desks.runs import Board, Line, Shelf
 from vlmconsole.errors import LabError
-from vlmconsole.reports.parts import figure
 from vlmconsole.reports.save import save
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.screens.background import in_background
@@ -30,6 +29,7 @@ from vlmconsole.screens.runs.training_comparison import TrainingSheet
 from vlmconsole.screens.widgets.dialogs import Choose, Reader
 from vlmconsole.screens.widgets.item_list import ItemList
 from vlmconsole.screens.widgets.said import Said
+from vlmconsole.text.numbers import figure
 from vlmconsole.text.plain import inert, one_line
 
 FORMS = (

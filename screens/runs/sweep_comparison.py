@@ -15,10 +15,10 @@ from textual.widgets.option_list import Option
 
 from vlmconsole.compare.runs import COMPARABLE_MEANS, Row
 from vlmconsole.compare.sweeps import CellPair, SweepComparison
-from vlmconsole.reports.parts import figure
 from vlmconsole.screens.keys import old_binding
 from vlmconsole.screens.runs.comparison import ComparisonSheet
 from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.text.numbers import change, figure
 from vlmconsole.text.plain import one_line
 
 SHOWN = (("ttft_s.p50", "TTFT p50"), ("throughput_tok_s", "throughput"))  # what a line has room for
@@ -126,10 +126,10 @@ def _line(pair: CellPair, names: int) -> Content:
 
 
 def _figure(label: str, row: Row) -> Content:
-    change = "" if row.change is None else f" {row.change:+.1%}{' ?' if row.undecided else ''}"
+    changed = "" if row.change is None else f" {change(row.change)}{' ?' if row.undecided else ''}"
     said = Content.assemble(
         (f"{label} ", "$muted"),
         f"{figure(row.a)} → {figure(row.b)} {row.unit}",
-        (change, "" if row.undecided else "bold"),
+        (changed, "" if row.undecided else "bold"),
     )
     return Content.assemble(said, " " * max(2, WIDE - said.cell_length))

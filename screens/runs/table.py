@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 from textual.content import Content
 
-from vlmconsole.desks.queue import duration
 from vlmconsole.desks.runs import Board, Line
-from vlmconsole.gates.trained import LATE_PASS
-from vlmconsole.screens.widgets.figures import fitted
+from vlmconsole.screens.theme import painted
 from vlmconsole.screens.widgets.filtered_table import FilteredTable
 from vlmconsole.screens.widgets.item_list import ItemList
+from vlmconsole.text.fitting import fitted
+from vlmconsole.text.signs import CHOSEN, LATE_PASS, sign_of
+from vlmconsole.text.times import duration
 
 EMPTY = Content.assemble(
     ("No runs yet", "bold"),
@@ -23,22 +24,6 @@ EMPTY = Content.assemble(
     (" to queue a preset,\nor from a shell:\n", "$muted"),
     "vlmconsole run main-experiment-tiny",
 )
-#: signs, so that colour is never the only bearer: state → (sign, style)
-STATES = {
-    "done": ("✓", "$accent"),
-    "failed": ("✗", "$error"),
-    "lost": ("?", "$error"),
-    "cancelled": ("–", "$muted"),
-    "running": ("●", "$accent"),
-    "starting": ("◌", "$warning"),
-    "queued": ("○", "$muted"),
-}
-JUDGED = {
-    "FAIL": ("✗", "$error"),
-    "INVALID": ("✗", "$error"),
-    "CANNOT JUDGE": ("?", "$warning"),
-    LATE_PASS: ("!", "$warning"),
-}
 #: what is known of a run's files → (in the table, style)
 SEALS = {
     "intact": ("intact", "$muted"),
@@ -63,9 +48,8 @@ def when(started: float | None, now: float) -> str:
 
 def outcome(row: Line) -> tuple[str, str]:
     """(sign, style) of a run: of its state, or of its verdict where it is done and its gates did not pass."""
-    if row.state == "done" and row.verdict in JUDGED:
-        return JUDGED[row.verdict]
-    return STATES.get(row.state, ("?", "$warning"))
+    own = sign_of(row.state)
+    return painted(sign_of(row.verdict, own) if row.state == "done" else own)
 
 
 class RunRows(ItemList[Line]):
@@ -105,15 +89,15 @@ class RunRows(ItemList[Line]):
     def line(self, y: int, width: int) -> Content:
         row, now = self.items[y], self._clock()
         names, room, span = self._room(width)
-        sign, style = outcome(row)
+        mark, style = outcome(row)
         if row.name in self.marked:
-            sign, style = "◆", "$accent"
+            mark, style = painted(CHOSEN)
         said, tone = _said(row)
         end = row.ended or (now if row.state == "running" else None)
         took = duration(max(0.0, end - row.started)) if row.started is not None and end is not None else ""
         seal, seal_style = SEALS.get(row.seal, (row.seal, "$warning"))
         return Content.assemble(
-            (f"{sign} ", style),
+            (f"{mark} ", style),
             f"{fitted(row.preset, names)}  ",
             (fitted(said, room), tone),
             (f"{when(row.started, now):>{BEGAN}}", "$muted"),

@@ -6,18 +6,11 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from vlmconsole.desks.servers import Line
+from vlmconsole.screens.theme import painted
 from vlmconsole.screens.widgets.item_list import ItemList
 from vlmconsole.servers.servers import NAMES
 from vlmconsole.text.plain import one_line
-
-SIGNS = {
-    "ready": ("●", "$accent"),
-    "starting": ("◌", "$warning"),
-    "stopped": ("○", "$muted"),
-    "not reachable": ("○", "$muted"),
-    "ended": ("✗", "$error"),
-    "unreachable": ("✗", "$error"),
-}
+from vlmconsole.text.signs import sign_of
 
 
 class ServerList(ItemList[Line]):
@@ -37,12 +30,12 @@ class ServerList(ItemList[Line]):
 
     def line(self, y: int, width: int) -> Content:
         name, engine, state, _ = _told(self.items[y])
-        sign, style = SIGNS[state]
+        mark, style = painted(sign_of(state))
         longest = min(24, max(cell_len(line.profile.name) for line in self.items))
         shown = Content(one_line(name)).truncate(longest, ellipsis=True, pad=True)
         return Content.assemble(
             " ",
-            (sign, style),
+            (mark, style),
             " ",
             shown,
             "  ",

@@ -11,17 +11,17 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 
 from vlmconsole.client.adapter_effect import Effect
-from vlmconsole.desks.queue import duration
 from vlmconsole.desks.servers import Sheet
 from vlmconsole.engines.compared import Setting
-from vlmconsole.screens.servers.list import SIGNS
-from vlmconsole.screens.widgets.figures import fitted
+from vlmconsole.screens.theme import painted
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.servers.servers import NAMES
+from vlmconsole.text.fitting import fitted
 from vlmconsole.text.plain import inert, one_line
+from vlmconsole.text.signs import sign_of
+from vlmconsole.text.times import duration
 
 STATES = {"same": (" ", ""), "differs": ("≠", "$warning"), "unknown": (" ", "$muted")}
-EFFECTS = {"effect verified": ("✓", "$accent"), "no effect seen": ("✗", "$warning")}
 Piece = Content | str | tuple[str, str]
 
 
@@ -71,9 +71,9 @@ class ServerSheet(VerticalScroll):
 
 def _head(sheet: Sheet, quiet: str) -> Content:
     profile, status = sheet.line.profile, sheet.line.status
-    sign, style = SIGNS[status.word]
+    mark, style = painted(sign_of(status.word))
     since = f" for {duration(time.time() - status.since)}" if status.since and status.state != "stopped" else ""
-    pieces: list[Piece] = [(profile.name, "bold"), "  ", (f"{sign} {status.word}", style), (since, "$muted")]
+    pieces: list[Piece] = [(profile.name, "bold"), "  ", (f"{mark} {status.word}", style), (since, "$muted")]
     if sheet.line.why:
         pieces.append((f"   {one_line(sheet.line.why, 300)}", "$muted"))
     facts = [profile.title, NAMES[profile.engine], status.base_url or profile.base_url]
@@ -119,9 +119,9 @@ def _rest(sheet: Sheet, effects: Mapping[str, Effect]) -> Content:
         for name in effective.adapters:
             # A server may take a name and answer with its base all the same.
             found = effects.get(name)
-            sign, style = ("?", "$muted") if found is None else EFFECTS[found.state]
+            mark, style = ("?", "$muted") if found is None else painted(sign_of(found.state))
             told = "effect not asked; e asks base and adapter the same" if found is None else str(found)
-            pieces += [(f"\n{sign} ", style), one_line(name, 60), (f"   {one_line(told, 300)}", "$muted")]
+            pieces += [(f"\n{mark} ", style), one_line(name, 60), (f"   {one_line(told, 300)}", "$muted")]
         pieces.append((f"\n{one_line(effective.cached_rule, 400)}", "$muted"))
         pieces += [(f"\n{one_line(note, 400)}", "$muted") for note in effective.notes]
     pieces += [(f"\n⚠ {one_line(warning, 400)}", "$warning") for warning in sheet.line.profile.warnings()]

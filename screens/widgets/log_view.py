@@ -17,9 +17,9 @@ from vlmconsole.runs import logfile
 from vlmconsole.runs.logfile import LogPage, shown
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.widgets.field import Field
-from vlmconsole.screens.widgets.figures import size
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
+from vlmconsole.text.sizes import size
 
 Found = list[tuple[int, bytes]]
 SEARCH_PAUSE = 0.15  # seconds: while one types on, only the last state of the words counts

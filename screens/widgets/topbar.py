@@ -9,15 +9,9 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Static
 
+from vlmconsole.screens.theme import painted
 from vlmconsole.text.plain import one_line
-
-#: A sign for each state of a server, so that colour is never the only bearer.
-SIGNS = {
-    "ready": ("●", "$accent"),
-    "starting": ("◌", "$warning"),
-    "failed": ("✗", "$error"),
-    "stopped": ("○", "$muted"),
-}
+from vlmconsole.text.signs import sign_of
 
 
 def fitted(said: str, room: int) -> str:
@@ -46,7 +40,7 @@ class TopBar(Horizontal):
         self._draw()
 
     def show(self, state: str, short: str, long: str) -> None:
-        """`state` of SIGNS; `short` (server and state) and `long` (with model and version) as room allows."""
+        """`state` has a sign; `short` (server and state) and `long` (with model and version) as room allows."""
         self._status = (state, short, long)
         self._draw()
 
@@ -57,12 +51,12 @@ class TopBar(Horizontal):
         tabs = self._named(" vlmconsole")
         if tabs.cell_length + Content(short).cell_length + 4 > self.size.width:
             tabs = self._named("")  # a person knows which program this is; whether the server is ready they do not
-        sign, style = SIGNS.get(state, ("?", "$warning"))
+        mark, style = painted(sign_of(state))
         room = self.size.width - tabs.cell_length - 4
         text = one_line(long) if long and Content(long).cell_length + 3 <= room else one_line(short)
-        status = Content.assemble((text, "$muted"), " ", (sign, style), " ")
+        status = Content.assemble((text, "$muted"), " ", (mark, style), " ")
         if status.cell_length > room:
-            status = Content.assemble((fitted(short, max(8, room - 4)), "$muted"), " ", (sign, style), " ")
+            status = Content.assemble((fitted(short, max(8, room - 4)), "$muted"), " ", (mark, style), " ")
         self.query_one("#tabs", Static).update(tabs)
         self.query_one("#status", Static).update(status)
 

@@ -80,7 +80,7 @@ def test_kv_from_numbers_and_from_a_model(cli: Any, tmp_path: Path) -> None:
     assert (value["bytes_per_token"], value["bytes"]) == (36 * 1024, 144 * 2**20)
     assert "weights" in value["excludes"]
     _, out, _ = cli("kv", *numbers, "--sequences", "4")
-    assert "36.0 KiB a token" in out and "4 sequences = 576.0 MiB" in out and mentions(out, "not", "weights")
+    assert "36 KiB a token" in out and "4 sequences = 576 MiB" in out and mentions(out, "not", "weights")
     (tmp_path / "config.json").write_text(
         json.dumps({"text_config": {"num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2}})
     )

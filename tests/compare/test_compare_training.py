@@ -41,7 +41,7 @@ def test_two_seeds_are_refused_by_name_and_compared_when_the_seed_is_the_experim
     assert figures["loss"]["n_a"] == 20 and figures["epoch"]["a"] == 2
     assert set(value["curves"]) == {"loss", "grad_norm", "lr"} and len(value["curves"]["loss"]["b"]) == 20
     code, words = told(capsys, tmp_path, "runs", "compare", one.name, other.name, "--only", "seed")
-    assert "loss                     a █" in words and "0.955 → 0.1" in words and "no verdict" in words
+    assert "loss                     a ▇" in words and "0.955 → 0.1" in words and "no verdict" in words
     assert "epoch 1 (n = 2)" in words and "steps: a 20, b 20" in words
 
 

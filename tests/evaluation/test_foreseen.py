@@ -12,13 +12,13 @@ import tomlkit
 from audited import PLAN, SmallLab
 from refusals import mentions, refused
 
-from vlmconsole.cli.common import as_toml
 from vlmconsole.evaluation.preflight import foreseen
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.binding import bind, freeze_for_lab
 from vlmconsole.gates.plan import parse_plan
 from vlmconsole.jobs.presets import PresetError, load_preset
 from vlmconsole.queue.adding import plan as planned
+from vlmconsole.text.toml import toml_value
 
 
 @pytest.fixture
@@ -102,6 +102,6 @@ def test_planning_and_queueing_refuse_it(lab: SmallLab) -> None:
 
 def test_settings_are_shown_as_a_preset_writes_them() -> None:
     value = {"on": True, "text": 'say "a"', "n": 3, "x": 1e-3, "list": [1, "b"], "in": {"a b": False, "gone": None}}
-    lines = "\n".join(f"{key} = {as_toml(item)}" for key, item in value.items())
+    lines = "\n".join(f"{key} = {toml_value(item)}" for key, item in value.items())
     assert tomllib.loads(lines) == {**value, "in": {"a b": False}}
-    assert as_toml({}) == "{}" and "None" not in json.dumps(lines)
+    assert toml_value({}) == "{}" and "None" not in json.dumps(lines)

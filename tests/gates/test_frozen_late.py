@@ -16,11 +16,11 @@ from vlmconsole.gates.binding import bind, freeze_for_lab, freeze_for_run
 from vlmconsole.gates.frozen_list import listed
 from vlmconsole.gates.junit import junit
 from vlmconsole.gates.plan import load_plan, parse_plan, plan_names
-from vlmconsole.gates.trained import LATE_PASS
 from vlmconsole.gates.verdict import Verdict, judge
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.reports import claimed, judged
 from vlmconsole.runs.folder import to_json
+from vlmconsole.text.signs import LATE_PASS
 
 
 def evaluated(home: Path, *, late: bool) -> tuple[SmallLab, Verdict]:

@@ -21,8 +21,9 @@ from vlmconsole.gauges.board import Board
 from vlmconsole.gauges.figures import Batch, Figure, Mark, SourceError
 from vlmconsole.gauges.recording import Recorder, Replay, batches
 from vlmconsole.gauges.sources import Gauges, ServerSource
-from vlmconsole.gauges.words import job_said, said_of
+from vlmconsole.gauges.words import job_said
 from vlmconsole.runs.places import Places
+from vlmconsole.text.units import of_total
 
 # -- series ------------------------------------------------------------------------------------------------------
 
@@ -193,4 +194,4 @@ def test_any_recorded_line_is_shown_or_none(whole: dict[str, Any], figure: dict[
     if shown.job is not None:
         job_said(shown.job)
     for tile in shown.tiles.values():
-        said_of(tile.value, tile.total, tile.unit)
+        of_total(tile.value, tile.total, tile.unit)

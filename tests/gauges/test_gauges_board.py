@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics_server import Clock
 
-from vlmconsole.cli.gauges import sparkline
 from vlmconsole.gauges.board import LATE, Board
 from vlmconsole.gauges.figures import Batch, Figure, Mark, title_of
 from vlmconsole.gauges.series import COARSE, FINE, Series
-from vlmconsole.gauges.words import said, spread_said
+from vlmconsole.gauges.words import course
+from vlmconsole.text.sizes import UNITS
+from vlmconsole.text.units import in_unit, spread
 
 # -- series ------------------------------------------------------------------------------------------------------
 
@@ -51,13 +52,13 @@ def test_a_sparkline_shows_gaps_as_gaps() -> None:
         series.push(second, 10.0 * second)
     line = series.sparkline(60, seconds=60, width=6)
     assert line == [pytest.approx(10), None, None, None, None, pytest.approx(505)]
-    assert sparkline(tuple(line)) == "▁    █"
+    assert course(tuple(line)) == "▁    ▇"
 
 
 def test_a_share_is_drawn_between_0_and_100_percent() -> None:
-    assert (sparkline((1.0, 1.0), "share"), sparkline((0.0, 0.0), "share")) == ("██", "▁▁")
-    assert sparkline((0.0, None, 0.5, 1.02), "share") == "▁ ▄█"
-    assert sparkline((), "share") == "" and sparkline((3.0,), "") == "▁"
+    assert (course((1.0, 1.0), "share"), course((0.0, 0.0), "share")) == ("▇▇", "▁▁")
+    assert course((0.0, None, 0.5, 1.02), "share") == "▁ ▄▇"
+    assert course((), "share") == "" and course((3.0,), "") == "▁"
 
 
 @pytest.mark.slow
@@ -148,7 +149,15 @@ def test_titles_of_gpus_here_and_elsewhere() -> None:
 # -- polling -----------------------------------------------------------------------------------------------------
 
 
-FACTORS = {"s": 1.0, "ms": 1e-3, "GiB": 1024.0**3, "%": 0.01, "tok/s": 1.0, "W": 1.0, "": 1.0}
+FACTORS = {
+    "s": 1.0,
+    "ms": 1e-3,
+    **{name: float(factor) for factor, name in UNITS},
+    "%": 0.01,
+    "tok/s": 1.0,
+    "W": 1.0,
+    "": 1.0,
+}
 
 
 def read(text: str, unit: str) -> tuple[float, bool]:
@@ -171,26 +180,26 @@ LEAST = {"s": 1e-6, "bytes": 4e9, "share": 0.05, "tok/s": 1e-3, "W": 1e-3, "": 1
 def test_a_tiles_spread_read_with_its_unit_is_what_was_measured(unit: str, powers: list[float], width: int) -> None:
     given_ = [max(LEAST[unit], MOST[unit] * 10**power) for power in powers]
     value, p50, p95 = given_[0], min(given_[1:]), max(given_[1:])
-    shown, spread = spread_said(value, p50, p95, unit, width)
-    assert len(shown) <= 16 and len(spread) <= width
+    shown, shares = spread(value, p50, p95, unit, width)
+    assert len(shown) <= 16 and len(shares) <= width
     number, _, named = shown.partition(" ")
     found = [(read(number, named), value)]
-    if own := re.fullmatch(r"p50 (\S+) ([a-zA-Z%/]+) p95 (\S+) ([a-zA-Z%/]+)", spread):
+    if own := re.fullmatch(r"p50 (\S+) ([a-zA-Z%/]+) p95 (\S+) ([a-zA-Z%/]+)", shares):
         found += [(read(own[1], own[2]), p50), (read(own[3], own[4]), p95)]
     else:
-        bare = re.fullmatch(r"p50 (\S+) p95 (\S+)", spread) or re.fullmatch(r"p50/95 ([^/]+)/(.+)", spread)
-        assert bare, spread
+        bare = re.fullmatch(r"p50 (\S+) p95 (\S+)", shares) or re.fullmatch(r"p50/95 ([^/]+)/(.+)", shares)
+        assert bare, shares
         found += [(read(bare[1], named), p50), (read(bare[2], named), p95)]
     # In 16 cells a number that is a thousandth of the largest keeps one digit.
-    rough = {"share": 0.0051, "bytes": 0.06 * 1024**3}.get(unit, max(given_) / 1000)
+    rough = {"share": 0.0051}.get(unit, max(given_) / 1000)
     for (told, below), real in found:
-        assert real <= told if below else told == pytest.approx(real, rel=0.051, abs=rough), (shown, spread, given_)
+        assert real <= told if below else told == pytest.approx(real, rel=0.051, abs=rough), (shown, shares, given_)
 
 
 def test_a_tile_never_mixes_units() -> None:
-    assert spread_said(0.075, 1.89, 10.9, "s", 17) == ("0.075 s", "p50 1.89 p95 10.9")
-    assert spread_said(0.075, 1.89, 10.9, "s", 16) == ("0.075 s", "p50/95 1.89/10.9")
-    assert spread_said(10.9, 0.075, 10.9, "s", 16) == ("10.9 s", "p50/95 .075/10.9")
-    assert spread_said(0.075, 1.89, 10.9, "s", 30) == ("75 ms", "p50 1.89 s p95 10.9 s")
-    assert spread_said(0.012, 0.0098, 0.0104, "s", 17) == ("12 ms", "p50 9.8 p95 10.4")
-    assert said(1234.0, "s") == "1,234 s" and said(999.7, "tok/s") == "1,000 tok/s"
+    assert spread(0.075, 1.89, 10.9, "s", 17) == ("0.075 s", "p50 1.89 p95 10.9")
+    assert spread(0.075, 1.89, 10.9, "s", 16) == ("0.075 s", "p50/95 1.89/10.9")
+    assert spread(10.9, 0.075, 10.9, "s", 16) == ("10.9 s", "p50/95 .075/10.9")
+    assert spread(0.075, 1.89, 10.9, "s", 30) == ("75 ms", "p50 1.89 s p95 10.9 s")
+    assert spread(0.012, 0.0098, 0.0104, "s", 17) == ("12 ms", "p50 9.8 p95 10.4")
+    assert in_unit(1234.0, "s") == "1234 s" and in_unit(999.7, "tok/s") == "1000 tok/s"

@@ -11,8 +11,9 @@ from vlmconsole.gauges.board import Board, Snapshot
 from vlmconsole.gauges.curves import curve, thin
 from vlmconsole.gauges.figures import Batch, Figure
 from vlmconsole.gauges.recording import Replay
-from vlmconsole.gauges.words import job_said, said
+from vlmconsole.gauges.words import job_said
 from vlmconsole.screens.gauges.cards import HEIGHT, arranged
+from vlmconsole.text.units import in_unit
 
 RECORDED = DATA / "gauges" / "bench-mlx.jsonl.gz"
 
@@ -88,4 +89,4 @@ def test_the_running_job_is_told_with_its_conditions() -> None:
     known = {"input_tokens": 1735, "output_tokens": 128, "client_concurrency": 4, "running_limit": 4, "cache": "off"}
     text = job_said({"title": "Sweep", "conditions": {"C4": {"input_tokens": 1}, "C4 B4": known}})
     assert text == "Sweep · 1735 in / 128 out · C4 B4 · prefix cache off"
-    assert said(200 * 1024**3, "bytes") == "200 GiB"
+    assert in_unit(200 * 1024**3, "bytes") == "200 GiB"

@@ -22,7 +22,7 @@ from vlmconsole.queue.served import serving, waited_for
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import waits
 from vlmconsole.runs.places import Places
-from vlmconsole.screens.widgets.figures import whole_words
+from vlmconsole.text.fitting import whole_words
 
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 LIMIT = 60.0  # seconds; 15 on a machine that has nothing else to do

@@ -17,7 +17,7 @@ from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder, list_runs
 from vlmconsole.runs.live_view import POINTS, RunStory
 from vlmconsole.runs.pace import Pace
-from vlmconsole.screens.widgets.figures import sparkline
+from vlmconsole.text.bars import sparkline
 
 
 def run_folder(folder: Path) -> RunFolder:

@@ -44,7 +44,7 @@ def test_show_has_the_figures_that_bench_prints_with_their_conditions(
 ) -> None:
     said = shown(capsys, tmp_path, recorded(tmp_path, "bench"))
     lines = [line.split() for line in said.splitlines()]
-    assert ["TTFT", "0.138", "s", "0.159", "s", "6"] in lines and ["E2E", "0.146", "s", "0.177", "s", "6"] in lines
+    assert ["TTFT", "138", "ms", "159", "ms", "6"] in lines and ["E2E", "146", "ms", "177", "ms", "6"] in lines
     assert "p95" in said and "(n = 6 < 60)" in said
     assert "throughput 26.0 tok/s, 13.02 requests/s" in said
     under = next(line for line in said.splitlines() if line.startswith("under: "))

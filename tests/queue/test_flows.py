@@ -29,8 +29,8 @@ from vlmconsole.queue.supervisor import Supervisor
 from vlmconsole.queue.view import views
 from vlmconsole.queue.wants import Devices, Want
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import duration
 from vlmconsole.runs.places import Places
+from vlmconsole.text.times import duration
 
 BROKEN = {
     "steps": [

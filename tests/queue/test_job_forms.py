@@ -14,12 +14,13 @@ from refusals import mentions
 
 from vlmconsole.desks import forms
 from vlmconsole.desks.forms import FormField
-from vlmconsole.desks.queue import Desk, Row, duration, losses
+from vlmconsole.desks.queue import Desk, Row, losses
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.pace import Progress
 from vlmconsole.runs.places import Places
+from vlmconsole.text.times import duration
 
 FLOW = """
 kind = "flow"

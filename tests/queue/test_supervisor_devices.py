@@ -50,7 +50,7 @@ def test_cards_are_given_and_named_to_the_worker(places: Places) -> None:
     assert lab.run(number).job()["devices"] == ["gpu1"]
     assert "cuda=GPU-b" in lab.run(number).log.read_text()
     why = lab.supervisor.decision.why[waits]
-    assert mentions(why, "waiting for gpu0", f"pid {os.getpid()} python") and why.endswith("21.0 GiB")
+    assert mentions(why, "waiting for gpu0", f"pid {os.getpid()} python") and why.endswith("21 GiB")
     lab.cards = (Card("gpu1", "GPU-b", "Fake", 100, 1),)  # the card falls off the bus
     lab.supervisor._looked = -1e9
     lab.supervisor.tick()

@@ -102,7 +102,7 @@ def test_what_failed_stays_in_the_report_with_its_cause(places: Places) -> None:
 def test_a_tuning_shows_its_rule_its_steps_and_that_it_was_not_confirmed(places: Places) -> None:
     page = Page(book.html([tuned_run(places)], places))
     for said in ("1. usable: 2 of 3 cells", "dead: failed: ", "not confirmed", "+26.2 %",
-                 "-14 MiB", "161 MiB", "server --max-num-seqs 2", "5d" * 32):  # fmt: skip
+                 "−13.7 MiB", "161 MiB", "server --max-num-seqs 2", "5d" * 32):  # fmt: skip
         assert said in page.text, said
 
 
@@ -130,7 +130,7 @@ def test_a_training_shows_its_curves_epochs_answers_and_pictures(places: Places)
     )
     html = book.html([run], places)
     page = Page(html)
-    for said in ("loss", "mean reward", "3 points. First 0.200, last 0.600.", "4 1 100.0 1 kept", "q_proj 0.500",
+    for said in ("loss", "mean reward", "3 points. First 0.2, last 0.6.", "4 1 100.0 1 kept", "q_proj 0.5",
                  "without advantage 0", "visual · tensors changed 0"):  # fmt: skip
         assert said in page.text, said
     assert page.tags.count("img") == 3 and page.tags.count("svg") == 3

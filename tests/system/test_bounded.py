@@ -155,7 +155,7 @@ def test_packed_rubbish_and_exact_sizes() -> None:
     whole = Unpacker(3)
     whole.add(b"abc")
     assert bytes(whole.body) == b"abc"
-    with pytest.raises(LimitError, match="larger than 3 bytes"):
+    with pytest.raises(LimitError, match="larger than 3 B"):
         whole.add(b"d")
 
 

@@ -10,7 +10,7 @@ from vlmconsole.text.counts import many, of_many
 
 def test_one_is_one_and_none_are_many() -> None:
     assert [many(n, "picture") for n in (0, 1, 2, 1500000)] == [
-        "0 pictures", "1 picture", "2 pictures", "1500000 pictures",
+        "0 pictures", "1 picture", "2 pictures", "1,500,000 pictures",
     ]  # fmt: skip
     assert many(2, "entry", "entries") == "2 entries" and many(1, "entry", "entries") == "1 entry"
 

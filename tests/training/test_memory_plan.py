@@ -153,7 +153,7 @@ def test_the_labs_own_training_fits_its_card() -> None:
     assert found.verdict == "fits" and found.peak_phase == "forward and backward"
     parts = {part.name: part.bytes for part in found.parts}
     assert parts["weights"] == 7_509_245_952 and parts["optimizer"] == 2 * parts["adapter"]
-    assert str(found).startswith("fits: about 19.") and "31.99 GiB" in str(found)
+    assert str(found).startswith("fits: about 19.") and "has 32 GiB" in str(found)
     small = plan(Work(base=THREE, precision="bfloat16", text_tokens=75), "a 16 GiB card", 16 * GIB)
     assert small.verdict == "does not fit"
     saved = plan(Work(base=THREE, precision="bfloat16", text_tokens=75, checkpointing=True), "a 16 GiB card", 16 * GIB)

@@ -110,7 +110,7 @@ async def test_a_picture_arrives_whole(base: str) -> None:
     ("path", "code", "noun"),
     [
         ("/page", "picture-missing", "text/html"),
-        ("/lying", "", "web page"),
+        ("/lying", "picture-missing", "web page"),
         ("/large", "picture-large", "MiB"),
         ("/large-unsaid", "picture-large", "MiB"),
         ("/packed", "download-compressed", "compressed"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, USAGE, emit, fail, say, state
+from vlmconsole.text.signs import sign_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from vlmconsole.runs.folder import RunFolder
 
 CODES = {"PASS": OK, "FAIL": FAILED, "CANNOT JUDGE": CANNOT_JUDGE}
-STYLES = {"ok": "green", "wrong": "bold red", "not verifiable": "yellow"}
-MARKS = {"ok": "✓", "wrong": "✗", "not verifiable": "?"}
 ORDER = {"wrong": 0, "not verifiable": 1, "ok": 2}
 
 
@@ -79,7 +78,7 @@ def _print(console: Console, value: dict[str, Any], seconds: float) -> None:
     text = f"  {counts['ok']} hold · {counts['wrong']} wrong · {counts['not verifiable']} not verifiable"
     console.print(f"{text}   {value['run']}", markup=False, highlight=False, soft_wrap=True)
     for one in sorted(value["findings"], key=lambda one: ORDER[one["state"]]):
-        console.print(MARKS[one["state"]], style=STYLES[one["state"]], end=" ")
+        console.print(sign_of(one["state"]).mark, style=sign_of(one["state"]).rich, end=" ")
         console.print(f"{one['name']}: {one['text']}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"{seconds:.1f} s · {value['path']}", style="dim", markup=False, highlight=False, soft_wrap=True)
 

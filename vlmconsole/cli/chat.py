@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,8 @@ import typer
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
 from vlmconsole.cli.servers import find_profile, progress
 from vlmconsole.text.plain import inert, one_line
+from vlmconsole.text.signs import sign_of
+from vlmconsole.text.times import latency
 
 if TYPE_CHECKING:
     from vlmconsole.client.answer import Answer
@@ -226,15 +229,15 @@ def _why(answer: Answer, lag: LagMeter) -> list[str]:
     if result.stamps.first_any is None and result.streamed:
         return []  # nothing came, so nothing was measured: the error says it all
     usage = result.usage
-    reasoning = [] if times.ttfr_s is None else [f"first reasoning {times.ttfr_s:.2f} s"]
-    tpot = f"unknown ({times.tpot_why})" if times.tpot_s is None else f"{times.tpot_s * 1000:.1f} ms"
+    reasoning = [] if times.ttfr_s is None else [f"first reasoning {latency(times.ttfr_s)}"]
+    tpot = f"unknown ({times.tpot_why})" if times.tpot_s is None else latency(times.tpot_s)
     spent = "" if usage.reasoning_tokens is None else f" ({usage.reasoning_tokens} of them reasoning)"
     parts = [
         *reasoning,
-        f"TTFT {_number(times.ttft_s, '.2f', ' s')}",
+        f"TTFT {_known(times.ttft_s, latency)}",
         f"{tpot} per token",
-        f"whole answer {_number(times.e2e_s, '.2f', ' s')}",
-        f"{_number(usage.prompt_tokens)} in, {_number(usage.completion_tokens)} out{spent}",
+        f"whole answer {_known(times.e2e_s, latency)}",
+        f"{_known(usage.prompt_tokens, str)} in, {_known(usage.completion_tokens, str)} out{spent}",
         f"finish {one_line(result.finish_reason or 'none')}",
         f"cached {'not reported' if answer.cached_tokens is None else answer.cached_tokens}",
     ]
@@ -247,11 +250,11 @@ def _why(answer: Answer, lag: LagMeter) -> list[str]:
     if answer.conditions.adapter:
         lines.append(f"adapter {answer.conditions.adapter}")
     for sight in answer.vision:
-        mark = {"equal": "✓", "different": "✗ ALARM", "not verifiable": "?"}[sight.state]
+        mark = f"{sign_of(sight.state).mark}{' ALARM' if sight.state == 'different' else ''}"
         size = f"{sight.sent_size[0]}×{sight.sent_size[1]}"
         lines.append(f"{sight.name}: {size}, {sight.changes}, {sight.state} {mark} {sight.why}")
     return lines
 
 
-def _number(value: Any, form: str = "", unit: str = "") -> str:
-    return "unknown" if value is None else f"{value:{form}}{unit}"
+def _known(value: Any, shown: Callable[[Any], str]) -> str:
+    return "unknown" if value is None else shown(value)

@@ -156,25 +156,6 @@ def print_failure(failure: LabError) -> None:
         hush()
 
 
-def as_toml(value: Any) -> str:
-    """A setting as a preset writes it: `true`, `"text"`, `[1, 2]`, `{ key = 3 }`; what is not set is left out."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return jsonlib.dumps(value, ensure_ascii=False)
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(as_toml(item) for item in value if item is not None)}]"
-    if isinstance(value, dict):
-        inner = ", ".join(f"{_key(key)} = {as_toml(item)}" for key, item in value.items() if item is not None)
-        return f"{{ {inner} }}" if inner else "{}"
-    return str(value)
-
-
-def _key(key: Any) -> str:
-    bare = str(key).replace("-", "").replace("_", "")
-    return str(key) if bare.isascii() and bare.isalnum() else jsonlib.dumps(str(key), ensure_ascii=False)
-
-
 def _plain(value: Any) -> Any:
     """Only what JSON can say: paths become text, NaN and infinities null (never a bare NaN that breaks a reader)."""
     if isinstance(value, dict):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vlmconsole.cli.common import CANNOT_JUDGE, emit, state
+from vlmconsole.text.numbers import change, figure
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -115,9 +116,7 @@ def _show_pair(console: Console, comparison: Comparison, rows: list[Row], counte
     for name in ("", "a", "b", "", "change", *([INTERVAL] if judged else [])):
         table.add_column(name, justify="left" if name in ("", INTERVAL) else "right")
     for row in rows:
-        table.add_row(
-            row.name, _figure(row.a), _figure(row.b), row.unit, _change(row), *([row.noise] if judged else [])
-        )
+        table.add_row(row.name, figure(row.a), figure(row.b), row.unit, _change(row), *([row.noise] if judged else []))
     console.print(table)
     if judged:
         console.print(Text(INTERVAL_MEANS, style="dim"), soft_wrap=True)
@@ -166,7 +165,7 @@ def _show_sweeps(console: Console, found: SweepComparison, doubts: list[str]) ->
             if row.key in SHOWN_OF_CELLS:
                 counts = ("" if n is None else str(n) for n in (row.n_a, row.n_b))
                 more = [row.noise] if judged else []
-                cells = (_figure(row.a), _figure(row.b), row.unit, _change(row), *counts, *more)
+                cells = (figure(row.a), figure(row.b), row.unit, _change(row), *counts, *more)
                 table.add_row(Text(name), row.name, *cells)
                 name = ""
     if table.row_count:
@@ -206,9 +205,5 @@ def _named(name: str) -> tuple[RunFolder, str]:
         return find_run(runs, run), cell
 
 
-def _figure(value: float | None) -> str:
-    return "not known" if value is None else f"{value:.4g}"
-
-
 def _change(row: Row) -> str:
-    return "" if row.change is None or not row.better else f"{row.change:+.1%}"
+    return "" if row.change is None or not row.better else change(row.change)

@@ -10,12 +10,10 @@ import typer
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
 from vlmconsole.system.typed_paths import named, new_file
 from vlmconsole.text.counts import many
+from vlmconsole.text.signs import sign_of
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-MARKS = {"ok": "✓", "wrong": "✗", "not verifiable": "?"}
-STYLES = {"ok": "green", "wrong": "bold red", "not verifiable": "yellow"}
 
 
 def register(app: typer.Typer) -> None:
@@ -102,8 +100,8 @@ def register(app: typer.Typer) -> None:
 
         def human(console: Console) -> None:
             for item in findings:
-                mark, style = MARKS[item["state"]], STYLES[item["state"]]
-                console.print(f"{mark} {item['name']}: ", style=style, end="", markup=False)
+                shown = sign_of(item["state"])
+                console.print(f"{shown.mark} {item['name']}: ", style=shown.rich, end="", markup=False)
                 console.print(item["text"], markup=False, soft_wrap=True)
 
         emit({"path": str(path), "ok": not wrong, "findings": findings}, human)

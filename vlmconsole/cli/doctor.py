@@ -6,9 +6,7 @@ import typer
 from rich.console import Console
 
 from vlmconsole.cli.common import FAILED, emit, state
-
-MARKS = {"ok": "✓", "missing": "–", "wrong": "✗", "info": "·"}
-STYLES = {"ok": "green", "missing": "dim", "wrong": "bold red", "info": "dim"}
+from vlmconsole.text.signs import NOTHING, sign_of
 
 
 def register(app: typer.Typer) -> None:
@@ -26,8 +24,8 @@ def register(app: typer.Typer) -> None:
         def human(console: Console) -> None:
             width = max(len(check.name) for check in checks)
             for check in checks:
-                name = f"{MARKS[check.state]} {check.name:<{width}}  "
-                console.print(name, style=STYLES[check.state], end="", markup=False)
+                shown = NOTHING if check.state == "missing" else sign_of(check.state)  # what is optional may be missing
+                console.print(f"{shown.mark} {check.name:<{width}}  ", style=shown.rich, end="", markup=False)
                 console.print(check.found, markup=False, soft_wrap=True)
                 if check.hint and check.state in {"missing", "wrong"}:
                     console.print(f"{'':<{width + 4}}{check.hint}", style="dim", markup=False, soft_wrap=True)

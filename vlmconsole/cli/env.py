@@ -11,6 +11,7 @@ import typer
 import vlmconsole
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
 from vlmconsole.queue import environments
+from vlmconsole.text.signs import QUIET, sign_of
 
 
 def register(app: typer.Typer) -> None:
@@ -38,8 +39,8 @@ def list_command(
     lines = []
     for row in rows:
         broken = row.get("imports") is False
-        sign = "✗" if broken else {"built": "✓", "unfinished": "!"}.get(row["state"], "·")
-        lines.append(f"{sign} {'broken' if broken else row['state']:10}  {row['name']:16} {row['title']}")
+        word = "broken" if broken else row["state"]
+        lines.append(f"{sign_of(word, QUIET).mark} {word:10}  {row['name']:16} {row['title']}")
         again = f"vlmconsole env make {row['name']}"
         lines += [f"      does not import all it should: `{again}` brings it to its pins"] if broken else []
         lines += [f"      {name}: {text}" for name, text in row.get("check", {}).items()]

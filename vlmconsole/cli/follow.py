@@ -18,8 +18,11 @@ from vlmconsole.cli.common import hush
 from vlmconsole.runs import pace
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import Pace, duration
+from vlmconsole.runs.pace import Pace
 from vlmconsole.text.counts import plain_name
+from vlmconsole.text.numbers import number, percent
+from vlmconsole.text.times import duration
+from vlmconsole.text.units import in_unit
 
 LINE_EVERY = 10.0  # seconds between two progress lines where there is no terminal
 
@@ -95,7 +98,7 @@ class Follower:
                 self._task,
                 completed=share or 0.0,
                 total=None if share is None else 1.0,
-                share="" if share is None else f"{share:.0%}",
+                share="" if share is None else percent(share, 0),
                 counted=now.counted() if now else "",
                 left=now.left(time.time()) if now else None,
                 metrics=self._metrics(),
@@ -115,14 +118,11 @@ class Follower:
 def said(progress: pace.Progress) -> str:
     """How far a job is, in one plain line: the whole, its phase, what it does before the first of its units, the time
     left."""
-    whole = f"{progress.overall:.0%} of the whole" if progress.overall is not None else ""
+    whole = f"{percent(progress.overall, 0)} of the whole" if progress.overall is not None else ""
     ends = [progress.note if not progress.done else "", progress.left_said(time.time())]
     return " · ".join(filter(None, [whole, progress.counted(), *ends]))
 
 
 def _figure(value: object, unit: object) -> str:
-    """Four significant digits: a live line is for watching, the file holds the rest."""
-    if unit == "s" and isinstance(value, int | float) and 0 <= value < 1:
-        return f"{value * 1000:.3g} ms"
-    text = f"{value:.4g}" if isinstance(value, int | float) else str(value)
-    return f"{text} {unit}" if unit else text
+    known = number(value)
+    return f"{value} {unit or ''}".rstrip() if known is None else in_unit(known, str(unit or ""))

@@ -14,6 +14,8 @@ from vlmconsole.cli.gate_plan import base_said, is_plan, show_plan, waiting, whe
 from vlmconsole.errors import LabError
 from vlmconsole.system.typed_paths import named, new_file
 from vlmconsole.text.counts import many
+from vlmconsole.text.numbers import figure
+from vlmconsole.text.signs import sign_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from vlmconsole.runs.folder import RunFolder
 
 CODES = {"PASS": OK, "FAIL": FAILED, "CANNOT JUDGE": CANNOT_JUDGE}
-STYLES = {"PASS": "green", "FAIL": "bold red", "CANNOT JUDGE": "yellow"}
 
 
 def register(app: typer.Typer) -> None:
@@ -203,14 +204,14 @@ def _remember(verdict: Verdict, run: RunFolder) -> None:
 
 def _style(label: str) -> str:
     """The colour of a verdict as it is labelled: one with a reservation (a PASS by a late plan) is no plain one."""
-    return STYLES.get(label, "yellow" if label else "")
+    return sign_of(label).rich if label else ""
 
 
 def _print_verdict(console: Console, verdict: Verdict, stands: Freezing | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from vlmconsole.gates.figures import MARKS, figures
+    from vlmconsole.gates.figures import figures
 
     counts = verdict.counts
     console.print(verdict.label, style=_style(verdict.label), end="")
@@ -234,10 +235,10 @@ def _print_verdict(console: Console, verdict: Verdict, stands: Freezing | None) 
     for name in ("", "gate", "limit", *columns, *(["gain, 95 % interval"] if wide else []), "verdict"):
         table.add_column(name, justify="right" if name in columns else "left", no_wrap=name != "gate")
     for judged in verdict.gates:
-        style = STYLES[judged.verdict]
+        shown_as = sign_of(judged.verdict)
         row = figures(judged)
         shown = [*[row[name] for name in columns], *([row["interval"]] if wide else [])]
-        mark, word = Text(MARKS[judged.verdict], style=style), Text(judged.verdict, style=style)
+        mark, word = (Text(text, style=shown_as.rich) for text in (shown_as.mark, judged.verdict))
         table.add_row(mark, judged.gate.name, judged.limit_text, *shown, word)
     if verdict.gates:
         console.print(table)
@@ -294,7 +295,7 @@ def _print_all(console: Console, verdict: Verdict, stands: Freezing | None, earl
             table.add_column(name, justify="left" if name == "group" else "right")
         for name, m in verdict.measures.items():
             first, second = (f"{float(x):.4f}" for x in m.partial)
-            flips = (str(m.n), str(m.flips.wins), str(m.flips.losses), f"{m.flips.p:.3g}")
+            flips = (str(m.n), str(m.flips.wins), str(m.flips.losses), f"{figure(m.flips.p)}")
             table.add_row(name, *flips, first, second, f"{m.valid[0]} → {m.valid[1]}")
         console.print(table)
     for title, lines in (("may be claimed", verdict.claims.may), ("may not", verdict.claims.may_not)):

@@ -13,17 +13,18 @@ from rich.text import Text
 
 from vlmconsole.cli.common import FAILED, USAGE, Failure, console, emit, fail, state
 from vlmconsole.errors import LabError
-from vlmconsole.gauges.words import age_said, job_said, said, said_of, sparkline
+from vlmconsole.gauges.words import course, job_said
 from vlmconsole.system.typed_paths import named, new_file
 from vlmconsole.text.plain import inert, one_line
+from vlmconsole.text.signs import PLAIN, sign_of
+from vlmconsole.text.times import age
+from vlmconsole.text.units import in_unit, of_total
 
 if TYPE_CHECKING:
     from vlmconsole.gauges.board import Snapshot, Tile
     from vlmconsole.gauges.recording import Recorder, Replay
     from vlmconsole.gauges.sources import Gauges
 
-MARKS = {"ok": " ", "stale": "~", "none": "–", "missing": "✗"}
-STYLES = {"ok": "", "stale": "yellow", "none": "dim", "missing": "red"}
 UNITS = {"bytes": "GiB", "share": "%", "s": "-"}  # said once, beside now; seconds may be ms there and s here
 FIRST_WAIT = 6.0  # seconds that one snapshot may wait for every source's second reading
 
@@ -173,17 +174,18 @@ def _table(snapshot: Snapshot, width: int) -> Group:
     for tile in snapshot.tiles.values():
         answers = snapshot.sources[tile.source].state == "ok" if tile.source in snapshot.sources else True
         both = (tile.p50, tile.p95)
+        seen = PLAIN if tile.state == "ok" else sign_of(tile.state)
         cells = [
-            Text(MARKS[tile.state]),
+            Text(seen.mark),
             Text(tile.title),
-            Text(said_of(tile.value, tile.total, tile.unit)),
-            *(Text(said(value, tile.unit).removesuffix(f" {UNITS.get(tile.unit, tile.unit)}")) for value in both),
-            Text(sparkline(tile.points if wide else tile.points[-15:], tile.unit)),
-            Text(" · ".join(filter(None, (_origin(tile), age_said(tile.age_s)))), style="dim"),
+            Text(of_total(tile.value, tile.total, tile.unit)),
+            *(Text(in_unit(value, tile.unit).removesuffix(f" {UNITS.get(tile.unit, tile.unit)}")) for value in both),
+            Text(course(tile.points if wide else tile.points[-15:], tile.unit)),
+            Text(" · ".join(filter(None, (_origin(tile), age(tile.age_s)))), style="dim"),
         ]
         if wide:  # why a whole source is silent stands once below, not in every row
             cells.append(Text(_reason(tile) if answers else "", style="dim"))
-        table.add_row(*cells, style=STYLES[tile.state])
+        table.add_row(*cells, style=seen.rich)
     lines: list[Table | Text] = [table, *(_unsaid(snapshot) if not wide else ())]
     for name, source in snapshot.sources.items():
         if source.state != "ok":

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vlmconsole.cli.common import FAILED, USAGE, as_toml, emit, fail, say, state
+from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
 from vlmconsole.cli.follow import said
 from vlmconsole.cli.foreground import INTERRUPTED, follow_job, interruptions
 from vlmconsole.desks.queue import label_of, verdict_of
@@ -23,8 +23,11 @@ from vlmconsole.queue.model import ACTIVE, FINAL, Job, Mode
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import UNATTENDED, JobView, views
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import about
 from vlmconsole.text.counts import many
+from vlmconsole.text.numbers import percent
+from vlmconsole.text.sizes import size
+from vlmconsole.text.times import about
+from vlmconsole.text.toml import toml_lines
 
 Number = Annotated[int, typer.Argument(metavar="ID", help="a job's number")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting")]
@@ -122,7 +125,7 @@ def _plan_lines(one: adding.Planned) -> Iterator[str]:
     job, guess = one.job, one.estimate
     yield f"{job.step + ': ' if job.step else ''}{job.title} ({job.preset}, kind {job.kind})"
     if job.kind != "flow":
-        yield from (f"  {key} = {as_toml(value)}" for key, value in job.spec.items() if value is not None)
+        yield from toml_lines(job.spec)
         yield f"  device: {device_words(job.devices)}{', guest of server ' + job.server if job.server else ''}"
     if job.options.get("environment"):
         yield f"  environment: {job.options['environment']}"
@@ -134,9 +137,9 @@ def _plan_lines(one: adding.Planned) -> Iterator[str]:
         return
     rest = " and what the steps not known beforehand take" if one.partial else ""
     parts = [f"about {about(guess.seconds)}{rest}"] if guess.seconds is not None else []
-    for size, what in ((guess.memory_bytes, "memory"), (guess.disk_bytes, "disk")):
-        if size is not None:
-            parts.append(f"{size / 1024**3:.2g} GiB {what}")
+    for bytes_, what in ((guess.memory_bytes, "memory"), (guess.disk_bytes, "disk")):
+        if bytes_ is not None:
+            parts.append(f"{size(bytes_)} {what}")
     yield f"  takes: {', '.join(parts) or 'not known'}{' (' + guess.note + ')' if guess.note else ''}"
 
 
@@ -174,7 +177,7 @@ def _cells(one: JobView) -> tuple[str, ...]:
     job, progress = one.job, ""
     if one.progress:
         share, left = one.progress.share, one.progress.left_said(time.time())
-        progress = one.progress.counted() if share is None or job.kind == "flow" else f"{share:.0%}"
+        progress = one.progress.counted() if share is None or job.kind == "flow" else percent(share, 0)
         progress += f" · {left}" if left else ""
     name = f"  {job.step}: {job.preset}" if job.flow else job.preset
     # A job that is done is not simply well: what was judged of it stands beside it, as on the screens.
@@ -198,7 +201,7 @@ def show(number: Number) -> None:
     lines = [
         line(one),
         *([f"  {said(one.progress)}"] if one.progress else []),
-        *(f"  {k} = {as_toml(v)}" for k, v in one.job.spec.items() if v is not None),
+        *toml_lines(one.job.spec),
     ]
     lines += [f"  attempt {old.number}: {old.state} {old.reason or ''}  {old.run or ''}" for old in attempts]
     lines += [f"  step {step['step']}: job {step['id']}, {step['state']}" for step in value["steps"]]

@@ -12,10 +12,11 @@ from vlmconsole.measure.machine_load import busy
 from vlmconsole.measure.views import Cell, cells
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import number
 from vlmconsole.runs.titles import title
 from vlmconsole.scoring.distribution import SMALL_N, few
+from vlmconsole.text.numbers import decimal, number
 from vlmconsole.text.plain import inert
+from vlmconsole.text.times import latency
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,11 +65,6 @@ def is_measurement(run: RunFolder) -> bool:
     return len(found) == 1 and not found[0].name
 
 
-def seconds(value: float) -> str:
-    """As many digits as a measurement by the client supports: 10 µs below a tenth of a second, 1 ms above."""
-    return f"{value * 1000:.2f} ms" if value < 0.1 else f"{value:.3f} s"
-
-
 def _figures(console: Console, cell: Cell) -> None:
     summary = cell.summary
     table = Table(box=None, pad_edge=False)
@@ -78,7 +74,7 @@ def _figures(console: Console, cell: Cell) -> None:
     for name, key in FIGURES.items():
         half, most, n = (cell.share(key, share) for share in ("p50", "p95", "n"))
         if half is not None and most is not None and n is not None:
-            table.add_row(name, seconds(half), seconds(most), f"{n:g}")
+            table.add_row(name, latency(half), latency(most), decimal(n))
             small.add(int(n))
     if table.row_count:
         console.print(table)
@@ -96,8 +92,8 @@ def _figures(console: Console, cell: Cell) -> None:
     lag = _dict(_dict(summary.get("lag")).get("probe"))
     late = number(lag.get("p99"))
     reasons = [f"{reason} {count}" for reason, count in _dict(summary.get("finish_reasons")).items()]
-    parts = [f"in flight {mean:.1f}, peak {peak:g}" if mean is not None and peak is not None else ""]
-    parts.append("" if late is None else f"client lag p99 {late * 1000:.1f} ms")
+    parts = [f"in flight {mean:.1f}, peak {decimal(peak)}" if mean is not None and peak is not None else ""]
+    parts.append("" if late is None else f"client lag p99 {latency(late)}")
     parts.append(f"finish {', '.join(reasons) or '–'}")
     _print(console, " · ".join(filter(None, parts)))
 
@@ -107,8 +103,10 @@ def tpot_left_out(summary: dict[str, Any]) -> str:
     found = {why: count for why, value in _dict(summary.get("tpot_left_out")).items() if (count := number(value))}
     if not found:
         return ""
-    reasons = ", ".join(f"{count:g} × {why}" for why, count in found.items())
-    return f"TPOT leaves out {sum(found.values()):g} of {number(summary.get('n')) or 0:g} answers: {reasons}"
+    reasons = ", ".join(f"{decimal(count)} × {why}" for why, count in found.items())
+    return (
+        f"TPOT leaves out {decimal(sum(found.values()))} of {decimal(number(summary.get('n')) or 0)} answers: {reasons}"
+    )
 
 
 def _recorded(run: RunFolder) -> list[dict[str, Any]]:
@@ -149,7 +147,7 @@ def _not_counted(summary: dict[str, Any]) -> list[str]:
     first = summary.get("first_failures")
     told = "; ".join(map(str, first)) if isinstance(first, list) else ""
     said = told or ", ".join(f"{count} {why}" for why, count in aside.items())
-    return [f"not counted: {failures:g} failed, {apart:g} set aside: {said}"]
+    return [f"not counted: {decimal(failures)} failed, {decimal(apart)} set aside: {said}"]
 
 
 def _dict(value: object) -> dict[str, Any]:

@@ -11,6 +11,9 @@ from rich.text import Text
 from vlmconsole.measure.axes import Axes, axes
 from vlmconsole.measure.views import Bar, Cell, PairLine, cells, overlap, pairs, waterfalls
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.text.numbers import change, figure
+from vlmconsole.text.sizes import signed_size
+from vlmconsole.text.times import latency
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,15 +49,15 @@ def scatter(one: Axes, width: int) -> list[str]:
         import plotext
     except ImportError:
         return ["(no plot: pip install 'vlmconsole[tui]' brings plotext)"]
-    figure = plotext.figure
-    figure.clear()
-    figure.plot_size(width, 16)
-    figure.title(f"{one.title}: {one.y} over {one.x}")
-    figure.draw(figure.signal([point.x for point in shown], [point.y for point in shown], marker=" "))
+    drawing = plotext.figure
+    drawing.clear()
+    drawing.plot_size(width, 16)
+    drawing.title(f"{one.title}: {one.y} over {one.x}")
+    drawing.draw(drawing.signal([point.x for point in shown], [point.y for point in shown], marker=" "))
     letters = dict(zip((point.name for point in shown), string.ascii_uppercase, strict=False))
     for point in shown:
-        figure.draw(figure.text(point.x, point.y, letters.get(point.name, "*")))
-    lines = plotext.uncolorize(figure.build().string()).splitlines()
+        drawing.draw(drawing.text(point.x, point.y, letters.get(point.name, "*")))
+    lines = plotext.uncolorize(drawing.build().string()).splitlines()
     key = "   ".join(f"{letter} {name}" for name, letter in letters.items())
     return [line.rstrip() for line in lines] + [key]
 
@@ -105,10 +108,10 @@ def _cells(found: list[Cell]) -> Table:
             cell.name,
             cell.concurrency,
             "not told" if cell.running_limit is None else cell.running_limit,
-            _figure(cell.share("ttft_s", "p50"), "s"),
-            _figure(cell.share("ttft_s", "p95"), "s"),
-            _figure(cell.share("e2e_s", "p50"), "s"),
-            _figure(cell.throughput),
+            latency(cell.share("ttft_s", "p50")),
+            latency(cell.share("ttft_s", "p95")),
+            latency(cell.share("e2e_s", "p50")),
+            figure(cell.throughput),
             *([cell.peak or "–"] if sampled else []),
             cell.n or 0,
             cell.state.upper() if cell.state != "valid" else cell.state,
@@ -124,11 +127,11 @@ def reasoning(summary: dict[str, Any]) -> list[str]:
     lines = [f"rule frozen as {summary['rule_sha256'][:16]}…, before the first cell", *choice["steps"]]
     lines.append(f"chosen: {choice['chosen'] or 'none'}, as {choice['why']}")
     if confirmation:
-        change = confirmation["change"]
-        shares = {"TTFT p95": change["ttft_p95"], "throughput": change["throughput"]}
-        parts = [f"{name} {share:+.1%}" for name, share in shares.items() if share is not None]
-        if change["peak_bytes"] is not None:
-            parts.append(f"memory peak {change['peak_bytes'] / 2**20:+,.0f} MiB")
+        changes = confirmation["change"]
+        shares = {"TTFT p95": changes["ttft_p95"], "throughput": changes["throughput"]}
+        parts = [f"{name} {change(share)}" for name, share in shares.items() if share is not None]
+        if changes["peak_bytes"] is not None:
+            parts.append(f"memory peak {signed_size(changes['peak_bytes'])}")
         fresh = "" if not parts and confirmation.get("same_cell") else " on fresh starts"
         lines.append(f"{confirmation['state']}{fresh}: {'; '.join(confirmation['said'])}")
         if parts:
@@ -158,7 +161,3 @@ def _pairs(found: list[PairLine], width: int) -> list[str]:
 def _print(console: Console, lines: list[str]) -> None:
     if lines:
         console.print(Text("\n".join(["", *lines])), soft_wrap=True)
-
-
-def _figure(value: float | None, unit: str = "") -> str:
-    return "–" if value is None else f"{value:.3f} {unit}" if unit else f"{value:.1f}"

@@ -8,13 +8,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vlmconsole.cli.common import as_toml, emit, state
+from vlmconsole.cli.common import emit, state
 from vlmconsole.cli.compare import compare
 from vlmconsole.cli.export import export
 from vlmconsole.cli.run import ending
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
-from vlmconsole.runs.pace import duration, number
 from vlmconsole.text.counts import many
+from vlmconsole.text.numbers import number
+from vlmconsole.text.times import duration
+from vlmconsole.text.toml import toml_lines
 
 if TYPE_CHECKING:
     from vlmconsole.desks.runs import Line
@@ -98,7 +100,7 @@ def show(run: Annotated[str, typer.Argument(help="a run's name, a part of it, a 
     }
     spec, lines = value["spec"], [f"{value['title']} ({value['kind']})"]
     if isinstance(spec, dict):
-        lines += [f"  {key} = {as_toml(setting)}" for key, setting in spec.items() if setting not in UNSET]
+        lines += toml_lines({key: setting for key, setting in spec.items() if setting not in UNSET})
     else:
         lines.append("  settings = cannot be read")
 

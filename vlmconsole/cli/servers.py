@@ -13,6 +13,7 @@ import typer
 
 from vlmconsole.cli.common import emit, say, state
 from vlmconsole.errors import LabError
+from vlmconsole.text.signs import sign_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,17 +22,6 @@ if TYPE_CHECKING:
     from vlmconsole.engines.effective import EffectiveSettings
     from vlmconsole.engines.profile import ServerProfile
     from vlmconsole.servers.status import ServerStatus
-
-MARKS = {
-    "ready": "●",
-    "starting": "◐",
-    "waiting": "◐",
-    "stopped": "○",
-    "not reachable": "○",
-    "ended": "✗",
-    "unreachable": "✗",
-    "key refused": "✗",
-}
 
 
 def register(app: typer.Typer) -> None:
@@ -217,7 +207,7 @@ def _table(console: Console, rows: list[dict[str, Any]], words: list[str]) -> No
         # What is copied from here stays in one piece; the words beside it go on below.
         table.add_column(title, overflow="fold", no_wrap=title in ("name", "state", "address"))
     for row, word in zip(rows, words, strict=True):
-        said = [MARKS[word], row["name"], row["engine"], word, row["base_url"] or "–"]
+        said = [sign_of(word).mark, row["name"], row["engine"], word, row["base_url"] or "–"]
         table.add_row(*(Text(str(cell)) for cell in (*said, row["title"])))
     console.print(table)
     for row in rows:
@@ -229,7 +219,7 @@ def _sheet(console: Console, value: dict[str, Any], lines: list[Setting], word: 
     from rich.table import Table
     from rich.text import Text
 
-    line = f"{MARKS[word]} {value['name']}  {value['engine']}  {word}"
+    line = f"{sign_of(word).mark} {value['name']}  {value['engine']}  {word}"
     console.print(Text(line + (f": {value['why']}" if value["why"] else "")), soft_wrap=True)
     console.print(Text(f"  {value['title']}   {value['base_url'] or ''}".rstrip()))
     console.print(Text(f"  model: {value['model'] or 'what the server says'}"))

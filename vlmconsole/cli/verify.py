@@ -11,8 +11,9 @@ from vlmconsole.gates.trained import Freezing, freezing
 from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
 from vlmconsole.runs.places import Places
+from vlmconsole.text.signs import BAD, sign_of
 
-MARKS = {"intact": "✓", "not sealed": "·"}
+FINE = ("intact", "not sealed")
 
 
 def register(app: typer.Typer) -> None:
@@ -41,7 +42,7 @@ def verify(
     plans = [_freezing(folder, places, chain) for folder in folders]
     beside = {} if run else altered_in(places, chain)
     altered = [text for texts in beside.values() for text in texts]
-    bad = [one for one in verdicts if one.status not in MARKS]
+    bad = [one for one in verdicts if one.status not in FINE]
     value = {
         "ledger": {"path": str(ledger.path), "entries": len(chain.entries), "broken": chain.broken},
         "runs": [
@@ -53,7 +54,7 @@ def verify(
     }
     lines = []
     for one, plan in zip(verdicts, plans, strict=True):
-        lines.append(f"{MARKS.get(one.status, '✗')} {one.run}  {one.status}: {one.why}")
+        lines.append(f"{sign_of(one.status, BAD).mark} {one.run}  {one.status}: {one.why}")
         lines += [f"  {'! ' if plan.late else ''}its gate plan was {plan.text}"] if plan else []
     lines += [f"✗ {text}" for text in altered]
     whole = chain.broken or f"the chain of {len(chain.entries)} entries is whole"

@@ -30,6 +30,7 @@ from textual_serve.server import Server
 import vlmconsole.assets
 from vlmconsole.cli.web_door import Door
 from vlmconsole.runs.places import Places
+from vlmconsole.text.sizes import size
 from vlmconsole.vision.images import PictureError, open_picture
 
 LARGEST = 64 * 1024 * 1024  # bytes of one upload
@@ -157,7 +158,7 @@ class ConsoleServer(Server):
         try:
             data = await request.read()
         except web.HTTPRequestEntityTooLarge:
-            return _said(413, f"larger than {LARGEST // 1024**2} MiB")
+            return _said(413, f"larger than {size(LARGEST)}")
         name = safe_name(request.query.get("name", ""))
         try:
             picture = await asyncio.to_thread(open_picture, data, name=name)
@@ -177,7 +178,7 @@ class ConsoleServer(Server):
         inbox = self._places.inbox
         inbox.mkdir(mode=0o700, parents=True, exist_ok=True)
         if sum(entry.stat().st_size for entry in inbox.iterdir() if entry.is_file()) + len(data) > INBOX_LARGEST:
-            raise OSError(f"the inbox {inbox} is full ({INBOX_LARGEST // 1024**3} GiB); delete what is not needed")
+            raise OSError(f"the inbox {inbox} is full ({size(INBOX_LARGEST)}); delete what is not needed")
         stem, dot, ending = name.rpartition(".")
         for number in range(1, 10_000):
             path = inbox / (name if number == 1 else f"{stem or ending}-{number}{dot and '.' + ending}")

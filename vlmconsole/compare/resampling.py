@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import number
 from vlmconsole.scoring.intervals import LEAST, unpaired_interval
+from vlmconsole.text.numbers import change, number
 
 #: figures that each request has of its own, so that their change can be held against the requests' scatter
 OF_REQUESTS = ("ttft_s", "tpot_s", "e2e_s")
@@ -30,7 +30,7 @@ def noise(a: Sequence[float], b: Sequence[float]) -> tuple[tuple[float, float] |
     if min(len(a), len(b)) < LEAST:
         return None, f"{TOO_FEW} (n = {min(len(a), len(b))} < {LEAST})"
     low, high = _interval(tuple(a), tuple(b))
-    said = f"{low:+.1%} … {high:+.1%}"
+    said = f"{change(low)} … {change(high)}"
     return (low, high), f"{said}: {TOO_FEW}" if low <= 0 <= high else said
 
 

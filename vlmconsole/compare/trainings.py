@@ -18,7 +18,8 @@ from vlmconsole.errors import LabError
 from vlmconsole.measure.views import cells
 from vlmconsole.runs.conditions import prompt_of
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import number
+from vlmconsole.text.bars import sparkline
+from vlmconsole.text.numbers import figure, number
 
 TRAININGS = {"sft": "supervised", "grpo": "reinforcement learning"}
 LABELS = {
@@ -252,17 +253,6 @@ def drawn_curves(found: TrainingComparison, width: int) -> list[str]:
         for side, values in zip("ab", both, strict=True):
             if values:
                 title = name if side == "a" or not both[0] else ""
-                ends = f"{values[0]:.4g} → {values[-1]:.4g} {unit}".rstrip()
-                lines.append(f"{title:<25}{side} {_bars(values, low, high, width)}  {ends}")
+                ends = f"{figure(values[0])} → {figure(values[-1])} {unit}".rstrip()
+                lines.append(f"{title:<25}{side} {sparkline(values, width, low, high)}  {ends}")
     return lines
-
-
-def _bars(values: Sequence[float], low: float, high: float, width: int) -> str:
-    """Values as bars on the scale from low to high, the mean of neighbours where there are more than columns."""
-    columns = min(width, len(values))
-    every = len(values) / columns
-    means = [
-        fmean(values[round(at * every) : max(round((at + 1) * every), round(at * every) + 1)]) for at in range(columns)
-    ]
-    span = high - low
-    return "".join("▁▂▃▄▅▆▇█"[min(7, int((mean - low) / span * 8)) if span else 0] for mean in means)

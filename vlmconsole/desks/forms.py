@@ -23,6 +23,7 @@ from vlmconsole.jobs.presets import (
 from vlmconsole.queue.adding import Planned, merge, plan
 from vlmconsole.queue.flows import read_flow, sources
 from vlmconsole.runs.places import Places
+from vlmconsole.text.toml import toml_value
 
 FieldKind = Literal["whole number", "number", "yes or no", "choice", "text", "list", "table"]
 FLOWS = "Several steps as one"
@@ -188,11 +189,11 @@ def sets(groups: Sequence[FormGroup], values: Mapping[str, str]) -> list[str]:
         if not text or text == field.value.strip():
             continue
         if field.kind == "table":
-            found.append(f"{field.key}={_toml(parse_json(text))}")
+            found.append(f"{field.key}={toml_value(parse_json(text))}")
             continue
         # A text that looks like a number or a list stays a text.
         quoted = field.kind in ("text", "choice") and not isinstance(parse_value(text), str)
-        found.append(f"{field.key}={json.dumps(text, ensure_ascii=False) if quoted else text}")
+        found.append(f"{field.key}={toml_value(text) if quoted else text}")
     return found
 
 
@@ -202,15 +203,6 @@ def parse_json(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _toml(value: Any) -> str:
-    """A value as TOML on one line."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(str(key))} = {_toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return as_text(value) if isinstance(value, bool | int | float) else json.dumps(str(value), ensure_ascii=False)
 
 
 def problems(name: str, changes: Sequence[str], places: Places) -> dict[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.gates.trained import LATE_PASS, standing
+from vlmconsole.gates.trained import standing
 from vlmconsole.queue import adding, process
 from vlmconsole.queue.adding import Planned
 from vlmconsole.queue.model import ACTIVE, FINAL, Attempt, Job, Mode, limit
@@ -19,8 +19,9 @@ from vlmconsole.queue.view import decide_now, devices_seen, steps_done, views
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import Pace, Progress
-from vlmconsole.runs.pace import duration as duration  # screens take it from here, like all else of the queue
 from vlmconsole.runs.places import Places
+from vlmconsole.text.signs import LATE_PASS
+from vlmconsole.text.times import duration
 
 WINDOW = 200  # rows of waiting and of ended jobs that are read at once
 PRIVATE = frozenset({"reserve", "worker.lock"})  # the worker's own tools, nothing of the run

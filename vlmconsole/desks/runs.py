@@ -11,10 +11,9 @@ from typing import Any
 from vlmconsole.gates.trained import standing
 from vlmconsole.ledger import chain as ledger
 from vlmconsole.ledger.chain import Ledger
-from vlmconsole.reports.parts import figure
 from vlmconsole.runs.folder import FINAL, RunFolder, list_runs
-from vlmconsole.runs.pace import number
 from vlmconsole.runs.places import Places
+from vlmconsole.text.numbers import figure, number
 from vlmconsole.text.plain import one_line
 
 #: seals: what is known of a run's files without hashing them, and after it

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.text.sizes import size
 from vlmconsole.vision.kv import KVError, from_config
-from vlmconsole.vision.steps import size_text
 
 #: Flags whose meaning stands in a line of its own, under the field's word.
 NAMED = frozenset({"max-running-requests", "max-num-seqs", "context-length", "max-model-len", "dtype",
@@ -69,7 +69,7 @@ def capacity(profile: ServerProfile, effective: EffectiveSettings | None) -> str
         folder = Path(effective.model_path)
     if folder is not None:
         try:
-            said.append(size_text(from_config(folder).stored_as(effective.kv_dtype).bytes(effective.kv_tokens)))
+            said.append(size(from_config(folder).stored_as(effective.kv_dtype).bytes(effective.kv_tokens)))
         except KVError as error:
             said.append(error.message)
     return ", ".join(said)

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.text.sizes import size
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -166,15 +168,15 @@ def _object(body: bytes) -> Mapping[str, Any]:
 
 
 async def _body(receive: Receive) -> bytes:
-    parts, size = [], 0
+    parts, read = [], 0
     while True:
         message = await receive()
         if message["type"] != "http.request":
             raise RefusedError(400, "the request broke off")
         parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > LARGEST:
-            raise RefusedError(413, f"a request may have {LARGEST // 1024**2} MiB")
+        read += len(parts[-1])
+        if read > LARGEST:
+            raise RefusedError(413, f"a request may have {size(LARGEST)}")
         if not message.get("more_body"):
             return b"".join(parts)
 

@@ -312,11 +312,15 @@ def make_profile(values: dict[str, Any], where: str = "profile") -> ServerProfil
 
 def save_profile(folder: Path, profile: ServerProfile) -> Path:
     """Writes the profile (only what differs from the defaults) as TOML; returns the file."""
-    values = profile.model_dump(mode="json", exclude_defaults=True, exclude={"name"})
     path = folder / f"{profile.name}.toml"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomic(path, tomlkit.dumps(values))
+    write_atomic(path, profile_toml(profile))
     return path
+
+
+def profile_toml(profile: ServerProfile) -> str:
+    """The profile as a TOML document, without its name and what is as by default."""
+    return tomlkit.dumps(profile.model_dump(mode="json", exclude_defaults=True, exclude={"name"}))
 
 
 def _read_toml(source: Any, where: str) -> dict[str, Any]:

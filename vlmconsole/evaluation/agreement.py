@@ -14,6 +14,7 @@ from vlmconsole.gates.evidence import CONDITIONS, named, unlike
 from vlmconsole.gates.samples import Sample, read_side
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.text.numbers import percent
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Agreement:
 
     def sentence(self) -> str:
         """Both findings for people: the answers, and whether the runs may be paired."""
-        text = f"{self.n - len(self.differing)} of {self.n} answers are the same ({100 * self.share:.1f} %)"
+        text = f"{self.n - len(self.differing)} of {self.n} answers are the same ({percent(self.share)})"
         if self.differing:
             text += f"; they differ on {named(self.differing)}"
         pairing = f"Not to be paired: {'; '.join(self.unlike)}" if self.unlike else "The conditions are alike"

@@ -6,10 +6,9 @@ from vlmconsole.gates.metrics import Measures
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.runs.titles import title
 from vlmconsole.scoring.answer import CountAnswer, parse_counts
-from vlmconsole.text.counts import signed
+from vlmconsole.text.numbers import decimal, percent, signed
 from vlmconsole.text.plain import one_line
 
-MARKS = {"PASS": "✓", "FAIL": "✗", "CANNOT JUDGE": "?"}
 COLUMNS = ("before", "after", "measured", "margin", "interval")
 
 
@@ -17,21 +16,21 @@ def figures(judged: Judged) -> dict[str, str]:
     """Before, after, measured, margin and interval; dashes when there is nothing to say."""
     if judged.measured is None or judged.before is None or judged.after is None or judged.margin is None:
         return dict.fromkeys(COLUMNS, "–")
-    percent = judged.gate.metric == "all_correct"
+    shares = judged.gate.metric == "all_correct"
 
     def share(value: float) -> str:
-        return f"{value * 100:.1f} %" if percent else f"{value:.4f}"
+        return percent(value) if shares else f"{value:.4f}"
 
     points = judged.gate.unit == "points"
     low, high = judged.interval or (0.0, 0.0)
-    left = judged.margin * 100 if percent else judged.margin
+    left = judged.margin * 100 if shares else judged.margin
     return {
         "before": share(judged.before),
         "after": share(judged.after),
         "measured": f"{judged.measured:.2f}".replace("-", "−") if points else share(judged.measured),
-        "margin": signed(left, 2 if points else 1 if percent else 4),
+        "margin": signed(left, 2 if points else 1 if shares else 4),
         # The interval is of the partial reward: beside an all-correct figure it would be misread.
-        "interval": "" if percent else f"{signed(low)} … {signed(high)}",
+        "interval": "" if shares else f"{signed(low)} … {signed(high)}",
     }
 
 
@@ -47,11 +46,11 @@ def group_figures(found: Measures, confidence: float) -> list[tuple[str, str]]:
         ("pictures", str(found.n)),
         (
             title("all_correct"),
-            sides((f"{float(first):.1%}".replace("%", " %"), f"{float(second):.1%}".replace("%", " %"))),
+            sides((percent(float(first)), percent(float(second)))),
         ),
         (title("partial"), sides((f"{float(found.partial[0]):.4f}", f"{float(found.partial[1]):.4f}"))),
         ("difference", signed(interval.difference)),
-        (f"{confidence * 100:g} % interval", f"{signed(interval.low)} … {signed(interval.high)}"),
+        (f"{decimal(confidence * 100)} % interval", f"{signed(interval.low)} … {signed(interval.high)}"),
         ("valid answers", sides(found.valid)),
         ("won, lost", f"{flips.wins}, {flips.losses}"),
         ("right, wrong both times", f"{flips.both_right}, {flips.both_wrong}"),

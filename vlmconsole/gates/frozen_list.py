@@ -13,11 +13,12 @@ from typing import Any
 from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.frozen import place_of
 from vlmconsole.gates.plan import Plan, PlanError, parse_plan
-from vlmconsole.gates.trained import LATE_PASS, freezing
+from vlmconsole.gates.trained import freezing
 from vlmconsole.ledger.chain import Chain, sha256_file
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.system.reading import read_json
+from vlmconsole.text.signs import LATE_PASS
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from typing import Any
 from vlmconsole.errors import LabError
 from vlmconsole.gates.evidence import FrozenWhen
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import number
 from vlmconsole.runs.places import Places
 from vlmconsole.system.typed_paths import named
+from vlmconsole.text.numbers import number
+from vlmconsole.text.signs import LATE_PASS
+from vlmconsole.text.times import about
 
 #: A PASS whose plan was frozen after the training began, as it stands in lists, heads and reports.
-LATE_PASS = "PASS · frozen late"
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,12 @@ class Freezing:
     @property
     def text(self) -> str:
         """`frozen 12 min before the first training step of …`."""
-        between = span(abs(self.began - self.frozen))
+        between = about(abs(self.began - self.frozen))
         if not self.late:
             return f"frozen {between} before the first training step of {self.training}"
         text = f"frozen {between} after the first training step of {self.training}, not before it"
         if self.limits is not None and self.limits < self.began:
-            text += f" (its limits alone {span(self.began - self.limits)} before)"
+            text += f" (its limits alone {about(self.began - self.limits)} before)"
         return text
 
     def to_json(self) -> dict[str, Any]:
@@ -136,10 +137,3 @@ def first_step(run: RunFolder) -> float | None:
         if isinstance(first, (int, float)):
             times.append(float(first))
     return min(times, default=None)
-
-
-def span(seconds: float) -> str:
-    """`40 s`, `12 min`, `3.2 h`: how long, for people."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

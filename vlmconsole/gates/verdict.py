@@ -18,11 +18,12 @@ from vlmconsole.gates.evidence import (
 from vlmconsole.gates.metrics import Measures, exact, margin, measure, passes
 from vlmconsole.gates.plan import Gate, Group, Plan, PlanError, parse_plan
 from vlmconsole.gates.samples import Side, read_side
-from vlmconsole.gates.trained import LATE_PASS, Freezing, freezing_of
+from vlmconsole.gates.trained import Freezing, freezing_of
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.text.counts import many
+from vlmconsole.text.signs import LATE_PASS
 
 Word = Literal["PASS", "FAIL", "CANNOT JUDGE"]
 ORDER: dict[str, int] = {"FAIL": 0, "CANNOT JUDGE": 1, "PASS": 2}

@@ -14,11 +14,11 @@ from vlmconsole.gauges.figures import Batch, Figure, SourceError, beginning
 from vlmconsole.gauges.machine import card_figures
 from vlmconsole.gauges.nvidia import Card
 from vlmconsole.remote.ssh import SshHost, end, explain, run
+from vlmconsole.text.sizes import MIB
 
 FIELDS = "count,index,name,uuid,memory.used,memory.total,utilization.gpu,power.draw,temperature.gpu"
 QUERY = f"exec nvidia-smi --query-gpu={FIELDS} --format=csv,noheader,nounits -l 1"
 CONSOLE = "exec vlmconsole gauges --once --json"
-MIB = 1024**2
 FIRST, NEXT = 12.0, 2.5  # seconds that the first and every later report may take
 OTHER_WORDS = 1.0  # seconds for the rest of what is no report, and for the end of whoever said it
 CONSOLE_EVERY = 10.0  # seconds between two readings through the console there: each starts a Python

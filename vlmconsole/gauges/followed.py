@@ -13,7 +13,7 @@ from vlmconsole.gauges.feed import Finished
 from vlmconsole.gauges.figures import Mark
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder, list_runs
-from vlmconsole.runs.pace import number
+from vlmconsole.text.numbers import number
 
 LOOK = 5.0  # seconds between two looks for runs that began
 NEWEST = 50  # run folders looked at: a running one is never old

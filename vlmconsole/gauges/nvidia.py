@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-GIB = 1024**3
+from vlmconsole.text.sizes import size
+
 T = TypeVar("T")
 
 
@@ -120,8 +121,8 @@ def summary() -> str:
         return f"none found: {reading.why}"
     parts = []
     for card in reading.cards:
-        size = f", {card.memory_total / GIB:.1f} GiB" if card.memory_total else ""
-        parts.append(f"{card.name} {card.product}{size}" if not card.lost else f"{card.name} lost: {card.lost}")
+        memory = f", {size(card.memory_total)}" if card.memory_total else ""
+        parts.append(f"{card.name} {card.product}{memory}" if not card.lost else f"{card.name} lost: {card.lost}")
     return "; ".join(parts)
 
 

@@ -11,6 +11,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.gauges.board import CONSOLE, Board, Snapshot
 from vlmconsole.gauges.figures import Batch, Mark
 from vlmconsole.runs.events import append_line, parse_line
+from vlmconsole.text.sizes import size
 
 LARGEST = 512 * 1024 * 1024  # bytes; a day of twelve figures has about 200 MB
 
@@ -34,7 +35,7 @@ class Recorder:
             except OSError as error:
                 self.why = f"the recording ended: {error.strerror}"
             if self._size > LARGEST:
-                self.why = f"the recording ended at {LARGEST // 1024**2} MiB"
+                self.why = f"the recording ended at {size(LARGEST)}"
 
 
 def batches(path: Path) -> Iterator[Batch]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vlmconsole.measure.views import Cell
-from vlmconsole.runs.pace import number
+from vlmconsole.text.numbers import number
 
 FEWEST = 3  # cells that differ in one thing alone make a course of it; of two one reads the table
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vlmconsole.runs.pace import number
 from vlmconsole.system.machine import usable_cores
 from vlmconsole.text.counts import many
+from vlmconsole.text.numbers import number
 
 #: what is said where a busy side is compared
 BUSY_MEANS = (

@@ -13,6 +13,7 @@ from vlmconsole.measure.definitions import InFlight, in_flight, span_text, throu
 from vlmconsole.measure.machine_load import HostLoad
 from vlmconsole.measure.settings import FAILURE_LIMIT, LAG_SHARE
 from vlmconsole.scoring.distribution import Distribution, distribution
+from vlmconsole.text.numbers import percent
 
 #: how the request asked for its end, and how the server says that it reached it
 LENGTH = "length"
@@ -244,7 +245,7 @@ class Gatherer:
         if not planned or failed <= limit * planned:
             return None
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.failures.most_common())
-        share = f"{failed / planned:.0%}".replace("%", " %")
+        share = percent(failed / planned, 0)
         return (
             f"{failed} of {planned} requests failed ({share}; {kinds}), more than failure_limit {limit:g}:"
             " the others are no sample of the load that was asked for"
@@ -264,7 +265,7 @@ def _lag_verdict(lag: Lag, lag_limit_s: float, ttft_s: float | None) -> str | No
     if worst is None or worst <= limit_s:
         return None
     asked = f"lag_limit_ms {lag_limit_s * 1000:.3g}"
-    median = f"{LAG_SHARE:.0%} of the median TTFT".replace("%", " %")
+    median = f"{percent(LAG_SHARE, 0)} of the median TTFT"
     source = f"{median}, which is more than {asked}" if limit_s > lag_limit_s else asked
     return (
         f"the client was late: p99 lag {worst * 1000:.1f} ms > limit {limit_s * 1000:.1f} ms ({source})."

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import number
+from vlmconsole.text.numbers import number
+from vlmconsole.text.sizes import size
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class Cell:
     @property
     def peak(self) -> str:
         """The sampled memory peak with its kind, "" where none was sampled."""
-        size = number(self.memory.get("peak_bytes"))
-        return f"{self.memory.get('kind')} {size / 2**20:,.0f} MiB" if size else ""
+        peak = number(self.memory.get("peak_bytes"))
+        return f"{self.memory.get('kind')} {size(peak)}" if peak else ""
 
     @property
     def concurrency(self) -> int | None:

@@ -21,6 +21,7 @@ from vlmconsole.queue.store import Store
 from vlmconsole.queue.submitted_paths import located
 from vlmconsole.runs.places import Places
 from vlmconsole.system.typed_paths import named
+from vlmconsole.text.toml import toml_value
 
 PRIORITY = 1_000_000  # largest
 SHOWN, LONGEST = 3, 40  # changed settings in a title, and characters of the value of each
@@ -286,7 +287,7 @@ def _check_python(options: QueueOptions, places: Places) -> None:
     if python != PYTHON and python not in trusted(places):
         raise PresetError(
             f"[queue.ray] python = {python!r} is a program that a preset may not name",
-            f"If you trust it: trusted_programs = {json.dumps(python)} in config.toml, or {TRUSTED_VARIABLE}.",
+            f"If you trust it: trusted_programs = {toml_value(python)} in config.toml, or {TRUSTED_VARIABLE}.",
             code="program-untrusted",
         )
 

@@ -12,6 +12,7 @@ from vlmconsole.gauges import nvidia
 from vlmconsole.queue.wants import Devices
 from vlmconsole.system import processes
 from vlmconsole.system.machine import usable_cores
+from vlmconsole.text.sizes import size
 
 # Drivers keep a few hundred MiB on an idle card; more than this share without a visible process is someone unseen.
 UNSEEN_SHARE = 0.05
@@ -161,13 +162,14 @@ class Machine:
         if card.lost:
             return f"which is lost: {card.lost}"
         if card.processes:
-            pid, size = max(card.processes, key=lambda one: one[1] or 0)
+            pid, used = max(card.processes, key=lambda one: one[1] or 0)
             more = f" and {len(card.processes) - 1} more" if len(card.processes) > 1 else ""
-            memory = f", {size / nvidia.GIB:.1f} GiB" if size is not None else ""
+            memory = f", {size(used)}" if used is not None else ""
             return f"held by {processes.describe(pid)}{memory}{more}"
         if card.memory_used and card.memory_total and card.memory_used > UNSEEN_SHARE * card.memory_total:
-            memory = f"{card.memory_used / nvidia.GIB:.1f} GiB"
-            return f"held by a process that cannot be seen from here (another user or container), {memory}"
+            return (
+                f"held by a process that cannot be seen from here (another user or container), {size(card.memory_used)}"
+            )
         return ""
 
     def variables(self, granted: Iterable[str]) -> dict[str, str]:

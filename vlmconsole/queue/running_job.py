@@ -9,10 +9,10 @@ from typing import Any
 from vlmconsole.jobs import closing
 from vlmconsole.queue.executors import Worker
 from vlmconsole.queue.model import Job, limit
-from vlmconsole.runs import pace
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import LATEST, RunFolder
 from vlmconsole.system import processes
+from vlmconsole.text.numbers import number
 
 NEVER = "never began"  # the reason in a run that is about to be cleared away
 BLINK = 10.0  # seconds: a longer time between two looks says that this process itself stood still
@@ -101,7 +101,7 @@ class Live:
 def span_of(run: RunFolder) -> tuple[float | None, float | None]:
     """Start and end of a run as its books tell them, wall seconds; None for what is not there, or no time at all."""
     now = run.state()
-    begun, ended = (pace.number(now.get(key)) for key in ("started", "ended"))
+    begun, ended = (number(now.get(key)) for key in ("started", "ended"))
     return begun if begun and 0 < begun < LATEST else None, ended if ended and 0 < ended < LATEST else None
 
 

@@ -18,6 +18,7 @@ from typing import IO, Any, Literal, cast
 
 from vlmconsole.remote.ssh import SshError, SshHost, end, explain, run
 from vlmconsole.system.atomic_folder import making
+from vlmconsole.text.sizes import size
 
 FETCH_LIMIT = 8 * 1024**3  # bytes of one run folder
 SILENCE = 30.0  # seconds without a byte while fetching
@@ -265,15 +266,15 @@ class _Watched:
 
 
 def _unpack(pipe: _Watched, into: Path, name: str, limit: int) -> None:
-    size = 0
+    unpacked = 0
     with tarfile.open(fileobj=cast(Any, pipe), mode="r|") as archive:
         for member in archive:
             if not (member.isreg() or member.isdir()) or PurePosixPath(member.name).parts[0] != name:
                 continue
-            size += member.size
-            if size > limit:
+            unpacked += member.size
+            if unpacked > limit:
                 raise SshError(
-                    f"the run is larger than {limit / 1024**3:.1f} GiB",
+                    f"the run is larger than {size(limit)}",
                     "Copy it by hand with rsync.",
                     code="limit-size",
                 )

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from vlmconsole.errors import LabError
 from vlmconsole.system.typed_paths import named
+from vlmconsole.text.sizes import size
 
 LARGEST = 16 * 1024 * 1024  # bytes of one answer
 CONFIG_VARIABLE = "VLMCONSOLE_SSH_CONFIG"
@@ -135,7 +136,7 @@ def _talk(process: subprocess.Popen[bytes], given: bytes, deadline: float) -> tu
                 data = os.read(key.fd, 65536)
                 parts[key.fd] += data
                 if len(parts[key.fd]) > LARGEST:
-                    raise SshError(f"the answer is larger than {LARGEST // 1024**2} MiB", code="limit-size")
+                    raise SshError(f"the answer is larger than {size(LARGEST)}", code="limit-size")
                 if not data:
                     watched.unregister(key.fileobj)
     process.wait(max(0.1, deadline - time.monotonic()))

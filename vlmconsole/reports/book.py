@@ -17,11 +17,12 @@ from vlmconsole import __version__
 from vlmconsole.errors import LabError
 from vlmconsole.ledger.chain import MANIFEST, Ledger
 from vlmconsole.reports import claimed, judged, learned, measured, tuned
-from vlmconsole.reports.parts import UNKNOWN, Facts, Part, Prose, Section, flat, shown
+from vlmconsole.reports.parts import Facts, Part, Prose, Section, flat, shown
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.live_view import RunStory
 from vlmconsole.runs.places import Places
+from vlmconsole.text.numbers import UNKNOWN
 from vlmconsole.text.plain import inert, one_line
 
 MOST_FILES = 200

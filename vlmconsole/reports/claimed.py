@@ -12,9 +12,8 @@ from vlmconsole.ledger.chain import Ledger
 from vlmconsole.reports.judged import is_planned
 from vlmconsole.reports.parts import Column, Part, Prose, Section, Table
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import number
 from vlmconsole.runs.places import Places
-from vlmconsole.text.counts import signed
+from vlmconsole.text.numbers import number, signed
 from vlmconsole.text.plain import inert, one_line
 
 

@@ -14,25 +14,12 @@ from vlmconsole.gates.samples import Sample, Side, read_side
 from vlmconsole.gates.verdict import Judged, Verdict, judge
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.reports import svg
-from vlmconsole.reports.parts import (
-    Column,
-    Facts,
-    Part,
-    Pictures,
-    Plot,
-    Prose,
-    Section,
-    Table,
-    answer,
-    figure,
-    flat,
-    percent,
-)
+from vlmconsole.reports.parts import Column, Facts, Part, Pictures, Plot, Prose, Section, Table, answer, flat
 from vlmconsole.reports.parts import Picture as Shown
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.scoring.intervals import paired_interval
-from vlmconsole.text.counts import signed
+from vlmconsole.text.numbers import figure, percent, signed
 from vlmconsole.text.plain import inert
 from vlmconsole.vision.images import PictureError
 
@@ -132,7 +119,7 @@ def _measures(measures: dict[str, Measures]) -> list[Part]:
     for name, found in measures.items():
         interval = found.interval
         rows.append(
-            [name, str(found.n), percent(float(found.all_correct[0])), percent(float(found.all_correct[1])),
+            [name, str(found.n), *(percent(float(share), unit="") for share in found.all_correct),
              f"{float(found.partial[0]):.4f}", f"{float(found.partial[1]):.4f}",
              str(found.flips.wins), str(found.flips.losses), figure(found.flips.p)]
         )  # fmt: skip
@@ -162,7 +149,7 @@ def _groups(before: Side, after: Side) -> list[Part]:
         n = len(some)
         partial = [[s[side].partial for s in some] for side in (0, 1)]
         rows.append(
-            [group, str(n), *(percent(sum(s[side].all_correct for s in some) / n) for side in (0, 1)),
+            [group, str(n), *(percent(sum(s[side].all_correct for s in some) / n, unit="") for side in (0, 1)),
              *(f"{sum(values) / n:.4f}" for values in partial)]
         )  # fmt: skip
         if n > 1:
@@ -184,7 +171,7 @@ def _one(before: Side, after: Side) -> list[Part]:
     for sample in side.samples.values():
         by[sample.group].append(sample)
     rows = [
-        [group, str(len(some)), percent(sum(s.all_correct for s in some) / len(some)),
+        [group, str(len(some)), percent(sum(s.all_correct for s in some) / len(some), unit=""),
          figure(sum(s.partial for s in some) / len(some), 4), str(sum(not s.valid for s in some)),
          str(sum(not s.http_ok for s in some))]
         for group, some in sorted(by.items())

@@ -21,16 +21,14 @@ from vlmconsole.reports.parts import (
     Section,
     Table,
     answer,
-    figure,
     flat,
-    percent,
     shown,
 )
 from vlmconsole.runs import titles
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.live_view import Curve, RunStory
-from vlmconsole.runs.pace import number
 from vlmconsole.text.counts import plain_name
+from vlmconsole.text.numbers import figure, number, percent
 from vlmconsole.text.plain import inert, one_line
 
 MOST_POINTS = 800  # of one drawn curve
@@ -120,7 +118,7 @@ def _development(run: RunFolder) -> list[Part]:
     for epoch, rows in found:
         rewards, right = [number(row.get("reward")) or 0.0 for row in rows], [row.get("all_correct") for row in rows]
         rows_of.append(
-            [str(epoch), str(len(rows)), percent(sum(bool(x) for x in right) / len(rows)),
+            [str(epoch), str(len(rows)), percent(sum(bool(x) for x in right) / len(rows), unit=""),
              figure(sum(rewards) / len(rows), 4), "kept" if epoch == kept else ""]
         )  # fmt: skip
         marks.append("")

@@ -12,12 +12,12 @@ from vlmconsole.measure.machine_load import busy
 from vlmconsole.measure.sweep import differing
 from vlmconsole.measure.views import Bar, Cell, PairLine, cells, grid, pairs, parts, shortest, waterfalls
 from vlmconsole.reports import svg
-from vlmconsole.reports.parts import UNKNOWN, Column, Facts, Part, Plot, Prose, Section, Table, figure
+from vlmconsole.reports.parts import Column, Facts, Part, Plot, Prose, Section, Table
 from vlmconsole.runs import titles
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import number
 from vlmconsole.scoring.distribution import SMALL_N
+from vlmconsole.text.numbers import UNKNOWN, figure, number
 
 MILLI = frozenset({"tpot_s", "itl_s"})
 MOST_BARS = 48  # requests of one waterfall

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from vlmconsole.runs.pace import number
 from vlmconsole.runs.titles import NAMED, in_unit, title
 from vlmconsole.scoring.answer import CountAnswer, parse_counts
+from vlmconsole.text.numbers import UNKNOWN, decimal
 from vlmconsole.text.plain import inert, one_line
 
-UNKNOWN = "–"
 LONGEST = 600  # characters of one value; the raw file holds the rest
 MOST_FACTS = 80
 
@@ -97,25 +96,6 @@ class Section:
     parts: Sequence[Part] = field(default=())
 
 
-def figure(value: object, digits: int = 3) -> str:
-    """A number with `digits` significant digits, whole ones as they are; unknown is a dash, never zero."""
-    found = number(value)
-    if found is None:
-        return UNKNOWN if value is None or isinstance(value, float) else shown(value)
-    if found == int(found) and abs(found) < 1e9:
-        return str(int(found))
-    # A plain decimal number wherever one is readable: 3280.1 is no 3.28e+03.
-    if 10**digits <= abs(found) < 1e9:
-        return f"{found:.0f}"
-    return f"{found:#.{digits}g}".rstrip(".")
-
-
-def percent(value: object) -> str:
-    """A share from 0 to 1 in per cent, without the sign."""
-    found = number(value)
-    return UNKNOWN if found is None else f"{100 * found:.1f}"
-
-
 def answer(text: object) -> str:
     """A counting answer in the format as `3 red, 2 blue`; every other answer as it is, whole."""
     found = parse_counts(text)
@@ -131,7 +111,7 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:.6g}"
+        return decimal(value)
     if isinstance(value, list | tuple) and all(not isinstance(item, dict | list) for item in value):
         text = ", ".join(shown(item) for item in value) or "none"
     else:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from html import escape
 
 from vlmconsole.text.counts import many
+from vlmconsole.text.numbers import decimal, figure
 
 WIDTH = 760.0
 CHARACTER = 6.9  # px of one, at most, in the size that names and tails are set in
@@ -59,15 +60,6 @@ class Range:
     tail: str = ""
 
 
-def short(value: float) -> str:
-    """Three significant digits, as an axis can use them."""
-    if value == 0:
-        return "0"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}".replace(",", " ")
-    return f"{value:.3g}"
-
-
 def ticks(low: float, high: float, wanted: int = 5, *, whole: bool = False) -> list[float]:
     """Round values that cover low…high; equal ends are widened towards zero. `whole`: none between whole numbers."""
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
@@ -93,11 +85,11 @@ class _Axes:
         for value in self.y_ticks:
             y = self.y(value)
             self.made.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            self.made.append(text(LEFT - 8, y + 4, short(value), "end tick"))
+            self.made.append(text(LEFT - 8, y + 4, decimal(value), "end tick"))
         for value in self.x_ticks:
             x = self.x(value)
             self.made.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}"/>')
-            self.made.append(text(x, bottom + 16, short(value), "middle tick"))
+            self.made.append(text(x, bottom + 16, decimal(value), "middle tick"))
         self.made.append(text((LEFT + WIDTH - RIGHT) / 2, height - 8, x_label, "middle label"))
         middle = (TOP + bottom) / 2
         self.made.append(
@@ -192,7 +184,7 @@ def spans(title: str, lines: Sequence[Span], x_label: str, names: float = 110.0)
         return names + value / longest * room
 
     made = [f'<line class="grid" x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{top}" y2="{bottom}"/>' for t in marks]
-    made += [text(x(tick), bottom + 16, short(tick), "middle tick") for tick in marks]
+    made += [text(x(tick), bottom + 16, decimal(tick), "middle tick") for tick in marks]
     made.append(text(names + room / 2, height - 6, x_label, "middle label"))
     for at, line in enumerate(lines):
         y, begin = top + at * row, line.start
@@ -224,7 +216,7 @@ def ranges(title: str, rows: Sequence[Range], x_label: str, zero: float = 0.0) -
         return names + (value - marks[0]) / (marks[-1] - marks[0]) * room
 
     made = [f'<line class="grid" x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{top}" y2="{bottom}"/>' for t in marks]
-    made += [text(x(tick), bottom + 16, short(tick), "middle tick") for tick in marks]
+    made += [text(x(tick), bottom + 16, decimal(tick), "middle tick") for tick in marks]
     made.append(text(names + room / 2, height - 6, x_label, "middle label"))
     made.append(f'<line class="zero" x1="{x(zero):.1f}" x2="{x(zero):.1f}" y1="{top}" y2="{bottom}"/>')
     for at, one in enumerate(rows):
@@ -270,7 +262,7 @@ def heat(
                 f' style="fill-opacity:{0.08 + 0.42 * share:.2f}"/>'
             )
             middle = x + box / 2 - 1.5
-            made.append(text(middle, y + 21, short(value), "middle big"))
+            made.append(text(middle, y + 21, figure(value), "middle big"))
             made.append(text(middle, y + 38, second, "middle tick"))
     bottom = top + box_height * len(rows)
     for c, name in enumerate(columns):

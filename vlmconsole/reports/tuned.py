@@ -7,12 +7,11 @@ from typing import Any
 
 from vlmconsole.measure.views import cells
 from vlmconsole.reports import svg
-from vlmconsole.reports.parts import UNKNOWN, Column, Facts, Part, Plot, Prose, Section, Table, figure, flat, shown
+from vlmconsole.reports.parts import Column, Facts, Part, Plot, Prose, Section, Table, flat, shown
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import number
+from vlmconsole.text.numbers import UNKNOWN, change, figure, number
 from vlmconsole.text.plain import one_line
-
-MIB = 1024 * 1024
+from vlmconsole.text.sizes import MIB, signed_size, size
 
 
 def sections(run: RunFolder) -> list[Section]:
@@ -33,13 +32,13 @@ def sections(run: RunFolder) -> list[Section]:
             made.append(Prose("Dropped", [f"{name}: {shown(why)}" for name, why in dropped.items()], "warn"))
     if confirmed:
         good = confirmed.get("state") in ("confirmed", "baseline kept")
-        change = {key: value for key, value in _object(confirmed.get("change")).items() if value is not None}
-        heading = "Fresh starts" if change or not good else "Confirmation"
+        changes = {key: value for key, value in _object(confirmed.get("change")).items() if value is not None}
+        heading = "Fresh starts" if changes or not good else "Confirmation"
         said = _lines(confirmed.get("said"))
         made.append(Prose(f"{heading}: {shown(confirmed.get('state'))}", said, "" if good else "bad"))
-        if change:
+        if changes:
             made.append(
-                Facts("Chosen against baseline, both measured again", [_change(*one) for one in change.items()])
+                Facts("Chosen against baseline, both measured again", [_change(*one) for one in changes.items()])
             )
     launch = found.get("launch")
     if isinstance(launch, list) and launch:
@@ -77,7 +76,7 @@ def _grid(run: RunFolder, rows: list[dict[str, Any]]) -> Table:
 
 def _memory(rows: list[dict[str, Any]]) -> list[Part]:
     bars = [
-        svg.Span(str(row.get("name")), 0.0, [("decode", peak / MIB)], tail=f"{peak / MIB:.0f} MiB")
+        svg.Span(str(row.get("name")), 0.0, [("decode", peak / MIB)], tail=size(peak))
         for row in rows
         if (peak := _peak(row)) is not None
     ]
@@ -86,12 +85,12 @@ def _memory(rows: list[dict[str, Any]]) -> list[Part]:
 
 
 def _change(name: str, value: object) -> tuple[str, str]:
-    """Bytes as MiB, everything else is relative."""
+    """Bytes as they are, everything else is relative."""
     found = number(value)
     if found is None:
         return name, shown(value)
     label = one_line(name.removesuffix("_bytes").replace("_", " "), 40)
-    return label, f"{found / MIB:+.0f} MiB" if name.endswith("_bytes") else f"{100 * found:+.1f} %"
+    return label, signed_size(found) if name.endswith("_bytes") else change(found)
 
 
 def _peak(row: dict[str, Any]) -> float | None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.pace import Pace, Progress, number
+from vlmconsole.runs.pace import Pace, Progress
+from vlmconsole.text.numbers import number
 
 POINTS = 2_000  # of one curve; past it every second one is left out
 CURVES = 64  # names of curves kept; a job that makes up a new name each step must not fill the memory

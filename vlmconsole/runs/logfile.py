@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vlmconsole.runs.titles import MIB
 from vlmconsole.text.plain import inert
+from vlmconsole.text.sizes import size
 
 PAGE = 256 * 1024  # bytes read at once
 LONGEST = 2000  # characters shown of one line
@@ -69,7 +69,7 @@ def keep_end(log: Path, kept: Path, size: int, most: int) -> int:
 
 def left_out(dropped: int) -> bytes:
     """The line of a log that stands for so many bytes before it."""
-    return f"[{dropped / MIB:.1f} MiB of this log before this line are not kept]\n".encode()
+    return f"[{size(dropped)} of this log before this line are not kept]\n".encode()
 
 
 def newest(log: Path) -> Path:

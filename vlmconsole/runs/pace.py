@@ -1,4 +1,4 @@
-"""How far a job is, how fast it goes and how long that will still take, from its progress events; times in words."""
+"""How far a job is, how fast it goes and how long that will still take, from its progress events."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vlmconsole.text.counts import of_many
+from vlmconsole.text.numbers import number
+from vlmconsole.text.times import duration
 
 WINDOW = 120.0  # seconds of progress that the present speed is taken from
 EARLY, LITTLE = 30.0, 0.05  # seconds, and share of the whole: before both are over the time left is a wild guess
@@ -13,30 +15,6 @@ SHOWN = 0.5  # seconds: a shorter time left would be written as 0:00
 AS_LAST_TIME = "as last time"  # what a flow's time left is taken from
 STEADY = 15.0  # seconds of a phase before its speed is that of the whole: the first steps are slow
 SHORTEST = 1.0  # seconds: below this span two points say nothing about speed
-
-
-def number(value: object) -> float | None:
-    """A finite number of a foreign file, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if abs(value) < 1e300 else None
-
-
-def duration(seconds: float) -> str:
-    """`0:07`, `12:03`, `3:05:00`, `2 d 4 h`."""
-    whole = max(0, round(seconds))
-    if whole >= 48 * 3600:
-        return f"{whole // 86400} d {whole % 86400 // 3600} h"
-    hours, rest = divmod(whole, 3600)
-    minutes, left = divmod(rest, 60)
-    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
-
-
-def about(seconds: float) -> str:
-    """An expected time, rounded to what an estimate can mean: 40 s, 25 min, 3.5 h."""
-    if seconds < 90:
-        return f"{seconds:.2g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ datasets, groups and tensors.
 
 from __future__ import annotations
 
-from vlmconsole.runs.pace import number
+from vlmconsole.text.numbers import number
+from vlmconsole.text.sizes import MIB
 
-MIB = 1024 * 1024
 #: key of a file → its title. A unit stands behind a comma.
 TITLES = {
     # scores and gates

@@ -18,6 +18,7 @@ from vlmconsole.streams.sse import BLANK, Event, EventSplitter, pieces
 from vlmconsole.streams.usage import Usage, read_usage
 from vlmconsole.system.redaction import StreamRedactor, redact, redacted, without_keys
 from vlmconsole.text.counts import many
+from vlmconsole.text.sizes import size
 
 MAX_TEXT = 4 * 1024 * 1024
 """Characters kept of an answer, reasoning among them; the rest is dropped and the result says so."""
@@ -161,7 +162,7 @@ class StreamParser:
         self._last = at
         self._fed += len(data)
         if self._fed > MAX_STREAM:
-            self.stop(f"more than {MAX_STREAM >> 20} MiB came for one answer; the rest was not read")
+            self.stop(f"more than {size(MAX_STREAM)} came for one answer; the rest was not read")
             return []
         return self._take(self._events.feed(data, at))
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vlmconsole.errors import LabError
 from vlmconsole.system.redaction import redacted_bytes
+from vlmconsole.text.sizes import MIB, size
 
 if TYPE_CHECKING:
     import httpx
 
-MIB = 1024**2
 MAX_DEPTH = 64  # levels; what servers really send has less than ten
 _ZLIB = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # content encoding → zlib's window bits
 
@@ -66,7 +66,7 @@ class Unpacker:
                 raise LimitError(f"is no {self._coding} data, though it says so", "coding") from None
         self.body += piece[:room]
         if len(self.body) > self.size:
-            raise LimitError(f"is larger than {shown_size(self.size)}", "size")
+            raise LimitError(f"is larger than {size(self.size)}", "size")
 
 
 async def fetch(
@@ -87,7 +87,7 @@ async def fetch(
             try:
                 stated = response.headers.get("content-length", "")
                 if stated.isdigit() and (len(stated) > 18 or int(stated) > limits.size):
-                    raise LimitError(f"is larger than {shown_size(limits.size)}", "size")
+                    raise LimitError(f"is larger than {size(limits.size)}", "size")
                 unpacked = Unpacker(limits.size, response.headers.get("content-encoding", ""))
                 async for piece in response.aiter_raw():
                     unpacked.add(piece)
@@ -130,7 +130,3 @@ def json_value(data: str | bytes | bytearray, depth: int = MAX_DEPTH) -> Any:
         if not level:
             return value
     raise ValueError("nested too deeply")
-
-
-def shown_size(size: int) -> str:
-    return f"{size / MIB:g} MiB" if size >= MIB // 2 else f"{size:,} bytes"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
+from vlmconsole.text.sizes import size
 
 LARGEST_TOML = 4 * 1024**2  # bytes
 LARGEST_JSON = 64 * 1024**2  # a frozen plan names thousands of pictures
@@ -54,7 +55,7 @@ def read_bytes(path: Path, most: int = LARGEST_JSON) -> bytes:
         except OSError as error:
             raise UnreadableError(f"{path} cannot be read: {error.strerror}", code="file-unreadable") from None
     if len(data) > most:
-        raise UnreadableError(f"{path} has more than {most // 1024**2} MiB: it is no such file", code="file-too-large")
+        raise UnreadableError(f"{path} has more than {size(most)}: it is no such file", code="file-too-large")
     return data
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from vlmconsole.text.numbers import decimal
+
 
 def many(number: float, one: str, others: str = "") -> str:
     """`1 picture`, `2 pictures`, `0 pictures`; `others` where the plural takes more than an s."""
-    return f"{number:.15g} {one if number == 1 else others or one + 's'}"
+    return f"{decimal(number)} {one if number == 1 else others or one + 's'}"
 
 
 def plain_name(name: str, unit: str = "") -> str:
@@ -13,14 +15,9 @@ def plain_name(name: str, unit: str = "") -> str:
     return name.removesuffix(f"_{unit}").replace("_", " ") if unit else name.replace("_", " ")
 
 
-def signed(value: float, digits: int = 4) -> str:
-    """A difference with its sign, the minus as wide as the plus: `+0.0312`, `−0.0312`."""
-    return f"{value:+.{digits}f}".replace("-", "−")
-
-
 def of_many(done: float, total: float | None, unit: str) -> str:
     """`12 of 64 pictures`, as far as the total is known; `unit` comes as its job named it, with or without an s."""
     if not unit:
-        return f"{done:g}" if total is None else f"{done:g} of {total:g}"
+        return decimal(done) if total is None else f"{decimal(done)} of {decimal(total)}"
     last = many(done if total is None else total, unit.removesuffix("s"))
-    return last if total is None else f"{done:g} of {last}"
+    return last if total is None else f"{decimal(done)} of {last}"

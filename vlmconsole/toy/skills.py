@@ -10,6 +10,7 @@ from vlmconsole.counting.layout import PITCH, PLACES
 from vlmconsole.counting.questions import ASKERS, COUNT_PROMPT, question_set
 from vlmconsole.counting.scene import GROUPS, KINDS, Scene, Thing, make_scene
 from vlmconsole.scoring.answer import CountAnswer, parse_counts
+from vlmconsole.text.numbers import percent
 from vlmconsole.toy.lessons import eyes_scene, token_names
 from vlmconsole.training.generation import texts
 from vlmconsole.training.model import Loaded, features
@@ -25,7 +26,7 @@ class Rate:
     n: int
 
     def __str__(self) -> str:
-        return f"{100 * self.right / self.n:.1f} % (n = {self.n})" if self.n else "not measured"
+        return f"{percent(self.right / self.n)} (n = {self.n})" if self.n else "not measured"
 
     def as_dict(self) -> dict[str, float | int]:
         """Plain JSON: right, n and their quotient."""

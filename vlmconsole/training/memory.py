@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vlmconsole.system.machine import peak_rss_bytes
+from vlmconsole.text.sizes import GIB, size
 from vlmconsole.training.bases import BaseError, base_folder
 from vlmconsole.training.shape import QWEN2_5_VL_3B, Shape, shape_of
 from vlmconsole.vision.tokens import QWEN2_5_VL, ProcessorSettings, visual_tokens
 
-GIB = 1 << 30
 WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
 ADAM = 2  # moments a trained number has
 TIGHT = 0.85
@@ -116,11 +116,6 @@ class Plan:
                 {"name": p.name, "bytes": p.bytes, "phase": p.phase or "always", "how": p.how} for p in self.parts
             ],
         }
-
-
-def size(count: int) -> str:
-    """Bytes for people: MiB below one GiB, else GiB."""
-    return f"{count / GIB:.2f} GiB" if count >= GIB else f"{count / (1 << 20):.0f} MiB"
 
 
 def plan(work: Work, device: str = "cpu", available: int | None = None) -> Plan:

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from vlmconsole.system.bounded_http import LimitError, Limits, fetch
 from vlmconsole.text.plain import one_line
+from vlmconsole.text.sizes import size
 from vlmconsole.vision.limits import PictureError, true_kind
 
 if TYPE_CHECKING:
@@ -163,5 +164,5 @@ async def _get(client: httpx.AsyncClient, url: httpx.URL, address: str, limits: 
 
 def _too_large(shown: str, max_bytes: int) -> PictureError:
     return PictureError(
-        f"{shown} is larger than {max_bytes / 2**20:g} MiB: download and shrink it by hand", code="picture-large"
+        f"{shown} is larger than {size(max_bytes)}: download and shrink it by hand", code="picture-large"
     )

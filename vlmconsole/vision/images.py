@@ -12,6 +12,7 @@ from pathlib import Path
 from PIL import Image
 
 from vlmconsole.text.plain import one_line
+from vlmconsole.text.sizes import size
 from vlmconsole.vision.convert import Decoded, decode
 from vlmconsole.vision.limits import (
     MAX_ASPECT_RATIO,
@@ -111,7 +112,7 @@ def open_picture(
     shown = one_line(name if name is not None else (path.name or path) if path is not None else "picture", 120)
     data = source if isinstance(source, bytes) else read_picture_bytes(Path(source), max_bytes=max_bytes)
     if len(data) > max_bytes:
-        raise PictureError(f"{shown} is larger than {max_bytes / 2**20:.0f} MiB", code="file-too-large")
+        raise PictureError(f"{shown} is larger than {size(max_bytes)}", code="file-too-large")
     try:
         decoded = decode(
             data,

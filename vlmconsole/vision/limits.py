@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vlmconsole.errors import LabError
 from vlmconsole.text.plain import one_line
+from vlmconsole.text.sizes import size
 
 MAX_BYTES = 256 * 1024 * 1024
 MAX_PIXELS = 128_000_000  # 384 MB once decoded; every phone camera's ordinary mode fits
@@ -53,7 +54,7 @@ def read_picture_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise PictureError(f"{name} cannot be read: {one_line(reason)}", code="file-unreadable") from error
     if len(data) > max_bytes:
-        raise PictureError(f"{name} is larger than {max_bytes / 2**20:.0f} MiB: {SHRINK_HINT}", code="file-too-large")
+        raise PictureError(f"{name} is larger than {size(max_bytes)}: {SHRINK_HINT}", code="file-too-large")
     return data
 
 

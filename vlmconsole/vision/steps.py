@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vlmconsole.text.sizes import size
 from vlmconsole.vision.kv import EXCLUDED, KVShape
 from vlmconsole.vision.tokens import ProcessorSettings, VisualTokens
 
@@ -36,17 +37,8 @@ def kv_steps(shape: KVShape, tokens: int, sequences: int) -> list[str]:
         fewer = f" ({shape.window} in {shape.windowed_layers} of the layers)"
     return [
         f"2 (keys, values) × {shape.layers} layers × {shape.kv_heads} KV heads × {shape.head_dim}"
-        f" × {shape.bytes_per_element:g} bytes = {size_text(shape.bytes_per_token)} a token",
-        f"× {tokens} tokens{fewer} × {sequences} sequence{'s' if sequences > 1 else ''} = {size_text(total)}",
+        f" × {shape.bytes_per_element:g} bytes = {size(shape.bytes_per_token)} a token",
+        f"× {tokens} tokens{fewer} × {sequences} sequence{'s' if sequences > 1 else ''} = {size(total)}",
         *shape.notes,
         f"Not in it: {', '.join(EXCLUDED)}.",
     ]
-
-
-def size_text(count: float) -> str:
-    """`count` bytes in the largest binary unit that leaves at least 1: "36.0 KiB"."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

@@ -75,7 +75,7 @@ def test_a_recorded_grpo_run_tells_its_groups_with_reward_and_advantage(grpo: To
     text = str(tile_text(first[0]))
     assert text.splitlines()[0] == "truth 0/0"
     assert "✓ 0/0 +0.5 ×3" in text and '✗ {"red…' in text and "−1.5" in text
-    assert "✗ 3/2 .5 ±0 ×4" in str(tile_text(shown_at(grpo.rollouts, 3)[0]))
+    assert "✗ 3/2 .5 0.0 ×4" in str(tile_text(shown_at(grpo.rollouts, 3)[0]))
     head = str(headline(first, [1, 2, 3], 1)).replace("\u00a0", " ")
     assert "step 1 · 7/16 right" in head and "3/4 no advantage" in head and head.endswith(" · . 2 later")
     assert str(headline(first, [0, 1, 2], 1)).endswith("·\u00a0,\u00a01\u00a0before ·\u00a0.\u00a01\u00a0later")
@@ -203,7 +203,7 @@ async def test_the_screen_attaches_to_a_running_training_with_curves_answers_and
         for part in ("loss", "reward mean", "reward spread", "grad norm", "learning rate"):
             assert part in text
         assert "step 3 · 0/16 right · 4/4 no advantage" in text
-        assert "truth 7/2" in text and "✗ 3/2 .5 ±0 ×4" in text
+        assert "truth 7/2" in text and "✗ 3/2 .5 0.0 ×4" in text
         assert mentions(text, "validation", "step 10", "not a baseline")
         await pilot.press("right_square_bracket", "right_square_bracket")
         assert screen.pane == ANSWERS

@@ -160,7 +160,7 @@ async def test_two_sweeps_are_compared_whole_and_each_pair_opens(places: Places)
         assert "→" not in text and "d model" in text
         await press(pilot, "d")
         text = seen(pilot)
-        assert "✓ Comparable: 6 cells" in text and text.count("✓ TTFT p50") == 6 and "+0.0%" in text
+        assert "✓ Comparable: 6 cells" in text and text.count("✓ TTFT p50") == 6 and "0.0 %" in text
         await press(pilot, "j", "enter")
         await until(lambda: isinstance(pilot.app.screen, ComparisonSheet))
         await settled(pilot)

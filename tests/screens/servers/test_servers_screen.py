@@ -35,7 +35,7 @@ from vlmconsole.screens.widgets.dialogs import Confirm
 from vlmconsole.servers.costs import cost_said
 from vlmconsole.servers.launch_lines import wanted_settings
 from vlmconsole.servers.status import ServerStatus
-from vlmconsole.vision.steps import size_text
+from vlmconsole.text.sizes import size
 from vlmconsole.vision.tokens import ProcessorSettings
 
 until = waiting.until
@@ -76,7 +76,7 @@ def test_settings_stand_beside_what_is_in_force() -> None:
 def test_the_kv_cache_in_bytes_where_the_model_is_here() -> None:
     demo = load_profiles(None)["demo"]
     effective = EffectiveSettings("mlx", context=4096, kv_tokens=16384)
-    assert capacity(demo, effective) == "tokens = 4 × 4,096, 32.0 MiB"
+    assert capacity(demo, effective) == "tokens = 4 × 4,096, 32 MiB"
     assert capacity(demo, EffectiveSettings("mlx")) == ""
 
 
@@ -95,7 +95,7 @@ def test_the_calculators_show_the_maths() -> None:
     values = {"size": "448x336", "tokens": "4096", "sequences": "4", "layers": "36", "kv_heads": "2",
               "head_dim": "128", "element": "2"}  # fmt: skip
     text = "\n".join(worked_out(values, pictures, shape.notes))
-    assert "16×12 merged → 192 visual tokens" in text and "= 36.0 KiB a token" in text and "= 576.0 MiB" in text
+    assert "16×12 merged → 192 visual tokens" in text and "= 36 KiB a token" in text and "= 576 MiB" in text
     assert where == "Qwen2.5-VL-3B"
     for key, value, said in (
         ("size", "big", "WIDTHxHEIGHT"),
@@ -137,7 +137,7 @@ def test_the_commands_under_the_calculators_work_out_the_same(
         lines = "\n".join(worked_out(typed, pictures, shape.notes))
         tokens, memory = results(capsys, twins(profile, typed))
         assert tokens["visual_tokens"] == visual and f"{visual} visual tokens" in lines
-        assert f"= {size_text(memory['bytes'])}" in lines and memory["sequences"] == 4
+        assert f"= {size(memory['bytes'])}" in lines and memory["sequences"] == 4
     assert "--model asset:tiny-qwen2.5-vl" in twins(demo, {**values, **own, "layers": "4"})
     text = {"model_type": "gemma3_text", "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 8,
             "hidden_size": 3840, "sliding_window": 1024}  # fmt: skip
@@ -148,7 +148,7 @@ def test_the_commands_under_the_calculators_work_out_the_same(
              "element": "2"}  # fmt: skip
     lines = "\n".join(worked_out(typed, pictures, shape.notes, shape))
     (memory,) = results(capsys, twins(gemma, typed))
-    assert memory["bytes"] == 2368 * 2**20 and "= 2.3 GiB" in lines and "1024 in 40 " in lines
+    assert memory["bytes"] == 2368 * 2**20 and "= 2.31 GiB" in lines and "1024 in 40 " in lines
     assert "Qwen2.5-VL's rule" in where
     odd = demo.model_copy(update={"processor": ProcessorSettings(max_pixels=100_000)})
     assert "vlmconsole tokens" not in twins(odd, {**values, **own}), "no command has words for these settings"

@@ -15,7 +15,7 @@ from vlmconsole.desks.runs import Line
 from vlmconsole.reports.parts import Column, Table
 from vlmconsole.screens.runs.figures import _table
 from vlmconsole.screens.runs.table import RunRows
-from vlmconsole.screens.widgets.figures import fitted
+from vlmconsole.text.fitting import fitted
 
 NAMES = ("plain", "写真の評価 1", "🎨 painter 👩‍🔬", "e\u0301te\u0301", "한국어 실험 이름", "عربى", "長い" * 30)
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.streams.usage import Usage
+from vlmconsole.text.numbers import percent
 
 State = Literal["hit proven", "no hit", "not provable"]
 COLD_SHARE = (
@@ -206,8 +207,9 @@ def _control(
     elif falls and off and _share(control) >= CONTROL_SHARE * _share(pairs):
         # Milliseconds alone would hide it where the two servers were measured under unlike load.
         found.append(
-            f"with the cache off the second request was faster as well (median {_share(control):.0%} of its TTFT"
-            f" against {_share(pairs):.0%}): compilation, a cache of another layer or another warm-up"
+            "with the cache off the second request was faster as well"
+            f" (median {percent(_share(control), 0)} of its TTFT against {percent(_share(pairs), 0)}):"
+            " compilation, a cache of another layer or another warm-up"
         )
     return found
 

@@ -12,6 +12,8 @@ from enum import IntEnum
 
 import httptools
 
+from vlmconsole.text.sizes import size
+
 MAX_HEAD = 64 * 1024
 MAX_INTERIM = 32  # `100 Continue` and the like before the response itself
 # What llhttp itself waits on for ever: a last chunk whose lines end in bare line feeds.
@@ -124,7 +126,7 @@ class Framing:
         if response.mode is Mode.HEAD:
             self._fed += len(data)
             if self._fed > MAX_HEAD:
-                return self._garbage(f"a head of more than {MAX_HEAD // 1024} KiB")
+                return self._garbage(f"a head of more than {size(MAX_HEAD)}")
             if response.interim > MAX_INTERIM:
                 return self._garbage(f"more than {MAX_INTERIM} interim responses")
         if response.mode is Mode.LENGTH:

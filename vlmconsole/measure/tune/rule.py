@@ -16,6 +16,8 @@ from typing import Any
 
 from vlmconsole.measure.tune.settings import SAMPLED, Rule, Value
 from vlmconsole.text.counts import many
+from vlmconsole.text.numbers import decimal, figure
+from vlmconsole.text.sizes import MIB
 
 #: the rule in words, frozen with its numbers
 STEPS = (
@@ -196,9 +198,9 @@ def change(chosen: Measured, base: Measured) -> dict[str, float | None]:
     }
 
 
-def size_text(size: float, rule: Rule) -> str:
+def size_text(amount: float, rule: Rule) -> str:
     """A memory in the unit that it has: MiB for a sampled peak, the plain number for a parameter."""
-    return f"{size / 2**20:.0f} MiB" if rule.memory == SAMPLED else f"{size:g}"
+    return f"{figure(amount / MIB)} MiB" if rule.memory == SAMPLED else decimal(amount)
 
 
 def _listed(word: str, found: dict[str, str]) -> str:

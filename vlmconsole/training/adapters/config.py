@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
-from vlmconsole.runs.pace import number
+from vlmconsole.text.numbers import number
 
 LANGUAGE = "model.language_model."
 """Where transformers keeps the language half; patterns of a configuration are matched against whole module names."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.models.weights import Tensor
-from vlmconsole.runs.pace import number
+from vlmconsole.text.numbers import number
 from vlmconsole.training.adapters.config import AdapterError
 from vlmconsole.training.adapters.tensors import DAMAGED, linear_sizes, paired
 

@@ -1,0 +1,21 @@
+"""Texts cut and filled by cells, not by characters."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from vlmconsole.text.fitting import fitted, whole_words
+
+TEXTS = st.text(st.sampled_from("ab 写é·,́…"), max_size=40)
+
+
+@given(TEXTS, st.integers(0, 30), st.booleans())
+def test_exactly_as_wide_as_its_room(text: str, width: int, right: bool) -> None:
+    assert cell_len(fitted(text, width, right=right)) == width
+
+
+@given(TEXTS, st.integers(1, 30))
+def test_words_are_cut_to_fit(text: str, width: int) -> None:
+    assert cell_len(whole_words(text, width)) <= width
