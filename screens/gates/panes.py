@@ -13,9 +13,10 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
-from vlmconsole.desks.gates import Case, Opened
+from vlmconsole.desks.gates import Opened
 from vlmconsole.gates.figures import short_answer
 from vlmconsole.gates.plan import Gate
+from vlmconsole.gates.samples import Case
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.gates.rows import OUTCOME_SIGNS, CaseRows, GateRows, case_header
@@ -167,7 +168,7 @@ class Evidence(Vertical):
                 yield self.frame
 
     def show(self, opened: Opened | None, gate: Gate | None, *, first: bool) -> None:
-        cases = opened.deciding(gate.group, gate.metric) if opened is not None and gate is not None else ()
+        cases = opened.deciding(gate) if opened is not None and gate is not None else ()
         self.rows.show(cases, first=first)
         self.head.say(_flips(opened, gate, cases))
         self.columns.display = bool(cases)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from vlmconsole.desks.gates import Case, Entry
+from vlmconsole.desks.gates import Entry
 from vlmconsole.gates.figures import figures, short_answer
-from vlmconsole.gates.plan import LABELS, Gate
+from vlmconsole.gates.plan import Gate
+from vlmconsole.gates.samples import Case
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.screens.theme import painted
 from vlmconsole.screens.widgets.item_list import ItemList
@@ -18,7 +19,6 @@ from vlmconsole.text.plain import one_line
 from vlmconsole.text.signs import LATE_PASS, QUIET, WORKING, sign_of
 
 OUTCOME_SIGNS = {"lost": ("▼", "$error"), "wrong": ("✗", "$error"), "won": ("▲", "$accent"), "right": ("✓", "$muted")}
-SHORT = {"partial_drop": "partial drop", "partial_gain_ci_low": "gain, low end"}
 
 
 class EntryRows(ItemList[Entry]):
@@ -92,15 +92,14 @@ class GateRows(ItemList[Judged | Gate]):
     def line(self, y: int, width: int) -> Content:
         item = self.items[y]
         gate = gate_of(item)
-        measure = SHORT.get(gate.metric, LABELS[gate.metric])
-        judged = item if isinstance(item, Judged) else Judged(gate, "CANNOT JUDGE")
-        known = isinstance(item, Judged)
-        mark, style = painted(sign_of(judged.verdict) if known else QUIET)
+        measure = gate.definition.short or gate.definition.title
+        judged = item if isinstance(item, Judged) else None
+        mark, style = painted(sign_of(judged.verdict) if judged else QUIET)
         pieces: list[Content | str | tuple[str, str]] = [
             " ", (mark, style), " ", f"{fitted(one_line(gate.group), 9)} ", (f"{measure:<14} ", "$muted"),
-            f"{judged.limit_text.replace(' points', ' pts'):>9}",
+            f"{gate.limit_text.replace(' points', ' pts'):>9}",
         ]  # fmt: skip
-        if not known:
+        if judged is None:
             return Content.assemble(*pieces)
         if judged.measured is None:
             return Content.assemble(*pieces, ("  cannot judge  ", "$warning"), (one_line(judged.why, 200), "$muted"))

@@ -11,10 +11,11 @@ from textual.content import Content
 from textual.widget import Widget
 
 from vlmconsole.desks import forms
-from vlmconsole.desks.gates import Case, Entry, GateDesk, Opened
+from vlmconsole.desks.gates import Entry, GateDesk, Opened
 from vlmconsole.desks.queue import Desk
 from vlmconsole.errors import LabError
 from vlmconsole.gates.binding import record
+from vlmconsole.gates.samples import Case
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.gates.panes import EMPTY, Evidence, Spoken, Verdicts, audit_text, claims_text

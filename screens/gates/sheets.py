@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from vlmconsole.desks.gates import Case, Opened
+from vlmconsole.desks.gates import Opened
 from vlmconsole.gates.figures import figures, group_figures
 from vlmconsole.gates.plan import Gate
-from vlmconsole.gates.samples import Sample
+from vlmconsole.gates.samples import Case, Sample
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.runs.titles import title
 from vlmconsole.scoring.intervals import CONFIDENCE

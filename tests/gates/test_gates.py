@@ -20,8 +20,9 @@ from refusals import mentions, refused
 
 from vlmconsole.data.rows import Row
 from vlmconsole.gates.binding import bind, freeze_for_lab, freeze_for_run, record
-from vlmconsole.gates.metrics import exact, margin, measure, passes
-from vlmconsole.gates.plan import LABELS, Gate, PlanError
+from vlmconsole.gates.measures import exact, paired
+from vlmconsole.gates.metrics import METRICS
+from vlmconsole.gates.plan import Gate, PlanError
 from vlmconsole.gates.samples import Sample, read_side
 from vlmconsole.gates.verdict import Verdict, judge
 from vlmconsole.ledger.chain import Ledger
@@ -48,7 +49,7 @@ def judge_it(run: RunFolder) -> Verdict:
     return judge(run, Ledger(run.path.parent.parent / "ledger.jsonl"))
 
 
-DROP = LABELS["partial_drop"]
+DROP = METRICS["partial_drop"].title
 
 
 def by_name(verdict: Verdict) -> dict[str, str]:
@@ -121,7 +122,7 @@ def test_a_drop_of_exactly_the_limit_passes_and_a_larger_one_fails(tmp_path: Pat
 
 def test_no_gain_is_no_pass_on_a_lower_bound(tmp_path: Path) -> None:
     verdict = judge_it(write_run(tmp_path, plan(), right(9), right(9)))
-    assert by_name(verdict)[f"hollow: {LABELS['partial_gain_ci_low']}"] == "FAIL"
+    assert by_name(verdict)[f"hollow: {METRICS['partial_gain_ci_low'].title}"] == "FAIL"
     assert verdict.gates[0].measured == 0.0
 
 
@@ -340,12 +341,12 @@ def test_a_limit_that_is_met_exactly_passes_and_anything_less_fails(thirtieths: 
     total = Fraction(sum(thirtieths), 30 * len(thirtieths))
     assert sum((exact(k / 30) for k in thirtieths), Fraction(0)) / len(thirtieths) == total
     gate = Gate(group="g", metric="partial", at_least=hundredths / 100)
-    assert passes(gate, total) is (total >= Fraction(hundredths, 100))
-    assert passes(gate, gate.exact_limit) and not passes(gate, gate.exact_limit - Fraction(1, 10**9))
+    assert gate.passes(total) is (total >= Fraction(hundredths, 100))
+    assert gate.passes(gate.exact_limit) and not gate.passes(gate.exact_limit - Fraction(1, 10**9))
     above = Gate(group="g", metric="partial_gain_ci_low", above=hundredths / 100)
-    assert not passes(above, above.exact_limit) and passes(above, above.exact_limit + Fraction(1, 10**9))
+    assert not above.passes(above.exact_limit) and above.passes(above.exact_limit + Fraction(1, 10**9))
     drop = Gate(group="g", metric="partial_drop", at_most=float(hundredths))
-    assert passes(drop, Fraction(hundredths)) and not passes(drop, Fraction(hundredths) + Fraction(1, 10**9))
+    assert drop.passes(Fraction(hundredths)) and not drop.passes(Fraction(hundredths) + Fraction(1, 10**9))
 
 
 @settings(max_examples=40, deadline=None)
@@ -361,18 +362,18 @@ def test_measures_agree_with_themselves_whatever_the_scores(pairs: list[tuple[fl
             for i, pair in enumerate(pairs)
         ]  # fmt: skip
 
-    measures = measure(plan(), side(0), side(1))
+    measures = paired(side(0), side(1), resamples=plan().resamples)
     drop = Gate(group="g", metric="partial_drop", at_most=5.0)
     gained = measures.partial[1] - measures.partial[0]
-    assert measures.value(drop) == -100 * gained
+    assert drop.definition.value(measures) == -100 * gained
     assert float(gained) == pytest.approx(measures.interval.difference)
     assert measures.interval.low <= measures.interval.difference + 1e-12
     assert measures.flips.wins - measures.flips.losses == measures.n * (
         measures.all_correct[1] - measures.all_correct[0]
     )
     for gate in (drop, Gate(group="g", metric="all_correct", at_least=0.5)):
-        value = measures.value(gate)
-        assert passes(gate, value) is (margin(gate, value) >= 0)
+        value = gate.definition.value(measures)
+        assert gate.passes(value) is (gate.margin(value) >= 0)
 
 
 def test_a_gain_of_binary_noise_is_no_gain(clean: RunFolder) -> None:
@@ -381,7 +382,7 @@ def test_a_gain_of_binary_noise_is_no_gain(clean: RunFolder) -> None:
     gate = Gate(group="hollow", metric="partial_gain_ci_low", above=0.0)
     real = measured["hollow"]
     noise = replace(real, interval=replace(real.interval, low=5.6e-17))
-    assert passes(gate, real.value(gate)) and not passes(gate, noise.value(gate))
+    assert gate.passes(gate.definition.value(real)) and not gate.passes(gate.definition.value(noise))
 
 
 @settings(max_examples=60, deadline=None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from refusals import mentions
@@ -12,7 +11,7 @@ from refusals import mentions
 from vlmconsole.cli.run import ending
 from vlmconsole.compare.runs import COMPARED, FIGURES
 from vlmconsole.gates.figures import short_answer
-from vlmconsole.gates.plan import LABELS, Metric
+from vlmconsole.gates.metrics import METRICS
 from vlmconsole.reports import svg
 from vlmconsole.reports.learned import listed
 from vlmconsole.reports.parts import Table, answer, flat
@@ -37,12 +36,13 @@ RAW = re.compile(r"[a-z0-9]_[a-z0-9]")
 )
 def test_a_key_is_said_in_words_with_its_unit(key: str, said: str) -> None:
     assert title(key) == said
-    assert mentions(title("partial_drop"), "drop", "partial reward")
+    assert mentions(title("partial"), "partial reward")
 
 
 def test_every_title_is_in_words_and_each_table_says_the_same() -> None:
     assert not [one for one in TITLES.values() if RAW.search(one)]
-    assert {metric: LABELS[metric] for metric in get_args(Metric)} == {m: title(m) for m in get_args(Metric)}
+    assert not [metric for metric in METRICS.values() if RAW.search(metric.title + metric.short)]
+    assert all(METRICS[name].title == title(name) for name in ("all_correct", "partial"))
     assert not [key for key in Conditions.model_fields if RAW.search(title(key))]
     for key, said in COMPARED.items():
         assert title(key).split(", ")[0] == said

@@ -5,15 +5,14 @@ Screens and reports read through here; it writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from vlmconsole.gates.evidence import PLAN, PLANS
-from vlmconsole.gates.plan import Metric, Plan, PlanError, parse_plan
+from vlmconsole.gates.plan import Gate, Plan, PlanError, parse_plan
 from vlmconsole.gates.sample_images import SampleImages
-from vlmconsole.gates.samples import Sample, read_side
+from vlmconsole.gates.samples import Case, read_side
 from vlmconsole.gates.tamper_check import AUDITS, altered_audit
 from vlmconsole.gates.trained import Freezing, standing
 from vlmconsole.gates.verdict import Verdict, judge
@@ -26,13 +25,6 @@ from vlmconsole.system.reading import UnreadableError, read_json
 EVIDENCE = (PLAN, "before.jsonl", "after.jsonl", "conditions.json", "state.json", "manifest.json")
 #: kinds whose plan.json is no gate plan: it says what is measured, and nothing there is judged
 SWEEPS = frozenset({"sweep", "tune", "cache_probe", "bench"})
-#: both sides' outcome → (order, word): what was lost is looked at first
-OUTCOMES = {
-    (True, False): (0, "lost"),
-    (False, False): (1, "wrong"),
-    (False, True): (2, "won"),
-    (True, True): (3, "right"),
-}
 
 
 @dataclass(frozen=True)
@@ -53,24 +45,6 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Case:
-    """One picture's two answers."""
-
-    before: Sample
-    after: Sample
-
-    @property
-    def outcome(self) -> str:
-        """`lost`, `won`, `wrong` or `right` (both times), by all-correct."""
-        return OUTCOMES[self.before.all_correct, self.after.all_correct][1]
-
-    @property
-    def gain(self) -> float:
-        """Difference of the partial reward."""
-        return self.after.partial - self.before.partial
-
-
-@dataclass(frozen=True)
 class Opened:
     """A run or plan with everything the screen shows of it. `fault` says why a plan cannot be read."""
 
@@ -88,21 +62,10 @@ class Opened:
     freezing: Freezing | None = None  # of the plan, against the training
     fault: str = ""
 
-    def deciding(self, group: str, metric: Metric) -> tuple[Case, ...]:
-        """The group's pictures, those that decide about this measure first."""
-        return order((case for case in self.cases if case.after.group == group), metric)
-
-
-def order(cases: Iterable[Case], metric: Metric) -> tuple[Case, ...]:
-    """All-correct, partial: lost, wrong, won, right. Differences: the largest losses, then gains, then wrong, right."""
-
-    def key(case: Case) -> tuple[float, float, float, str]:
-        rank = OUTCOMES[case.before.all_correct, case.after.all_correct][0]
-        if metric in ("partial_drop", "partial_gain_ci_low"):
-            return (0 if case.gain < 0 else 1 if case.gain > 0 else 2, -abs(case.gain), rank, case.after.id)
-        return (rank, case.after.partial, 0.0, case.after.id)
-
-    return tuple(sorted(cases, key=key))
+    def deciding(self, gate: Gate) -> tuple[Case, ...]:
+        """The pictures of a gate's group, those that decide about it first."""
+        of_group = (case for case in self.cases if case.after.group == gate.group)
+        return tuple(sorted(of_group, key=lambda case: (*gate.definition.deciding(case), case.after.id)))
 
 
 class GateDesk:

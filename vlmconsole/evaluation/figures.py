@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from vlmconsole.gates.metrics import exact, paired
+from vlmconsole.gates.measures import exact, paired
 from vlmconsole.gates.samples import Sample
 
 

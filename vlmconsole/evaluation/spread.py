@@ -13,7 +13,7 @@ from typing import Any
 
 from vlmconsole.errors import LabError
 from vlmconsole.gates.evidence import CONDITIONS, PLAN, unlike
-from vlmconsole.gates.metrics import exact, paired
+from vlmconsole.gates.measures import exact, paired
 from vlmconsole.gates.samples import Sample, read_side
 from vlmconsole.gates.trained import training_of
 from vlmconsole.ledger.chain import sha256_file

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vlmconsole.gates.metrics import Measures
+from vlmconsole.gates.measures import Measures
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.runs.titles import title
 from vlmconsole.scoring.answer import CountAnswer, parse_counts
@@ -16,21 +16,15 @@ def figures(judged: Judged) -> dict[str, str]:
     """Before, after, measured, margin and interval; dashes when there is nothing to say."""
     if judged.measured is None or judged.before is None or judged.after is None or judged.margin is None:
         return dict.fromkeys(COLUMNS, "–")
-    shares = judged.gate.metric == "all_correct"
-
-    def share(value: float) -> str:
-        return percent(value) if shares else f"{value:.4f}"
-
-    points = judged.gate.unit == "points"
+    metric = judged.gate.definition
     low, high = judged.interval or (0.0, 0.0)
-    left = judged.margin * 100 if shares else judged.margin
     return {
-        "before": share(judged.before),
-        "after": share(judged.after),
-        "measured": f"{judged.measured:.2f}".replace("-", "−") if points else share(judged.measured),
-        "margin": signed(left, 2 if points else 1 if shares else 4),
-        # The interval is of the partial reward: beside an all-correct figure it would be misread.
-        "interval": "" if shares else f"{signed(low)} … {signed(high)}",
+        "before": metric.side_text(judged.before),
+        "after": metric.side_text(judged.after),
+        "measured": metric.value_text(judged.measured),
+        "margin": metric.margin_text(judged.margin),
+        # The interval is of the partial reward: beside another figure it would be misread.
+        "interval": f"{signed(low)} … {signed(high)}" if metric.of_partial else "",
     }
 
 

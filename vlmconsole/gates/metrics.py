@@ -1,125 +1,159 @@
-"""Measures of one group, before and after over the same pictures, in exact arithmetic.
+"""Gate metrics: each is one class with its name in plans, limit, unit, value, deciding pictures and display.
 
-Scores are halves, tenths or thirds of tenths; they are added as fractions, so that a figure that equals its
-limit is seen to equal it.
+A new one is a subclass of `Metric` under `@register`. Plans, verdicts, lists, screens and reports ask the class.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import ClassVar, Literal, TypeVar
 
-from vlmconsole.gates.plan import Gate, Plan
-from vlmconsole.gates.samples import Sample
-from vlmconsole.scoring.intervals import CONFIDENCE, RESAMPLES, Interval, McNemar, mcnemar, paired_interval
+from vlmconsole.gates.measures import Measures
+from vlmconsole.gates.samples import Case
+from vlmconsole.runs.titles import TITLES
+from vlmconsole.text.counts import many
+from vlmconsole.text.numbers import signed
+
+Limit = Literal["at_least", "at_most", "above"]  # the first two inclusive
+Unit = Literal["share", "points"]
 
 _NOISE = 1e-9
-_FINEST = 1000  # every scorer's values are multiples of 1/30 or coarser; binary rounding is far below
-
-
-def exact(score: float) -> Fraction:
-    """The fraction that a score stands for: 0.6 is three fifths, not the nearest binary number."""
-    return Fraction(score).limit_denominator(_FINEST)
 
 
 @dataclass(frozen=True)
-class Measures:
-    """One group's figures. Shares are fractions from 0 to 1; `interval` is of the partial-reward difference."""
+class Form:
+    """How a metric's numbers are written: the value is in `unit`, and shown `times` that with so many digits."""
 
-    n: int
-    all_correct: tuple[Fraction, Fraction]  # before, after
-    partial: tuple[Fraction, Fraction]
-    interval: Interval
-    flips: McNemar  # of all-correct
-    valid: tuple[int, int]
-    changed: tuple[str, ...]  # ids whose partial reward differs, losses first
+    unit: Unit
+    times: int
+    digits: int
+    ending: str = ""
 
-    def value(self, gate: Gate) -> Fraction:
-        """What a gate compares with its limit, in the gate's unit."""
-        before, after = self.partial
-        if gate.metric == "all_correct":
-            return self.all_correct[1]
-        if gate.metric == "partial":
-            return after
-        if gate.metric == "partial_drop":
-            return (before - after) * 100
-        low = self.interval.low
+
+PERCENT = Form("share", 100, 1, " %")
+SHARE = Form("share", 1, 4)
+POINTS = Form("points", 1, 2, " points")  # hundredths of a share
+
+
+class Metric(ABC):
+    """What a gate compares with its limit, of one group's measures."""
+
+    name: ClassVar[str]  # in plans, verdicts and JSON
+    title: ClassVar[str]
+    short: ClassVar[str] = ""  # 14 cells for a table's column; "": the title
+    limit: ClassVar[Limit] = "at_least"  # the key by which a gate sets its limit
+    form: ClassVar[Form] = SHARE
+    of_partial: ClassVar[bool] = False  # whether the interval, which is of the partial reward, may stand beside it
+
+    @abstractmethod
+    def sides(self, measures: Measures) -> tuple[Fraction, Fraction]:
+        """Before and after of the share (0 to 1) that it is about."""
+
+    def value(self, measures: Measures) -> Fraction:
+        """What is compared with the limit, in its unit: after's share where nothing else is said."""
+        return self.sides(measures)[1]
+
+    def remarks(self, measures: Measures) -> tuple[str, ...]:
+        """What a reader must know beside a verdict by it; a sentence each."""
+        return ()
+
+    def deciding(self, case: Case) -> tuple[float, ...]:
+        """Sort key that puts the pictures that decide first: lost, wrong, won, right; the lowest reward first."""
+        return (case.rank, case.after.partial)
+
+    def step(self, n: int) -> Fraction:
+        """How far one of `n` pictures more or less right moves the value."""
+        return Fraction(100 if self.form.unit == "points" else 1, n)
+
+    def limit_text(self, limit: float) -> str:
+        """`80 %`, `5 points`, `0`."""
+        return f"{limit * self.form.times:g}{self.form.ending}"
+
+    def side_text(self, share: float) -> str:
+        """A side's share: `81.2 %`, or `0.8125`."""
+        form = SHARE if self.form.unit == "points" else self.form
+        return f"{share * form.times:.{form.digits}f}{form.ending}"
+
+    def value_text(self, value: float) -> str:
+        """`81.2 %`, `0.8125`, `−1.25`."""
+        return f"{value:.2f}".replace("-", "−") if self.form.unit == "points" else self.side_text(value)
+
+    def margin_text(self, margin: float) -> str:
+        """`+1.2`: with its sign, in the value's unit as shown."""
+        return signed(margin * self.form.times, self.form.digits)
+
+
+METRICS: dict[str, Metric] = {}
+M = TypeVar("M", bound=type[Metric])
+
+
+def register(kind: M) -> M:
+    """Make a metric known to plans by its name."""
+    METRICS[kind.name] = kind()
+    return kind
+
+
+@register
+class AllCorrect(Metric):
+    """Share of answers that are fully right, after."""
+
+    name = "all_correct"
+    title = TITLES["all_correct"]
+    form = PERCENT
+
+    def sides(self, measures: Measures) -> tuple[Fraction, Fraction]:
+        return measures.all_correct
+
+
+@register
+class PartialReward(Metric):
+    """Mean partial reward, after."""
+
+    name = "partial"
+    title = TITLES["partial"]
+    of_partial = True
+
+    def sides(self, measures: Measures) -> tuple[Fraction, Fraction]:
+        return measures.partial
+
+
+class _Difference(PartialReward):
+    """Of the partial reward between the sides: the largest losses decide, then the largest gains."""
+
+    def deciding(self, case: Case) -> tuple[float, ...]:
+        return (0 if case.gain < 0 else 1 if case.gain > 0 else 2, -abs(case.gain), case.rank)
+
+
+@register
+class PartialDrop(_Difference):
+    """How far the mean partial reward fell, in points of a hundred."""
+
+    name = "partial_drop"
+    title = "drop of partial reward"
+    short = "partial drop"
+    limit = "at_most"
+    form = POINTS
+
+    def value(self, measures: Measures) -> Fraction:
+        before, after = measures.partial
+        return (before - after) * 100
+
+
+@register
+class PartialGain(_Difference):
+    """Lower bound of the interval of the gain in mean partial reward (paired percentile bootstrap over pictures)."""
+
+    name = "partial_gain_ci_low"
+    title = "gain of partial reward, lower bound"
+    short = "gain, low end"
+    limit = "above"
+
+    def value(self, measures: Measures) -> Fraction:
+        low = measures.interval.low
         # A bound is a difference of binary means: one that should be 0 can come out as 1e-17, and is no gain.
         return Fraction(low) if abs(low) > _NOISE else Fraction(0)
 
-    def sides(self, gate: Gate) -> tuple[float, float]:
-        """Before and after of the share that the gate is about."""
-        before, after = self.all_correct if gate.metric == "all_correct" else self.partial
-        return float(before), float(after)
-
-    def step(self, gate: Gate) -> Fraction:
-        """How far one picture more or less right moves the measure (gate's unit)."""
-        return Fraction(100 if gate.unit == "points" else 1, self.n)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "n": self.n,
-            "all_correct": [float(x) for x in self.all_correct],
-            "partial": [float(x) for x in self.partial],
-            "difference": self.interval.difference,
-            "interval": [self.interval.low, self.interval.high],
-            "valid": list(self.valid),
-            "wins": self.flips.wins,
-            "losses": self.flips.losses,
-            "both_right": self.flips.both_right,
-            "both_wrong": self.flips.both_wrong,
-            "mcnemar_p": self.flips.p,
-            "changed": list(self.changed),
-        }
-
-
-def passes(gate: Gate, value: Fraction) -> bool:
-    """Whether the value holds the limit: inclusive, except a lower bound, which must lie above."""
-    if gate.sign == ">":
-        return value > gate.exact_limit
-    return value >= gate.exact_limit if gate.sign == ">=" else value <= gate.exact_limit
-
-
-def margin(gate: Gate, value: Fraction) -> Fraction:
-    """How far on the right side of the limit (negative: on the wrong side), in the gate's unit."""
-    return gate.exact_limit - value if gate.sign == "<=" else value - gate.exact_limit
-
-
-def measure(plan: Plan, before: list[Sample], after: list[Sample]) -> Measures:
-    """Figures of one group under a plan's own seed, resamples and confidence."""
-    return paired(before, after, seed=plan.seeds.bootstrap, resamples=plan.resamples, confidence=plan.confidence)
-
-
-def paired(
-    before: list[Sample],
-    after: list[Sample],
-    *,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-    confidence: float = CONFIDENCE,
-) -> Measures:
-    """Figures of one group; both lists hold the same pictures in the same order. Raises ValueError for under two."""
-    n = len(before)
-
-    def mean(values: list[Fraction]) -> Fraction:
-        return sum(values, Fraction(0)) / n
-
-    first, second = [exact(s.partial) for s in before], [exact(s.partial) for s in after]
-    moved = sorted((b - a, s.id) for a, b, s in zip(first, second, after, strict=True) if a != b)
-    return Measures(
-        n=n,
-        all_correct=(Fraction(sum(s.all_correct for s in before), n), Fraction(sum(s.all_correct for s in after), n)),
-        partial=(mean(first), mean(second)),
-        interval=paired_interval(
-            [float(x) for x in first],
-            [float(x) for x in second],
-            seed=seed,
-            resamples=resamples,
-            confidence=confidence,
-        ),
-        flips=mcnemar([s.all_correct for s in before], [s.all_correct for s in after]),
-        valid=(sum(s.valid for s in before), sum(s.valid for s in after)),
-        changed=tuple(name for _, name in moved),
-    )
+    def remarks(self, measures: Measures) -> tuple[str, ...]:
+        return (f"the interval rests on {many(measures.n, 'picture')}",)

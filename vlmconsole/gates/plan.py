@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from decimal import Decimal
 from fractions import Fraction
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticKnownError
 
 from vlmconsole.errors import LabError
+from vlmconsole.gates.metrics import METRICS, Metric
 from vlmconsole.ledger.freezing import digest
 from vlmconsole.presets import preset_names, read_preset
-from vlmconsole.runs.titles import title
 from vlmconsole.scoring.intervals import CONFIDENCE, RESAMPLES
 from vlmconsole.scoring.scorers import SCORERS
 from vlmconsole.text.settings_errors import wrong_keys
 
-Metric = Literal["all_correct", "partial", "partial_drop", "partial_gain_ci_low"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-
-LABELS: dict[str, str] = {metric: title(metric) for metric in get_args(Metric)}
+Sign = Literal[">=", "<=", ">"]
+SIGNS: dict[str, tuple[Sign, str]] = {"at_least": (">=", "≥"), "at_most": ("<=", "≤"), "above": (">", ">")}
 
 
 class PlanError(LabError):
@@ -54,33 +54,44 @@ class Group(_Model):
         return self
 
 
+def _known_metric(value: object) -> object:
+    if not isinstance(value, str) or value not in METRICS:
+        *names, last = map(repr, METRICS)
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(names)} or {last}"})
+    return value
+
+
 class Gate(_Model):
     """One condition: exactly one of `at_least`, `at_most` (both inclusive) and `above` (exclusive)."""
 
     group: str
-    metric: Metric
+    metric: Annotated[str, BeforeValidator(_known_metric)]
     at_least: float | None = None  # shares from 0 to 1
     at_most: float | None = None  # points (hundredths) for a drop
     above: float | None = None
 
     @model_validator(mode="after")
     def _one_limit(self) -> Gate:
-        fitting = {"partial_drop": self.at_most, "partial_gain_ci_low": self.above}.get(self.metric, self.at_least)
-        given = sum(limit is not None for limit in (self.at_least, self.at_most, self.above))
-        if given != 1 or fitting is None:
-            needed = {"partial_drop": "at_most", "partial_gain_ci_low": "above"}.get(self.metric, "at_least")
+        needed = self.definition.limit
+        given = [key for key in SIGNS if getattr(self, key) is not None]
+        if given != [needed]:
             raise ValueError(f"a gate on {self.metric} needs exactly the limit {needed}")
         return self
 
     @property
+    def definition(self) -> Metric:
+        """The metric itself."""
+        return METRICS[self.metric]
+
+    @property
     def name(self) -> str:
         """`hollow: all correct`."""
-        return f"{self.group}: {LABELS[self.metric]}"
+        return f"{self.group}: {self.definition.title}"
 
     @property
     def limit(self) -> float:
         """The limit as written: a share, or points for a drop."""
-        return next(limit for limit in (self.at_least, self.at_most, self.above) if limit is not None)
+        return float(getattr(self, self.definition.limit))
 
     @property
     def exact_limit(self) -> Fraction:
@@ -88,22 +99,23 @@ class Gate(_Model):
         return Fraction(Decimal(str(self.limit)))
 
     @property
-    def sign(self) -> Literal[">=", "<=", ">"]:
+    def sign(self) -> Sign:
         """How the measured value must stand to the limit."""
-        return "<=" if self.at_most is not None else (">" if self.above is not None else ">=")
+        return SIGNS[self.definition.limit][0]
 
     @property
     def limit_text(self) -> str:
         """The limit for people: `≥ 80 %`, `≤ 5 points`, `> 0`."""
-        sign = {">=": "≥", "<=": "≤", ">": ">"}[self.sign]
-        if self.metric == "all_correct":
-            return f"{sign} {self.limit * 100:g} %"
-        return f"{sign} {self.limit:g}" + (" points" if self.unit == "points" else "")
+        return f"{SIGNS[self.definition.limit][1]} {self.definition.limit_text(self.limit)}"
 
-    @property
-    def unit(self) -> Literal["share", "points"]:
-        """Unit of limit, measured value and margin."""
-        return "points" if self.metric == "partial_drop" else "share"
+    def passes(self, value: Fraction) -> bool:
+        """Whether the value holds the limit: inclusive, except a lower bound, which must lie above."""
+        margin = self.margin(value)
+        return margin > 0 if self.sign == ">" else margin >= 0
+
+    def margin(self, value: Fraction) -> Fraction:
+        """How far on the right side of the limit (negative: on the wrong side), in the metric's unit."""
+        return self.exact_limit - value if self.sign == "<=" else value - self.exact_limit
 
 
 class Bound(_Model):

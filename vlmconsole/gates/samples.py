@@ -46,6 +46,38 @@ class Sample(BaseModel):
         return truth_hash(self.truth)
 
 
+#: both sides' outcome → (rank, word): what was lost is looked at first
+OUTCOMES = {
+    (True, False): (0, "lost"),
+    (False, False): (1, "wrong"),
+    (False, True): (2, "won"),
+    (True, True): (3, "right"),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One picture's two answers."""
+
+    before: Sample
+    after: Sample
+
+    @property
+    def rank(self) -> int:
+        """Place of the outcome among `OUTCOMES`."""
+        return OUTCOMES[self.before.all_correct, self.after.all_correct][0]
+
+    @property
+    def outcome(self) -> str:
+        """`lost`, `won`, `wrong` or `right` (both times), by all-correct."""
+        return OUTCOMES[self.before.all_correct, self.after.all_correct][1]
+
+    @property
+    def gain(self) -> float:
+        """Difference of the partial reward."""
+        return self.after.partial - self.before.partial
+
+
 def prompt_hash(question: str) -> str:
     """Hash (hex) of a question's text, as samples and bound plans carry it."""
     return hashlib.sha256(question.encode()).hexdigest()

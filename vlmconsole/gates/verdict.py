@@ -15,14 +15,13 @@ from vlmconsole.gates.evidence import (
     check_generations,
     check_group,
 )
-from vlmconsole.gates.metrics import Measures, exact, margin, measure, passes
+from vlmconsole.gates.measures import Measures, exact, paired
 from vlmconsole.gates.plan import Gate, Group, Plan, PlanError, parse_plan
 from vlmconsole.gates.samples import Side, read_side
 from vlmconsole.gates.trained import Freezing, freezing_of
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.text.counts import many
 from vlmconsole.text.signs import LATE_PASS
 
 Word = Literal["PASS", "FAIL", "CANNOT JUDGE"]
@@ -56,7 +55,7 @@ class Judged:
             "metric": self.gate.metric,
             "limit": self.gate.limit,
             "sign": self.gate.sign,
-            "unit": self.gate.unit,
+            "unit": self.gate.definition.form.unit,
             "limit_text": self.limit_text,
             "measured": self.measured,
             "before": self.before,
@@ -183,23 +182,25 @@ def _plan_value(run: RunFolder) -> Any:
 
 def _measure(plan: Plan, group: Group, before: Side, after: Side) -> Measures:
     ids = sorted(i for i, sample in before.samples.items() if sample.group == group.name)
-    return measure(plan, [before.samples[i] for i in ids], [after.samples[i] for i in ids])
+    return paired(
+        [before.samples[i] for i in ids],
+        [after.samples[i] for i in ids],
+        seed=plan.seeds.bootstrap,
+        resamples=plan.resamples,
+        confidence=plan.confidence,
+    )
 
 
 def _judge(gate: Gate, group: Group, measured: Measures | None, why: str) -> Judged:
     if measured is None:
         return Judged(gate, "CANNOT JUDGE", why=why)
-    value = measured.value(gate)
-    left = margin(gate, value)
-    first, second = measured.sides(gate)
-    shown = (float(value), float(left), first, second, (measured.interval.low, measured.interval.high))
+    metric = gate.definition
+    value, (before, after) = metric.value(measured), metric.sides(measured)
+    left = gate.margin(value)
+    shown = (float(value), float(left), float(before), float(after), (measured.interval.low, measured.interval.high))
     floor = group.base_at_least
     if floor is not None and measured.partial[0] < exact(floor):
         text = f"a guard must stand on a base of {floor:g}; before reaches only {float(measured.partial[0]):.4g}"
         return Judged(gate, "CANNOT JUDGE", *shown, why=text)
-    remarks = []
-    if abs(left) < measured.step(gate):
-        remarks.append("within one picture of the limit")
-    if gate.metric == "partial_gain_ci_low":
-        remarks.append(f"the interval rests on {many(measured.n, 'picture')}")
-    return Judged(gate, "PASS" if passes(gate, value) else "FAIL", *shown, remarks=tuple(remarks))
+    close = ("within one picture of the limit",) if abs(left) < metric.step(measured.n) else ()
+    return Judged(gate, "PASS" if gate.passes(value) else "FAIL", *shown, remarks=(*close, *metric.remarks(measured)))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vlmconsole.gates.figures import COLUMNS, figures
-from vlmconsole.gates.metrics import Measures
+from vlmconsole.gates.measures import Measures
 from vlmconsole.gates.sample_images import SampleImages
 from vlmconsole.gates.samples import Sample, Side, read_side
 from vlmconsole.gates.verdict import Judged, Verdict, judge

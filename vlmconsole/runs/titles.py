@@ -14,8 +14,6 @@ TITLES = {
     # scores and gates
     "all_correct": "all correct",
     "partial": "partial reward",
-    "partial_drop": "drop of partial reward",
-    "partial_gain_ci_low": "gain of partial reward, lower bound",
     "mcnemar_p": "McNemar p",
     "wins": "won",
     "losses": "lost",

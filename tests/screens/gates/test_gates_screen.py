@@ -21,10 +21,12 @@ from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
 from vlmconsole.app import ConsoleApp
-from vlmconsole.desks.gates import AUDITS, Case, GateDesk, order
+from vlmconsole.desks.gates import AUDITS, GateDesk
 from vlmconsole.gates.binding import freeze_for_lab, record
 from vlmconsole.gates.figures import short_answer
-from vlmconsole.gates.plan import load_plan
+from vlmconsole.gates.metrics import METRICS
+from vlmconsole.gates.plan import Gate, load_plan
+from vlmconsole.gates.samples import Case
 from vlmconsole.gates.verdict import judge
 from vlmconsole.lab import Lab
 from vlmconsole.ledger.chain import Ledger
@@ -238,7 +240,7 @@ async def test_keys_check_and_audit_do_what_their_commands_do(home: Places) -> N
 def test_a_picture_is_found_by_its_hash_or_said_to_be_gone(home: Places) -> None:
     desk = GateDesk(home)
     opened = desk.open(desk.listing()[0])
-    case = opened.deciding("hollow", "partial")[0]
+    case = opened.deciding(Gate(group="hollow", metric="partial", at_least=0.8))[0]
     assert desk.images.image(case.after, opened.entry.path).sha256 == case.after.picture_sha256
     assert desk.open(desk.listing()[0]) is opened, "read once, until a file changes"
     shutil.rmtree(home.datasets)
@@ -246,14 +248,14 @@ def test_a_picture_is_found_by_its_hash_or_said_to_be_gone(home: Places) -> None
         GateDesk(home).images.image(case.after, opened.entry.path)
 
 
-@pytest.mark.parametrize("metric", ["all_correct", "partial", "partial_drop", "partial_gain_ci_low"])
-def test_the_pictures_that_decide_come_first_and_wrong_before_right(metric: Any) -> None:
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_pictures_that_decide_come_first_and_wrong_before_right(metric: str) -> None:
     def case(name: str, before: float, after: float) -> Any:
         sides = [SimpleNamespace(id=name, partial=value, all_correct=value == 1.0) for value in (before, after)]
         return Case(*sides)  # type: ignore[arg-type]
 
     cases = [case("a-right", 1, 1), case("b-wrong", 0.5, 0.5), case("c-won", 0.5, 1), case("d-lost", 1, 0.5)]
-    told = [one.after.id for one in order(cases, metric)]
+    told = [one.after.id for one in sorted(cases, key=METRICS[metric].deciding)]
     assert told[0] == "d-lost" and told.index("b-wrong") < told.index("a-right")
 
 
