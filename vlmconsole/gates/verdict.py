@@ -131,22 +131,86 @@ class Verdict:
 def judge(run: RunFolder, ledger: Ledger) -> Verdict:
     """Judge a run by the plan frozen before its first sample. Never raises for what is wrong with the run.
 
-    A gate fails only on whole evidence: whatever is missing, invalid, unpaired or off condition makes it
-    CANNOT JUDGE. The whole is FAIL as soon as one gate is, since no missing evidence could turn that around.
+    A gate fails only on whole evidence: all that `Evidence` lists makes it CANNOT JUDGE. The whole is FAIL as soon as
+    one gate is, since no missing evidence could turn that around.
     """
     try:
         plan = parse_plan(_plan_value(run), PLAN)
     except PlanError as error:
         return Verdict("CANNOT JUDGE", run.name, (), problems=(Problem(None, error.message),))
+    evidence = examine(run, ledger, plan)
+    measures, judged = {}, []
+    for group in plan.groups:
+        measured = _measure(plan, group, evidence) if not evidence.problems_of(group) else None
+        if measured is not None:
+            measures[group.name] = measured
+        why = evidence.cannot_judge(group, measured)
+        judged += [_judge(gate, measured, why) for gate in plan.gates if gate.group == group.name]
+    # Failing first; within a verdict the plan's own order stays.
+    judged.sort(key=lambda one: ORDER[one.verdict])
+    word = min((one.verdict for one in judged), key=lambda verdict: ORDER[verdict])
+    return Verdict(
+        word,
+        run.name,
+        tuple(judged),
+        plan,
+        evidence.frozen,
+        evidence.problems,
+        evidence.remarks,
+        measures,
+        evidence.freezing,
+    )
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a run is judged on, as examined: its sides, and every reason why a gate of it is CANNOT JUDGE.
+
+    - of the whole run (`run`): the plan was not frozen before the first sample, was changed, or is bound to other
+      limits than it says; the ledger or the run's seal is broken; the plan came after the training and forbids that;
+      a side is missing or torn; conditions are off, or the sides compare other models than the plan; other numbers of
+      answers than promised (without a readable plan there is no evidence at all: `judge`)
+    - of one group (`groups`): samples missing, failed, rescored, unpaired, or of other pictures than the plan's
+    - of one guard (`cannot_judge`): before is under the base that the guard stands on
+    """
+
+    before: Side
+    after: Side
+    run: tuple[Problem, ...]
+    groups: dict[str, tuple[Problem, ...]]
+    remarks: tuple[str, ...]
+    frozen: FrozenWhen | None
+    freezing: Freezing | None
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """All of them: the run's, then each group's in the plan's order."""
+        return (*self.run, *(problem for some in self.groups.values() for problem in some))
+
+    def problems_of(self, group: Group) -> tuple[Problem, ...]:
+        """Those that keep this group from being measured."""
+        return (*self.run, *self.groups[group.name])
+
+    def cannot_judge(self, group: Group, measured: Measures | None) -> str:
+        """Why the gates of this group cannot be judged; "" when they can."""
+        if measured is None:
+            return self.problems_of(group)[0].text
+        floor = group.base_at_least
+        if floor is not None and measured.partial[0] < exact(floor):
+            return f"a guard must stand on a base of {floor:g}; before reaches only {float(measured.partial[0]):.4g}"
+        return ""
+
+
+def examine(run: RunFolder, ledger: Ledger, plan: Plan) -> Evidence:
+    """Examine a run's evidence under its plan."""
     before, after = read_side(run.file("before.jsonl")), read_side(run.file("after.jsonl"))
     starts = [side.first for side in (before, after) if side.first is not None]
     frozen, texts = check_frozen(run, ledger, plan, min(starts, default=None))
     stands = freezing_of(run, Places(ledger.path.parent), frozen)
     if plan.frozen_late == "cannot judge" and stands is not None and stands.late:
         texts.append(f"the plan counts only when it is frozen before the training: it was {stands.text}")
-    texts += [*before.problems, *after.problems, *check_conditions(run, plan)]
     wrong, remarks = check_generations(run, plan, before, after)
-    whole = [Problem(None, text) for text in texts + wrong]
+    texts += [*before.problems, *after.problems, *check_conditions(run, plan), *wrong]
     if not plan.data.digests:
         remarks.append("the plan names a recipe, not the pictures themselves: it was frozen before they were made")
     elif plan.base_sha256 is None:
@@ -155,19 +219,15 @@ def judge(run: RunFolder, ledger: Ledger) -> Verdict:
         remarks.append(
             "no input-tensor hashes: the server keeps its tensors to itself, so pictures were compared as sent"
         )
-    problems, measures, judged = list(whole), {}, []
-    for group in plan.groups:
-        found = check_group(plan, group, before, after)
-        problems += found
-        measured = None if found or whole else _measure(plan, group, before, after)
-        if measured is not None:
-            measures[group.name] = measured
-        why = (whole + found)[0].text if whole or found else ""
-        judged += [_judge(gate, group, measured, why) for gate in plan.gates if gate.group == group.name]
-    # Failing first; within a verdict the plan's own order stays.
-    judged.sort(key=lambda one: ORDER[one.verdict])
-    word = min((one.verdict for one in judged), key=lambda verdict: ORDER[verdict])
-    return Verdict(word, run.name, tuple(judged), plan, frozen, tuple(problems), tuple(remarks), measures, stands)
+    return Evidence(
+        before,
+        after,
+        run=tuple(Problem(None, text) for text in texts),
+        groups={group.name: tuple(check_group(plan, group, before, after)) for group in plan.groups},
+        remarks=tuple(remarks),
+        frozen=frozen,
+        freezing=stands,
+    )
 
 
 def _plan_value(run: RunFolder) -> Any:
@@ -180,27 +240,35 @@ def _plan_value(run: RunFolder) -> Any:
     return value
 
 
-def _measure(plan: Plan, group: Group, before: Side, after: Side) -> Measures:
-    ids = sorted(i for i, sample in before.samples.items() if sample.group == group.name)
+def _measure(plan: Plan, group: Group, evidence: Evidence) -> Measures:
+    """A group's figures under the plan's own seed, resamples and confidence."""
+    before, after = evidence.before.samples, evidence.after.samples
+    ids = sorted(i for i, sample in before.items() if sample.group == group.name)
     return paired(
-        [before.samples[i] for i in ids],
-        [after.samples[i] for i in ids],
+        [before[i] for i in ids],
+        [after[i] for i in ids],
         seed=plan.seeds.bootstrap,
         resamples=plan.resamples,
         confidence=plan.confidence,
     )
 
 
-def _judge(gate: Gate, group: Group, measured: Measures | None, why: str) -> Judged:
+def _judge(gate: Gate, measured: Measures | None, why: str) -> Judged:
     if measured is None:
         return Judged(gate, "CANNOT JUDGE", why=why)
     metric = gate.definition
     value, (before, after) = metric.value(measured), metric.sides(measured)
-    left = gate.margin(value)
-    shown = (float(value), float(left), float(before), float(after), (measured.interval.low, measured.interval.high))
-    floor = group.base_at_least
-    if floor is not None and measured.partial[0] < exact(floor):
-        text = f"a guard must stand on a base of {floor:g}; before reaches only {float(measured.partial[0]):.4g}"
-        return Judged(gate, "CANNOT JUDGE", *shown, why=text)
-    close = ("within one picture of the limit",) if abs(left) < metric.step(measured.n) else ()
-    return Judged(gate, "PASS" if gate.passes(value) else "FAIL", *shown, remarks=(*close, *metric.remarks(measured)))
+    margin = gate.margin(value)
+    word: Word = "CANNOT JUDGE" if why else "PASS" if gate.passes(value) else "FAIL"
+    close = ("within one picture of the limit",) if abs(margin) < metric.step(measured.n) else ()
+    return Judged(
+        gate,
+        word,
+        float(value),
+        float(margin),
+        float(before),
+        float(after),
+        (measured.interval.low, measured.interval.high),
+        why=why,
+        remarks=() if why else (*close, *metric.remarks(measured)),
+    )
