@@ -8,20 +8,19 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vlmconsole.errors import LabError
-from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.evaluation.settings import EvaluateSettings, SideName
 from vlmconsole.gauges import nvidia
 from vlmconsole.jobs import preflight
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped, not_installed
-from vlmconsole.jobs.serve import profile_of, started_by_the_lab
+from vlmconsole.jobs.serve import started_by_the_lab
 from vlmconsole.jobs.unused_settings import unused
 from vlmconsole.runs.places import Places
 from vlmconsole.system.typed_paths import named
 
 if TYPE_CHECKING:
     from vlmconsole.evaluation.answerer import Answerer, Opener
+    from vlmconsole.evaluation.resolve import Resolved, ResolvedSide
     from vlmconsole.gates.plan import Plan
-    from vlmconsole.training.adapters.store import Adapter
 
 ANSWERS = "answers"  # the phase after the data
 # Seconds an answer as measured on the bundled model (batches of 32, two CPU cores; a server of its own, C = 1).
@@ -34,23 +33,25 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     from vlmconsole.data.textvqa import make_textvqa
     from vlmconsole.evaluation import items as asked
     from vlmconsole.evaluation.answerer import Stopping
+    from vlmconsole.evaluation.resolve import resolve
     from vlmconsole.evaluation.resume import Earlier
     from vlmconsole.evaluation.run import Evaluation
     from vlmconsole.jobs.data import course, ready
 
     _check_sides(spec)
+    resolved = resolve(spec, context.places)
     datasets = context.places.datasets
     if spec.textvqa:
         make_textvqa(named(spec.textvqa), datasets, say=context.events.note)
-    course(context, spec.data, {ANSWERS: (_pictures(spec) or 1) * len(spec.sides) * SECONDS[spec.backend]})
+    course(context, spec.data, {ANSWERS: (resolved.images or 1) * len(spec.sides) * SECONDS[spec.backend]})
     folders = [ready(context, name) for name in spec.data]
-    plan = _freeze(context, spec, folders) if spec.plan else None
+    plan = _freeze(context, resolved, folders) if spec.plan else None
     items = asked.choose(spec, folders, plan)
     evaluation = Evaluation(
         run=context.run,
         settings=spec,
         items=items,
-        opener=_opener(context, spec),
+        opener=_opener(context, resolved),
         diagnostic=asked.diagnostic_items(spec, datasets, plan),
         earlier=Earlier(context.earlier, items) if context.earlier is not None else None,
         stopping=context.stopping,
@@ -70,7 +71,7 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     summary["data"] = {folder.name: manifest_digest(read_manifest(folder)) for folder in folders}
     summary["verdict"] = None
     if plan is not None:
-        summary |= _judged(context, spec, plan)
+        summary |= _judged(context, resolved, plan)
     return summary
 
 
@@ -84,16 +85,14 @@ def _check_sides(spec: EvaluateSettings) -> None:
         )
 
 
-def _freeze(context: Context, spec: EvaluateSettings, folders: list[Path]) -> Plan:
+def _freeze(context: Context, resolved: Resolved, folders: list[Path]) -> Plan:
     """The plan that judges this run, frozen before its first answer: now, or before the training."""
-    from vlmconsole.evaluation.plan_choice import before_base, plan_for
     from vlmconsole.gates.binding import freeze_for_run
     from vlmconsole.gates.evidence import frozen_when
     from vlmconsole.gates.trained import freezing
     from vlmconsole.ledger.chain import Ledger
 
-    base = before_base(spec, context.places)
-    plan = plan_for(spec.plan, folders, spec.before_adapter, context.places, base)
+    plan = resolved.bound_plan(folders)
     ledger = Ledger(context.places.ledger)
     frozen = freeze_for_run(plan, context.run, context.places.home, ledger)
     stands = freezing(context.run, context.places, frozen_when(ledger.read(), frozen.sha256))
@@ -103,50 +102,45 @@ def _freeze(context: Context, spec: EvaluateSettings, folders: list[Path]) -> Pl
     return plan
 
 
-def _opener(context: Context, spec: EvaluateSettings) -> Opener:
-    def opened(side: str) -> AbstractContextManager[Answerer]:
-        if spec.backend == "in-process":
+def _opener(context: Context, resolved: Resolved) -> Opener:
+    def opened(name: SideName) -> AbstractContextManager[Answerer]:
+        side = resolved.sides[name]
+        if resolved.settings.backend == "in-process":
             from vlmconsole.evaluation.local import in_process
 
-            return in_process(spec, side, context.places, context.stopping)
-        return _served(context, spec, side)
+            return in_process(side, context.stopping)
+        return _served(context, side)
 
     return opened
 
 
 @contextmanager
-def _served(context: Context, spec: EvaluateSettings, side: str) -> Iterator[Answerer]:
+def _served(context: Context, side: ResolvedSide) -> Iterator[Answerer]:
     """The side behind its server: one of its own where whole models are compared, else the lab's or a running one."""
-    from vlmconsole.evaluation.served import cache_remark, served, with_model
+    from vlmconsole.evaluation.served import cache_remark, served
     from vlmconsole.measure.bench import find_server
     from vlmconsole.measure.settings import BenchSettings
 
     with ExitStack() as stack:
-        if spec.own_servers:
-            from vlmconsole.evaluation.plan_choice import served_folder
+        if side.settings.own_servers:
             from vlmconsole.jobs.owned_server import owned
-            from vlmconsole.training.bases import base_folder
 
-            profile = profile_of(spec.server_of(side), context.places)
-            if spec.model(side):
-                beside = served_folder(spec.model(side), profile)
-                profile = with_model(profile, beside or base_folder(spec.model(side)))
-            server = stack.enter_context(owned(context, profile, side))
+            server = stack.enter_context(owned(context, side.own_profile, side.name))
         else:
-            settings = BenchSettings(server=spec.server_of(side))
+            settings = BenchSettings(server=side.server)
             server = find_server(settings, context.places, say=context.events.note)
         if remark := cache_remark(server.settings):
             context.events.note(f"{server.profile.name}: {remark}", "warning")
-        yield stack.enter_context(served(spec, side, server, context.places, context.stopping))
+        yield stack.enter_context(served(side, server, context.stopping))
 
 
-def _judged(context: Context, spec: EvaluateSettings, plan: Plan) -> dict[str, Any]:
+def _judged(context: Context, resolved: Resolved, plan: Plan) -> dict[str, Any]:
     """Judge by the frozen plan, chain the verdict, and take the development samples along that the plan counts."""
     from vlmconsole.gates.binding import record
     from vlmconsole.gates.verdict import judge
     from vlmconsole.ledger.chain import Ledger
 
-    _take_development(context, spec, plan)
+    _copy_development(context, resolved, plan)
     ledger = Ledger(context.places.ledger)
     verdict = judge(context.run, ledger)
     record(verdict, context.run, ledger)
@@ -165,25 +159,11 @@ def _judged(context: Context, spec: EvaluateSettings, plan: Plan) -> dict[str, A
     }
 
 
-def _take_development(context: Context, spec: EvaluateSettings, plan: Plan) -> None:
-    """Copies of the development samples of the training that made the tested adapter, where this lab still has it."""
-    if not spec.after_adapter or not plan.generations.development:
-        return
-    adapter = _adapter(context, spec.after_adapter)
-    origin = adapter.provenance if adapter is not None else None
-    folder = context.places.runs / origin.run if origin is not None and origin.run else None
-    for path in sorted(folder.glob("dev-epoch*.jsonl")) if folder is not None else ():
-        shutil.copyfile(path, context.run.file(path.name))
-
-
-def _adapter(context: Context, name: str) -> Adapter | None:
-    """The adapter of that name; None for one that only its server knows."""
-    from vlmconsole.training.adapters.store import AdapterError, find_adapter
-
-    try:
-        return find_adapter(context.places, name)
-    except AdapterError:
-        return None  # whoever answers with it says what is wrong, if anything is
+def _copy_development(context: Context, resolved: Resolved, plan: Plan) -> None:
+    """Copy the development answers of the training that made the tested adapter, where this lab still has them."""
+    if plan.generations.development:
+        for path in resolved.after.adapter.development:
+            shutil.copyfile(path, context.run.file(path.name))
 
 
 def _told(group: dict[str, Any]) -> str:
@@ -199,9 +179,11 @@ def _told(group: dict[str, Any]) -> str:
     return "; ".join(parts) or "no answer"
 
 
-def estimate(spec: EvaluateSettings) -> Estimate:
+def estimate(spec: EvaluateSettings, places: Places) -> Estimate:
     """Rough: the pictures are only known once the datasets are made."""
-    known = _pictures(spec)
+    from vlmconsole.evaluation.resolve import resolve
+
+    known = resolve(spec, places).images
     if known is None:
         return Estimate(note="as many answers as the datasets hold pictures, for each side")
     answers = known * len(spec.sides)
@@ -210,28 +192,6 @@ def estimate(spec: EvaluateSettings) -> Estimate:
         seconds=answers * SECONDS[spec.backend] + 15 if bundled else None,
         note=f"{answers} answers" + (", seconds as measured on the bundled model" if bundled else ""),
     )
-
-
-def _pictures(spec: EvaluateSettings) -> int | None:
-    """Pictures a side, from plan or recipes; None where a dataset is not a recipe."""
-    from vlmconsole.data.recipe import load_recipe, recipe_names
-    from vlmconsole.gates.frozen import is_frozen
-    from vlmconsole.gates.plan import load_plan
-
-    if spec.plan and "${" not in spec.plan and not is_frozen(spec.plan):
-        return sum(group.n for group in load_plan(spec.plan).groups)
-    total = 0
-    for name in spec.data:
-        if name not in recipe_names():
-            return None
-        splits = load_recipe(name).splits
-        role = "test" if any(split.role == "test" for split in splits) else "exploratory"
-        for split in splits:
-            chosen = {split.name, split.name.removeprefix("test-")} & set(spec.groups)
-            if chosen if spec.groups else split.role == role:
-                n = sum(part.size or 0 for part in split.parts)
-                total += min(n, spec.limit or n)
-    return total
 
 
 def devices(spec: EvaluateSettings, places: Places) -> list[str]:
@@ -255,37 +215,25 @@ def needs_server(spec: EvaluateSettings, places: Places) -> str | None:
 def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
     """Why it could not be answered, or not be judged by its plan, as far as that is known before it is queued."""
     from vlmconsole.data.textvqa import NAME as TEXTVQA
-    from vlmconsole.evaluation.preflight import foreseen
+    from vlmconsole.evaluation.preflight import foreseen, of_side
+    from vlmconsole.evaluation.resolve import resolve
 
+    resolved = resolve(spec, places)
     found = []
     try:
         _check_sides(spec)
     except JobError as error:
         found.append(error.told)
-    for side in spec.sides:
-        if spec.backend == "server":
-            found += preflight.server(spec.server_of(side), places, spec.model(side) if spec.own_servers else "")
-            found += preflight.adapter(
-                spec.adapter(side), places, alone, served=not _known_here(spec.server_of(side), places)
-            )
-        else:
-            found += preflight.loadable(spec.model(side) or spec.base)
-            found += preflight.adapter(spec.adapter(side), places, alone)
+    for side in resolved.sides.values():
+        found += of_side(side)
+        adapter = side.adapter
+        found += preflight.adapter(adapter.name, places, alone, served=not side.knows_adapters, find=adapter.find)
     if not spec.plan:  # else told with the plan
         names = [name for name in spec.data if name != TEXTVQA or not spec.textvqa]
         found += preflight.data(names, places, alone)
         for name in names if spec.scorer else ():
             found += preflight.scorer(name, spec.scorer, places, roles=["test", "exploratory"], splits=spec.groups)
-    return found + foreseen(spec, places, alone)
-
-
-def _known_here(name: str, places: Places) -> bool:
-    """Whether a server takes only adapters of this lab: mlx-vlm on this machine."""
-    try:
-        profile = profile_of(name, places)
-    except LabError:
-        return False  # told by `there.server`
-    return profile.engine == "mlx" and not profile.ssh_host and (profile.loopback or not profile.base_url)
+    return found + foreseen(resolved, alone)
 
 
 #: Settings by the one who answers; the rest is said to be unused (`jobs.unused`).
@@ -312,7 +260,7 @@ KIND = JobKind(
     title="Evaluate before and after over the same pictures",
     spec=EvaluateSettings,
     run=run,
-    estimate=estimate,
+    estimate_here=estimate,
     devices=devices,
     needs_server=needs_server,
     needs=needs,

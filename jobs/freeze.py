@@ -33,7 +33,8 @@ class FreezeSpec(Spec):
 
 def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
     """Make the data, name every picture in the plan, and put its hash into the ledger."""
-    from vlmconsole.evaluation.plan_choice import base_of, identity_of
+    from vlmconsole.evaluation.plan_choice import base_of
+    from vlmconsole.evaluation.resolve import NamedAdapter
     from vlmconsole.gates.binding import bind, freeze_for_lab
     from vlmconsole.gates.plan import load_plan
     from vlmconsole.jobs.data import course, ready
@@ -48,7 +49,8 @@ def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
     course(context, spec.data, {"freezing": 1.0})
     folders = [ready(context, name) for name in spec.data]
     base = None if spec.base == UNBOUND else base_of(spec.base)
-    plan = bind(plan, folders, before_adapter=identity_of(spec.before_adapter, places), base_sha256=base)
+    before = NamedAdapter(spec.before_adapter, places).identity
+    plan = bind(plan, folders, before_adapter=before, base_sha256=base)
     context.check_stop()
     frozen = freeze_for_lab(plan, places.home, ledger)
     pictures = sum(len(rows) for rows in plan.data.pictures.values())

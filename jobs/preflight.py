@@ -4,14 +4,19 @@ Each function returns sentences for people, none where nothing is known against 
 (`${train.adapter}`) is not there yet; where an earlier job may still make a thing (not `alone`) it is not missed.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from vlmconsole.data.names import Promised, promised, truths_of
 from vlmconsole.data.rows import DataError
 from vlmconsole.errors import LabError
-from vlmconsole.jobs.serve import profile_of
 from vlmconsole.runs.places import Places
 from vlmconsole.scoring.scorers import SCORERS, ScoringError, read_truth, score
+
+if TYPE_CHECKING:
+    from vlmconsole.training.adapters.store import Adapter
 
 LATER = "${"
 AFTER = "Where a job before it makes that, queue this one with --after ID."
@@ -43,15 +48,20 @@ def loadable(name: str) -> list[str]:
     return []
 
 
-def adapter(name: str, places: Places, alone: bool, *, served: bool = False) -> list[str]:
-    """An adapter by path or name; "" is none. `served`: a server may know it that this lab does not."""
+def adapter(
+    name: str, places: Places, alone: bool, *, served: bool = False, find: Callable[[], Adapter] | None = None
+) -> list[str]:
+    """An adapter by path or name; "" is none. `served`: a server may know it that this lab does not.
+
+    `find`: for one who has looked the name up.
+    """
     from vlmconsole.training.adapters.config import SeveralAdaptersError
     from vlmconsole.training.adapters.store import AdapterError, find_adapter, refused
 
     if not name or LATER in name:
         return []
     try:
-        reason = refused(find_adapter(places, name))
+        reason = refused(find() if find is not None else find_adapter(places, name))
         return [reason] if reason else []
     except SeveralAdaptersError as error:
         return [error.told]
@@ -118,22 +128,3 @@ def _judges(name: str, truth: str) -> bool:
     except ScoringError:
         return False
     return True
-
-
-def server(name: str, places: Places, model: str = "") -> list[str]:
-    """A server profile ("" is none), which may start with `model` in the place of its own."""
-    from vlmconsole.engines.profile import model_folder
-    from vlmconsole.evaluation.plan_choice import served_folder
-    from vlmconsole.evaluation.served import with_model
-    from vlmconsole.servers.launch_lines import refuse_untrusted
-
-    try:
-        if name and LATER not in name:
-            profile = profile_of(name, places)
-            if model and LATER not in model:
-                profile = with_model(profile, served_folder(model, profile) or model_folder(model))
-            if profile.launch is not None:
-                refuse_untrusted(profile)
-    except LabError as error:
-        return [error.told]
-    return []

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from vlmconsole.engines.profile import ServerProfile, profiles_for
+from vlmconsole.engines.profile import ServerProfile, find_profile
 from vlmconsole.gauges import nvidia
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped
 from vlmconsole.runs.places import Places
@@ -26,11 +26,8 @@ class ServeSpec(Spec):
 
 
 def profile_of(name: str, places: Places) -> ServerProfile:
-    """The profile called `name`. Raises JobError with the names that there are."""
-    profiles = profiles_for(name, places.servers)
-    if name not in profiles:
-        raise JobError(f"no server profile is called “{name}”", f"there are: {', '.join(sorted(profiles))}").named()
-    return profiles[name]
+    """The profile called `name`. Raises ProfileError with the names that there are."""
+    return find_profile(name, places.servers)
 
 
 def started_by_the_lab(name: str, places: Places) -> str | None:

@@ -18,7 +18,7 @@ from vlmconsole.compare.runs import compare
 from vlmconsole.engines.adapter_choice import UNKNOWN
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile, make_profile
-from vlmconsole.evaluation.plan_choice import before_base
+from vlmconsole.evaluation.resolve import resolve
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.evidence import unlike
@@ -53,10 +53,12 @@ async def test_a_generic_server_answers_with_nobody_knows_whose_adapter(tmp_path
         told = Server(profile, await readback(profile), "toy")
         profile_file(tmp_path, server.port, model=str(BASE))
         spec = EvaluateSettings(data=["small"], backend="server", server="toy", paired=False)
-        assert before_base(spec, places) is None, "a folder that a profile names is not thereby what answers"
+        assert resolve(spec, places).before.weights_sha256 is None, (
+            "a folder that a profile names is not thereby what answers"
+        )
 
         def before() -> tuple[Conditions, str]:
-            with served(spec, "before", told, places) as side:
+            with served(resolve(spec, places).before, told) as side:
                 return side.conditions(), side.who.label
 
         conditions, label = await asyncio.to_thread(before)
@@ -90,7 +92,7 @@ def test_the_hash_is_of_what_is_served_and_not_of_what_a_profile_names(
     profile = make_profile({"name": "m", "engine": "mlx", "base_url": "http://127.0.0.1:9", "model": str(BASE)})
     told = EffectiveSettings("mlx", model=path or "x", model_path=path or None)
     spec = EvaluateSettings(data=["small"], backend="server", server="m", paired=False)
-    with served(spec, "before", Server(profile, told, "x"), Places(tmp_path / "lab").ensure()) as side:
+    with served(resolve(spec, Places(tmp_path / "lab").ensure()).before, Server(profile, told, "x")) as side:
         assert (side.who.model_sha256 is not None) == known
         assert side.who.model == ("tiny-qwen2.5-vl" if known else "x")
 

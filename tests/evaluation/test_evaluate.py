@@ -24,6 +24,7 @@ from vlmconsole.evaluation import local
 from vlmconsole.evaluation.answerer import Stopping, Who
 from vlmconsole.evaluation.items import choose, items_digest
 from vlmconsole.evaluation.plan_choice import base_of
+from vlmconsole.evaluation.resolve import ResolvedSide, resolve
 from vlmconsole.evaluation.run import EvaluationError
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
@@ -255,8 +256,8 @@ def test_the_job_judges_with_a_textvqa_group_made_from_shards(
 
 def _scripted(bench: Bench) -> Any:
     @contextmanager
-    def opener(settings: EvaluateSettings, side: str, places: Places, stopping: Any) -> Iterator[Scripted]:
-        yield Scripted(side, {"backend": "in-process"}, bench.asked, who=Who("scripted", base_of("")))
+    def opener(side: ResolvedSide, stopping: Any) -> Iterator[Scripted]:
+        yield Scripted(side.name, {"backend": "in-process"}, bench.asked, who=Who("scripted", base_of("")))
 
     return opener
 
@@ -269,7 +270,7 @@ def test_a_stop_is_heeded_while_a_server_still_writes(tmp_path: Path) -> None:
         there = Server(profile, EffectiveSettings("openai"), "reference")
         began = time.monotonic()
         spec = EvaluateSettings(data=["small"], backend="server", server="slow", paired=False)
-        side = served(spec, "before", there, Places(tmp_path), lambda: time.monotonic() - began > 0.5)
+        side = served(resolve(spec, Places(tmp_path)).before, there, lambda: time.monotonic() - began > 0.5)
         with side as model, pytest.raises(Stopping):
             model.ask([asked])
     assert time.monotonic() - began < 10
@@ -283,7 +284,7 @@ def _toml(table: dict[str, Any]) -> str:
 
 def test_the_paired_server_changes_its_model_and_nothing_else(tmp_path: Path) -> None:
     from vlmconsole.engines.profile import load_profiles
-    from vlmconsole.evaluation.served import with_model
+    from vlmconsole.evaluation.whole_model import with_model
     from vlmconsole.servers import launch_lines
 
     profiles, places = load_profiles(None), Places(tmp_path)
@@ -329,7 +330,7 @@ def test_a_server_whose_settings_change_on_the_way_is_not_believed(
     monkeypatch.setattr(servers, "readback", readback)
     profile = ServerProfile(name="s", engine="sglang", base_url="http://127.0.0.1:9", model="m", served_model="m")
     settings = EvaluateSettings(data=["small"], backend="server", server="s")
-    with served(settings, "before", Server(profile, now, "m"), Places(tmp_path)) as model:
+    with served(resolve(settings, Places(tmp_path)).before, Server(profile, now, "m")) as model:
         said = model.conditions()
         assert (said.running_limit, said.client_concurrency, said.temperature, said.seed) == (1, 1, 0.0, 42)
         now = EffectiveSettings("sglang", version="0.5.5", running_limit=1, values={"chunked-prefill-size": 512})
@@ -350,16 +351,17 @@ def test_the_development_answers_of_the_training_come_along_to_be_counted(
 ) -> None:
     from vlmconsole.gates.plan import load_plan
     from vlmconsole.jobs import evaluate as job
+    from vlmconsole.training.adapters import store
     from vlmconsole.training.adapters.provenance import Provenance
-    from vlmconsole.training.adapters.store import Adapter
 
     training = RunFolder.create(tmp_path / "runs", kind="sft", preset="x", spec={}, title="t", home=tmp_path)
     for epoch in (2, 4, 6):
         training.append_jsonl(f"dev-epoch{epoch}.jsonl", {"id": f"dev-{epoch}"})
     origin = Provenance("sft", "b", "0" * 64, "float32", 8, 16, {}, training.name)
-    adapter = Adapter("a", tmp_path, "peft", origin)
-    monkeypatch.setattr(job, "_adapter", lambda context, name: adapter)
+    adapter = store.Adapter("a", tmp_path, "peft", origin)
+    monkeypatch.setattr(store, "find_adapter", lambda places, name: adapter)
     run = RunFolder.create(tmp_path / "runs", kind="evaluate", preset="y", spec={}, title="t", home=tmp_path)
     spec = EvaluateSettings(data=["sft-expand-tiny"], plan="sft-7-tiny", after_adapter="a")
-    job._take_development(Context(run, Places(tmp_path)), spec, load_plan("sft-7-tiny"))
+    places = Places(tmp_path)
+    job._copy_development(Context(run, places), resolve(spec, places), load_plan("sft-7-tiny"))
     assert sorted(path.name for path in run.path.glob("dev-*")) == [f"dev-epoch{n}.jsonl" for n in (2, 4, 6)]

@@ -17,24 +17,33 @@ from vlmconsole.audit.evaluation import audit_freezing
 from vlmconsole.audit.images import Shelves
 from vlmconsole.audit.lineage import audit_parents, audit_replay
 from vlmconsole.data.findings import Finding
-from vlmconsole.evaluation.plan_choice import base_of, before_base, plan_for
+from vlmconsole.evaluation.plan_choice import base_of
+from vlmconsole.evaluation.resolve import resolve
 from vlmconsole.evaluation.settings import EvaluateSettings
-from vlmconsole.gates.binding import bind, freeze_for_lab, freeze_for_run
+from vlmconsole.gates.binding import bind, bound_plan, freeze_for_lab, freeze_for_run
 from vlmconsole.gates.evidence import check_conditions
 from vlmconsole.gates.frozen import changed_plans, is_frozen, read_frozen_plan
-from vlmconsole.gates.plan import PlanError, parse_plan
+from vlmconsole.gates.plan import Plan, PlanError, parse_plan
 from vlmconsole.gates.trained import Freezing, freezing, span
 from vlmconsole.gates.verdict import judge
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.freeze import KIND, FreezeSpec
 from vlmconsole.ledger.freezing import FrozenError
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.places import Places
 from vlmconsole.training.adapters.provenance import read_provenance, weights_sha256, write_provenance
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> SmallLab:
     return SmallLab(tmp_path / "home")
+
+
+def plan_for(name: str, datasets: list[Path], before: str, places: Places, base: str | None = None) -> Plan:
+    """The plan that an evaluation with that before is judged by."""
+    named = resolve(EvaluateSettings(data=["mini"], plan=name, before_adapter=before, after_adapter="a"), places)
+    assert named.plan is not None
+    return bound_plan(named.plan, is_frozen(name), datasets, named.before.adapter.identity, base)
 
 
 def frozen_by_job(lab: SmallLab, folder: Path) -> dict[str, Any]:
@@ -203,10 +212,10 @@ def test_the_freeze_job_binds_the_base_and_before_knows_which_one_it_stands_on(l
         return EvaluateSettings(data=["mini"], after_adapter="a", **more)
 
     for kind in ({"base": str(lab.base)}, {"before_model": str(lab.base), "base": "elsewhere"}):
-        assert before_base(settings(**kind), lab.places) == weights_sha256(lab.base)
+        assert resolve(settings(**kind), lab.places).before.weights_sha256 == weights_sha256(lab.base)
     bundled = base_of("")
-    assert before_base(settings(backend="server", server="demo"), lab.places) == bundled
-    assert before_base(settings(backend="server", server="openai"), lab.places) is None
+    assert resolve(settings(backend="server", server="demo"), lab.places).before.weights_sha256 == bundled
+    assert resolve(settings(backend="server", server="openai"), lab.places).before.weights_sha256 is None
 
 
 def test_the_base_of_before_is_judged_as_well(lab: SmallLab) -> None:

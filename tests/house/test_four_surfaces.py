@@ -32,6 +32,7 @@ from vlmconsole.cli.common import Failure, state
 from vlmconsole.client.lag import LagMeter
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.evaluation.resolve import resolve
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.lab import Settings
@@ -219,7 +220,7 @@ class Surfaces:
         spec = EvaluateSettings(data=["small"], backend="server", server="box", paired=False, max_new_tokens=64)
         image = saved(flag(), "PNG")
         items = [Namespace(id=str(n), question=f"case-{n}-", picture=image) for n in range(len(self.bodies))]
-        with served(spec, "before", there, Places(self.home)) as model:
+        with served(resolve(spec, Places(self.home)).before, there) as model:
             return model.ask(items)  # type: ignore[arg-type]
 
     async def ask(self) -> list[list[Any]]:

@@ -75,6 +75,7 @@ def test_grpo_by_either_engine(name: str, engine: str) -> None:
         assert used and not refused
 
 
+FACTS = ("vlmconsole/evaluation/resolve.py", "vlmconsole/evaluation/settings.py")
 BACKEND_FILES = {
     "in-process": ("vlmconsole/evaluation/local.py",),
     "server": ("vlmconsole/evaluation/served.py",),
@@ -101,7 +102,7 @@ def test_an_evaluation_by_either_backend(name: str, backend: str) -> None:
         assert name in everywhere or name in ("before_adapter", "after_adapter", "before_model", "after_model")
     for key in evaluate.OF_BACKEND[backend]:
         # `server` and `base` choose what is opened, which the job itself does.
-        assert key in attributes(*BACKEND_FILES[backend], "vlmconsole/evaluation/settings.py"), key
+        assert key in attributes(*BACKEND_FILES[backend], *FACTS), key
 
 
 def _kinds() -> list[JobKind]:

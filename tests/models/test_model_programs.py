@@ -12,7 +12,10 @@ from refusals import refused
 from small_server import SERVER
 
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile
-from vlmconsole.evaluation.served import with_model
+from vlmconsole.evaluation.preflight import of_side
+from vlmconsole.evaluation.resolve import resolve
+from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.evaluation.whole_model import with_model
 from vlmconsole.jobs import preflight
 from vlmconsole.models.programs import ProgramsError, programs_in, refuse_programs
 from vlmconsole.queue.served import ensure_served
@@ -81,6 +84,12 @@ def test_what_cannot_be_read_is_not_trusted_and_words_are_no_settings(tmp_path: 
         refuse_programs(folder)
 
 
+def refusals(places: Places, server: str, **more: str) -> list[str]:
+    """Why an evaluation's server could not be started, as preflight says it."""
+    settings = EvaluateSettings(data=["small"], backend="server", server=server, paired=False, **more)
+    return of_side(resolve(settings, places).before)
+
+
 async def test_refused_when_it_is_started_and_allowed_by_the_profile(places: Places, tmp_path: Path) -> None:
     folder = bundled_copy(tmp_path / "model", model_file="own.py")
     refused = served(folder)
@@ -91,11 +100,9 @@ async def test_refused_when_it_is_started_and_allowed_by_the_profile(places: Pla
     (places.servers / "box.toml").write_text(
         f'engine = "vllm"\nmodel = "{folder}"\n[launch]\nargv = ["x", "{{model}}"]\n'
     )
-    assert (
-        "model_file" in preflight.server("box", places)[0]
-        and "model_file" in preflight.server("demo", places, str(folder))[0]
-    )
-    assert preflight.server("demo", places) == []
+    assert "model_file" in refusals(places, "box")[0]
+    assert "model_file" in refusals(places, "demo", before_model=str(folder))[0]
+    assert refusals(places, "demo") == []
     allowed = served(folder, trust_remote_code=True)
     try:
         assert (await ensure_server(allowed, places)).started_here

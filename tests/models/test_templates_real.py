@@ -110,12 +110,13 @@ def test_the_same_count_as_its_real_server_and_the_prompt_in_the_conditions(stan
 
 def test_an_evaluation_says_its_prompt_and_takes_no_answers_to_another(stand_in: Path, tmp_path: Path) -> None:
     from vlmconsole.evaluation.local import InProcess
+    from vlmconsole.evaluation.resolve import resolve
     from vlmconsole.evaluation.settings import EvaluateSettings
 
     settings = EvaluateSettings(base=str(stand_in), data=["naming"], paired=False, max_new_tokens=2)
-    model = InProcess(settings, "after", Places(home=tmp_path / "home").ensure())
+    model = InProcess(resolve(settings, Places(home=tmp_path / "home").ensure()).after)
     assert model.conditions().prompt_sha256 == model.facts["prompt_sha256"] == door(stand_in).prompt_sha256
-    plain = InProcess(settings.model_copy(update={"base": ""}), "after", Places(home=tmp_path / "home"))
+    plain = InProcess(resolve(settings.model_copy(update={"base": ""}), Places(home=tmp_path / "home")).after)
     assert plain.conditions().prompt_sha256 == BARE_PROMPT and "prompt_sha256" not in plain.facts
 
 
@@ -125,6 +126,7 @@ def test_a_training_is_asked_in_the_models_own_form_and_says_so(stand_in: Path, 
 
     from vlmconsole.audit.run import audit
     from vlmconsole.evaluation.local import InProcess
+    from vlmconsole.evaluation.resolve import resolve
     from vlmconsole.evaluation.settings import EvaluateSettings
     from vlmconsole.training.adapters.store import open_adapter
 
@@ -144,7 +146,7 @@ def test_a_training_is_asked_in_the_models_own_form_and_says_so(stand_in: Path, 
     for base, unlike in ((str(stand_in), (False, True)), ("", (True, False))):
         for adapter, other in zip(adapters, unlike, strict=True):
             settings = EvaluateSettings(base=base, data=["naming"], paired=False, before_adapter=str(adapter.path))
-            notes = InProcess(settings, "before", places).conditions().notes
+            notes = InProcess(resolve(settings, places).before).conditions().notes
             assert any("another prompt form" in note for note in notes) == other
 
 

@@ -14,6 +14,7 @@ from vlmconsole.audit.images import Seen
 from vlmconsole.audit.replay_errors import ReplayError
 from vlmconsole.evaluation.answerer import Said
 from vlmconsole.evaluation.items import Item
+from vlmconsole.evaluation.resolve import resolve
 from vlmconsole.evaluation.resume import ATTEMPT, differing
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
@@ -46,9 +47,10 @@ def ask_again(
             "Only answers of a server that is there, or in-process ones, can be replayed.",
         )
     known = (run.read_json(ATTEMPT, {}) or {}).get(side)
-    server = find_server(BenchSettings(server=spec.server_of(side)), places, say=tick)
+    asked = resolve(spec, places).sides[side]
+    server = find_server(BenchSettings(server=asked.server), places, say=tick)
     tick(f"asking {len(members)} questions again")
-    with served(spec, side, server, places) as model:
+    with served(asked, server) as model:
         was = known.get("facts") if isinstance(known, dict) else None
         if was != model.facts:
             raise ReplayError(

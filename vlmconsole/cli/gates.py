@@ -55,11 +55,12 @@ def register(app: typer.Typer) -> None:
         ledger = Ledger(places.ledger)
         chosen = load_plan(plan)
         if data or before or base:
-            from vlmconsole.evaluation.plan_choice import base_of, identity_of
+            from vlmconsole.evaluation.plan_choice import base_of
+            from vlmconsole.evaluation.resolve import NamedAdapter
 
             folders = [_dataset(name) for name in data or chosen.data.recipes[-1:]]
             weights = base_of(base) if base else None
-            start = identity_of(before or "", places)
+            start = NamedAdapter(before or "", places).identity
             chosen = bind(chosen, folders, before_adapter=start, base_sha256=weights)
         if run is not None:
             frozen = freeze_for_run(chosen, _run(run), places.home, ledger)

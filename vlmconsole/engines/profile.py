@@ -291,6 +291,17 @@ def profiles_for(name: str, folder: Path) -> dict[str, ServerProfile]:
     return profiles
 
 
+def find_profile(name: str, folder: Path) -> ServerProfile:
+    """The profile that a job calls `name`. Raises ProfileError with the names that there are."""
+    profiles = profiles_for(name, folder)
+    if name not in profiles:
+        known = ", ".join(sorted(profiles))
+        raise ProfileError(
+            f"no server profile is called “{name}”", f"there are: {known}", code="profile-missing"
+        ).named()
+    return profiles[name]
+
+
 def make_profile(values: dict[str, Any], where: str = "profile") -> ServerProfile:
     """A checked profile. Raises ProfileError naming the key and what is allowed; values are not repeated in it.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from vlmconsole.evaluation.items import Item
+from vlmconsole.evaluation.settings import SideName
 from vlmconsole.ledger.freezing import digest
 from vlmconsole.runs.conditions import Conditions
 
@@ -82,7 +83,7 @@ class Answerer(Protocol):
         """What its answers are made under; the lengths and the number of answers are filled in by the caller."""
 
 
-Opener = Callable[[str], AbstractContextManager[Answerer]]
+Opener = Callable[[SideName], AbstractContextManager[Answerer]]
 
 
 def condition_hash(facts: dict[str, Any], asked: str) -> str:

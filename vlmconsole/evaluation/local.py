@@ -13,11 +13,10 @@ from typing import Any
 from vlmconsole import __version__
 from vlmconsole.evaluation.answerer import Said, Stopping, Who
 from vlmconsole.evaluation.items import Item
-from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.evaluation.resolve import ResolvedSide
 from vlmconsole.measure.machine import hardware
 from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import Conditions, another_prompt
-from vlmconsole.runs.places import Places
 from vlmconsole.vision.images import open_picture
 
 PACKAGES = ("vlmconsole", "torch", "transformers", "peft", "tokenizers", "pillow", "numpy")
@@ -26,26 +25,24 @@ PACKAGES = ("vlmconsole", "torch", "transformers", "peft", "tokenizers", "pillow
 class InProcess:
     """An answerer that generates with torch here. Raises LabError for a model or adapter that cannot be used."""
 
-    def __init__(
-        self, settings: EvaluateSettings, side: str, places: Places, stopping: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, side: ResolvedSide, stopping: Callable[[], bool] = lambda: False) -> None:
         from vlmconsole.training import bases
         from vlmconsole.training.adapters import store
         from vlmconsole.training.adapters.provenance import other_prompt
 
+        settings = side.settings
         self.settings, self.stopping = settings, stopping
         self._loaded: Any = None
-        name = settings.model(side) or settings.base
-        self.folder: Path = bases.answering_base(name)
+        self.folder: Path = side.answering_folder
         self.device = bases.device_for("auto")
         self.precision = bases.precision_for(settings.precision, self.device)
-        self.adapter = store.find_adapter(places, settings.adapter(side)) if settings.adapter(side) else None
+        self.adapter = side.adapter.found
         label = ""
         if self.adapter is not None:
             label = store.check_fits(self.adapter, self.folder, self.precision, override=settings.override)
         self.who = Who(
-            model=bases.base_name(name),
-            model_sha256=store.base_sha256(self.folder),
+            model=bases.base_name(side.model),
+            model_sha256=side.weights_sha256,
             adapter=self.adapter.name if self.adapter else None,
             adapter_sha256=self.adapter.sha256 if self.adapter else None,
             label=label,
@@ -138,11 +135,9 @@ class InProcess:
 
 
 @contextmanager
-def in_process(
-    settings: EvaluateSettings, side: str, places: Places, stopping: Callable[[], bool] = lambda: False
-) -> Iterator[InProcess]:
+def in_process(side: ResolvedSide, stopping: Callable[[], bool] = lambda: False) -> Iterator[InProcess]:
     """The side's model for the block's time; its memory is given back with the block."""
-    model = InProcess(settings, side, places, stopping)
+    model = InProcess(side, stopping)
     try:
         yield model
     finally:

@@ -12,36 +12,53 @@ from vlmconsole.data.textvqa import NAME as TEXTVQA
 from vlmconsole.data.textvqa import PICTURES
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.items import DIAGNOSTIC
-from vlmconsole.evaluation.plan_choice import before_base, identity_of, other_before
+from vlmconsole.evaluation.resolve import LATER, Resolved, ResolvedSide
 from vlmconsole.evaluation.settings import EvaluateSettings
-from vlmconsole.gates.frozen import is_frozen, read_frozen_plan
-from vlmconsole.gates.plan import Plan, load_plan
-from vlmconsole.ledger.chain import Ledger
+from vlmconsole.evaluation.whole_model import served_folder, with_model
+from vlmconsole.gates.binding import other_before
+from vlmconsole.gates.plan import Plan
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
-LATER = "${"  # of a result that an earlier step of a flow will give
 
-
-def foreseen(settings: EvaluateSettings, places: Places, alone: bool) -> list[str]:
+def foreseen(resolved: Resolved, alone: bool) -> list[str]:
     """Sentences on why the plan named could judge nothing of this evaluation; [] when nothing is known against it.
 
     `alone`: no step of a flow runs before it, so that a dataset that is not there will not be there.
     """
-    name = settings.plan
-    if not name or LATER in name:
-        return []
+    settings, places = resolved.settings, resolved.places
     try:
-        frozen = is_frozen(name)
-        plan = read_frozen_plan(name, places.home, Ledger(places.ledger)) if frozen else load_plan(name)
+        plan = resolved.plan
     except LabError as error:
         return [error.told]
+    if plan is None:
+        return []
     return [
         *of_data(plan, settings.data, places, alone, textvqa=bool(settings.textvqa)),
         *_of_conditions(plan, settings),
-        *_of_generations(plan, settings, places),
-        *_of_before(plan, settings, places),
+        *_of_generations(plan, resolved),
+        *_of_before(plan, resolved),
     ]
+
+
+def of_side(side: ResolvedSide) -> list[str]:
+    """Sentences on why a side's model could not answer: its folder, or its server's profile with that model."""
+    from vlmconsole.engines.profile import model_folder
+    from vlmconsole.servers.launch_lines import refuse_untrusted
+
+    try:
+        if side.settings.backend == "in-process":
+            if LATER not in side.model:
+                _ = side.answering_folder
+        elif LATER not in side.server:
+            profile, model = side.profile, side.own_model
+            if model and LATER not in model:  # whether it is there is only known when its server starts
+                profile = with_model(profile, served_folder(model, profile) or model_folder(model))
+            if profile.launch is not None:
+                refuse_untrusted(profile)
+    except LabError as error:
+        return [error.told]
+    return []
 
 
 def of_data(plan: Plan, data: Sequence[str], places: Places, alone: bool, *, textvqa: bool = False) -> Iterator[str]:
@@ -98,47 +115,35 @@ def _of_conditions(plan: Plan, settings: EvaluateSettings) -> Iterator[str]:
             yield f"{plan.name} wants {key} = {wanted}, this evaluation would have {given[key]}"
 
 
-def _of_generations(plan: Plan, settings: EvaluateSettings, places: Places) -> Iterator[str]:
+def _of_generations(plan: Plan, resolved: Resolved) -> Iterator[str]:
+    settings = resolved.settings
     wanted = plan.generations.training_diagnostic
     if settings.diagnostic and not wanted:
         yield f"{plan.name} promises no answers about training pictures, and a diagnostic of {DIAGNOSTIC} is set"
     elif settings.diagnostic:
         name, _, split = settings.diagnostic.partition(":")
         try:
-            found = promised(name, places.datasets).get(split)
+            found = promised(name, resolved.places.datasets).get(split)
         except LabError:
             found = None  # told with the data, or made by an earlier step
         if found is not None and found.n is not None and found.n < wanted:
             yield f"{settings.diagnostic} has {found.n} pictures, {plan.name} promises {wanted} diagnostic answers"
     wanted = plan.generations.development
-    made = _developed(settings, places) if wanted else 0
+    paths = resolved.after.adapter.development if wanted else ()
+    made = sum(1 for path in paths for _ in RunFolder(path.parent).read_jsonl(path.name))
     if made and made != wanted:
         yield f"the training of {settings.after_adapter} left {made} development answers, {plan.name} promises {wanted}"
 
 
-def _developed(settings: EvaluateSettings, places: Places) -> int:
-    """Development answers that the training of the tested adapter left in this lab; 0 where that is not known."""
-    from vlmconsole.training.adapters.store import AdapterError, find_adapter
-
-    if not settings.after_adapter or LATER in settings.after_adapter:
-        return 0
-    try:
-        origin = find_adapter(places, settings.after_adapter).provenance
-    except AdapterError:
-        return 0
-    run = RunFolder(places.runs / origin.run) if origin is not None and origin.run else None
-    paths = sorted(run.path.glob("dev-epoch*.jsonl")) if run is not None else []
-    return sum(1 for path in paths for _ in RunFolder(path.parent).read_jsonl(path.name))
-
-
-def _of_before(plan: Plan, settings: EvaluateSettings, places: Places) -> Iterator[str]:
+def _of_before(plan: Plan, resolved: Resolved) -> Iterator[str]:
+    settings = resolved.settings
     later = (settings.before_adapter, settings.before_model, settings.base)
     if not plan.data.digests or any(LATER in one for one in later):  # not bound yet, or not known yet
         return
     try:
-        base = before_base(settings, places) if plan.base_sha256 else None
+        base = resolved.before.weights_sha256 if plan.base_sha256 else None
     except LabError as error:
         yield error.told
         return
-    if wrong := other_before(plan, identity_of(settings.before_adapter, places), base):
+    if wrong := other_before(plan, resolved.before.adapter.identity, base):
         yield f"the frozen {wrong}"

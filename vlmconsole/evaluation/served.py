@@ -6,7 +6,6 @@ import asyncio
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal
 
 from vlmconsole import __version__
@@ -15,23 +14,19 @@ from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError
-from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.served_model import prompt_facts, serves_another
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.answerer import Said, Stopping, Who
 from vlmconsole.evaluation.items import Item
-from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.evaluation.resolve import ResolvedSide
 from vlmconsole.measure.bench import Server
 from vlmconsole.measure.machine import hardware
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.conditions import Conditions
-from vlmconsole.runs.places import Places
 from vlmconsole.servers import servers
-from vlmconsole.system.typed_paths import named
 from vlmconsole.vision.images import open_picture
 
 CONSTANT = frozenset({"whole", "unlisted"})  # remarks that are the server's, and say nothing of one answer
-TRUSTING = "--trust-remote-code"
 UNTOLD = "adapter and weights unknown: the server is a generic one"
 LOOK_S = 0.2  # seconds between two looks whether a stop is asked for
 
@@ -46,17 +41,11 @@ def cache_remark(told: EffectiveSettings) -> str:
 class Served:
     """An answerer that asks a server. Raises LabError for an adapter that this server cannot use."""
 
-    def __init__(
-        self,
-        settings: EvaluateSettings,
-        side: str,
-        server: Server,
-        places: Places,
-        stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, side: ResolvedSide, server: Server, stopping: Callable[[], bool] = lambda: False) -> None:
+        settings = side.settings
         self.settings, self.server, self.stopping = settings, server, stopping
         self.told = server.settings
-        self.who, self._adapter = _who(settings, side, server, places)
+        self.who, self._adapter = _who(side, server)
         self._client: ChatClient | None = None
         self._runner = asyncio.Runner()
         self.facts: dict[str, Any] = {
@@ -165,35 +154,16 @@ class Served:
 
 
 @contextmanager
-def served(
-    settings: EvaluateSettings, side: str, server: Server, places: Places, stopping: Callable[[], bool] = lambda: False
-) -> Iterator[Served]:
+def served(side: ResolvedSide, server: Server, stopping: Callable[[], bool] = lambda: False) -> Iterator[Served]:
     """The side's model behind its server, for the block's time. The server itself is the caller's."""
-    model = Served(settings, side, server, places, stopping)
+    model = Served(side, server, stopping)
     try:
         yield model
     finally:
         model.close()
 
 
-def with_model(profile: ServerProfile, folder: Path) -> ServerProfile:
-    """The profile serving the model in `folder`. Raises LabError when its launch line does not take a model's name."""
-    argv = profile.launch.argv if profile.launch is not None else ()
-    if argv and not any("{model}" in word for word in argv):
-        raise LabError(
-            f"The launch line of {profile.name} names its model itself.",
-            "Write {model} there, so that it can change.",
-            code="model-fixed",
-        )
-    launch = profile.launch
-    if launch is not None and named(profile.model) != folder:  # whoever trusts one model's programs trusts those alone
-        argv, extra = (tuple(w for w in words if w != TRUSTING) for words in (launch.argv, launch.extra))
-        launch = launch.model_copy(update={"argv": argv, "extra": extra})
-        profile = profile.model_copy(update={"trust_remote_code": False, "launch": launch})
-    return profile.model_copy(update={"model": str(folder), "served_model": ""})
-
-
-def _who(settings: EvaluateSettings, side: str, server: Server, places: Places) -> tuple[Who, SelectedAdapter | None]:
+def _who(side: ResolvedSide, server: Server) -> tuple[Who, SelectedAdapter | None]:
     """The side's model and adapter, and the adapter as this server's requests select it."""
     from vlmconsole.training.adapters.serving import select
     from vlmconsole.training.adapters.store import OTHER_MODEL, base_sha256
@@ -205,7 +175,8 @@ def _who(settings: EvaluateSettings, side: str, server: Server, places: Places) 
     sha = base_sha256(folder) if folder is not None else None
     model = folder.name if folder is not None else server.model
     precision = server.settings.precision
-    chosen = select(settings.adapter(side), server.profile, precision, places, other_base=settings.override)
+    adapter, override = side.adapter, side.settings.override
+    chosen = select(adapter.name, server.profile, precision, side.places, other_base=override, find=adapter.find)
     if chosen is None:
         return Who(model, sha, label=UNTOLD if unknown else ""), None
     label = OTHER_MODEL if any(OTHER_MODEL in note for note in chosen.notes) else ""

@@ -78,6 +78,58 @@ def bind(
     return plan.model_copy(update={"data": data, "template_sha256": template, **before})
 
 
+def bound_plan(
+    plan: Plan, frozen: bool, datasets: list[Path], before: str | None, base_sha256: str | None = None
+) -> Plan:
+    """A plan bound to these datasets and to what the comparison starts from: an adapter, on a base's weights.
+
+    A `frozen` one that is bound already is taken as it is. Raises PlanError when it was bound to other data, or when
+    before is another adapter, or stands on another base, than it names.
+    """
+    if not frozen or not plan.data.digests:  # its limits alone, frozen or not
+        return bind(plan, datasets, before_adapter=before, base_sha256=base_sha256)
+    _check_data(plan, datasets)
+    wrong = other_before(plan, before, base_sha256)
+    if wrong:
+        raise PlanError(
+            f"The frozen {wrong}.", "Judge what it was frozen for, or freeze another plan.", code="before-differs"
+        )
+    return plan
+
+
+def other_before(plan: Plan, before: str | None, base_sha256: str | None) -> str:
+    """Why a bound plan does not compare with that adapter on that base; "" when it does."""
+    if plan.before_adapter != before:  # none: it was frozen for the base itself
+        return f"{plan.name} compares with {plan.before_adapter or 'the base'}, not with {before or 'the base'}"
+    if plan.base_sha256 is not None and plan.base_sha256 != base_sha256:
+        here = f"{base_sha256[:12]}…" if base_sha256 else "one whose weights are not on this machine"
+        return f"{plan.name} is bound to the base {plan.base_sha256[:12]}…, and this one is {here}"
+    return ""
+
+
+def _check_data(plan: Plan, datasets: list[Path]) -> None:
+    """Refuse (PlanError) when the data that a frozen plan is bound to are not these, or are not what they were."""
+    now = bind(plan.template(), datasets, before_adapter=plan.before_adapter).data
+    for name, digest in plan.data.digests.items():
+        if name not in now.digests:
+            raise PlanError(
+                f"The frozen {plan.name} is bound to the dataset {name}, which is not among those given.",
+                code="dataset-missing",
+            )
+        if now.digests[name] != digest:
+            raise PlanError(
+                f"The dataset {name} is {now.digests[name][:12]}… now; {plan.name} was frozen for {digest[:12]}….",
+                "Data that a frozen plan names are never changed: restore them, or freeze a new plan before a new run.",
+                code="dataset-changed",
+            )
+    for group, rows in plan.data.pictures.items():
+        changed = [old.id for old, new in zip(rows, now.pictures[group], strict=True) if old != new]
+        if changed:
+            raise PlanError(
+                f"{len(changed)} pictures of {group} are not those of the frozen {plan.name}: {changed[0]}…."
+            )
+
+
 def freeze_for_lab(plan: Plan, home: Path, ledger: Ledger) -> Frozen:
     """Freeze a plan in the lab's own folder of plans, before there is any run. The same plan again changes nothing."""
     folder = home / PLANS

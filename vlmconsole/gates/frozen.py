@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from vlmconsole.gates.binding import bind
 from vlmconsole.gates.evidence import PLAN, PLANS
-from vlmconsole.gates.plan import Plan, PlanError, parse_plan
+from vlmconsole.gates.plan import Plan, parse_plan
 from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
 from vlmconsole.ledger.freezing import FrozenError
 from vlmconsole.system.reading import read_json
@@ -68,29 +67,6 @@ def read_frozen_plan(name: str, home: Path, ledger: Ledger) -> Plan:
             code="plan-changed",
         )
     return parse_plan(read_json(path), str(path))
-
-
-def check_bound(plan: Plan, datasets: list[Path]) -> None:
-    """Refuse (PlanError) when the data that a frozen plan is bound to are not these, or are not what they were."""
-    now = bind(plan.template(), datasets, before_adapter=plan.before_adapter).data
-    for name, digest in plan.data.digests.items():
-        if name not in now.digests:
-            raise PlanError(
-                f"The frozen {plan.name} is bound to the dataset {name}, which is not among those given.",
-                code="dataset-missing",
-            )
-        if now.digests[name] != digest:
-            raise PlanError(
-                f"The dataset {name} is {now.digests[name][:12]}… now; {plan.name} was frozen for {digest[:12]}….",
-                "Data that a frozen plan names are never changed: restore them, or freeze a new plan before a new run.",
-                code="dataset-changed",
-            )
-    for group, rows in plan.data.pictures.items():
-        changed = [old.id for old, new in zip(rows, now.pictures[group], strict=True) if old != new]
-        if changed:
-            raise PlanError(
-                f"{len(changed)} pictures of {group} are not those of the frozen {plan.name}: {changed[0]}…."
-            )
 
 
 def changed_plans(home: Path, chain: Chain) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,13 +24,19 @@ NONE = ("", "none", "base")
 
 
 def select(
-    name: str, profile: ServerProfile, precision: str | None, places: Places, *, other_base: bool = False
+    name: str,
+    profile: ServerProfile,
+    precision: str | None,
+    places: Places,
+    *,
+    other_base: bool = False,
+    find: Callable[[], Adapter] | None = None,
 ) -> SelectedAdapter | None:
     """The adapter `name` for the server of `profile` (None for the bare base), checked and, for MLX, converted.
 
-    precision: of the base as the server reads it back. A server on another machine, or one whose adapters this lab
-    does not know, is asked for `name` as it stands, and the conditions say that nothing was checked. Reads the base's
-    weights the first time (seconds for a large one). Raises AdapterError.
+    precision: of the base as the server reads it back. `find`: for one who has looked the name up. A server on another
+    machine, or one whose adapters this lab does not know, is asked for `name` as it stands, and the conditions say that
+    nothing was checked. Reads the base's weights the first time (seconds for a large one). Raises AdapterError.
     """
     if name.strip().lower() in NONE:
         return None
@@ -42,7 +49,7 @@ def select(
     if profile.ssh_host or not profile.loopback:
         return SelectedAdapter(name, name, notes=(f"adapter {name} lies on the server's machine: not checked here",))
     try:
-        adapter = find_adapter(places, name)
+        adapter = find() if find is not None else find_adapter(places, name)
     except AdapterError as error:
         if profile.engine == "mlx" or isinstance(error, SeveralAdaptersError):
             raise
