@@ -203,9 +203,7 @@ def test_it_equals_pefts_merge_or_is_refused(case: Case, tmp_path: Path) -> None
 
 
 def lora_modules(adapter: Any) -> list[str]:
-    from vlmconsole.training.adapters.store import layers
-
-    return [layer.module for layer in layers(adapter)]
+    return [layer.module for layer in adapter.layers]
 
 
 @pytest.mark.slow

@@ -57,14 +57,14 @@ def show(
     name: Annotated[str, typer.Argument(metavar="ADAPTER", help="A name, part of one, a run or a folder.")],
 ) -> None:
     """One adapter: its origin, its shape, and whether its file is whole."""
-    from vlmconsole.training.adapters.store import check_whole, find_adapter, layers, settings_of
+    from vlmconsole.training.adapters.store import check_whole, find_adapter
 
     adapter = find_adapter(state.lab.places, name)
     check_whole(adapter)
     facts = _facts(adapter)
     if adapter.format == "peft":
-        settings = settings_of(adapter)
-        facts |= {"rank": settings.rank, "alpha": settings.alpha, "layers": len(layers(adapter))}
+        settings = adapter.settings
+        facts |= {"rank": settings.rank, "alpha": settings.alpha, "layers": len(adapter.layers)}
         if not settings.plain:
             facts |= {"use_rslora": settings.rslora, "rank_pattern": dict(settings.rank_pattern)}
             facts |= {"alpha_pattern": dict(settings.alpha_pattern)}

@@ -186,9 +186,9 @@ class Resolved:
         name = self.settings.plan
         if not name or LATER in name:
             return None
-        return (
-            read_frozen_plan(name, self.places.home, Ledger(self.places.ledger)) if is_frozen(name) else load_plan(name)
-        )
+        if not is_frozen(name):
+            return load_plan(name)
+        return read_frozen_plan(name, self.places.home, Ledger(self.places.ledger))
 
     def bound_plan(self, datasets: list[Path]) -> Plan:
         """The plan bound to these made datasets, and to what before is: as it is frozen for the run."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.data.rows import Row
-from vlmconsole.training.adapters.store import AdapterError, load_peft, open_adapter, settings_of
+from vlmconsole.training.adapters.store import AdapterError, load_peft, open_adapter
 from vlmconsole.training.curriculum import IGNORED, Plan, Schedule, batch_inputs, rate_at
 from vlmconsole.training.lora import inject
 from vlmconsole.training.model import Loaded
@@ -95,7 +95,7 @@ def adapted(loaded: Loaded, settings: Settings, start: Path | None = None) -> An
 
 def _plain(start: Path) -> tuple[int, float]:
     """Rank and alpha of an adapter to go on from. Raises AdapterError for settings that a training here has not."""
-    settings = settings_of(open_adapter(start))
+    settings = open_adapter(start).settings
     odd = ["init_lora_weights"] if settings.initial not in (True, False, "gaussian") else []
     odd += [] if settings.plain else ["use_rslora" if settings.rslora else "rank_pattern or alpha_pattern"]
     odd += ["lora_dropout"] if settings.dropout else []

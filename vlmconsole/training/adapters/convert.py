@@ -24,9 +24,7 @@ from vlmconsole.training.adapters.store import (
     Adapter,
     AdapterError,
     check_whole,
-    layers,
     products,
-    settings_of,
 )
 from vlmconsole.training.adapters.tensors import PREFIX, Product, module_of
 
@@ -182,9 +180,9 @@ def served_by_sglang(adapter: Adapter, cache: Path, base: Path | None = None) ->
     AdapterError.
     """
     check_whole(adapter, base)
-    settings = settings_of(adapter)
+    settings = adapter.settings
     # Tensors under an older name, or with PEFT's word for "the one adapter" in it, are written anew.
-    named = all(layer.a == f"{PREFIX}{layer.module}.lora_A.weight" for layer in layers(adapter))
+    named = all(layer.a == f"{PREFIX}{layer.module}.lora_A.weight" for layer in adapter.layers)
     if settings.plain and named and not isinstance(settings.targets, str):
         return adapter.path
     out = cache / "adapters" / f"{adapter.identity[:32]}-sglang"

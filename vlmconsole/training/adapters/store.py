@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from vlmconsole.models.weights import WeightsError, as_float, read_arrays, read_header
+from vlmconsole.models.weights import Tensor, WeightsError, as_float, read_arrays, read_header
 from vlmconsole.runs.folder import list_runs
 from vlmconsole.runs.places import Places
 from vlmconsole.system.reading import UnreadableError, read_json
 from vlmconsole.system.typed_paths import named
-from vlmconsole.training.adapters import tensors
 from vlmconsole.training.adapters.config import AdapterError as AdapterError
 from vlmconsole.training.adapters.config import LoraSettings, SeveralAdaptersError, lora_settings
 from vlmconsole.training.adapters.mlx import check_mlx
 from vlmconsole.training.adapters.names import names_for
 from vlmconsole.training.adapters.provenance import Provenance, ProvenanceError, read_provenance, weights_sha256
-from vlmconsole.training.adapters.tensors import DAMAGED, Layer, Product, lora_layers
+from vlmconsole.training.adapters.tensors import DAMAGED, Layer, Product, check_matrices, check_numbers, lora_layers
 
 if TYPE_CHECKING:
     from vlmconsole.training.model import Loaded
@@ -64,6 +63,31 @@ class Adapter:
     @property
     def weights(self) -> Path:
         return self.path / FILES[self.format]
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Its configuration file. Raises AdapterError."""
+        return _config(self.path)
+
+    @cached_property
+    def header(self) -> dict[str, Tensor]:
+        """Names, types and shapes of its tensors. Raises AdapterError for a damaged file."""
+        try:
+            return dict(read_header(self.weights))
+        except WeightsError as error:
+            raise AdapterError(error.message, DAMAGED) from None
+
+    @cached_property
+    def settings(self) -> LoraSettings:
+        """What a PEFT adapter's configuration asks for. Raises AdapterError for what is not computed here, by name."""
+        settings = lora_settings(self.config, self.path / CONFIG)
+        _check_origin(self, settings.rank, settings.alpha if settings.plain else math.nan)
+        return settings
+
+    @cached_property
+    def layers(self) -> list[Layer]:
+        """The adapted layers of a PEFT adapter. Raises AdapterError for a tensor that is no language-side LoRA's."""
+        return lora_layers(self.weights, self.header)
 
 
 def open_adapter(path: Path, name: str = "") -> Adapter:
@@ -190,13 +214,6 @@ def _named(some: Sequence[Adapter]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def settings_of(adapter: Adapter) -> LoraSettings:
-    """What a PEFT adapter's configuration asks for. Raises AdapterError for what is not computed here, by name."""
-    settings = lora_settings(_config(adapter.path), adapter.path / CONFIG)
-    _check_origin(adapter, settings.rank, settings.alpha if settings.plain else math.nan)
-    return settings
-
-
 def _check_origin(adapter: Adapter, rank: int, alpha: float) -> None:
     """Rank and alpha are those that the adapter was trained with, where its provenance tells. Raises AdapterError."""
     origin = adapter.provenance
@@ -210,31 +227,20 @@ def _check_origin(adapter: Adapter, rank: int, alpha: float) -> None:
     )
 
 
-def layers(adapter: Adapter) -> list[Layer]:
-    """The adapted layers of a PEFT adapter. Raises AdapterError for a tensor that is no language-side LoRA's."""
-    return lora_layers(adapter.weights, _header(adapter))
-
-
 def products(adapter: Adapter) -> dict[str, Product]:
     """Every layer's change, by its name from `layers.` on. Call `check_whole` first. Raises WeightsError."""
-    settings, arrays = settings_of(adapter), read_arrays(adapter.weights)
+    settings, arrays = adapter.settings, read_arrays(adapter.weights)
     return {
         layer.module: Product(settings.scale_of(layer.name), arrays[layer.a], arrays[layer.b])
-        for layer in layers(adapter)
+        for layer in adapter.layers
     }
 
 
-def _header(adapter: Adapter) -> dict[str, Any]:
-    try:
-        return dict(read_header(adapter.weights))
-    except WeightsError as error:
-        raise AdapterError(error.message, DAMAGED) from None
-
-
-def check_understood(adapter: Adapter) -> None:
+def check_understood(adapter: Adapter, base: Path | None = None) -> None:
     """Configuration and tensors' names, types and ranks: is this an adapter that is computed here as it was trained?
 
-    The one door for every use. Reads no numbers. Raises AdapterError naming what is not understood.
+    The one door for every use. With a base's folder also whether every layer has its own size there, and none is
+    missing. Reads no numbers. Raises AdapterError naming what is not understood.
     """
     stray = sorted(path.name for path in adapter.path.glob("*.safetensors") if path.name not in FILES.values())
     if stray:
@@ -243,10 +249,10 @@ def check_understood(adapter: Adapter) -> None:
             "take it away if it is not part of the adapter; an adapter in several files cannot be used",
         )
     if adapter.format == "mlx":
-        rank, scale = check_mlx(adapter.name, _config(adapter.path), adapter.path / CONFIG, _header(adapter))
+        rank, scale = check_mlx(adapter.name, adapter.config, adapter.path / CONFIG, adapter.header, base)
         _check_origin(adapter, rank, scale * rank)
-        return
-    tensors.check_matrices(adapter.name, settings_of(adapter), layers(adapter), _header(adapter))
+    else:
+        check_matrices(adapter.name, adapter.settings, adapter.layers, adapter.header, base)
 
 
 def refused(adapter: Adapter) -> str:
@@ -259,16 +265,9 @@ def refused(adapter: Adapter) -> str:
 
 
 def check_whole(adapter: Adapter, base: Path | None = None) -> None:
-    """`check_understood`, finite numbers, and (with a base's folder) every layer's own size, none missing.
-
-    Raises AdapterError with the first fault.
-    """
-    check_understood(adapter)
-    if base is not None and adapter.format == "peft":
-        tensors.check_base(adapter.name, settings_of(adapter), layers(adapter), _header(adapter), base)
-    elif base is not None:
-        check_mlx(adapter.name, _config(adapter.path), adapter.path / CONFIG, _header(adapter), base)
-    tensors.check_numbers(adapter.name, adapter.weights)
+    """`check_understood`, and finite numbers. Raises AdapterError with the first fault."""
+    check_understood(adapter, base)
+    check_numbers(adapter.name, adapter.weights)
 
 
 def base_sha256(folder: Path) -> str:
@@ -291,7 +290,7 @@ def check_fits(adapter: Adapter, base: Path, precision: str | None, override: bo
     check_whole(adapter, base)
     origin = adapter.provenance
     if origin is None:
-        named = _config(adapter.path).get("base_model_name_or_path")
+        named = adapter.config.get("base_model_name_or_path")
         code, fault = (
             "base-unknown",
             "does not say which base it was trained on"

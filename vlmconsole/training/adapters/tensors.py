@@ -101,8 +101,13 @@ def _why(tensor: str) -> str:
     return ""
 
 
-def check_matrices(name: str, settings: LoraSettings, layers: list[Layer], header: Mapping[str, Tensor]) -> None:
-    """Every matrix has the rank that the configuration gives it, in a layer that it chooses. Raises AdapterError."""
+def check_matrices(
+    name: str, settings: LoraSettings, layers: list[Layer], header: Mapping[str, Tensor], base: Path | None = None
+) -> None:
+    """Every matrix has the rank that the configuration gives it, in a layer that it chooses and that `base` has.
+
+    Raises AdapterError.
+    """
     for layer in layers:
         if not settings.chooses(layer.name):
             raise AdapterError(
@@ -118,9 +123,11 @@ def check_matrices(name: str, settings: LoraSettings, layers: list[Layer], heade
                 + (": they are transposed" if turned else ""),
                 code="rank-differs",
             )
+    if base is not None:
+        _check_base(name, settings, layers, header, base)
 
 
-def check_base(
+def _check_base(
     name: str, settings: LoraSettings, layers: list[Layer], header: Mapping[str, Tensor], base: Path
 ) -> None:
     """The matrices fit the layers of the model in `base`, and none that it chooses is missing. Raises AdapterError."""
