@@ -46,13 +46,13 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     course(context, spec.data, {ANSWERS: (resolved.images or 1) * len(spec.sides) * SECONDS[spec.backend]})
     folders = [ready(context, name) for name in spec.data]
     plan = _freeze(context, resolved, folders) if spec.plan else None
-    items = asked.choose(spec, folders, plan)
+    items, diagnostic = asked.choose(spec, folders, plan), asked.diagnostic_items(spec, datasets, plan)
     evaluation = Evaluation(
         run=context.run,
         settings=spec,
         items=items,
         opener=_opener(context, resolved),
-        diagnostic=asked.diagnostic_items(spec, datasets, plan),
+        diagnostic=diagnostic,
         earlier=Earlier(context.earlier, items) if context.earlier is not None else None,
         stopping=context.stopping,
         say=context.events.note,
@@ -88,9 +88,9 @@ def _check_sides(spec: EvaluateSettings) -> None:
 def _freeze(context: Context, resolved: Resolved, folders: list[Path]) -> Plan:
     """The plan that judges this run, frozen before its first answer: now, or before the training."""
     from vlmconsole.gates.binding import freeze_for_run
-    from vlmconsole.gates.evidence import frozen_when
     from vlmconsole.gates.trained import freezing
     from vlmconsole.ledger.chain import Ledger
+    from vlmconsole.ledger.freezing import frozen_when
 
     plan = resolved.bound_plan(folders)
     ledger = Ledger(context.places.ledger)

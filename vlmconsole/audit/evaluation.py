@@ -11,13 +11,13 @@ from vlmconsole.audit.images import Seen, Shelves, digest_of, isolation
 from vlmconsole.audit.score import counting_reward, naming_reward
 from vlmconsole.audit.weights import AuditWeightsError, weights_hash
 from vlmconsole.data.findings import Finding, finding
-from vlmconsole.gates.evidence import PLAN, frozen_when
+from vlmconsole.gates.evidence import PLAN
 from vlmconsole.gates.plan import Plan, PlanError, parse_plan
 from vlmconsole.gates.samples import Sample, Side, prompt_hash, read_side
 from vlmconsole.gates.trained import Freezing, earlier_attempts, first_step
 from vlmconsole.gates.verdict import judge
 from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
-from vlmconsole.ledger.freezing import find_frozen
+from vlmconsole.ledger.freezing import find_frozen, frozen_when
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.system.typed_paths import named
 from vlmconsole.text.counts import many

@@ -5,10 +5,11 @@ from typing import Annotated
 import typer
 
 from vlmconsole.cli.common import FAILED, emit, state
-from vlmconsole.gates.evidence import PLAN, frozen_when
+from vlmconsole.gates.evidence import PLAN
 from vlmconsole.gates.tamper_check import altered as altered_in
 from vlmconsole.gates.trained import Freezing, freezing
 from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
+from vlmconsole.ledger.freezing import frozen_when
 from vlmconsole.runs.folder import RunFolder, find_run, list_runs
 from vlmconsole.runs.places import Places
 from vlmconsole.text.signs import BAD, sign_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmconsole.errors import LabError
-from vlmconsole.gates.evidence import CONDITIONS, named, unlike
+from vlmconsole.gates.evidence import CONDITIONS, first_few, unlike
 from vlmconsole.gates.samples import Sample, read_side
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.folder import RunFolder
@@ -37,7 +37,7 @@ class Agreement:
         """Both findings for people: the answers, and whether the runs may be paired."""
         text = f"{self.n - len(self.differing)} of {self.n} answers are the same ({percent(self.share)})"
         if self.differing:
-            text += f"; they differ on {named(self.differing)}"
+            text += f"; they differ on {first_few(self.differing)}"
         pairing = f"Not to be paired: {'; '.join(self.unlike)}" if self.unlike else "The conditions are alike"
         warnings = "".join(f"\nWarning: {one}." for one in self.changed)
         return f"{text}.\n{pairing}.{warnings}"

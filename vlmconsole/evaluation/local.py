@@ -7,15 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from vlmconsole import __version__
-from vlmconsole.evaluation.answerer import Said, Stopping, Who
+from vlmconsole.evaluation.answerer import Said, Stopping
 from vlmconsole.evaluation.items import Item
 from vlmconsole.evaluation.resolve import ResolvedSide
 from vlmconsole.measure.machine import hardware
-from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import Conditions, another_prompt
 from vlmconsole.vision.images import open_picture
 
@@ -26,27 +24,13 @@ class InProcess:
     """An answerer that generates with torch here. Raises LabError for a model or adapter that cannot be used."""
 
     def __init__(self, side: ResolvedSide, stopping: Callable[[], bool] = lambda: False) -> None:
-        from vlmconsole.training import bases
-        from vlmconsole.training.adapters import store
         from vlmconsole.training.adapters.provenance import other_prompt
 
         settings = side.settings
         self.settings, self.stopping = settings, stopping
         self._loaded: Any = None
-        self.folder: Path = side.answering_folder
-        self.device = bases.device_for("auto")
-        self.precision = bases.precision_for(settings.precision, self.device)
-        self.adapter = side.adapter.found
-        label = ""
-        if self.adapter is not None:
-            label = store.check_fits(self.adapter, self.folder, self.precision, override=settings.override)
-        self.who = Who(
-            model=bases.base_name(side.model),
-            model_sha256=side.weights_sha256,
-            adapter=self.adapter.name if self.adapter else None,
-            adapter_sha256=self.adapter.sha256 if self.adapter else None,
-            label=label,
-        )
+        self.folder, self.adapter, self.who = side.answering_folder, side.adapter.found, side.who
+        self.device, self.precision = side.device, side.precision
         self.facts: dict[str, Any] = {
             "backend": "in-process",
             "host": platform.node(),
@@ -60,9 +44,9 @@ class InProcess:
             "max_new_tokens": settings.max_new_tokens,
             "seed": settings.seed,
         }
-        self.prompt = door(self.folder).facts()
+        self.prompt = side.prompt
         asked = other_prompt(self.adapter.provenance, self.prompt["prompt_sha256"]) if self.adapter else ""
-        self._notes = tuple(filter(None, (label, f"adapter {self.who.adapter} {asked}" if asked else "")))
+        self._notes = tuple(filter(None, (self.who.label, f"adapter {self.who.adapter} {asked}" if asked else "")))
         self.facts |= another_prompt(self.prompt)  # answers to another prompt are not taken over
 
     def ask(self, items: Sequence[Item]) -> list[Said]:

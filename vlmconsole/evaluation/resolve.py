@@ -121,6 +121,44 @@ class ResolvedSide:
         return answering_base(self.model)
 
     @cached_property
+    def device(self) -> str:
+        """The torch device that answers in this process."""
+        from vlmconsole.training.bases import device_for
+
+        return device_for("auto")
+
+    @cached_property
+    def precision(self) -> str:
+        """The precision at which the base is loaded into this process."""
+        from vlmconsole.training.bases import precision_for
+
+        return precision_for(self.settings.precision, self.device)
+
+    @cached_property
+    def who(self) -> Who:
+        """The model that answers in this process. Raises LabError when it cannot, or its adapter does not fit it."""
+        from vlmconsole.training.adapters.store import check_fits
+        from vlmconsole.training.bases import base_name
+
+        adapter, base, label = self.adapter.found, self.answering_folder, ""
+        if adapter is not None:
+            label = check_fits(adapter, base, self.precision, override=self.settings.override)
+        return Who(
+            model=base_name(self.model),
+            model_sha256=self.weights_sha256,
+            adapter=adapter.name if adapter else None,
+            adapter_sha256=adapter.sha256 if adapter else None,
+            label=label,
+        )
+
+    @cached_property
+    def prompt(self) -> dict[str, str]:
+        """The hashes of the prompt form in which it is asked in this process. Raises TemplateError."""
+        from vlmconsole.models.door import door
+
+        return door(self.answering_folder).facts()
+
+    @cached_property
     def own_profile(self) -> ServerProfile:
         """The profile of a server that is started for this side alone, with its own model. Raises LabError."""
         return with_model(self.profile, self.folder) if self.own_model else self.profile

@@ -11,7 +11,8 @@ from typing import Any
 
 from vlmconsole.gates.plan import Group, Plan
 from vlmconsole.gates.samples import Sample, Side
-from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
+from vlmconsole.ledger.chain import Ledger, sha256_file
+from vlmconsole.ledger.freezing import frozen_when
 from vlmconsole.runs.conditions import same_prompt
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.scoring.scorers import ScoringError, score
@@ -49,17 +50,11 @@ class FrozenWhen:
     limits: float | None = None
 
 
-def named(ids: Iterable[str]) -> str:
+def first_few(ids: Iterable[str]) -> str:
     """The first few ids, and how many more."""
     several = sorted(ids)
     more = f" and {len(several) - SHOWN} more" if len(several) > SHOWN else ""
     return ", ".join(several[:SHOWN]) + more
-
-
-def frozen_when(chain: Chain, sha256: str) -> float | None:
-    """When the value of that hash was first frozen, for a run or for the lab; None when it never was."""
-    times = [e["t"] for e in chain.entries if e.get("kind") == "frozen" and e.get("sha256") == sha256]
-    return min(times, default=None)
 
 
 def check_frozen(
@@ -141,7 +136,7 @@ def check_group(plan: Plan, group: Group, before: Side, after: Side) -> list[Pro
     def add(text: str, ids: Iterable[str]) -> None:
         found = tuple(sorted(ids))
         if found:
-            problems.append(Problem(group.name, f"{len(found)} {text}: {named(found)}", found))
+            problems.append(Problem(group.name, f"{len(found)} {text}: {first_few(found)}", found))
 
     sides = {side.name: {i: s for i, s in side.samples.items() if s.group == group.name} for side in (before, after)}
     first, second = sides.values()
@@ -198,7 +193,7 @@ def check_generations(run: RunFolder, plan: Plan, before: Side, after: Side) -> 
         wrong.append(f"{made} evaluation samples, the plan promised {plan.generations.evaluation}")
     strange = {s.group for side in (before, after) for s in side.samples.values()} - {g.name for g in plan.groups}
     if strange:
-        wrong.append(f"samples of groups that the plan does not have: {named(strange)}")
+        wrong.append(f"samples of groups that the plan does not have: {first_few(strange)}")
     for pattern, promised, what in (
         ("dev-epoch*.jsonl", plan.generations.development, "development"),
         ("diagnostic*.jsonl", plan.generations.training_diagnostic, "training-picture diagnostic"),

@@ -83,3 +83,9 @@ def find_frozen(chain: Chain, run: str, name: str) -> dict[str, Any] | None:
         if entry.get("kind") == "frozen" and entry.get("run") == run and entry.get("file") == name:
             return entry
     return None
+
+
+def frozen_when(chain: Chain, sha256: str) -> float | None:
+    """When the value of that hash was first frozen, for a run or for the lab; None when it never was."""
+    times = [e["t"] for e in chain.entries if e.get("kind") == "frozen" and e.get("sha256") == sha256]
+    return min(times, default=None)
