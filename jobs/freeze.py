@@ -33,8 +33,7 @@ class FreezeSpec(Spec):
 
 def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
     """Make the data, name every picture in the plan, and put its hash into the ledger."""
-    from vlmconsole.evaluation.plan_choice import base_of
-    from vlmconsole.evaluation.resolve import NamedAdapter
+    from vlmconsole.evaluation.resolve import NamedAdapter, base_of
     from vlmconsole.gates.binding import bind, freeze_for_lab
     from vlmconsole.gates.plan import load_plan
     from vlmconsole.jobs.data import course, ready

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from vlmconsole.data.names import Promised, promised, truths_of
 from vlmconsole.data.rows import DataError
 from vlmconsole.errors import LabError
+from vlmconsole.evaluation.settings import LATER as LATER
 from vlmconsole.runs.places import Places
 from vlmconsole.scoring.scorers import SCORERS, ScoringError, read_truth, score
 
 if TYPE_CHECKING:
     from vlmconsole.training.adapters.store import Adapter
 
-LATER = "${"
 AFTER = "Where a job before it makes that, queue this one with --after ID."
 
 

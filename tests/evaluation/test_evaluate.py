@@ -23,8 +23,7 @@ from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.evaluation import local
 from vlmconsole.evaluation.answerer import Stopping, Who
 from vlmconsole.evaluation.items import choose, items_digest
-from vlmconsole.evaluation.plan_choice import base_of
-from vlmconsole.evaluation.resolve import ResolvedSide, resolve
+from vlmconsole.evaluation.resolve import ResolvedSide, base_of, resolve
 from vlmconsole.evaluation.run import EvaluationError
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings

@@ -17,8 +17,7 @@ from vlmconsole.audit.evaluation import audit_freezing
 from vlmconsole.audit.images import Shelves
 from vlmconsole.audit.lineage import audit_parents, audit_replay
 from vlmconsole.data.findings import Finding
-from vlmconsole.evaluation.plan_choice import base_of
-from vlmconsole.evaluation.resolve import resolve
+from vlmconsole.evaluation.resolve import base_of, resolve
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.binding import bind, bound_plan, freeze_for_lab, freeze_for_run
 from vlmconsole.gates.evidence import check_conditions

@@ -55,8 +55,7 @@ def register(app: typer.Typer) -> None:
         ledger = Ledger(places.ledger)
         chosen = load_plan(plan)
         if data or before or base:
-            from vlmconsole.evaluation.plan_choice import base_of
-            from vlmconsole.evaluation.resolve import NamedAdapter
+            from vlmconsole.evaluation.resolve import NamedAdapter, base_of
 
             folders = [_dataset(name) for name in data or chosen.data.recipes[-1:]]
             weights = base_of(base) if base else None

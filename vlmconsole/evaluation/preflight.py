@@ -12,8 +12,8 @@ from vlmconsole.data.textvqa import NAME as TEXTVQA
 from vlmconsole.data.textvqa import PICTURES
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.items import DIAGNOSTIC
-from vlmconsole.evaluation.resolve import LATER, Resolved, ResolvedSide
-from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.evaluation.resolve import Resolved, ResolvedSide
+from vlmconsole.evaluation.settings import LATER, EvaluateSettings
 from vlmconsole.evaluation.whole_model import served_folder, with_model
 from vlmconsole.gates.binding import other_before
 from vlmconsole.gates.plan import Plan

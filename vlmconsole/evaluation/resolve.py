@@ -15,7 +15,7 @@ from vlmconsole.data.recipe import load_recipe, recipe_names
 from vlmconsole.engines.profile import ServerProfile, find_profile
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.answerer import Who
-from vlmconsole.evaluation.settings import EvaluateSettings, SideName
+from vlmconsole.evaluation.settings import LATER, EvaluateSettings, SideName
 from vlmconsole.evaluation.whole_model import served_folder, with_model
 from vlmconsole.gates.binding import bound_plan
 from vlmconsole.gates.frozen import is_frozen, read_frozen_plan
@@ -25,8 +25,6 @@ from vlmconsole.runs.places import Places
 
 if TYPE_CHECKING:
     from vlmconsole.training.adapters.store import Adapter
-
-LATER = "${"  # of a result that an earlier step of a flow will give
 
 
 @dataclass(frozen=True)
@@ -256,3 +254,11 @@ class Resolved:
 def resolve(settings: EvaluateSettings, places: Places) -> Resolved:
     """What the settings of an evaluation mean in this lab. Nothing is looked up before it is asked for."""
     return Resolved(settings, places)
+
+
+def base_of(name: str) -> str:
+    """Hash (hex) of the weights of a base by name ("": the bundled model). Raises LabError when it is not here."""
+    from vlmconsole.training.adapters.store import base_sha256
+    from vlmconsole.training.bases import base_folder
+
+    return base_sha256(base_folder(name))

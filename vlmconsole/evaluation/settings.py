@@ -10,6 +10,7 @@ from vlmconsole.scoring.scorers import SCORERS
 from vlmconsole.system.typed_paths import PathOrName
 
 SideName = Literal["before", "after"]
+LATER = "${"  # of a setting that an earlier step of a flow will give
 
 
 class EvaluateSettings(BaseModel):
