@@ -63,11 +63,15 @@ class PanedScreen(Screen[None]):
         """What stands between the first line and the last."""
         raise NotImplementedError
 
-    def on_mount(self) -> None:
+    def mark_panes(self) -> None:
+        """What has been mounted as a pane is one to the style sheet, too."""
         for pane in self.PANES:
             for part in self.query(f"#{pane.id}"):
                 part.add_class("pane")
         self.mark_pane(self.pane)
+
+    def on_mount(self) -> None:
+        self.mark_panes()
         self.console.server_changed.subscribe(self, lambda _: self.show_server())
         self.show_server()
 
@@ -117,6 +121,8 @@ class PanedScreen(Screen[None]):
         target = self.target(index)
         if target is not None:
             target.focus()
+        else:
+            self.set_focus(None)
 
     def mark_pane(self, index: int) -> None:
         """That is the pane where one is: alone in sight on a narrow screen, bold among the tabs."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from textual import work
 from textual.app import ComposeResult
@@ -26,12 +26,12 @@ from vlmconsole.screens.chat.chips import Chip, Chips
 from vlmconsole.screens.chat.drafts import KEEP_AGAIN, Drafts
 from vlmconsole.screens.chat.hints import FAULT, LENGTH, PATHS, Hints
 from vlmconsole.screens.chat.question import QuestionArea
+from vlmconsole.screens.console import Console, console_of
 from vlmconsole.screens.keys import TYPED
 from vlmconsole.screens.terminal.terminal import scp_line, under_ssh
 from vlmconsole.text.plain import inert, one_line
 
 if TYPE_CHECKING:
-    from vlmconsole.app import ConsoleApp
     from vlmconsole.vision.images import Picture
     from vlmconsole.vision.paths import Pasted
 
@@ -72,9 +72,9 @@ class Composer(Vertical):
         yield self.hints
 
     @property
-    def console(self) -> ConsoleApp:
-        """The app, by its own type."""
-        return cast("ConsoleApp", self.app)
+    def console(self) -> Console:
+        """The app, as screens know it."""
+        return console_of(self)
 
     @property
     def written(self) -> bool:

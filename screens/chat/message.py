@@ -14,7 +14,7 @@ from textual.widgets import Static
 from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import StoredMessage, StoredPicture
 from vlmconsole.screens.chat.why import seconds, sight_lines, summary
-from vlmconsole.screens.pictures.picture import picture_view
+from vlmconsole.screens.pictures.choose import picture_view
 from vlmconsole.screens.prose.prose import Prose
 from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.streams.ending import read_remarks

@@ -14,7 +14,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from vlmconsole.screens.chat.attachments import open_pictures
-from vlmconsole.screens.pictures.picture import picture_view
+from vlmconsole.screens.pictures.choose import picture_view
 from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field

@@ -5,18 +5,14 @@ What the first frame does not need is imported by what shows it: dialogs by thei
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, cast
 
-from textual import events
-from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Center, Horizontal, Vertical
 from textual.content import Content
-from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -32,21 +28,17 @@ from vlmconsole.screens.chat.composer import Composer
 from vlmconsole.screens.chat.drafts import Drafts
 from vlmconsole.screens.chat.hints import FAULT
 from vlmconsole.screens.chat.question import QuestionArea
-from vlmconsole.screens.keys import bindings, own_actions, reading_actions
-from vlmconsole.screens.table import SCREENS
-from vlmconsole.screens.widgets.keyline import KeyLine
+from vlmconsole.screens.keys import own_actions
+from vlmconsole.screens.paned import Pane, PanedScreen
 from vlmconsole.screens.widgets.topbar import TopBar
 
 if TYPE_CHECKING:
-    from vlmconsole.app import ConsoleApp
     from vlmconsole.screens.chat.conversations import Conversations
     from vlmconsole.screens.chat.transcript import Transcript
     from vlmconsole.screens.chat.why_panel import WhyPanel
     from vlmconsole.screens.link import ServerLink
 
-_READING = reading_actions("chat")
 _OWN = own_actions("chat")
-PANES = (("Conversations", "conversations"), ("Messages", "middle"), ("Why", "why"))
 
 WELCOME = Content.assemble(
     ("Ask about a picture", "bold"),
@@ -62,10 +54,11 @@ WELCOME = Content.assemble(
 )
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(PanedScreen):
     """Wires what a chat is made of: a conversation, its panes, the composer, and the answers on their way."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings(("anywhere", "reading"), "chat")
+    ENTRY = "chat"
+    PANES = (Pane("Conversations", "conversations"), Pane("Messages", "middle"), Pane("Why", "why"))
     AUTO_FOCUS = ""  # a closed dialog must not put a person who was reading back into the composer
 
     def __init__(self) -> None:
@@ -75,11 +68,6 @@ class ChatScreen(Screen[None]):
         self.furnished = False
         self._folder: Path | None = None  # where a picture was chosen last
         self._counted_for: tuple[ServerLink, str] | None = None  # the server and its state when it last changed
-
-    @property
-    def console(self) -> ConsoleApp:
-        """The app, by its own type."""
-        return cast("ConsoleApp", self.app)
 
     # -- what it is made of --------------------------------------------------------------------------------
 
@@ -129,9 +117,7 @@ class ChatScreen(Screen[None]):
             "/recent": partial(settings.send_recent, self),
         }
 
-    def compose(self) -> ComposeResult:
-        yield TopBar([(str(entry.number), entry.title) for entry in SCREENS], "Chat")
-        yield Static(id="panetabs")
+    def compose_panes(self) -> Iterable[Widget]:
         with Horizontal(id="panes"):
             # The first frame is what one needs to begin: the rest of the furniture follows in `_furnish`.
             yield Static(classes="hold -left")
@@ -139,11 +125,8 @@ class ChatScreen(Screen[None]):
                 yield Static(WELCOME)
             yield Static(classes="hold -right")
         yield Composer(self.conversation, self.attachments, self.budgeter, self.drafts)
-        yield KeyLine()
 
-    async def on_mount(self) -> None:
-        self.console.server_changed.subscribe(self, lambda _: self.show_server())
-        self._show_tabs()
+    def on_mount(self) -> None:
         self.composer.question.focus()
         self.call_after_refresh(self._furnish)
 
@@ -161,6 +144,7 @@ class ChatScreen(Screen[None]):
         await panes.mount(WhyPanel(id="why"), after=middle)
         await middle.mount(transcript)
         self.furnished = True
+        self.mark_panes()
         self.show_server()
         self.refresh_bindings()
         with suppress(LabError):  # a full disk, say: what was deleted long ago can wait
@@ -258,47 +242,20 @@ class ChatScreen(Screen[None]):
 
     # -- moving about --------------------------------------------------------------------------------------
 
-    @property
-    def typing(self) -> bool:
-        """Is a text being typed? Then single letters are letters."""
-        return self.focused is not None and self.focused.check_consume_key("a", "a")
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Single-letter keys are off while a text is being typed, and those that stop while there is nothing to."""
-        if action in _READING and self.typing:
-            return False
+        """Nothing is done with panes that are not there yet, and nothing stopped that does not run."""
         if action in _OWN and not self.furnished:
             return False
         if action == "stop" and not self.asker.running:
             return False
         return super().check_action(action, parameters)
 
-    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        self.refresh_bindings()
-
     def action_write(self) -> None:
         self.composer.question.focus()
 
-    def action_pane(self, by: int) -> None:
-        self.go_to_pane((self.pane + by) % len(PANES))
-
-    def go_to_pane(self, index: int) -> None:
-        """Show (on a narrow screen) and focus one of PANES."""
-        self.pane = index
-        for number, (_, name) in enumerate(PANES):
-            self.query_one(f"#{name}").set_class(number == index, "-current")
-        self._show_tabs()
-        targets: tuple[Widget, ...] = (self.conversations.listing, self.transcript, self.why)
-        if targets[index].display or index != 1:
-            targets[index].focus()
-        else:
-            self.set_focus(None)
-
-    def _show_tabs(self) -> None:
-        pieces: list[Any] = []
-        for number, (title, _) in enumerate(PANES):
-            pieces += [(title, "bold" if number == self.pane else "$faint"), "   "]
-        self.query_one("#panetabs", Static).update(Content.assemble(*pieces, ("[ ] panes", "$faint")))
+    def target(self, index: int) -> Widget | None:
+        transcript = self.transcript if self.transcript.display else None
+        return (self.conversations.listing, transcript, self.why)[index]
 
     def action_filter(self) -> None:
         self.go_to_pane(0)

@@ -20,7 +20,7 @@ from vlmconsole.gates.samples import Case
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.gates.rows import OUTCOME_SIGNS, CaseRows, GateRows, case_header
-from vlmconsole.screens.pictures.picture import picture_view
+from vlmconsole.screens.pictures.choose import picture_view
 from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.screens.theme import painted
 from vlmconsole.screens.widgets.said import Said

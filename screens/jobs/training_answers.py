@@ -22,7 +22,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.gates.figures import short_answer
 from vlmconsole.runs.live_view import Rollout
 from vlmconsole.screens.background import in_background
-from vlmconsole.screens.pictures.picture import picture_view
+from vlmconsole.screens.pictures.choose import picture_view
 from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.text.numbers import decimal, signed

@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from vlmconsole.errors import LabError
 from vlmconsole.screens.jobs.training_answers import Piece, Shown, find_picture, mark
-from vlmconsole.screens.pictures.picture import picture_view
+from vlmconsole.screens.pictures.choose import picture_view
 from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.dialogs import CANCEL

@@ -11,7 +11,6 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from vlmconsole.screens.pictures.halfcell import fit, strips
-from vlmconsole.screens.terminal.terminal import Drawing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -95,12 +94,3 @@ class PictureView(Widget):
         style = self.rich_style
         text = self._fault[y * self.cells[0] : (y + 1) * self.cells[0]] if self._fault else ""
         return Strip([Segment(text.ljust(self.size.width), style)], self.size.width)
-
-
-def picture_view(source: Picture | Loadable, columns: int, rows: int, drawing: Drawing) -> Widget:
-    """The widget that draws `source` the way this terminal can; half cells unless it said more."""
-    if drawing in ("kitty", "sixel"):
-        from vlmconsole.screens.pictures.graphics import GraphicsView
-
-        return GraphicsView(source, columns, rows, drawing)
-    return PictureView(source, columns, rows)

@@ -11,7 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from vlmconsole.chats.records import StoredPicture
-from vlmconsole.screens.pictures.picture import picture_view
+from vlmconsole.screens.pictures.choose import picture_view
 from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.text.plain import one_line

@@ -46,7 +46,7 @@ def _still(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("NO_COLOR", raising=False)
     time.tzset()
     # The tabs of screens that come later are no change of the chat.
-    monkeypatch.setattr("vlmconsole.screens.chat.screen.SCREENS", SCREENS[:1])
+    monkeypatch.setattr("vlmconsole.screens.paned.SCREENS", SCREENS[:1])
     yield
     monkeypatch.undo()
     time.tzset()
