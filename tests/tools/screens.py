@@ -43,19 +43,13 @@ STILL, PATIENCE = 0.4, 12.0
 TOASTS = 600.0
 """Seconds that a toast stays, so that it is drawn however slow the machine is; the next step takes it away."""
 
-#: What a step does → the keys that do it, the newest first: the first that the screen binds is pressed. A step that is
-#: not here is the name of a key; one that begins with "=" is typed, letter by letter.
+#: Acts whose key changed → their keys, the newest first: the first that the screen binds is pressed. A step that is not
+#: here is the name of a key; one that begins with "=" is typed, letter by letter.
 KEYS: dict[str, tuple[str, ...]] = {
-    "export": ("e",),
+    "edit": ("E", "c"),
     "cancel": ("x", "c"),
     "compare": ("b", "c"),
-    "ask another": ("b",),
-    "calculators": ("c",),
-    "help": ("question_mark",),
-    "filter": ("slash",),
-    "right": ("right_square_bracket",),
-    "enlarge": ("z",),
-    "plot": ("P", "p"),
+    "time_range": ("t", "z"),
 }
 
 
@@ -68,7 +62,7 @@ class Scene:
     shots: tuple[tuple[str, str], ...]
 
 
-#: Steps are parted by spaces; "_" stands for a space within one.
+#: Steps are parted by spaces; in what is typed, "_" stands for a space.
 SCENES: tuple[Scene, ...] = (
     Scene(
         "chat",
@@ -77,21 +71,21 @@ SCENES: tuple[Scene, ...] = (
             ("start", ""),
             ("reading", "escape"),
             ("chosen", "up"),
-            ("pane-right", "right"),
-            ("pane-right-2", "right"),
-            ("details", "right enter"),
-            ("help", "escape help"),
+            ("pane-right", "]"),
+            ("pane-right-2", "]"),
+            ("details", "] enter"),
+            ("help", "escape ?"),
             ("help-end", "end"),
             ("settings", "escape s"),
             ("servers", "escape S"),
             ("adapters", "escape a"),
-            ("another", "escape ask_another"),
+            ("another", "escape b"),
             ("pair", "escape v"),
-            ("edit", "escape up c"),
+            ("edit", "escape up edit"),
             ("rename", "escape escape R"),
             ("delete", "escape d"),
             ("image-large", "escape up up up up z"),
-            ("filter", "escape filter =red"),
+            ("filter", "escape / =red"),
             ("filter-none", "=zzz"),
         ),
     ),
@@ -126,13 +120,13 @@ SCENES: tuple[Scene, ...] = (
         "old",
         (
             ("start", "escape f2"),
-            ("pane-right", "right"),
+            ("pane-right", "]"),
             ("next", "tab tab"),
             ("pinned", "space"),
             ("conditions", "enter"),
-            ("help", "escape help"),
+            ("help", "escape ?"),
             ("log-axis", "escape l"),
-            ("longer", "z"),
+            ("longer", "time_range"),
             ("paused", "p"),
             ("replay", "o"),
         ),
@@ -143,25 +137,25 @@ SCENES: tuple[Scene, ...] = (
         (
             ("list", "escape f3"),
             ("next", "down"),
-            ("pane-right", "right"),
-            ("pane-right-2", "right"),
-            ("pane-right-3", "right"),
-            ("help", "escape help"),
-            ("filter", "escape filter =sft"),
+            ("pane-right", "]"),
+            ("pane-right-2", "]"),
+            ("pane-right-3", "]"),
+            ("help", "escape ?"),
+            ("filter", "escape / =sft"),
             ("details", "enter down down enter"),
-            ("curve", "escape plot"),
-            ("large", "escape enlarge"),
+            ("curve", "escape p"),
+            ("large", "escape z"),
         ),
     ),
     Scene(
         "jobs-evaluation",
         "old",
         (
-            ("chosen", "escape f3 filter =eval enter"),
-            ("answers", "right"),
+            ("chosen", "escape f3 / =eval enter"),
+            ("answers", "]"),
             ("answer", "enter"),
-            ("log", "escape right"),
-            ("log-search", "filter =error enter"),
+            ("log", "escape ]"),
+            ("log-search", "/ =error enter"),
         ),
     ),
     Scene("jobs-ended", "old", (("cancel", "escape f3 cancel"), ("drain", "d"))),
@@ -194,16 +188,16 @@ SCENES: tuple[Scene, ...] = (
             ("next", "down"),
             ("plan", "down"),
             ("details", "up up enter"),
-            ("pane-right", "escape right"),
+            ("pane-right", "escape ]"),
             ("gate-next", "down"),
             ("evidence", "enter"),
-            ("pane-right-2", "escape right"),
+            ("pane-right-2", "escape ]"),
             ("sample-next", "down down"),
             ("sample", "enter"),
             ("image-large", "escape z"),
-            ("pane-right-3", "escape right"),
-            ("help", "escape help"),
-            ("filter", "escape filter =zzz"),
+            ("pane-right-3", "escape ]"),
+            ("help", "escape ?"),
+            ("filter", "escape / =zzz"),
         ),
     ),
     Scene("gates-check", "old", (("checked", "escape f4 c"),)),
@@ -215,13 +209,13 @@ SCENES: tuple[Scene, ...] = (
             ("next", "down"),
             ("sweep", "down down down"),
             ("figures", "enter"),
-            ("figures-next", "full_stop"),
+            ("figures-next", "."),
             ("figure-sheet", "down down enter"),
-            ("large", "escape enlarge"),
-            ("help", "escape help"),
+            ("large", "escape z"),
+            ("help", "escape ?"),
             ("export", "escape e"),
             ("verify", "escape v"),
-            ("filter", "escape filter =sft"),
+            ("filter", "escape / =sft"),
             ("filtered", "enter"),
             ("training", "down"),
             ("training-figures", "enter G"),
@@ -231,14 +225,15 @@ SCENES: tuple[Scene, ...] = (
         "runs-compare",
         "old",
         (
-            ("marked", "escape f5 filter =output enter space"),
+            ("marked", "escape f5 / =output enter space"),
             ("two-marked", "space"),
-            ("invalid", "compare"),
+            ("key-of-before", "c"),
+            ("invalid", "escape compare"),
             ("unmarked", "escape u"),
             ("sweeps", "g space down space compare"),
             ("sweeps-end", "G"),
             ("sweeps-cell", "g enter"),
-            ("trainings-marked", "escape escape u escape escape filter =sft-expand enter g space space"),
+            ("trainings-marked", "escape escape u escape escape / =sft-expand enter g space space"),
             ("trainings", "compare"),
             ("trainings-side-by-side", "o"),
         ),
@@ -247,7 +242,7 @@ SCENES: tuple[Scene, ...] = (
         "runs-unlike",
         "old",
         (
-            ("marked", "escape f5 filter =sft enter space space"),
+            ("marked", "escape f5 / =sft enter space space"),
             ("third", "space"),
             ("compare", "compare"),
         ),
@@ -260,25 +255,25 @@ SCENES: tuple[Scene, ...] = (
             ("next", "down"),
             ("sheet", "down"),
             ("details", "enter"),
-            ("pane-right", "escape right"),
-            ("calculators", "calculators"),
+            ("pane-right", "escape ]"),
+            ("calculators", "c"),
             ("calculators-next", "tab tab"),
             ("log", "escape g l"),
-            ("help", "escape help"),
+            ("help", "escape ?"),
             ("use", "escape u"),
         ),
     ),
     Scene(
-        "servers-demo", "old", (("chosen", "escape f6 up up up up up up up up down"), ("sheet", "right"), ("log", "l"))
+        "servers-demo",
+        "old",
+        (("chosen", "escape f6 up up up up up up up up down"), ("sheet", "]"), ("log", "l")),
     ),
     Scene("empty-chat", "empty", (("welcome", ""), ("reading", "escape"), ("light", "T"), ("attach", "ctrl+o"))),
     Scene("empty-gauges", "empty", (("start", "escape f2"),)),
-    Scene("empty-jobs", "empty", (("list", "escape f3"), ("pane-right", "right"), ("presets", "n"))),
-    Scene("empty-gates", "empty", (("list", "escape f4"), ("pane-right", "right"), ("check", "c"))),
-    Scene("empty-runs", "empty", (("list", "escape f5"), ("pane-right", "right"), ("compare", "compare"))),
-    Scene(
-        "empty-servers", "empty", (("list", "escape f6"), ("details", "enter"), ("calculators", "escape calculators"))
-    ),
+    Scene("empty-jobs", "empty", (("list", "escape f3"), ("pane-right", "]"), ("presets", "n"))),
+    Scene("empty-gates", "empty", (("list", "escape f4"), ("pane-right", "]"), ("check", "c"))),
+    Scene("empty-runs", "empty", (("list", "escape f5"), ("pane-right", "]"), ("compare", "compare"))),
+    Scene("empty-servers", "empty", (("list", "escape f6"), ("details", "enter"), ("calculators", "escape c"))),
 )
 
 
@@ -322,7 +317,7 @@ class Console:
             for letter in step[1:].replace("_", " "):
                 await self.pilot.press("space" if letter == " " else letter)
         else:
-            keys = KEYS.get(step.replace("_", " "), (step,))
+            keys = KEYS.get(step, (step,))
             key = next((key for key in keys if key in self.bound), keys[-1])
             await self.pilot.press(key)
         await self.rest()
