@@ -16,7 +16,7 @@ from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
     from vlmconsole.screens.chat.screen import ChatScreen
-    from vlmconsole.screens.chat.turn import Turn
+    from vlmconsole.screens.chat.turn import ChatTurn
     from vlmconsole.vision.images import Picture
 
 ANSWERING = "still answering · x or Ctrl+C stops it"
@@ -28,7 +28,7 @@ class Asker:
 
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
-        self.running: list[Turn] = []
+        self.running: list[ChatTurn] = []
         self._coming: set[int] = set()  # answers whose turn begins after the next paint
         #: TTFT (seconds) of answers that are being given, by message id.
         self.begun: dict[int, float] = {}
@@ -50,7 +50,7 @@ class Asker:
         for turn in self.running:
             turn.stop()
 
-    def running_turn(self, message_id: int) -> Turn | None:
+    def running_turn(self, message_id: int) -> ChatTurn | None:
         """The turn that gives an answer, while it is running."""
         return next((turn for turn in self.running if turn.message.id == message_id), None)
 
@@ -127,7 +127,7 @@ class Asker:
         return message
 
     async def _run(self, link: ServerLink, chat: Chat, message: StoredMessage) -> None:
-        from vlmconsole.screens.chat.turn import Turn
+        from vlmconsole.screens.chat.turn import ChatTurn
 
         screen = self._screen
 
@@ -140,7 +140,7 @@ class Asker:
 
         console = screen.console
         store = screen.conversation.store
-        turn = Turn(link, store, chat, message, console.lab.settings, show=show, since_key=console.since_key)
+        turn = ChatTurn(link, store, chat, message, console.lab.settings, show=show, since_key=console.since_key)
         self.running.append(turn)
         self._coming.discard(message.id)
         self._show_stop()
@@ -198,7 +198,7 @@ class Asker:
         await screen.composer.give_back(question.text, pictures)
         screen.composer.store_draft()
 
-    async def _store_late(self, turn: Turn) -> None:
+    async def _store_late(self, turn: ChatTurn) -> None:
         """Try until the store takes the answer, to the console's end."""
         self._screen.notify(
             f"This answer cannot be kept: {one_line(turn.unkept, 300)}. It stays here and is tried again.",

@@ -13,7 +13,7 @@ from textual.visual import RenderOptions, Visual
 
 
 @dataclass(frozen=True)
-class Row:
+class PanelRow:
     """One line. `mark` is a style for the value: "" plain, "$warning", "$error", "$muted", "bold"."""
 
     label: str
@@ -22,7 +22,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Rule:
+class PanelHeading:
     """A quiet heading between groups of rows."""
 
     title: str
@@ -31,13 +31,13 @@ class Rule:
 class RowsVisual(Visual):
     """Rows at a width; a value too long for its line goes below its label, wrapped and right-aligned."""
 
-    def __init__(self, rows: Sequence[Row | Rule]) -> None:
+    def __init__(self, rows: Sequence[PanelRow | PanelHeading]) -> None:
         self.rows = tuple(rows)
 
     def lines(self, width: int) -> list[Content]:
         made: list[Content] = []
         for row in self.rows:
-            if isinstance(row, Rule):
+            if isinstance(row, PanelHeading):
                 if made:
                     made.append(Content(""))
                 made.append(Content(row.title).stylize("$muted"))

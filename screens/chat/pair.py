@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from vlmconsole.chats.records import StoredMessage
-from vlmconsole.screens.chat.columns import Row, RowsVisual, Rule
+from vlmconsole.screens.chat.columns import PanelHeading, PanelRow, RowsVisual
 from vlmconsole.screens.chat.message import foot
 from vlmconsole.screens.chat.why import adapter_rows, client_rows, seconds, setting_rows, timing_rows, token_rows
 from vlmconsole.screens.prose.prose import Prose
@@ -91,9 +91,9 @@ class AnswerSide(VerticalScroll):
 
     def _numbers(self) -> None:
         live, answer = self._live, self._live.message.answer
-        rows: list[Row | Rule] = []
+        rows: list[PanelRow | PanelHeading] = []
         if live.running and live.ttft_s is not None:
-            rows = [Row("TTFT", seconds(live.ttft_s), "bold")]
+            rows = [PanelRow("TTFT", seconds(live.ttft_s), "bold")]
         elif answer is not None:
             rows = [*adapter_rows(answer), *timing_rows(answer), *token_rows(answer), *client_rows(answer)]
             rows += setting_rows(answer.get("settings") or {})

@@ -218,7 +218,7 @@ class ChatScreen(PanedScreen):
 
     def show_why(self) -> None:
         """The numbers of the chosen answer; of one that is being given, those that stand already."""
-        from vlmconsole.screens.chat.columns import Row
+        from vlmconsole.screens.chat.columns import PanelRow
         from vlmconsole.screens.chat.why import asked_with, unusual_rows
 
         answer, answers = self.transcript.chosen_answer, self.conversation.answers()
@@ -228,7 +228,7 @@ class ChatScreen(PanedScreen):
         asked = asked_with(answer.answer) if answer is not None and answer.answer else self.conversation.asked()
         unusual = unusual_rows(asked, temperature=usual.temperature, max_tokens=usual.max_tokens)
         if self.conversation.chat is not None and self.conversation.chat.damaged:
-            unusual.append(Row("its settings", "damaged: the usual ones hold", "$warning"))
+            unusual.append(PanelRow("its settings", "damaged: the usual ones hold", "$warning"))
         self.why.show(answer, number, len(answers), ttft_s=begun, asked=unusual)
 
     def on_transcript_selected(self, event: Transcript.Selected) -> None:

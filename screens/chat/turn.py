@@ -32,7 +32,7 @@ TYPING, GIVE_WAY = 0.12, 0.3
 _STATES: dict[str, MessageState] = {"done": "done", "cut": "cut", "error": "failed", "cancelled": "stopped"}
 
 
-class Turn:
+class ChatTurn:
     """Asks `link` with the conversation so far, as its settings say. `run` always ends with a finished message.
 
     It is in the store then, unless `unkept` says why not (a full disk, say): `keep` tries that again.

@@ -7,7 +7,7 @@ from typing import Any
 
 from vlmconsole.client.lag import LAG_LIMIT
 from vlmconsole.engines.adapter_choice import UNKNOWN
-from vlmconsole.screens.chat.columns import Row, Rule
+from vlmconsole.screens.chat.columns import PanelHeading, PanelRow
 from vlmconsole.text.counts import many
 
 Answer = Mapping[str, Any]
@@ -28,17 +28,17 @@ def milliseconds(value_s: float | None) -> str:
     return f"{value_s * 1000:.1f} ms" if value_s < 1 else f"{value_s:.2f} s"
 
 
-def timing_rows(answer: Answer) -> list[Row | Rule]:
+def timing_rows(answer: Answer) -> list[PanelRow | PanelHeading]:
     timing: Mapping[str, Any] = answer.get("timing") or {}
-    rows: list[Row | Rule] = []
+    rows: list[PanelRow | PanelHeading] = []
     if timing.get("ttfr_s") is not None:  # what it waited for before the text was no wait for the first token
-        rows.append(Row("first reasoning", seconds(timing["ttfr_s"])))
-    rows += [Row("TTFT", _ttft(answer), "bold"), Row("per token", milliseconds(timing.get("tpot_s")))]
+        rows.append(PanelRow("first reasoning", seconds(timing["ttfr_s"])))
+    rows += [PanelRow("TTFT", _ttft(answer), "bold"), PanelRow("per token", milliseconds(timing.get("tpot_s")))]
     if timing.get("tpot_why"):
-        rows.append(Row("", str(timing["tpot_why"]), "$muted"))
-    rows.append(Row("whole answer", seconds(timing.get("e2e_s"))))
+        rows.append(PanelRow("", str(timing["tpot_why"]), "$muted"))
+    rows.append(PanelRow("whole answer", seconds(timing.get("e2e_s"))))
     if timing.get("output_tokens_per_s") is not None:
-        rows.append(Row("speed, with TTFT", f"{timing['output_tokens_per_s']:.1f} tok/s"))
+        rows.append(PanelRow("speed, with TTFT", f"{timing['output_tokens_per_s']:.1f} tok/s"))
     return rows
 
 
@@ -48,48 +48,50 @@ def _ttft(answer: Answer) -> str:
     return seconds(ttft) + (", includes network" if ttft is not None and over_a_wire else "")
 
 
-def token_rows(answer: Answer) -> list[Row | Rule]:
+def token_rows(answer: Answer) -> list[PanelRow | PanelHeading]:
     usage: Mapping[str, Any] = answer.get("usage") or {}
     prompt, out, cached = (usage.get(name) for name in ("prompt_tokens", "completion_tokens", "cached_tokens"))
     observed = [sight.get("observed") for sight in answer.get("vision") or ()]
-    rows: list[Row | Rule] = []
+    rows: list[PanelRow | PanelHeading] = []
     if prompt is None:
-        rows.append(Row("tokens in", "unknown: no usage sent", "$muted"))
+        rows.append(PanelRow("tokens in", "unknown: no usage sent", "$muted"))
     elif observed and None not in observed:
         image = sum(observed)
-        rows.append(Row("tokens in", f"{image} image + {prompt - image} text"))
+        rows.append(PanelRow("tokens in", f"{image} image + {prompt - image} text"))
     else:
-        rows.append(Row("tokens in", f"{prompt}"))
+        rows.append(PanelRow("tokens in", f"{prompt}"))
     rows.append(
-        Row("tokens out", "unknown" if out is None else f"{out}, from usage", "" if out is not None else "$muted")
+        PanelRow("tokens out", "unknown" if out is None else f"{out}, from usage", "" if out is not None else "$muted")
     )
     if usage.get("reasoning_tokens"):
-        rows.append(Row("", f"{usage['reasoning_tokens']} of them reasoning"))
+        rows.append(PanelRow("", f"{usage['reasoning_tokens']} of them reasoning"))
     if answer.get("questions_left_out"):
-        rows.append(Row("not sent", f"{many(answer['questions_left_out'], 'earlier question')}", "$warning"))
-    rows.append(Row("finish", str(answer.get("finish_reason") or "not reported")))
+        rows.append(PanelRow("not sent", f"{many(answer['questions_left_out'], 'earlier question')}", "$warning"))
+    rows.append(PanelRow("finish", str(answer.get("finish_reason") or "not reported")))
     # An absent number is not a zero: the server did not say.
     rows.append(
-        Row("cached", "not reported" if cached is None else many(cached, "token"), "$muted" if cached is None else "")
+        PanelRow(
+            "cached", "not reported" if cached is None else many(cached, "token"), "$muted" if cached is None else ""
+        )
     )
     return rows
 
 
-def adapter_rows(answer: Answer) -> list[Row | Rule]:
+def adapter_rows(answer: Answer) -> list[PanelRow | PanelHeading]:
     """The adapter that answered, with the start of its weights' hash; nothing for the base alone."""
     conditions: Mapping[str, Any] = answer.get("conditions") or {}
     name, _, digest = str(conditions.get("adapter") or "").partition(" sha256:")
     if not name:
         return []
     if name == UNKNOWN:
-        return [Row("adapter", "unknown: this server cannot be told which", "$muted")]
+        return [PanelRow("adapter", "unknown: this server cannot be told which", "$muted")]
     said = f"{name} · {digest[:8]}…" if digest else f"{name} · hash unknown"
     whole = [str(note) for note in conditions.get("notes") or () if str(note).startswith(f"adapter {name}")]
     notes = [note.removeprefix(f"adapter {name}").lstrip(": ") for note in whole]
     # What was looked at and found is no warning; all else about an adapter is.
     return [
-        Row("adapter", said, "$accent"),
-        *(Row("", note, "" if note.startswith("effect verified") else "$warning") for note in notes),
+        PanelRow("adapter", said, "$accent"),
+        *(PanelRow("", note, "" if note.startswith("effect verified") else "$warning") for note in notes),
     ]
 
 
@@ -100,38 +102,38 @@ def asked_with(answer: Answer) -> dict[str, Any]:
     return {"system": system, **{name: request.get(name) for name in ("temperature", "max_tokens", "seed", "top_p")}}
 
 
-def unusual_rows(asked: Mapping[str, Any], *, temperature: float, max_tokens: int) -> list[Row]:
+def unusual_rows(asked: Mapping[str, Any], *, temperature: float, max_tokens: int) -> list[PanelRow]:
     """What of it is not as it is without a setting of the conversation's own."""
     rows = []
     if asked.get("temperature") not in (None, temperature):
-        rows.append(Row("temperature", f"{asked['temperature']:g}"))
+        rows.append(PanelRow("temperature", f"{asked['temperature']:g}"))
     if asked.get("max_tokens") not in (None, max_tokens):
-        rows.append(Row("longest answer", many(int(asked["max_tokens"]), "token")))
+        rows.append(PanelRow("longest answer", many(int(asked["max_tokens"]), "token")))
     rows += [
-        Row(label, f"{asked[name]:g}" if isinstance(asked[name], float) else str(asked[name]))
+        PanelRow(label, f"{asked[name]:g}" if isinstance(asked[name], float) else str(asked[name]))
         for name, label in (("seed", "seed"), ("top_p", "top-p"))
         if asked.get(name) is not None
     ]
-    return rows + ([Row("system prompt", "set")] if asked.get("system") else [])
+    return rows + ([PanelRow("system prompt", "set")] if asked.get("system") else [])
 
 
-def client_rows(answer: Answer) -> list[Row | Rule]:
+def client_rows(answer: Answer) -> list[PanelRow | PanelHeading]:
     lag = (answer.get("client") or {}).get("lag_p99_ms")
     if lag is None:
         return []
     late = lag > LAG_LIMIT
-    rows: list[Row | Rule] = [
-        Row("client lag p99", f"{lag:.0f} ms" if late else f"{lag:.1f} ms", "$warning" if late else "")
+    rows: list[PanelRow | PanelHeading] = [
+        PanelRow("client lag p99", f"{lag:.0f} ms" if late else f"{lag:.1f} ms", "$warning" if late else "")
     ]
-    return [*rows, Row("", "too high, timings unreliable", "$warning")] if late else rows
+    return [*rows, PanelRow("", "too high, timings unreliable", "$warning")] if late else rows
 
 
-def setting_rows(settings: Mapping[str, Any]) -> list[Row | Rule]:
+def setting_rows(settings: Mapping[str, Any]) -> list[PanelRow | PanelHeading]:
     """What the server says it runs with; only what was read back is shown here."""
     if not settings:
         return []
     told = {str(name): value for name, value in settings.items() if value is not None}  # null: it is not set
-    return [Rule("settings read back"), *(Row(name, _said(value)) for name, value in told.items())]
+    return [PanelHeading("settings read back"), *(PanelRow(name, _said(value)) for name, value in told.items())]
 
 
 def _said(value: Any) -> str:

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import StoredMessage
-from vlmconsole.screens.chat.columns import Row, RowsVisual, Rule
+from vlmconsole.screens.chat.columns import PanelHeading, PanelRow, RowsVisual
 from vlmconsole.screens.chat.why import adapter_rows, client_rows, seconds, setting_rows, timing_rows, token_rows
 
 _STATES = {"done": "done", "cut": "cut off", "stopped": "stopped", "interrupted": "interrupted", "failed": "failed"}
@@ -26,7 +26,7 @@ class WhyPanel(VerticalScroll):
         super().__init__(id=id)
         self._settings: Mapping[str, Any] = {}
         self._server = ""
-        self._asked: Sequence[Row] = ()
+        self._asked: Sequence[PanelRow] = ()
         self._answer: StoredMessage | None = None
         self._place = (0, 0)
         self._ttft_s: float | None = None
@@ -46,7 +46,7 @@ class WhyPanel(VerticalScroll):
         total: int,
         *,
         ttft_s: float | None = None,
-        asked: Sequence[Row] = (),
+        asked: Sequence[PanelRow] = (),
     ) -> None:
         """`answer` is the `number`-th of `total` answers; `ttft_s` is known of one whose text has begun to come.
 
@@ -66,7 +66,7 @@ class WhyPanel(VerticalScroll):
             return
         answer = self._answer
         title = Content("Why").stylize("bold")
-        rows: list[Row | Rule] = []
+        rows: list[PanelRow | PanelHeading] = []
         if answer is None:
             title = Content.assemble(
                 title, ("\nThe numbers of an answer stand here, each with its conditions.", "$faint")
@@ -76,21 +76,21 @@ class WhyPanel(VerticalScroll):
             title = Content.assemble(title, (f"  answer {number} of {total}", "$muted"))
             if answer.state == "streaming":
                 begun = self._ttft_s is not None or bool(answer.text)
-                rows = [Row("state", "answering" if begun else "waiting for the first token", "$accent")]
+                rows = [PanelRow("state", "answering" if begun else "waiting for the first token", "$accent")]
                 if self._ttft_s is not None:
-                    rows.append(Row("TTFT", seconds(self._ttft_s), "bold"))
+                    rows.append(PanelRow("TTFT", seconds(self._ttft_s), "bold"))
             elif answer.answer is None:
                 rows = [
-                    Row("state", _STATES.get(answer.state, answer.state), "$warning"),
-                    Row("numbers", "none kept", "$muted"),
+                    PanelRow("state", _STATES.get(answer.state, answer.state), "$warning"),
+                    PanelRow("numbers", "none kept", "$muted"),
                 ]
             else:
                 facts = answer.answer
                 rows = [*adapter_rows(facts), *timing_rows(facts), *token_rows(facts), *client_rows(facts)]
                 if answer.state != "done":
-                    rows.insert(0, Row("state", _STATES.get(answer.state, answer.state), "$warning"))
+                    rows.insert(0, PanelRow("state", _STATES.get(answer.state, answer.state), "$warning"))
             if answer.damaged:
-                rows.insert(0, Row("numbers", DAMAGED, "$warning"))
+                rows.insert(0, PanelRow("numbers", DAMAGED, "$warning"))
         rows += self._asked
         kept = (answer.answer or {}).get("settings") if answer is not None else None
         own = answer is None or answer.server in ("", self._server)

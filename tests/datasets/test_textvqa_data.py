@@ -20,7 +20,7 @@ from refusals import refused
 from vlmconsole.data.dataset import read_manifest
 from vlmconsole.data.rows import DataError, Row, read_rows, write_rows
 from vlmconsole.data.splits import LeakError, PictureIndex
-from vlmconsole.data.textvqa import NAME, Question, choose, make_textvqa, read_shard
+from vlmconsole.data.textvqa import NAME, TextVqaQuestion, choose, make_textvqa, read_shard
 from vlmconsole.scoring.scorers import read_truth, score
 
 
@@ -150,7 +150,7 @@ def test_too_few_pictures_no_shards_and_no_parquet_are_refused(tmp_path: Path) -
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 99)), min_size=1, max_size=60), st.integers(1, 6))
 def test_the_choice_does_not_depend_on_the_order_of_the_rows(pairs: list[tuple[int, int]], n: int) -> None:
-    questions = [Question(bytes([p]), "", q, f"q{q}", ()) for p, q in pairs]
+    questions = [TextVqaQuestion(bytes([p]), "", q, f"q{q}", ()) for p, q in pairs]
     if len({p for p, _ in pairs}) < n:
         with pytest.raises(DataError):
             choose(iter(questions), n)

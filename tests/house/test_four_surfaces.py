@@ -1,6 +1,6 @@
 """Cut, glued and reordered streams: chat screen, command, `bench` and evaluation read them alike and say the same.
 
-Each is asked through its own code over a real socket: the screen's `Turn`, the command's question and its ending, a
+Each is asked through its own code over a real socket: the screen's `ChatTurn`, the command's question and its ending, a
 cell of the load client in its own process, and an evaluation's server side.
 """
 
@@ -42,7 +42,7 @@ from vlmconsole.models.messages import Message
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.chat.message import foot
-from vlmconsole.screens.chat.turn import Turn
+from vlmconsole.screens.chat.turn import ChatTurn
 from vlmconsole.screens.link import ServerLink
 from vlmconsole.streams.stream import StreamParser
 from vlmconsole.text.plain import one_line
@@ -179,7 +179,7 @@ class Surfaces:
                 chat = store.chat(chat.id)
                 store.add(chat.id, "user", f"case-{number}-")
                 empty = store.add(chat.id, "assistant", "", state="streaming", server="box")
-                turn = Turn(link, store, chat, empty, Settings(), show=lambda *_: None)
+                turn = ChatTurn(link, store, chat, empty, Settings(), show=lambda *_: None)
                 message = await turn.run()
                 foot_text = foot(message, begun=True).plain
                 told.append(

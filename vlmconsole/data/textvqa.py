@@ -34,7 +34,7 @@ _COLUMNS = ("image", "image_id", "question_id", "question", "answers")
 
 
 @dataclass(frozen=True)
-class Question:
+class TextVqaQuestion:
     """One row of a shard. `question_id` as a whole number; `answers` are the human ones, in their order."""
 
     picture: bytes
@@ -57,7 +57,7 @@ def shards(place: Path) -> list[Path]:
     return files
 
 
-def read_shard(path: Path) -> Iterator[Question]:
+def read_shard(path: Path) -> Iterator[TextVqaQuestion]:
     """The rows of one shard. Raises DataError naming the row and what it lacks."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -78,7 +78,7 @@ def read_shard(path: Path) -> Iterator[Question]:
         ) from None
 
 
-def _question(value: dict[str, Any], where: str) -> Question:
+def _question(value: dict[str, Any], where: str) -> TextVqaQuestion:
     image, answers = value["image"], value["answers"]
     picture = image.get("bytes") if isinstance(image, dict) else None
     if not isinstance(picture, bytes) or not picture:
@@ -91,15 +91,15 @@ def _question(value: dict[str, Any], where: str) -> Question:
     digits = str(number)
     if isinstance(number, bool) or not digits.isdecimal() or len(digits) > 20:
         raise DataError(f"{where}: question_id is {digits[:40]!r}, not a whole number.", code="id-invalid")
-    return Question(picture, str(value["image_id"]), int(number), text, tuple(answers))
+    return TextVqaQuestion(picture, str(value["image_id"]), int(number), text, tuple(answers))
 
 
-def choose(questions: Iterator[Question], n: int = PICTURES) -> list[Question]:
+def choose(questions: Iterator[TextVqaQuestion], n: int = PICTURES) -> list[TextVqaQuestion]:
     """The `n` questions of the rule, in its order. Only the `n` best pictures are kept in memory.
 
     Raises DataError when there are fewer pictures.
     """
-    best: dict[str, Question] = {}
+    best: dict[str, TextVqaQuestion] = {}
     for question in questions:
         sha = question.sha256
         known = best.get(sha)
@@ -212,7 +212,7 @@ def _faults(rows: list[Row]) -> list[str]:
     return wrong
 
 
-def _row(question: Question, index: int) -> Row:
+def _row(question: TextVqaQuestion, index: int) -> Row:
     uid = f"{NAME}-{index:02d}-{question.question_id}"
     try:
         open_picture(question.picture, name=uid)

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from vlmconsole.chats.store import ChatStore
-from vlmconsole.screens.chat.columns import Row, RowsVisual
+from vlmconsole.screens.chat.columns import PanelRow, RowsVisual
 from vlmconsole.screens.chat.pair import AnswerSide, PairScreen, between
 from vlmconsole.screens.chat.screen import ChatScreen
 from vlmconsole.screens.chat.why import summary, timing_rows
@@ -25,7 +25,7 @@ def said(pilot: Pilot[None], selector: str) -> str:
 def rows(side: AnswerSide) -> dict[str, str]:
     visual = side.query_one(".rows", Static).visual
     assert isinstance(visual, RowsVisual)
-    return {row.label: row.value for row in visual.rows if isinstance(row, Row)}
+    return {row.label: row.value for row in visual.rows if isinstance(row, PanelRow)}
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24)])
@@ -134,5 +134,5 @@ async def test_a_long_error_is_whole_at_80_columns(tmp_path: Path) -> None:
 def test_a_ttft_over_a_wire_says_that_it_holds_the_wire(route: str, network: bool) -> None:
     answer = {"timing": {"ttft_s": 0.31}, "conditions": {"route": route}}
     row = timing_rows(answer)[0]
-    assert isinstance(row, Row)
+    assert isinstance(row, PanelRow)
     assert ("includes network" in row.value) == network == ("includes network" in summary(answer))

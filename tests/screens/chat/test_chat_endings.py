@@ -7,7 +7,7 @@ from refusals import check_nouns, mentions
 from test_chat_screen import answered, ask, console, until
 from textual.widgets import Static
 
-from vlmconsole.screens.chat.columns import Row
+from vlmconsole.screens.chat.columns import PanelRow
 from vlmconsole.screens.chat.why import client_rows, summary, timing_rows, token_rows
 
 BROKEN = b'data: {"id":"c","object":"ch\n\ndata: [DONE]\n\n'
@@ -55,7 +55,7 @@ async def test_reasoning_is_no_wait_for_the_first_token(tmp_path: Path) -> None:
             await until(lambda: answered(screen))
             answer = screen.conversation.answers()[-1].answer
     assert answer is not None
-    rows = [row for row in timing_rows(answer) if isinstance(row, Row)]
+    rows = [row for row in timing_rows(answer) if isinstance(row, PanelRow)]
     assert [row.label for row in rows[:2]] == ["first reasoning", "TTFT"]
     assert any(row.label == "" and mentions(row.value, "reasoning tokens", "not") for row in rows)
     assert summary(answer).startswith("reasoning from ")
@@ -65,8 +65,8 @@ def test_rows_of_a_whole_body_and_of_a_late_client() -> None:
     whole = {"timing": {"e2e_s": 1.2, "tpot_why": "the answer came whole"}, "streamed": False, "usage": {}}
     assert summary(whole) == "whole answer 1.20 s, not streamed"
     late = client_rows({"client": {"lag_p99_ms": 99.4}})
-    lag, note = (row for row in late if isinstance(row, Row))
+    lag, note = (row for row in late if isinstance(row, PanelRow))
     assert (lag.label, lag.value, note.label) == ("client lag p99", "99 ms", "")
     check_nouns(note.value, "unreliable")
     spent = token_rows({"usage": {"completion_tokens": 9, "reasoning_tokens": 4}})
-    assert "4 of them reasoning" in [row.value for row in spent if isinstance(row, Row)]
+    assert "4 of them reasoning" in [row.value for row in spent if isinstance(row, PanelRow)]

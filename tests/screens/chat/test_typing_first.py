@@ -7,7 +7,7 @@ from typing import Any
 
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.lab import Settings
-from vlmconsole.screens.chat.turn import Turn
+from vlmconsole.screens.chat.turn import ChatTurn
 
 
 class Streaming:
@@ -32,7 +32,7 @@ async def paints(folder: Path, since_key: float) -> tuple[int, str]:
     message = store.add(chat.id, "assistant", "", state="streaming")
     shown: list[str] = []
     link: Any = Streaming()
-    turn = Turn(
+    turn = ChatTurn(
         link,
         store,
         chat,
