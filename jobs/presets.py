@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -15,6 +15,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.jobs.kinds import load_kind
 from vlmconsole.runs.places import Places
 from vlmconsole.system.reading import UnreadableError, read_text, toml_table
+from vlmconsole.text.settings_errors import explain_all, is_model, plain_types
 
 # These folders hold other things than jobs: server profiles, Python environments.
 OTHER = frozenset({"servers", "environments"})
@@ -102,8 +103,7 @@ def validate(model: type[BaseModel], spec: dict[str, Any], name: str) -> BaseMod
     try:
         return model.model_validate(spec)
     except ValidationError as error:
-        lines = [explain(model, problem) for problem in error.errors()]
-        raise PresetError(f"{name}: " + "; ".join(lines), code="setting-invalid") from None
+        raise PresetError(f"{name}: {explain_all(error.errors(), model, None)}", code="setting-invalid") from None
 
 
 def odd_number(value: Any, key: str = "") -> str:
@@ -125,8 +125,8 @@ def no_number(model: type[BaseModel], spec: Mapping[str, Any], before: str = "")
         key, info = f"{before}{name}", model.model_fields.get(name)
         if info is None:
             continue
-        kinds = set(_kinds(info.annotation))
-        models = [kind for kind in kinds if _is_model(kind)]
+        kinds = set(plain_types(info.annotation))
+        models = [kind for kind in kinds if is_model(kind)]
         if isinstance(value, dict) and models:
             if wrong := no_number(models[0], value, f"{key}."):
                 return wrong
@@ -139,60 +139,12 @@ def no_number(model: type[BaseModel], spec: Mapping[str, Any], before: str = "")
     return ""
 
 
-def _kinds(annotation: Any) -> Iterator[Any]:
-    """The plain types within `int | None`, `list[int]` and the like."""
-    inner = get_args(annotation)
-    if not inner:
-        yield annotation
-    for one in inner:
-        yield from _kinds(one)
-
-
 def parse_value(text: str) -> Any:
     """A value from the command line: TOML where it is one, plain text otherwise."""
     try:
         return toml_table(f"value = {text}", "the value")["value"]
     except UnreadableError:  # no TOML, a number of thousands of digits, brackets without end
         return text
-
-
-def explain(model: type[BaseModel], problem: Any) -> str:
-    """One problem of a ValidationError, in words that name the key and what it may be."""
-    path = [str(part) for part in problem["loc"]]
-    key = ".".join(path) or "the whole"
-    if problem["type"] == "extra_forbidden":
-        keys = list(_fields(model, path[:-1]))
-        close = difflib.get_close_matches(path[-1], keys, n=1)
-        hint = f", did you mean “{close[0]}”?" if close else ""
-        return f"there is no key “{key}”{hint} (keys: {', '.join(keys)})"
-    if problem["type"] == "missing":
-        return f"“{key}” is needed and has no default"
-    if not path:  # a rule over several keys: showing all of them would hide what is wrong
-        return str(problem["msg"]).removeprefix("Value error, ")
-    given = problem.get("input")
-    shown = repr(given) if len(repr(given)) <= 60 else repr(given)[:57] + "…"
-    if problem["type"] == "too_short":
-        return f"“{key}” is {shown}: write at least {problem['ctx']['min_length']}"
-    said = str(problem["msg"]).removeprefix("Value error, ")
-    message = said[:1].lower() + said[1:]
-    return f"“{key}” is {shown}: {message}"
-
-
-def _fields(model: type[BaseModel], path: list[str]) -> Iterator[str]:
-    """The keys allowed at `path` inside `model` (through optional and nested models)."""
-    for step in path:
-        info = model.model_fields.get(step)
-        if info is None:
-            return
-        inner = [kind for kind in (info.annotation, *get_args(info.annotation)) if _is_model(kind)]
-        if not inner:
-            return
-        model = inner[0]
-    yield from model.model_fields
-
-
-def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _copy(table: dict[str, Any]) -> dict[str, Any]:

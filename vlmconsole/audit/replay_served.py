@@ -22,6 +22,7 @@ from vlmconsole.measure.bench import find_server
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.text.settings_errors import explain_all
 
 
 def ask_again(
@@ -39,8 +40,8 @@ def ask_again(
     try:
         spec = EvaluateSettings.model_validate(run.job().get("spec"))
     except ValidationError as error:
-        first = error.errors()[0]["msg"]
-        raise ReplayError(f"{run.name} does not say how its server was asked: {first}.") from None
+        wrong = explain_all(error.errors(), EvaluateSettings)
+        raise ReplayError(f"{run.name} does not say how its server was asked: {wrong}.") from None
     if spec.own_servers:
         raise ReplayError(
             f"Each side of {run.name} had a server of its own, which ended with the evaluation.",

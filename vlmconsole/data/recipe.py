@@ -29,7 +29,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.presets import preset_names, read_preset
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.system.typed_paths import named
-from vlmconsole.text.settings_errors import wrong_keys
+from vlmconsole.text.settings_errors import explain_all
 
 NAMING = "naming"
 Role = Literal["train", "dev", "test", "exploratory"]
@@ -200,5 +200,5 @@ def load_recipe(name: str, *, seed: int | None = None, rename: str | None = None
         return Recipe.model_validate(table)
     except ValidationError as error:
         raise RecipeError(
-            f"The recipe {name} cannot be used: {wrong_keys(error.errors())}.", code="recipe-invalid"
+            f"The recipe {name} cannot be used: {explain_all(error.errors())}.", code="recipe-invalid"
         ) from None

@@ -12,7 +12,6 @@ from vlmconsole.jobs.kinds import UnknownKindError, load_kind
 from vlmconsole.jobs.presets import (
     Preset,
     PresetError,
-    explain,
     lay_over,
     list_presets,
     load_preset,
@@ -23,6 +22,7 @@ from vlmconsole.jobs.presets import (
 from vlmconsole.queue.adding import Planned, merge, plan
 from vlmconsole.queue.flows import read_flow, sources
 from vlmconsole.runs.places import Places
+from vlmconsole.text.settings_errors import explain
 from vlmconsole.text.toml import toml_value
 
 FieldKind = Literal["whole number", "number", "yes or no", "choice", "text", "list", "table"]
@@ -233,7 +233,7 @@ def _problems(preset: Preset, changes: Sequence[str], prefix: str, places: Place
         for problem in error.errors():
             if not sources(problem.get("input")):  # the result of an earlier step is not known yet
                 path = [str(part) for part in problem["loc"] if not isinstance(part, int)]
-                yield prefix + ".".join(path), explain(model, problem)
+                yield prefix + ".".join(path), explain(problem, model)
 
 
 def planned(name: str, changes: Sequence[str], places: Places, alone: bool = True) -> list[Planned]:

@@ -25,6 +25,7 @@ from vlmconsole.system.reading import UnreadableError, read_text, toml_table
 from vlmconsole.system.redaction import redact as redact
 from vlmconsole.system.redaction import remember
 from vlmconsole.system.typed_paths import named
+from vlmconsole.text.settings_errors import explain_all
 from vlmconsole.vision.tokens import ProcessorError, ProcessorSettings
 
 Engine = Literal["mlx", "sglang", "vllm", "openai"]
@@ -312,13 +313,8 @@ def make_profile(values: dict[str, Any], where: str = "profile") -> ServerProfil
     try:
         return ServerProfile.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            holder: type[BaseModel] = Launch if first["loc"][0] == "launch" else ServerProfile
-            said = f"no such key; known: {', '.join(holder.model_fields)}"
-        raise ProfileError(f"{where}: {key}: {said}", code="setting-invalid") from None
+        wrong = explain_all(error.errors(include_input=False), ServerProfile)
+        raise ProfileError(f"{where}: {wrong}", code="setting-invalid") from None
 
 
 def save_profile(folder: Path, profile: ServerProfile) -> Path:

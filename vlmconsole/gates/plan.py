@@ -20,7 +20,7 @@ from vlmconsole.ledger.freezing import digest
 from vlmconsole.presets import preset_names, read_preset
 from vlmconsole.scoring.intervals import CONFIDENCE, RESAMPLES
 from vlmconsole.scoring.scorers import SCORERS
-from vlmconsole.text.settings_errors import wrong_keys
+from vlmconsole.text.settings_errors import explain_all
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Sign = Literal[">=", "<=", ">"]
@@ -249,4 +249,4 @@ def parse_plan(value: Any, where: str) -> Plan:
     try:
         return Plan.model_validate(value)
     except ValidationError as error:
-        raise PlanError(f"The plan {where} cannot be used: {wrong_keys(error.errors())}.") from None
+        raise PlanError(f"The plan {where} cannot be used: {explain_all(error.errors())}.") from None

@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vlmconsole.runs.conditions import canonical_json
+from vlmconsole.text.settings_errors import explain_all
 
 Hash = str
 
@@ -118,8 +119,7 @@ def read_side(path: Path) -> Side:
         try:
             sample = Sample.model_validate(json.loads(line))
         except ValidationError as error:
-            first = error.errors()[0]
-            problems.append(f"{path.name} line {number}: {'.'.join(map(str, first['loc']))}: {first['msg']}")
+            problems.append(f"{path.name} line {number}: {explain_all(error.errors(), Sample)}")
             continue
         except (ValueError, RecursionError):
             problems.append(f"{path.name} line {number} is no JSON")

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from vlmconsole.jobs.contract import Estimate, JobKind
 from vlmconsole.jobs.kinds import IMPORT_FROM, TRUSTED_VARIABLE, load_kind, place_of, trusted
-from vlmconsole.jobs.presets import Preset, PresetError, explain, lay_over, load_preset, no_number, odd_number
+from vlmconsole.jobs.presets import Preset, PresetError, lay_over, load_preset, no_number, odd_number
 from vlmconsole.queue.environments import is_name
 from vlmconsole.queue.flows import Step, read_flow, sources
 from vlmconsole.queue.model import Mode, NewJob
@@ -21,6 +21,7 @@ from vlmconsole.queue.store import Store
 from vlmconsole.queue.submitted_paths import located
 from vlmconsole.runs.places import Places
 from vlmconsole.system.typed_paths import named
+from vlmconsole.text.settings_errors import explain_all
 from vlmconsole.text.toml import toml_value
 
 PRIORITY = 1_000_000  # largest
@@ -301,8 +302,7 @@ def _check(kind: JobKind, spec: dict[str, Any], name: str) -> BaseModel | None:
     except ValidationError as error:
         real = [problem for problem in error.errors() if not sources(problem.get("input"))]
         if real:
-            wrong = "; ".join(explain(kind.spec, problem) for problem in real)
-            raise PresetError(f"{name}: {wrong}", code="setting-invalid") from None
+            raise PresetError(f"{name}: {explain_all(real, kind.spec, None)}", code="setting-invalid") from None
         return None
 
 
@@ -312,8 +312,8 @@ def _options(preset: Preset) -> QueueOptions:
     try:
         return QueueOptions.model_validate(preset.queue)
     except ValidationError as error:
-        told = "; ".join(explain(QueueOptions, problem) for problem in error.errors())
-        raise PresetError(f"{preset.name}, [queue]: {told}", code="setting-invalid") from None
+        wrong = explain_all(error.errors(), QueueOptions, None)
+        raise PresetError(f"{preset.name}, [queue]: {wrong}", code="setting-invalid") from None
 
 
 def merge(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

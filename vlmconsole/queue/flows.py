@@ -16,6 +16,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.queue.model import Job, Mode
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.text.settings_errors import explain_all
 
 PLACE = re.compile(r"\$\{([A-Za-z0-9_-]+)\.([A-Za-z0-9_.-]+)(\??)\}")
 
@@ -64,9 +65,7 @@ def read_flow(name: str, spec: dict[str, Any]) -> Flow:
     try:
         return Flow.model_validate(spec)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise FlowError(f"flow {name}: {place}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise FlowError(f"flow {name}: {explain_all(error.errors(), Flow)}") from None
 
 
 def sources(value: Any) -> dict[str, Mode]:

@@ -1,30 +1,86 @@
-"""What is wrong in a person's TOML or JSON file, key by key, from what pydantic found."""
+"""What is wrong in a person's settings, key by key, from what pydantic found."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
 
-MOST = 3  # wrong keys named
+from pydantic import BaseModel
+
+MOST = 3  # problems named of one file
+LONGEST = 60  # characters of a value that is shown
 
 
-def wrong_keys(errors: Sequence[Any]) -> str:
-    """`errors` of a ValidationError as one line, without what only follows from a fault deeper inside."""
+def explain(problem: Any, model: type[BaseModel] | None = None) -> str:
+    """One problem of a ValidationError, in words that name the key and what it may be.
+
+    With `model` an unknown key is told with those that there are. A value is shown where `problem` holds it.
+    """
+    path, kind, context = problem["loc"], problem["type"], problem.get("ctx") or {}
+    key = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if kind == "extra_forbidden":
+        return f"there is no key “{key}”{_instead(path, model)}"
+    if kind == "missing":
+        return f"“{key}” is needed and has no default"
+    if not path:  # a rule over several keys: showing all of them would hide what is wrong
+        return message
+    given = f" is {_short(problem['input'])}" if "input" in problem else ""
+    if kind == "too_short":
+        return f"“{key}”{given}: write at least {context['min_length']}"
+    return f"“{key}”{given}: {message[:1].lower()}{message[1:]}"
+
+
+def explain_all(errors: Sequence[Any], model: type[BaseModel] | None = None, most: int | None = MOST) -> str:
+    """The problems in one line, at most `most` (None: all), without what only follows from a fault deeper inside."""
     places = [tuple(error["loc"]) for error in errors]
-    first = [
+    own = [
         error
         for error, place in zip(errors, places, strict=True)
         if not any(len(other) > len(place) and other[: len(place)] == place for other in places)
     ]
-    more = f"; and {len(first) - MOST} more" if len(first) > MOST else ""
-    return "; ".join(_told(error) for error in first[:MOST]) + more
+    shown = own if most is None else own[:most]
+    more = f"; and {len(own) - len(shown)} more" if len(own) > len(shown) else ""
+    return "; ".join(explain(error, model) for error in shown) + more
 
 
-def _told(error: Any) -> str:
-    where = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in error["loc"])[1:]
-    said = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "missing":
-        return f"{where} is missing"
-    if error["type"] == "extra_forbidden":
-        return f"there is no key {where}"
-    return f"{where}: {said[:1].lower()}{said[1:]}" if where else said
+def is_model(kind: Any) -> bool:
+    """Whether an annotation is a table of settings."""
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _instead(path: Sequence[Any], model: type[BaseModel] | None) -> str:
+    keys = [] if model is None else list(_keys(model, path[:-1]))
+    if not keys:
+        return ""
+    close = difflib.get_close_matches(str(path[-1]), keys, n=1)
+    hint = f", did you mean “{close[0]}”?" if close else ""
+    return f"{hint} (keys: {', '.join(keys)})"
+
+
+def _keys(model: type[BaseModel], path: Sequence[Any]) -> Iterator[str]:
+    """The keys allowed at `path` inside `model` (through optional, listed and nested models)."""
+    for step in path:
+        if isinstance(step, int):
+            continue
+        info = model.model_fields.get(str(step))
+        inner = [kind for kind in plain_types(info.annotation) if is_model(kind)] if info is not None else []
+        if not inner:
+            return
+        model = inner[0]
+    yield from model.model_fields
+
+
+def plain_types(annotation: Any) -> Iterator[Any]:
+    """The plain types within `int | None`, `list[int]` and the like."""
+    inner = get_args(annotation)
+    if not inner:
+        yield annotation
+    for one in inner:
+        yield from plain_types(one)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "…"

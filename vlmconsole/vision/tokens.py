@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vlmconsole.errors import LabError
 from vlmconsole.system.reading import UnreadableError, read_json
+from vlmconsole.text.settings_errors import explain_all
 
 MAX_ASPECT_RATIO = 200  # the processor refuses anything longer
 # What the image processor's class falls back on where a model's file names no limits; Qwen2.5-VL's file does.
@@ -117,8 +118,7 @@ class ProcessorSettings(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            first = error.errors()[0]
-            raise ProcessorError(f"{source}: {first['loc'][0]}: {first['msg']}", code="setting-invalid") from error
+            raise ProcessorError(f"{source}: {explain_all(error.errors(), cls)}", code="setting-invalid") from error
 
 
 class VisualTokens(BaseModel):
