@@ -15,12 +15,12 @@ from test_hostile_runs import told
 
 from vlmconsole.compare.resampling import TOO_FEW, noise, request_values
 from vlmconsole.compare.runs import COMPARABLE_MEANS, compare_runs, compare_sides, side
+from vlmconsole.drawings.measured import cell_table
 from vlmconsole.measure.machine_load import BUSY_MEANS
 from vlmconsole.measure.views import cells
 from vlmconsole.reports.measured import sections
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.scoring.intervals import LEAST, unpaired_interval
-from vlmconsole.screens.runs.drawings import cell_table
 
 RECORDED = DATA / "runs"
 CALM, LOUD = {"before": 0.4, "after": 1.1, "cores": 2}, {"before": 13.0, "after": 9.0, "cores": 2}
@@ -164,8 +164,6 @@ def test_a_report_says_that_the_machine_was_busy(tmp_path: Path) -> None:
 def test_the_runs_screen_says_that_the_machine_was_busy_and_wraps_it(tmp_path: Path) -> None:
     values = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
     calm, loud = bench(tmp_path, "1", values, CALM), bench(tmp_path, "2", values, LOUD)
-    shown = [
-        " ".join(line.text.plain.strip() for line in cell_table(cells(run), run.name, 60, [])) for run in (calm, loud)
-    ]
+    shown = [" ".join(line.plain.strip() for line in cell_table(cells(run), 60)) for run in (calm, loud)]
     assert "busy" not in shown[0]
     assert mentions(shown[1], "busy", "load 13.0", "9.0", "2 cores")

@@ -25,7 +25,7 @@ HEAVY = {"torch", "transformers", "peft", "mlx", "mlx_vlm", "verl", "ray"}
 MODELS_IN_MEMORY = {"training", "toy"}
 #: The inside of a job's run: imported by its kind only when it runs, so these may import training/ at their head.
 IN_A_RUN = {"jobs.sft_run", "jobs.sft_dev"}
-SCREEN_ONLY = {"textual", "textual_plot", "plotext"}
+SCREEN_ONLY = {"textual", "textual_plot"}
 
 
 def shipped() -> list[tuple[str, Path]]:
@@ -88,7 +88,7 @@ def test_a_file_imports_only_from_its_floor_or_below(module: str, path: Path) ->
             if other in MODELS_IN_MEMORY and own not in MODELS_IN_MEMORY and module not in IN_A_RUN:
                 assert not eager, f"{path}: {other}/ is imported only inside a job's run"
         if head in SCREEN_ONLY:
-            assert own in {"screens", "app"} or (head == "plotext" and not eager), f"{path} imports {name}"
+            assert own in {"screens", "app"}, f"{path} imports {name}"
         if head in HEAVY and own not in MODELS_IN_MEMORY:
             assert not eager, f"{path} imports {name} at import time"
 

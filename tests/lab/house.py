@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOMS = {
     "errors": "the base of every error meant for a person: message, hint, code, exit status",
-    "text": "numbers, counts and foreign text made into what is shown; standard library only",
+    "text": "numbers, sizes, times, signs, wrong settings and foreign text made into what is shown; imports are cheap",
     "assets": "the bundled model, sample images, the page of `vlmconsole web`",
     "system": "what the operating system gives: processes, sockets, locks, files and bodies within limits",
     "presets": "shipped presets: jobs, flows, gates, servers, environments",
@@ -42,6 +42,7 @@ ROOMS = {
     "jobs": "the worker, and one module per kind of job",
     "queue": "store, schedule, supervisor",
     "desks": "what screens and commands both read: queue, servers, gates, runs, forms",
+    "drawings": "a run drawn in lines of styled text, alike for screens and commands",
     "doctor": "what is installed, missing, or at the wrong version",
     "screens": "what a person sees; holds no rule of the lab, never imports `jobs`",
     "app": "wires screens to the lab",

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from vlmconsole.cli.measured import tpot_left_out
-from vlmconsole.cli.plots import DECODE, REASONING, WAIT, waterfall
+from vlmconsole.drawings.measured import DECODE, PREFILL, REASONING
+from vlmconsole.drawings.measured import waterfalls as drawn_waterfalls
 from vlmconsole.measure.client.replay import to_row, understand
 from vlmconsole.measure.client.spill import WHOLE, Raw
 from vlmconsole.measure.summary import Gatherer, Lag
@@ -94,8 +95,10 @@ def test_reasoning_has_its_own_time_and_is_no_wait(tmp_path: Path) -> None:
     (bars,) = waterfalls(run).values()
     wait, prefill, decode = parts(bars[0], 1.0)
     assert (wait + prefill, decode) == (pytest.approx(1.0), pytest.approx(2.6))
-    drawn = waterfall("", bars, 80)
-    assert REASONING in drawn[0] and WAIT in drawn[1] and REASONING in drawn[1] and DECODE in drawn[1]
-    assert REASONING not in drawn[2]
-    plain = waterfall("", bars[1:], 80)
-    assert REASONING not in "".join(plain)
+    drawn = [line.plain for line in drawn_waterfalls([("", bars)], 80)]
+    legend, reasoned, text_only = drawn[2], drawn[5], drawn[6]
+    assert f"{REASONING} reasoning" in legend and "of the reasoning" in drawn[4]
+    assert PREFILL in reasoned and REASONING in reasoned and DECODE in reasoned
+    assert PREFILL in text_only and REASONING not in text_only
+    plain = drawn_waterfalls([("", bars[1:])], 80)
+    assert REASONING not in "".join(line.plain for line in plain)

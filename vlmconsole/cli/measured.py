@@ -13,7 +13,7 @@ from vlmconsole.measure.views import Cell, cells
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.titles import title
-from vlmconsole.scoring.distribution import SMALL_N, few
+from vlmconsole.scoring.distribution import few
 from vlmconsole.text.numbers import decimal, number
 from vlmconsole.text.plain import inert
 from vlmconsole.text.times import latency
@@ -41,17 +41,13 @@ def show_measured(console: Console, run: RunFolder) -> bool:
     if not found:
         _print(console, *_under(_recorded(run)), style="dim")
         return False
-    if is_measurement(run):
+    alone = is_measurement(run)  # what is to be said of several cells stands below their table
+    if alone:
         _figures(console, found[0])
-    else:
-        small = any(cell.n is not None and cell.n < SMALL_N for cell in found)
-        if small:
-            console.print(f"p95 rests on few requests where n < {SMALL_N}", markup=False)
     known = [cell.conditions for cell in found if cell.conditions]
     _print(console, *(_under(known) or [NO_CONDITIONS]), style="dim")
-    for cell in found:
-        if remark := busy(cell.summary):
-            _print(console, f"! {cell.name + ': ' if cell.name else ''}{remark}", style="yellow")
+    if alone and (remark := busy(found[0].summary)):
+        _print(console, f"! {remark}", style="yellow")
     if len(found) == 1:
         _print(console, *_not_counted(found[0].summary))
         if found[0].state == "invalid":

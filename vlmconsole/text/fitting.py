@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from rich.cells import cell_len, set_cell_size
+import re
+
+from rich.cells import cell_len, chop_cells, set_cell_size
+
+_WORDS = re.compile(r"\s*\S+")  # with the blanks before it
 
 
 def fitted(text: str, width: int, *, right: bool = False) -> str:
@@ -20,3 +24,20 @@ def whole_words(text: str, width: int) -> str:
     cut = set_cell_size(text, max(0, width - 1)).rstrip()
     words = cut.rpartition(" ")[0] if " " in cut and not text[len(cut) :].startswith(" ") else cut
     return f"{words.rstrip(' ,;:·(')}…"[:width]
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """`text` in lines of at most `width` (2 or more) cells, broken between words; a longer word is cut."""
+    lines: list[str] = []
+    for paragraph in text.split("\n"):
+        line = ""
+        for word in _WORDS.findall(paragraph):
+            if line and cell_len(line + word) > width:
+                lines.append(line)
+                line, word = "", word.lstrip()
+            if cell_len(word) > width:
+                *full, word = chop_cells(word, width)
+                lines += full
+            line += word
+        lines.append(line)
+    return lines

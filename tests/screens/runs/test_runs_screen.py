@@ -21,12 +21,12 @@ from vlmconsole.app import ConsoleApp
 from vlmconsole.compare.runs import COMPARABLE_MEANS, compare_runs, compare_sides, side
 from vlmconsole.desks.opened_run import Opener
 from vlmconsole.desks.runs import Shelf
+from vlmconsole.drawings.run import lines_of
 from vlmconsole.errors import LabError
 from vlmconsole.lab import Lab
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.runs.comparison import ComparisonSheet
-from vlmconsole.screens.runs.figures import lines_of
 from vlmconsole.screens.runs.screen import RunsScreen
 from vlmconsole.screens.runs.sweep_comparison import SweepSheet
 from vlmconsole.screens.runs.training_comparison import TrainingSheet
@@ -265,7 +265,7 @@ def test_every_width_draws_every_run(places: Places) -> None:
         opened = opener.read(RunFolder(line.path))
         for width in (20, 33, 58, 66, 118, 200):
             made = lines_of(opened, width)
-            assert made and all("\n" not in one.text.plain and "\x1b" not in one.text.plain for one in made)
+            assert made and all("\n" not in one.plain and "\x1b" not in one.plain for one in made)
 
 
 def test_the_shelf_reads_again_only_what_moved(places: Places) -> None:

@@ -12,8 +12,8 @@ from rich.cells import cell_len
 from test_chat_screen import answered, ask, console, until
 
 from vlmconsole.desks.runs import Line
+from vlmconsole.drawings.run import _table
 from vlmconsole.reports.parts import Column, Table
-from vlmconsole.screens.runs.figures import _table
 from vlmconsole.screens.runs.table import RunRows
 from vlmconsole.text.fitting import fitted
 
@@ -44,7 +44,7 @@ def made(preset: str) -> Line:
 
 def test_a_tables_figures_stand_under_their_heads() -> None:
     columns = (Column("cell", figures=False), Column("TTFT"))
-    lines = [line.text.plain for line in _table(Table("", columns, tuple((name, "0.12") for name in NAMES)), 50)]
+    lines = [line.plain for line in _table(Table("", columns, tuple((name, "0.12") for name in NAMES)), 50)]
     assert {cell_len(line) for line in lines} == {cell_len(lines[0])} and all(x.endswith("0.12") for x in lines[1:])
 
 
