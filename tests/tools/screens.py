@@ -4,9 +4,9 @@
 
 The real console is driven by keys, as a person would, over the lab home that version 0.1.0 wrote (`tests/data/homes`)
 and over an empty one. No server and no network: the profile that is asked is one at which nothing answers. Time stands
-still at NOW, and the homes always lie in the same FOLDER, so that only what was changed changes; the host's own load on
-the gauges screen is the exception. What is imported is the vlmconsole of the Python that runs this, so that
-`TREE/.venv/bin/python tests/tools/screens.py OUT` draws any tree.
+still at NOW, and a scene's home always lies in the same place under FOLDER, so that only what was changed changes; the
+host's own load on the gauges screen is the exception. What is imported is the vlmconsole of the Python that runs this,
+so that `TREE/.venv/bin/python tests/tools/screens.py OUT` draws any tree.
 
 OUT/SIZE/SCENE-SHOT.svg is written, and OUT/SIZE/SCENE-SHOT.txt with the same as plain text. Exits with 1 when a scene
 broke, after all others are drawn.
@@ -280,12 +280,8 @@ SCENES: tuple[Scene, ...] = (
 def make_home(folder: Path, kind: str) -> Path:
     """A new home at `folder`/lab, in the place of one that lies there, and two images in `folder`/work."""
     home = folder / "lab"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    if folder.exists():  # a thread of the console before may still write in it
-        aside = Path(tempfile.mkdtemp(dir=folder.parent))
-        folder.rename(aside / folder.name)
-        shutil.rmtree(aside, ignore_errors=True)
-    folder.mkdir(mode=0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, mode=0o700)
     (folder / "work").mkdir()
     for name, colour in (("circle.png", "red"), ("square.png", "blue")):
         Image.new("RGB", (448, 336), colour).save(folder / "work" / name)
@@ -399,7 +395,7 @@ def draw(out: Path, sizes: Sequence[tuple[int, int]], only: str, folder: Path) -
         for scene in SCENES:
             if only in scene.name:
                 try:
-                    asyncio.run(play(scene, folder / place.name, (columns, rows), place))
+                    asyncio.run(play(scene, folder / place.name / scene.name, (columns, rows), place))
                 except Exception as error:  # one scene that breaks must not hide the others
                     print(f"{columns}x{rows} {scene.name}: {type(error).__name__}: {error}", file=sys.stderr)
                     status = 1
