@@ -31,13 +31,13 @@ def audit_evaluation(run: RunFolder, chain: Chain, ledger: Ledger, shelves: Shel
     """Every check of one evaluation but those of its adapter's training."""
     sides = [read_side(run.file(f"{side}.jsonl")) for side in SIDES]
     plan = _plan_of(run)
-    found = [_frozen(run, chain, plan, sides)]
+    findings = [_frozen(run, chain, plan, sides)]
     if plan is not None:
-        found.append(_test_set(plan, sides, shelves))
-    found += [_pictures(sides, shelves, _digests(run, plan)), _pairs(sides), _tensors(sides), _scores(sides, plan)]
+        findings.append(_test_set(plan, sides, shelves))
+    findings += [_pictures(sides, shelves, _digests(run, plan)), _pairs(sides), _tensors(sides), _scores(sides, plan)]
     rows = {s.id: (s.id, s.picture_sha256, s.pixel_sha256) for side in sides for s in side.samples.values()}
-    found.append(isolation(shelves, rows.values(), "test", "tested pictures"))
-    return [*found, _verdict(run, chain, ledger, plan)]
+    findings.append(isolation(shelves, rows.values(), "test", "tested pictures"))
+    return [*findings, _verdict(run, chain, ledger, plan)]
 
 
 def _plan_of(run: RunFolder) -> Plan | None:
@@ -65,8 +65,8 @@ def _frozen(run: RunFolder, chain: Chain, plan: Plan | None, sides: list[Side]) 
         wrong.append(f"{PLAN} was changed after it was frozen ({str(entry['sha256'])[:12]}…, now {sha[:12]}…)")
     firsts = [side.first for side in sides if side.first is not None]
     # Answers that were taken over after a kill stand under the same plan as their own attempt froze it.
-    attempts = [found for one in earlier_attempts(run) if (found := find_frozen(chain, one.name, PLAN))]
-    when = min(one["t"] for one in (entry, *attempts) if one["sha256"] == entry["sha256"])
+    attempts = [frozen for attempt in earlier_attempts(run) if (frozen := find_frozen(chain, attempt.name, PLAN))]
+    when = min(attempt["t"] for attempt in (entry, *attempts) if attempt["sha256"] == entry["sha256"])
     if firsts and when >= min(firsts):
         wrong.append(f"it was frozen {when - min(firsts):.0f} s after the first answer, not before it")
     sealed = [i for i, e in enumerate(chain.entries) if (e.get("kind"), e.get("run")) == ("sealed", run.name)]
@@ -87,8 +87,11 @@ def audit_freezing(run: RunFolder, chain: Chain, trained: RunFolder) -> list[Fin
         what = "when the plan was frozen" if when is None else f"when {trained.name} made its first step"
         return [Finding(name, "not verifiable", f"it is not known {what}"), *_rule(plan, trained)]
     limits = frozen_when(chain, plan.template_sha256) if plan.template_sha256 else when
-    stands = Freezing(trained.name, when, began, limits)
-    return [finding(name, f"{plan.name} {stands.text}", [f"it was {stands.text}"] * stands.late), *_rule(plan, trained)]
+    freezing = Freezing(trained.name, when, began, limits)
+    return [
+        finding(name, f"{plan.name} {freezing.text}", [f"it was {freezing.text}"] * freezing.late),
+        *_rule(plan, trained),
+    ]
 
 
 def _rule(plan: Plan, trained: RunFolder) -> list[Finding]:
@@ -117,7 +120,7 @@ def _test_set(plan: Plan, sides: list[Side], shelves: Shelves) -> Finding:
         manifest = shelves.manifests.get(shelves.called(name, digest))
         if manifest is not None and digest_of(manifest) != digest:
             wrong.append(f"the dataset {name} is {digest_of(manifest)[:12]}… now, the plan was bound to {digest[:12]}…")
-    bound = {one.id: one for rows in plan.data.pictures.values() for one in rows}
+    bound = {row.id: row for rows in plan.data.pictures.values() for row in rows}
     if not bound:
         return Finding("test set", "not verifiable", "the plan names no pictures: it was frozen before they were made")
     for side in sides:
@@ -153,7 +156,7 @@ def _pictures(sides: list[Side], shelves: Shelves, digests: dict[str, str]) -> F
         for sample in side.samples.values():
             known = rows.get(sample.id, [])
             # A run that names no digests was asked about any generation that has exactly this.
-            exact = [one for one in known if _is(one, sample)] if not digests else []
+            exact = [image for image in known if _is(image, sample)] if not digests else []
             row = next(iter([*exact, *known[-1:]]), None)
             if row is None:
                 wrong.append(f"{sample.id} is in no dataset of this lab")
@@ -190,9 +193,11 @@ def _tensors(sides: list[Side]) -> Finding:
     """Equal input tensors picture by picture; equal pictures and questions have equal tensors anywhere."""
     first, second = (side.samples for side in sides)
     both = sorted(first.keys() & second.keys())
-    told = [i for i in both if first[i].tensor_sha256 and second[i].tensor_sha256]
+    hashed = [i for i in both if first[i].tensor_sha256 and second[i].tensor_sha256]
     wrong = [
-        f"{i}: other input tensor before than after" for i in told if first[i].tensor_sha256 != second[i].tensor_sha256
+        f"{i}: other input tensor before than after"
+        for i in hashed
+        if first[i].tensor_sha256 != second[i].tensor_sha256
     ]
     wrong += [
         f"{i}: its input tensor is told on one side only"
@@ -208,10 +213,10 @@ def _tensors(sides: list[Side]) -> Finding:
         for key, values in same.items()
         if len(values) > 1
     ]
-    if not told and not wrong:
+    if not hashed and not wrong:
         return Finding("input tensors", "not verifiable", "the server keeps its input tensors to itself")
     return finding(
-        "input tensors", f"{many(len(told), 'pair')}, each with the same input tensor before and after", wrong
+        "input tensors", f"{many(len(hashed), 'pair')}, each with the same input tensor before and after", wrong
     )
 
 
@@ -269,11 +274,11 @@ def audit_models(run: RunFolder, find: Callable[[str], Path | None]) -> list[Fin
         for value in (run.read_json("summary.json"), run.job().get("spec"), run.read_json("conditions.json"))
     )
     wrong: list[str] = []
-    told: list[str] = []
+    unchanged: list[str] = []
     shas: dict[str, Any] = {}
     for side in SIDES:
-        said = summary.get(side)
-        who: dict[str, Any] = said if isinstance(said, dict) else {}
+        claimed = summary.get(side)
+        who: dict[str, Any] = claimed if isinstance(claimed, dict) else {}
         adapter = str(spec.get(f"{side}_adapter") or "")
         shas[side] = who.get("adapter_sha256")
         whole = named(str(spec.get(f"{side}_model") or "")) if spec.get(f"{side}_model") else None
@@ -286,7 +291,7 @@ def audit_models(run: RunFolder, find: Callable[[str], Path | None]) -> list[Fin
             if model != who.get("model_sha256"):
                 text = f"{model[:12]}… now, {str(who.get('model_sha256'))[:12]}… was evaluated"
                 wrong.append(f"the model of {side} is {text}")
-            told.append(f"{side} {model[:12]}…")
+            unchanged.append(f"{side} {model[:12]}…")
         if not adapter:
             if who.get("adapter_sha256"):
                 wrong.append(f"{side} ran with an adapter that the settings do not name")
@@ -307,8 +312,8 @@ def audit_models(run: RunFolder, find: Callable[[str], Path | None]) -> list[Fin
         identity = (conditions.get(side) or {}).get("adapter")
         if not isinstance(identity, str) or not identity.endswith(f"sha256:{who.get('adapter_sha256')}"):
             wrong.append(f"the conditions of {side} name another adapter: {identity}")
-        told.append(f"{side} {now[:12]}…")
-    found = [finding("evaluated weights", f"unchanged since: {', '.join(told) or 'none was used'}", wrong)]
+        unchanged.append(f"{side} {now[:12]}…")
+    findings = [finding("evaluated weights", f"unchanged since: {', '.join(unchanged) or 'none was used'}", wrong)]
     folder = find("after") if spec.get("after_adapter") else None
     origin = RunFolder(folder).read_json("provenance.json") if folder is not None else None
     if isinstance(origin, dict):
@@ -319,5 +324,5 @@ def audit_models(run: RunFolder, find: Callable[[str], Path | None]) -> list[Fin
             if shas["before"] == parent
             else [f"after was trained from {start}, before is {str(shas['before'])[:12]}"]
         )
-        found.append(finding("before", f"it is what the training started from: {start}", off))
-    return found
+        findings.append(finding("before", f"it is what the training started from: {start}", off))
+    return findings

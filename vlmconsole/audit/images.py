@@ -146,8 +146,8 @@ class Shelves:
 
     def places(self, *hashes: str) -> list[Place]:
         """Every place of a picture with one of these hashes, in a fixed order."""
-        found = {place for value in hashes for place in self._places.get(value, ())}
-        return sorted(found, key=lambda place: (place.dataset, place.split, place.uid))
+        places = {place for value in hashes for place in self._places.get(value, ())}
+        return sorted(places, key=lambda place: (place.dataset, place.split, place.uid))
 
     def called(self, dataset: str, digest: Any = None) -> str:
         """The folder's name of the generation of a dataset with that digest; the newest's where there is none such."""
@@ -161,7 +161,7 @@ class Shelves:
         dataset = self.called(dataset, digest)
         splits = self.manifests.get(dataset, {}).get("splits", {})
         return [
-            row for name, one in splits.items() if one["role"] == role for row in self.rows.get((dataset, name), ())
+            row for name, facts in splits.items() if facts["role"] == role for row in self.rows.get((dataset, name), ())
         ]
 
 
@@ -216,11 +216,11 @@ class _Inspector:
             "truth's place": f"{many(n, 'row')}: no truth inside a picture file or a question",
             "coverage": "every combination of counts as often as the recipe says",
         }
-        found = [finding(f"{self.name}: {key}", text, self.wrong[key]) for key, text in good.items()]
+        findings = [finding(f"{self.name}: {key}", text, self.wrong[key]) for key, text in good.items()]
         if self.blind:
             text = f"{self.blind} pictures whose objects cannot be told apart by their colour (overlap, photos)"
-            found.append(Finding(f"{self.name}: labels of such groups", "not verifiable", text))
-        return found
+            findings.append(Finding(f"{self.name}: labels of such groups", "not verifiable", text))
+        return findings
 
     def _identity(self, expected: str | None) -> None:
         digest = digest_of(self.manifest)
@@ -286,8 +286,8 @@ class _Inspector:
             self.blind += 1
             return
         self.looked += 1
-        found = find_objects(row.image())
-        torn = [one for one in found if one.fit < SURE]
+        seen = find_objects(row.image())
+        torn = [each for each in seen if each.fit < SURE]
         if torn:
             at = f"{torn[0].x:.0f},{torn[0].y:.0f}"
             self.wrong["non-overlap"].append(f"{row.uid}: the {torn[0].colour} area at {at} is no single whole shape")
@@ -297,12 +297,12 @@ class _Inspector:
             self.wrong["non-overlap"].append(f"{row.uid}: {close}")
         if torn:
             return  # what an area of two objects is called means nothing
-        lost = _unseen(found, objects)
+        lost = _unseen(seen, objects)
         if lost:
             self.wrong["visibility"].append(f"{row.uid}: {lost}")
-        said = _label(row, found)
-        if said:
-            self.wrong["labels"].append(f"{row.uid}: {said}")
+        wrong = _label(row, seen)
+        if wrong:
+            self.wrong["labels"].append(f"{row.uid}: {wrong}")
 
     def _coverage(self, split: str, seen: Counter[tuple[str, int, int]]) -> None:
         parts: list[dict[str, Any]] = next(
@@ -336,18 +336,18 @@ def _counts(truth: str) -> tuple[int, int] | None:
         return None
 
 
-def _label(row: Seen, found: list[Found]) -> str:
+def _label(row: Seen, objects: list[Found]) -> str:
     """What the pixels say against the truth; "" when they agree."""
     if row.source.endswith("/counting"):
         counts = _counts(row.truth)
         seen = tuple(
-            sum((o.colour, o.shape) == kind for o in found) for kind in (("red", "circle"), ("blue", "square"))
+            sum((o.colour, o.shape) == kind for o in objects) for kind in (("red", "circle"), ("blue", "square"))
         )
         if counts is None:
             return f"the truth is no pair of counts: {row.truth[:60]!r}"
         return "" if seen == counts else f"the truth says {counts[0]}/{counts[1]}, the pixels show {seen[0]}/{seen[1]}"
     words = set(row.question.lower().replace("?", " ").split())
-    named = [o for o in found if o.shape in words or o.colour in words]
+    named = [o for o in objects if o.shape in words or o.colour in words]
     answers = {o.colour if o.shape in words else o.shape for o in named}
     right = len(named) == 1 and answers == {row.truth}
     return "" if right else f"{row.question!r} is answered {row.truth!r}, the pixels say {sorted(answers)}"
@@ -355,17 +355,17 @@ def _label(row: Seen, found: list[Found]) -> str:
 
 def _touching(objects: list[dict[str, Any]]) -> str:
     """Two listed objects whose circumscribed circles meet; "" when none do."""
-    for i, one in enumerate(objects):
+    for i, first in enumerate(objects):
         for other in objects[:i]:
-            apart = math.hypot(one["x"] - other["x"], one["y"] - other["y"])
-            if apart < one["radius"] + other["radius"]:
-                return f"the objects listed at {other['x']},{other['y']} and {one['x']},{one['y']} overlap"
+            apart = math.hypot(first["x"] - other["x"], first["y"] - other["y"])
+            if apart < first["radius"] + other["radius"]:
+                return f"the objects listed at {other['x']},{other['y']} and {first['x']},{first['y']} overlap"
     return ""
 
 
-def _unseen(found: list[Found], objects: list[dict[str, Any]]) -> str:
+def _unseen(seen: list[Found], objects: list[dict[str, Any]]) -> str:
     """A listed object that is not seen, or a seen one that is not listed; "" when all agree."""
-    left = list(found)
+    left = list(seen)
     for thing in objects:
         near = [f for f in left if math.hypot(f.x - thing["x"], f.y - thing["y"]) <= NEAR]
         hit = next((f for f in near if (f.colour, f.shape) == (thing["colour"], thing["shape"])), None)

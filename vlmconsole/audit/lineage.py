@@ -43,13 +43,13 @@ def audit_parents(run: RunFolder, places: Places) -> list[Finding]:
 
 def _chosen(places: Places) -> dict[str, RunFolder]:
     """The training that chose an adapter, by the hash of the weights that lie there now."""
-    found: dict[str, RunFolder] = {}
+    runs: dict[str, RunFolder] = {}
     for path in sorted(places.runs.glob("*/adapter")):
         try:
-            found.setdefault(weights_hash(path), RunFolder(path.parent))
+            runs.setdefault(weights_hash(path), RunFolder(path.parent))
         except AuditWeightsError:
             continue  # its own audit says so
-    return found
+    return runs
 
 
 def _started(run: RunFolder, parent: RunFolder) -> list[str]:
@@ -74,7 +74,7 @@ def audit_replay(shelves: Shelves, name: str, digest: str | None = None) -> list
     manifest = shelves.manifests.get(shelves.called(name, digest), {})
     recipe = manifest.get("recipe")
     wrong: list[str] = []
-    told: list[str] = []
+    notes: list[str] = []
     for split in recipe.get("splits", []) if isinstance(recipe, dict) else []:
         replayed = Counter(
             (entry[3], entry[1])
@@ -84,17 +84,17 @@ def audit_replay(shelves: Shelves, name: str, digest: str | None = None) -> list
         for part in split.get("parts", []):
             source = part.get("replay")
             if source:
-                told.append(f"{part['count']} of {source}")
+                notes.append(f"{part['count']} of {source}")
                 wrong += _drawn(shelves, manifest, split["name"], part, replayed)
                 replayed = Counter({key: n for key, n in replayed.items() if key[0] != source})
         wrong += [f"{split['name']}: {n} pictures of {place}, which the recipe does not replay"
                   for place, n in Counter(key[0] for key in replayed.elements()).items()]  # fmt: skip
-    if not told and not wrong:
+    if not notes and not wrong:
         return []
     missing = [text for text in wrong if text.endswith("is not in this lab")]
     if missing and len(missing) == len(wrong):
         return [Finding(f"{name}: replay", "not verifiable", "; ".join(missing))]
-    return [finding(f"{name}: replay", f"{', '.join(told)}: the same pictures when drawn again by the seed", wrong)]
+    return [finding(f"{name}: replay", f"{', '.join(notes)}: the same pictures when drawn again by the seed", wrong)]
 
 
 def _drawn(
@@ -117,7 +117,7 @@ def _drawn(
         return [*wrong, f"{source} has {len(rows)} pictures, {part['count']} are replayed"]
     rng = random.Random(f"{manifest.get('seed')}:{split}:replay:{source}")
     drawn = Counter((source, rows[at].sha256) for at in rng.sample(range(len(rows)), int(part["count"])))
-    there = Counter({key: n for key, n in replayed.items() if key[0] == source})
-    if drawn != there:
-        wrong.append(f"{split}: not the drawn pictures of {source} are replayed: {sum((there - drawn).values())}")
+    available = Counter({key: n for key, n in replayed.items() if key[0] == source})
+    if drawn != available:
+        wrong.append(f"{split}: not the drawn pictures of {source} are replayed: {sum((available - drawn).values())}")
     return wrong

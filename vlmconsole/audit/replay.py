@@ -108,9 +108,9 @@ def replay(
     ask_server: whether an answer of a server is asked for there again, which starts one of ours. Raises ReplayError.
     """
     lines = [line for line in run.read_jsonl(f"{side}.jsonl") if line.get("id")]
-    line = next((one for one in lines if one["id"] == sample), None)
+    line = next((row for row in lines if row["id"] == sample), None)
     if line is None:
-        near = ", ".join(str(one["id"]) for one in lines[:3])
+        near = ", ".join(str(row["id"]) for row in lines[:3])
         raise ReplayError(
             f"{run.name} has no sample {sample!r} in {side}.jsonl.",
             f"It has, among others: {near}.",
@@ -126,14 +126,14 @@ def replay(
         )
     if line.get("batch") is None:
         raise ReplayError(f"{sample} does not say in which batch it was made.")
-    members = _members(places, [one for one in lines if one.get("batch") == line["batch"]])
+    members = _members(places, [row for row in lines if row.get("batch") == line["batch"]])
     if at_server:
         from vlmconsole.audit.replay_served import ask_again
 
-        batch = {str(one["id"]): one for one in lines if one.get("batch") == line["batch"]}
-        said = ask_again(run, places, side, members, batch, tick)
+        batch = {str(row["id"]): row for row in lines if row.get("batch") == line["batch"]}
+        replayed = ask_again(run, places, side, members, batch, tick)
         then, now = {key: line[key] for key in COMPARED}, dict.fromkeys(COMPARED)
-        now["answer"] = said[sample].answer
+        now["answer"] = replayed[sample].answer
         return Replayed(run.name, side, sample, line.get("truth"), str(line["batch"]), len(members), then, now)
     tick("loading the model")
     loaded, limit = _model(run, places, side)
@@ -147,8 +147,8 @@ def replay(
     }
     alone_same = None
     if alone:
-        one = [ask for ask in asks if ask.uid == sample]
-        single = next(iter(answers(loaded, one, max_new_tokens=limit, batch=1)))
+        asked = [ask for ask in asks if ask.uid == sample]
+        single = next(iter(answers(loaded, asked, max_new_tokens=limit, batch=1)))
         alone_same = single.token_ids == made[sample].token_ids
     then = {key: line[key] for key in COMPARED}
     return Replayed(
@@ -163,7 +163,7 @@ def _now(made: Generated) -> dict[str, Any]:
 def _members(places: Places, lines: list[dict[str, Any]]) -> list[Seen]:
     """The rows of a batch in their dataset's order: that is how they were asked, however they were written."""
     wanted = {str(line["id"]): line for line in lines}
-    found: dict[str, Seen] = {}
+    rows: dict[str, Seen] = {}
     for dataset, split in dict.fromkeys((str(line.get("dataset")), str(line.get("split"))) for line in lines):
         newest = places.datasets / dataset / f"{split}.parquet"
         earlier = [folder / newest.name for folder in generations(places.datasets, dataset)[1:]]
@@ -171,16 +171,16 @@ def _members(places: Places, lines: list[dict[str, Any]]) -> list[Seen]:
             # An earlier generation's row is taken where the newest has none, or another picture by that name.
             for row in (row for path in (*filter(Path.is_file, earlier), newest) for row in read_split(path)):
                 line = wanted.get(row.uid)
-                if line is not None and (row.uid not in found or row.sha256 == line.get("picture_sha256")):
-                    found[row.uid] = row
+                if line is not None and (row.uid not in rows or row.sha256 == line.get("picture_sha256")):
+                    rows[row.uid] = row
         except AuditDataError as error:
             raise ReplayError(f"The pictures of the batch cannot be read: {error}.") from None
     for uid, line in wanted.items():
-        if uid not in found:
+        if uid not in rows:
             raise ReplayError(f"{uid}, of the same batch, is in no dataset of this lab any more.")
-        if found[uid].sha256 != line.get("picture_sha256"):
+        if rows[uid].sha256 != line.get("picture_sha256"):
             raise ReplayError(f"{uid} is another picture now than was evaluated.")
-    return list(found.values())
+    return list(rows.values())
 
 
 def _model(run: RunFolder, places: Places, side: Side) -> tuple[Loaded, int]:
@@ -200,8 +200,8 @@ def _model(run: RunFolder, places: Places, side: Side) -> tuple[Loaded, int]:
     conditions = (run.read_json("conditions.json", {}) or {}).get(side)
     if not isinstance(spec, dict) or not isinstance(conditions, dict):
         raise ReplayError(f"{run.name} does not say how {side} was asked: its settings or conditions are missing.")
-    said = summary.get(side) if isinstance(summary, dict) else None
-    who: dict[str, Any] = said if isinstance(said, dict) else {}
+    stored = summary.get(side) if isinstance(summary, dict) else None
+    who: dict[str, Any] = stored if isinstance(stored, dict) else {}
     settings = conditions.get("settings") or {}
     folder = bases.base_folder(str(spec.get(f"{side}_model") or spec.get("base") or ""))
     _same("model", store.base_sha256(folder), who.get("model_sha256"))

@@ -58,9 +58,9 @@ def ask_again(
                 f"The server is not as it was evaluated ({differing(was, model.facts)}): it would be no replay.",
                 code="evidence-changed",
             )
-        said = model.ask([_item(row, lines[row.uid]) for row in members])
-    made = {row.uid: one for row, one in zip(members, said, strict=True)}
-    failed = next((one.error for one in said if not one.http_ok), None)
+        answers = model.ask([_item(row, lines[row.uid]) for row in members])
+    made = {row.uid: answer for row, answer in zip(members, answers, strict=True)}
+    failed = next((answer.error for answer in answers if not answer.http_ok), None)
     if failed is not None:
         raise ReplayError(f"The server did not answer: {failed}.")
     return made

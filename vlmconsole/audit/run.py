@@ -49,14 +49,18 @@ class Audit:
     @property
     def verdict(self) -> Word:
         """FAIL: something is wrong. CANNOT JUDGE: nothing is, but evidence that could be there is missing."""
-        if any(one.state == "wrong" for one in self.findings):
+        if any(finding.state == "wrong" for finding in self.findings):
             return "FAIL"
-        missing = [one for one in self.findings if one.state == "not verifiable" and not one.name.endswith(BY_NATURE)]
+        missing = [
+            finding
+            for finding in self.findings
+            if finding.state == "not verifiable" and not finding.name.endswith(BY_NATURE)
+        ]
         return "CANNOT JUDGE" if missing else "PASS"
 
     def to_json(self) -> dict[str, Any]:
         """The shape of `audit.json`."""
-        states = [one.state for one in self.findings]
+        states = [finding.state for finding in self.findings]
         return {
             "run": self.run,
             "kind": self.kind,
@@ -64,7 +68,7 @@ class Audit:
             "verdict": self.verdict,
             "counts": {state: states.count(state) for state in ("ok", "wrong", "not verifiable")},
             "about": self.about,
-            "findings": [one.to_json() for one in self.findings],
+            "findings": [finding.to_json() for finding in self.findings],
         }
 
 
@@ -88,35 +92,35 @@ def audit(run: RunFolder, places: Places, *, tick: Tick = lambda _: None) -> Aud
     ledger = Ledger(places.ledger)
     chain = ledger.read()
     shelves = Shelves(places.datasets, tick)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     trained: RunFolder | None = run
     datasets: dict[str, str | None] = {}
     if evaluated:
         tick("samples and plan")
-        found += audit_evaluation(run, chain, ledger, shelves)
-        found += audit_models(run, lambda side: evaluated_adapter(run, side, places))
-        found += _evaluated_base(run)
+        findings += audit_evaluation(run, chain, ledger, shelves)
+        findings += audit_models(run, lambda side: evaluated_adapter(run, side, places))
+        findings += _evaluated_base(run)
         plan = run.read_json("plan.json")
         digests = plan["data"]["digests"] if isinstance(plan, dict) and isinstance(plan.get("data"), dict) else {}
         datasets |= {str(name): str(digest) for name, digest in dict(digests).items()}
         trained = training_of(run, places)
         if trained is None and (_spec(run).get("after_adapter") or _spec(run).get("after_model")):
-            found.append(
+            findings.append(
                 Finding("training", "not verifiable", "the run that made the tested weights is not in this lab")
             )
     if trained is not None:
         tick(f"the training {trained.name}")
         if evaluated:
-            found += audit_freezing(run, chain, trained)
-        found += _training(trained, chain, shelves, datasets)
-        found += audit_parents(trained, places)
+            findings += audit_freezing(run, chain, trained)
+        findings += _training(trained, chain, shelves, datasets)
+        findings += audit_parents(trained, places)
     for name, digest in sorted(datasets.items()):
-        found += [*audit_dataset(shelves, name, digest), *audit_replay(shelves, name, digest)]
-    runs = [one for one in (run, trained) if one is not None]
-    runs = list({one.name: one for one in runs}.values())
-    found += _ledger(ledger, chain, runs)
-    about = {"runs": [one.name for one in runs], "datasets": sorted(datasets)}
-    return Audit(run.name, kind, round(time.time(), 3), tuple(found), about)
+        findings += [*audit_dataset(shelves, name, digest), *audit_replay(shelves, name, digest)]
+    runs = [part for part in (run, trained) if part is not None]
+    runs = list({part.name: part for part in runs}.values())
+    findings += _ledger(ledger, chain, runs)
+    about = {"runs": [part.name for part in runs], "datasets": sorted(datasets)}
+    return Audit(run.name, kind, round(time.time(), 3), tuple(findings), about)
 
 
 def _spec(run: RunFolder) -> dict[str, Any]:
@@ -129,34 +133,34 @@ def _training(run: RunFolder, chain: Chain, shelves: Shelves, datasets: dict[str
     name = str(_spec(run).get("base") or "")
     policy = run.job().get("kind") == "grpo"
     origin = run.read_json("model/provenance.json" if policy else "adapter/provenance.json")
-    said = origin.get("base_sha256") if isinstance(origin, dict) else None
-    other = other_base(name, said, f"the {'model' if policy else 'adapter'} was trained on")
+    base_hash = origin.get("base_sha256") if isinstance(origin, dict) else None
+    other = other_base(name, base_hash, f"the {'model' if policy else 'adapter'} was trained on")
     base = _base(name) if other is None else None  # another one's tokens and tensors say nothing of this training
-    found = audit_policy(run, base) if policy else audit_training(run, chain, shelves, base)
+    findings = audit_policy(run, base) if policy else audit_training(run, chain, shelves, base)
     if other is not None:
-        found = [*(one for one in found if one.name != other.name), other]
+        findings = [*(finding for finding in findings if finding.name != other.name), other]
     data = origin.get("data") if isinstance(origin, dict) else None
     for name, digest in (data if isinstance(data, dict) else {}).items():
         datasets.setdefault(str(name), str(digest))
         for role, what in (("train", "training pictures"), ("dev", "development pictures")):
             rows = [(row.uid, row.sha256, row.pixel_sha256) for row in shelves.split(str(name), role, digest)]
             if rows or not policy:
-                found.append(isolation(shelves, rows, role, f"{what} of {name}"))
-    return found
+                findings.append(isolation(shelves, rows, role, f"{what} of {name}"))
+    return findings
 
 
 def _evaluated_base(run: RunFolder) -> list[Finding]:
     """The base of an in-process evaluation is still the one that answered; [] where it says nothing of it."""
     conditions, spec = run.read_json("conditions.json"), _spec(run)
     before = conditions.get("before") if isinstance(conditions, dict) else None
-    said = before.get("model_sha256") if isinstance(before, dict) else None
-    if spec.get("before_model") or spec.get("backend") == "server" or not said:
+    stored = before.get("model_sha256") if isinstance(before, dict) else None
+    if spec.get("before_model") or spec.get("backend") == "server" or not stored:
         return []  # a whole model is checked as one; a server's lies elsewhere
-    other = other_base(str(spec.get("base") or ""), said, "it answered with", "evaluated base")
-    return [other or Finding("evaluated base", "ok", f"before answered with {str(said)[:12]}…, as it is here")]
+    other = other_base(str(spec.get("base") or ""), stored, "it answered with", "evaluated base")
+    return [other or Finding("evaluated base", "ok", f"before answered with {str(stored)[:12]}…, as it is here")]
 
 
-def other_base(name: str, said: Any, did: str, title: str = "base model") -> Finding | None:
+def other_base(name: str, stored: Any, did: str, title: str = "base model") -> Finding | None:
     """Whether the base of that name is another one here than was used; None when it is the same, or not here at all.
 
     The bundled model comes with the program: a newer one is no fault of the run. Any other was changed.
@@ -164,15 +168,15 @@ def other_base(name: str, said: Any, did: str, title: str = "base model") -> Fin
     from vlmconsole.training.bases import is_bundled
 
     folder = _base(name)
-    if folder is None or not isinstance(said, str):
+    if folder is None or not isinstance(stored, str):
         return None
     try:
         now = weights_hash(folder)
     except AuditWeightsError as error:
         return Finding(title, "not verifiable", str(error))
-    if now == said:
+    if now == stored:
         return None
-    text = f"{now[:12]}… is here, {did} {said[:12]}…"
+    text = f"{now[:12]}… is here, {did} {stored[:12]}…"
     if is_bundled(name):
         return Finding(title, "not verifiable", f"another bundled model came with the program since: {text}")
     return finding(title, "", [f"{folder.name} was changed: {text}"])
@@ -180,7 +184,7 @@ def other_base(name: str, said: Any, did: str, title: str = "base model") -> Fin
 
 def _ledger(ledger: Ledger, chain: Chain, runs: list[RunFolder]) -> list[Finding]:
     broken = [chain.broken] if chain.broken else []
-    found = [finding("ledger", f"{len(chain.entries)} entries, each following on the one before", broken)]
+    findings = [finding("ledger", f"{len(chain.entries)} entries, each following on the one before", broken)]
     wrong, left = [], []
     for run in runs:
         seal = ledger.verify(run, chain)
@@ -190,10 +194,10 @@ def _ledger(ledger: Ledger, chain: Chain, runs: list[RunFolder]) -> list[Finding
             left.append(run.name)
     if left and not wrong:
         return [
-            *found,
+            *findings,
             Finding("seal", "not verifiable", f"not sealed, so later edits would not show: {', '.join(left)}"),
         ]
-    return [*found, finding("seal", f"{len(runs)} run{'s' * (len(runs) != 1)} as sealed", wrong)]
+    return [*findings, finding("seal", f"{len(runs)} run{'s' * (len(runs) != 1)} as sealed", wrong)]
 
 
 def _base(name: str) -> Path | None:

@@ -40,10 +40,10 @@ def counting_reward(answer: Any, truth: str) -> Mark:
         return NONE
     if sorted(str(key) for key, _ in pairs) != sorted(FIELDS):
         return NONE
-    found = dict(pairs)
-    if not all(type(found[field]) is int for field in FIELDS):
+    counts = dict(pairs)
+    if not all(type(counts[field]) is int for field in FIELDS):
         return NONE
-    right = Fraction(sum(found[field] == wanted[field] for field in FIELDS), 2)
+    right = Fraction(sum(counts[field] == wanted[field] for field in FIELDS), 2)
     return Mark(True, right == 1, right, right)
 
 

@@ -34,7 +34,7 @@ def audit_training(run: RunFolder, chain: Chain, shelves: Shelves, base: Path | 
     provenance = _object(run, "adapter/provenance.json")
     named = provenance.get("data")
     data: dict[str, Any] = named if isinstance(named, dict) else {}
-    found = [
+    findings = [
         *_selection(run, chain, shelves, summary),
         _gradients(run),
         _mask(run, shelves, base),
@@ -49,7 +49,7 @@ def audit_training(run: RunFolder, chain: Chain, shelves: Shelves, base: Path | 
             wrong.append(f"{name} is {digest_of(manifest)[:12]}… now, the adapter was made from {str(digest)[:12]}…")
     if not data:
         wrong.append("the adapter does not say which data it was made from")
-    return [*found, finding("training data", f"made from {', '.join(sorted(data))}, unchanged since", wrong)]
+    return [*findings, finding("training data", f"made from {', '.join(sorted(data))}, unchanged since", wrong)]
 
 
 def _object(run: RunFolder, name: str) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def _object(run: RunFolder, name: str) -> dict[str, Any]:
 def _digest(run: RunFolder, file: dict[str, Any]) -> Any:
     """The digest of the dataset that one of a training's files is about, by itself or by the adapter's account."""
     data = _object(run, "adapter/provenance.json").get("data")
-    told = data.get(str(file.get("dataset"))) if isinstance(data, dict) else None
-    return file.get("dataset_sha256") or told
+    stored = data.get(str(file.get("dataset"))) if isinstance(data, dict) else None
+    return file.get("dataset_sha256") or stored
 
 
 def _selection(run: RunFolder, chain: Chain, shelves: Shelves, summary: dict[str, Any]) -> list[Finding]:
@@ -78,10 +78,14 @@ def _selection(run: RunFolder, chain: Chain, shelves: Shelves, summary: dict[str
         if entry["sha256"] != sha256_file(run.file("selection.json")):
             wrong.append("selection.json was changed after it was frozen")
         # A training that went on after a kill took its first step in an earlier attempt, and froze its rule there.
-        attempts = [found for one in earlier_attempts(run) if (found := find_frozen(chain, one.name, "selection.json"))]
-        if any(one["sha256"] != entry["sha256"] for one in attempts):
+        attempts = [
+            frozen_rule
+            for attempt in earlier_attempts(run)
+            if (frozen_rule := find_frozen(chain, attempt.name, "selection.json"))
+        ]
+        if any(attempt["sha256"] != entry["sha256"] for attempt in attempts):
             wrong.append("an earlier attempt froze another rule than the one it was chosen by")
-        first, at = first_step(run), min(one["t"] for one in (entry, *attempts))
+        first, at = first_step(run), min(attempt["t"] for attempt in (entry, *attempts))
         if first is not None and at > first:
             wrong.append(f"it was frozen {at - first:.0f} s after the first step")
     frozen = finding(name, f"before the first step: {rule.get('rule', '')}", wrong)
@@ -110,7 +114,7 @@ def _choice(run: RunFolder, rule: dict[str, Any], shelves: Shelves, summary: dic
     means = ", ".join(f"epoch {epoch} {float(total / max(1, len(uids))):.4f}" for epoch, total in sorted(sums.items()))
     chosen = {summary.get("epoch"), _object(run, "adapter/provenance.json").get("epoch")}
     if chosen != {best}:
-        picked = " and ".join(sorted(str(one) for one in chosen))
+        picked = " and ".join(sorted(str(number) for number in chosen))
         wrong.append(f"development chooses epoch {best} ({means}), the run took {picked}: not by its frozen rule")
     return finding("development selection", f"epoch {best} again ({means})", wrong)
 
@@ -157,7 +161,7 @@ def _mask(run: RunFolder, shelves: Shelves, base: Path | None) -> Finding:
     """What each picture taught, against its truth, tokenized here, and against the tokens that the steps counted."""
     name = "supervision mask"
     mask = _object(run, "mask.json")
-    each = {str(one.get("uid")): one for one in mask.get("each", []) if isinstance(one, dict)}
+    each = {str(entry.get("uid")): entry for entry in mask.get("each", []) if isinstance(entry, dict)}
     if not each:
         return Finding(name, "not verifiable", "mask.json is missing or empty")
     rows = {row.uid: row for row in shelves.split(str(mask.get("dataset")), "train", _digest(run, mask))}
@@ -199,16 +203,16 @@ def _written(run: RunFolder, base: Path | None, rows: list[Seen]) -> tuple[list[
         return None, f"by their text; {error.message}"
 
 
-def _masked(one: dict[str, Any], row: Seen, tokens: Any, pieces: Any) -> list[str]:
-    if one.get("supervised") != row.truth + END:
-        return [f"{str(one.get('supervised'))[:60]!r} is taught, not the answer and its end mark"]
-    first, last, whole = (int(one.get(key, -1)) for key in ("supervised_from", "supervised_to", "tokens"))
+def _masked(line: dict[str, Any], row: Seen, tokens: Any, pieces: Any) -> list[str]:
+    if line.get("supervised") != row.truth + END:
+        return [f"{str(line.get('supervised'))[:60]!r} is taught, not the answer and its end mark"]
+    first, last, whole = (int(line.get(key, -1)) for key in ("supervised_from", "supervised_to", "tokens"))
     if not 0 < first < last <= whole:
         return [f"tokens {first} to {last} of {whole} are taught"]
     if pieces is None:
         return []
     asked, answered, after = (piece.text for piece in pieces)
-    prompt = len(tokens(asked.replace(IMAGE, IMAGE * int(one.get("visual_tokens", 0)))))
+    prompt = len(tokens(asked.replace(IMAGE, IMAGE * int(line.get("visual_tokens", 0)))))
     answer, rest = len(tokens(answered)), len(tokens(after))
     if (first, last, whole) != (prompt, prompt + answer, prompt + answer + rest):
         return [
@@ -224,7 +228,7 @@ def _steps(run: RunFolder, each: dict[str, dict[str, Any]]) -> list[str]:
     for line in run.read_jsonl("training.jsonl"):
         if isinstance(line.get("supervised"), int):
             counted[int(line.get("epoch", 0))] += line["supervised"]
-    masked = sum(int(one.get("supervised_to", 0)) - int(one.get("supervised_from", 0)) for one in each.values())
+    masked = sum(int(row.get("supervised_to", 0)) - int(row.get("supervised_from", 0)) for row in each.values())
     return [
         f"epoch {epoch} trained on {total} tokens, the masks leave {masked}"
         for epoch, total in sorted(counted.items())
@@ -258,10 +262,10 @@ def _identity(run: RunFolder, summary: dict[str, Any], provenance: dict[str, Any
         same = [p.name for p in sorted(run.path.glob("epoch-*")) if _same(p, final)]
         wrong.append(f"adapter/ is not epoch-{epoch}, but {' and '.join(same) or 'no candidate of this run'}")
     weights = _object(run, "weights.json").get("adapter_sha256")
-    for where, said in (("summary.json", summary.get("adapter_sha256")), ("weights.json", weights)):
-        if said != final:
-            wrong.append(f"{where} names {str(said)[:12]}…, the adapter is {final[:12]}…")
-    if provenance.get("run") not in (run.name, *(one.name for one in earlier_attempts(run))):
+    for where, claimed in (("summary.json", summary.get("adapter_sha256")), ("weights.json", weights)):
+        if claimed != final:
+            wrong.append(f"{where} names {str(claimed)[:12]}…, the adapter is {final[:12]}…")
+    if provenance.get("run") not in (run.name, *(attempt.name for attempt in earlier_attempts(run))):
         wrong.append(f"its provenance names the run {provenance.get('run')}")
     return finding(name, f"adapter/ is epoch-{epoch}, {final[:12]}…", wrong)
 
@@ -275,15 +279,15 @@ def _same(folder: Path, sha: str) -> bool:
 
 def _base(provenance: dict[str, Any], base: Path | None) -> Finding:
     """The base, which is the one that the adapter belongs to, has a vision half to be left alone."""
-    said = provenance.get("base_sha256")
-    if base is None or said is None:
+    stored = provenance.get("base_sha256")
+    if base is None or stored is None:
         return Finding("base model", "not verifiable", "the base is not on this machine, or the adapter names none")
     try:
         visual = sum("visual" in name.split(".") for name in tensors(base))
     except AuditWeightsError as error:
         return Finding("base model", "not verifiable", str(error))
     wrong = [] if visual else [f"{base.name} has no visual tensors"]
-    return finding("base model", f"{base.name}, {str(said)[:12]}…, {visual} visual tensors", wrong)
+    return finding("base model", f"{base.name}, {str(stored)[:12]}…, {visual} visual tensors", wrong)
 
 
 def audit_policy(run: RunFolder, base: Path | None) -> list[Finding]:
@@ -303,13 +307,13 @@ def audit_policy(run: RunFolder, base: Path | None) -> list[Finding]:
     wrong = []
     for (step, uid), lines in groups.items():
         wrong += [f"step {step} {uid}: {text}" for text in _advantages(lines)]
-    found = [rewards or Finding("rewards", "not verifiable", "rollouts.jsonl is missing or empty")]
+    findings = [rewards or Finding("rewards", "not verifiable", "rollouts.jsonl is missing or empty")]
     if groups:
-        found.append(finding("advantages", f"{len(groups)} groups: (reward − mean) / (deviation + 1e-6)", wrong))
-    found.append(_policy_steps(run))
+        findings.append(finding("advantages", f"{len(groups)} groups: (reward − mean) / (deviation + 1e-6)", wrong))
+    findings.append(_policy_steps(run))
     if base is None:
-        return [*found, Finding("weight change", "not verifiable", "the base is not on this machine")]
-    return [*found, *audit_full_change(base, run.file("model"))]
+        return [*findings, Finding("weight change", "not verifiable", "the base is not on this machine")]
+    return [*findings, *audit_full_change(base, run.file("model"))]
 
 
 def _text(value: Any) -> str:

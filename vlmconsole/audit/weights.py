@@ -40,7 +40,7 @@ def tensors(folder: Path) -> dict[str, tuple[str, NDArray[Any]]]:
 
     Raises AuditWeightsError.
     """
-    found: dict[str, tuple[str, NDArray[Any]]] = {}
+    arrays: dict[str, tuple[str, NDArray[Any]]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         try:
             data = path.read_bytes()
@@ -54,12 +54,12 @@ def tensors(folder: Path) -> dict[str, tuple[str, NDArray[Any]]]:
                 values = np.frombuffer(body[first:last], dtype=_TYPES[entry["dtype"]]).reshape(entry["shape"])
                 if entry["dtype"] == "BF16":
                     values = (values.astype(np.uint32) << 16).view(np.float32)
-                found[name] = (entry["dtype"], values)
+                arrays[name] = (entry["dtype"], values)
         except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
             raise AuditWeightsError(f"{path} is no whole safetensors file: {error}") from None
-    if not found:
+    if not arrays:
         raise AuditWeightsError(f"{folder} holds no weights")
-    return found
+    return arrays
 
 
 def is_visual(name: str) -> bool:
@@ -74,7 +74,7 @@ def audit_change(run: Path, claimed: dict[str, Any]) -> list[Finding]:
     except AuditWeightsError as error:
         return [Finding("weight change", "not verifiable", str(error))]
     visual = [name for name in (*old, *new) if is_visual(name)]
-    visual += [str(one.get("name")) for one in claimed.get("tensors", []) if is_visual(str(one.get("name")))]
+    visual += [str(tensor.get("name")) for tensor in claimed.get("tensors", []) if is_visual(str(tensor.get("name")))]
     before, after = claimed.get("frozen_before") or {}, claimed.get("frozen_after") or {}
     frozen: list[str] = []
     for half in sorted(set(before) | set(after)):
@@ -87,7 +87,7 @@ def audit_change(run: Path, claimed: dict[str, Any]) -> list[Finding]:
         odd = sorted(old.keys() ^ new.keys())
         return [Finding("weight change", "wrong", f"start and adapter hold other tensors: {odd[0]}", tuple(odd))]
     wrong, moved = [], 0
-    said = {str(one.get("name")): one for one in claimed.get("tensors", [])}
+    stated = {str(tensor.get("name")): tensor for tensor in claimed.get("tensors", [])}
     for name, (kind, values) in new.items():
         first = old[name][1].astype(np.float64)
         difference = values.astype(np.float64) - first
@@ -98,7 +98,7 @@ def audit_change(run: Path, claimed: dict[str, Any]) -> list[Finding]:
             wrong.append(f"{name} is {kind}, trained parameters are F32")
         length = float(np.linalg.norm(difference))
         moved += bool(np.any(difference))
-        account = said.get(name)
+        account = stated.get(name)
         if account is None or abs(float(account.get("change_l2", -1.0)) - length) > 1e-5 * max(1.0, length):
             wrong.append(f"{name} moved by {length:.6g}, weights.json says {(account or {}).get('change_l2')}")
     if not moved:

@@ -30,26 +30,26 @@ def noise(a: Sequence[float], b: Sequence[float]) -> tuple[tuple[float, float] |
     if min(len(a), len(b)) < LEAST:
         return None, f"{TOO_FEW} (n = {min(len(a), len(b))} < {LEAST})"
     low, high = _interval(tuple(a), tuple(b))
-    said = f"{change(low)} … {change(high)}"
-    return (low, high), f"{said}: {TOO_FEW}" if low <= 0 <= high else said
+    interval = f"{change(low)} … {change(high)}"
+    return (low, high), f"{interval}: {TOO_FEW}" if low <= 0 <= high else interval
 
 
 @lru_cache(4096)
 def _interval(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, float]:
-    found = unpaired_interval(a, b, relative=True, resamples=RESAMPLES)
-    return found.low, found.high
+    interval = unpaired_interval(a, b, relative=True, resamples=RESAMPLES)
+    return interval.low, interval.high
 
 
 def request_values(run: RunFolder) -> dict[str, Values]:
     """What each counted request of a run took, by cell ("" where it has only one) and figure, in seconds."""
-    found: dict[str, Values] = {}
+    values: dict[str, Values] = {}
     for row in run.read_jsonl("requests.jsonl"):
         if row.get("phase") != "measured" or row.get("counted") is not True or "role" in row:
             continue
         for key in OF_REQUESTS:
             if (value := number(row.get(key))) is not None:
-                found.setdefault(str(row.get("cell", "")), {}).setdefault(key, []).append(value)
-    return found
+                values.setdefault(str(row.get("cell", "")), {}).setdefault(key, []).append(value)
+    return values
 
 
 def whole(values: Values, summary: dict[str, Any]) -> Values:

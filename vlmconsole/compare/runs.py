@@ -105,14 +105,14 @@ class Comparison:
             return "Not comparable: " + " ".join(self.invalid)
         if self.differs:
             count = len(self.differs)
-            names = "; ".join(str(one) for one in self.differs)
+            names = "; ".join(str(difference) for difference in self.differs)
             return f"Not comparable: {count} condition{'s differ' if count > 1 else ' differs'}: {names}."
         return f"Comparable; only {self.allowed} differs." if self.allowed else "Comparable: no condition differs."
 
     def to_json(self) -> dict[str, Any]:
         return {
             "comparable": self.comparable,
-            "differs": [vars(one) for one in self.differs],
+            "differs": [vars(difference) for difference in self.differs],
             "only": vars(self.allowed) if self.allowed else None,
             "same": self.same,
             "unknown": self.unknown,
@@ -147,10 +147,12 @@ def compare(a: Conditions, b: Conditions, only: str | None = None) -> Comparison
         else:
             differs.append(Difference(key, label, left[key], right[key]))
     settings = (left.get("settings") or {}, right.get("settings") or {})
-    differs += _settings(*settings, {one.key for one in differs})
+    differs += _settings(*settings, {difference.key for difference in differs})
     one_sided = sorted((settings[0].keys() ^ settings[1].keys()) - UNCOMPARED_SETTINGS)
-    allowed = next((one for one in differs if one.key == only), None)
-    return Comparison([one for one in differs if one is not allowed], same, unknown, allowed, one_sided=one_sided)
+    allowed = next((difference for difference in differs if difference.key == only), None)
+    return Comparison(
+        [difference for difference in differs if difference is not allowed], same, unknown, allowed, one_sided=one_sided
+    )
 
 
 def told_by_one(names: list[str]) -> str:
@@ -183,11 +185,11 @@ _SAME_AS = {
 
 def _settings(a: dict[str, Any], b: dict[str, Any], already: set[str]) -> list[Difference]:
     """Server settings that differ, each under its flag's name; one that only one server tells is not compared."""
-    found = []
+    differences = []
     for name in sorted(set(a) & set(b) - UNCOMPARED_SETTINGS):
         if a[name] != b[name] and _SAME_AS.get(name) not in already:
-            found.append(Difference(f"settings.{name}", f"server setting {name}", a[name], b[name]))
-    return found
+            differences.append(Difference(f"settings.{name}", f"server setting {name}", a[name], b[name]))
+    return differences
 
 
 def shown(key: str, value: Any) -> str:
@@ -240,14 +242,14 @@ def figures(a: dict[str, Any], b: dict[str, Any], values: tuple[Values, Values] 
         left, right = a.get(key), b.get(key)
         if isinstance(left, dict) or isinstance(right, dict):
             for share in ("p50", "p95"):
-                one, other = (value if isinstance(value, dict) else {} for value in (left, right))
+                first, second = (value if isinstance(value, dict) else {} for value in (left, right))
                 rows.append(
                     Row(
                         f"{key}.{share}",
                         f"{name} {share}",
                         unit,
                         better,
-                        *(_number(side.get(what)) for what in (share, "n") for side in (one, other)),
+                        *(_number(side.get(what)) for what in (share, "n") for side in (first, second)),
                         *(noise(*(side.get(key, ()) for side in values)) if share == "p50" else ()),
                     )
                 )
@@ -278,8 +280,8 @@ def sides(run: RunFolder, faults: list[str] | None = None) -> list[Side]:
 
     One without readable conditions is an error as well; with `faults` it is left out, and its sentence put there.
     """
-    found = [cell for cell in cells(run) if cell.summary]
-    if not found:
+    measured = [cell for cell in cells(run) if cell.summary]
+    if not measured:
         state = run.state().get("state", "unknown")
         raise LabError(
             f"{run.name} has no figures to compare (state: {state}).",
@@ -287,7 +289,7 @@ def sides(run: RunFolder, faults: list[str] | None = None) -> list[Side]:
             code="figures-missing",
         )
     made, values = [], request_values(run)
-    for cell in found:
+    for cell in measured:
         name = f"{run.name}:{cell.name}" if cell.name else run.name
         fault = "" if cell.conditions else f"{name} has no conditions, so it cannot be compared with anything."
         try:
@@ -306,20 +308,20 @@ def sides(run: RunFolder, faults: list[str] | None = None) -> list[Side]:
 
 def side(run: RunFolder, cell: str = "") -> Side:
     """The measurement `cell` of a run, or its only one. Raises LabError, which names the cells there are."""
-    found = sides(run)
-    if not cell and len(found) == 1:
-        return found[0]
-    chosen = next((one for one in found if cell and one.name == f"{run.name}:{cell}"), None)
+    known = sides(run)
+    if not cell and len(known) == 1:
+        return known[0]
+    chosen = next((candidate for candidate in known if cell and candidate.name == f"{run.name}:{cell}"), None)
     if chosen is None:
-        names = ", ".join(one.name.rpartition(":")[2] for one in found)
-        what = f"no cell “{cell}”" if cell else f"{len(found)} cells"
+        names = ", ".join(candidate.name.rpartition(":")[2] for candidate in known)
+        what = f"no cell “{cell}”" if cell else f"{len(known)} cells"
         raise LabError(f"{run.name} has {what}: name one as RUN:CELL.", f"Cells: {names}.")
     return chosen
 
 
 def compare_sides(a: Side, b: Side, only: str | None = None) -> tuple[Comparison, list[Row]]:
     """Whether two measurements may be compared, and their figures side by side."""
-    invalid = [f"{one.name} is INVALID: {one.invalid}." for one in (a, b) if one.invalid]
+    invalid = [f"{measured.name} is INVALID: {measured.invalid}." for measured in (a, b) if measured.invalid]
     rows = figures(a.summary, b.summary, (a.values, b.values))
     return replace(compare(a.conditions, b.conditions, only), invalid=invalid), rows
 

@@ -98,10 +98,10 @@ def _by_name(run: RunFolder, faults: list[str]) -> dict[str, Side]:
 
 def _alone(run: RunFolder, own: dict[str, Side], others: dict[str, Side], other: str) -> Sequence[str]:
     """A sentence for every cell of `run` that is not compared: it has no figures, or the other sweep has none."""
-    found = []
+    unpaired = []
     for cell in cells(run):
         if cell.name not in own and not cell.summary:
-            found.append(f"{run.name}:{cell.name} has no figures: {cell.why or cell.state}")
+            unpaired.append(f"{run.name}:{cell.name} has no figures: {cell.why or cell.state}")
         elif cell.name in own and cell.name not in others:
-            found.append(f"{run.name}:{cell.name} has no measured cell of that name in {other}")
-    return found
+            unpaired.append(f"{run.name}:{cell.name} has no measured cell of that name in {other}")
+    return unpaired

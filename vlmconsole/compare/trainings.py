@@ -103,13 +103,13 @@ def refusal(a: RunFolder, b: RunFolder) -> str:
             "pictures or conditions are not its own (`vlmconsole gates show RUN`, `vlmconsole runs show RUN`)."
         )
     if len(set(families)) > 1 and all(families):
-        said = " and ".join(f"{run.name} is a {_what(run)}" for run in (a, b))
-        return f"Not comparable: {said}: they have no figure in common."
+        named = " and ".join(f"{run.name} is a {_what(run)}" for run in (a, b))
+        return f"Not comparable: {named}: they have no figure in common."
     kinds = [run.job().get("kind") for run in (a, b)]
     if families == ["training", "training"] and kinds[0] != kinds[1]:
-        said = " and ".join(f"{run.name} is {TRAININGS[str(run.job().get('kind'))]}" for run in (a, b))
+        named = " and ".join(f"{run.name} is {TRAININGS[str(run.job().get('kind'))]}" for run in (a, b))
         return (
-            f"Not comparable: {said}: their losses are not one quantity. What each made is compared by a paired "
+            f"Not comparable: {named}: their losses are not one quantity. What each made is compared by a paired "
             "evaluation over the same pictures."
         )
     return ""
@@ -129,16 +129,16 @@ def compare_trainings(a: RunFolder, b: RunFolder, only: str | None = None) -> Tr
     differs: list[Difference] = []
     same: dict[str, Any] = {}
     for key in keys:
-        one, other = left.conditions.get(key), right.conditions.get(key)
-        if key == "prompt" and None in (one, other):
+        first, second = left.conditions.get(key), right.conditions.get(key)
+        if key == "prompt" and None in (first, second):
             continue  # older runs through verl recorded none
-        if one == other:
-            same |= {key: one} if one is not None else {}
+        if first == second:
+            same |= {key: first} if first is not None else {}
         else:
-            differs.append(Difference(key, LABELS.get(key, key.replace("_", " ")), one, other))
-    allowed = next((one for one in differs if one.key == only), None)
+            differs.append(Difference(key, LABELS.get(key, key.replace("_", " ")), first, second))
+    allowed = next((first for first in differs if first.key == only), None)
     invalid = [f"{side.name} {side.invalid}." for side in (left, right) if side.invalid]
-    left_out = [one for one in differs if one is not allowed]
+    left_out = [first for first in differs if first is not allowed]
     return TrainingComparison(left, right, Comparison(left_out, same, [], allowed, invalid), _figures(left, right))
 
 
@@ -150,14 +150,14 @@ def trained(run: RunFolder) -> Trained:
         raise LabError(
             f"{run.name} has no step to compare (state: {state}).", "Its training.jsonl is empty.", code="steps-missing"
         )
-    job, summary, told = run.job(), _object(run, "summary.json"), _object(run, "conditions.json")
+    job, summary, conditions = run.job(), _object(run, "summary.json"), _object(run, "conditions.json")
     spec = job.get("spec")
     curves = {key: _thin(_points(rows, key)) for key in CURVES if len(_points(rows, key)) > 1}
     seconds = [value for row in rows if (value := number(row.get("seconds"))) is not None]
     return Trained(
         run.name,
         str(job.get("kind")),
-        _conditions(told, spec if isinstance(spec, dict) else {}, summary),
+        _conditions(conditions, spec if isinstance(spec, dict) else {}, summary),
         curves,
         _development(run),
         summary,
@@ -171,18 +171,18 @@ def _object(run: RunFolder, name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _conditions(told: dict[str, Any], spec: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
+def _conditions(stored: dict[str, Any], spec: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
     """What a training's outcome depends on, by key; what was asked for stands under its own name."""
     told_of = ("hardware", "engine", "engine_version", "model", "model_sha256", "precision")
-    found = {key: told.get(key) for key in told_of}
-    settings = told.get("settings")
+    conditions = {key: stored.get(key) for key in told_of}
+    settings = stored.get("settings")
     settings = settings if isinstance(settings, dict) else {}
-    found["device"] = settings.get("device")
-    found["prompt"] = prompt_of(told)
+    conditions["device"] = settings.get("device")
+    conditions["prompt"] = prompt_of(stored)
     parent = summary.get("parent_sha256")
-    found["start"] = str(parent) if parent else told.get("adapter") or "the base"
-    found["data"] = summary.get("data") or settings.get("data") or settings.get("dataset_sha256")
-    return found | {key: value for key, value in spec.items() if key not in APART}
+    conditions["start"] = str(parent) if parent else stored.get("adapter") or "the base"
+    conditions["data"] = summary.get("data") or settings.get("data") or settings.get("dataset_sha256")
+    return conditions | {key: value for key, value in spec.items() if key not in APART}
 
 
 def _points(rows: Iterable[dict[str, Any]], key: str) -> list[tuple[float, float]]:
@@ -197,13 +197,13 @@ def _thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _development(run: RunFolder) -> dict[int, tuple[float, int]]:
-    found = {}
+    scores = {}
     for path in sorted(run.path.glob("dev-epoch*.jsonl")):
         match = DEV.fullmatch(path.name)
         rewards = [value for row in run.read_jsonl(path.name) if (value := number(row.get("reward"))) is not None]
         if match and rewards:
-            found[int(match[1])] = (fmean(rewards), len(rewards))
-    return dict(sorted(found.items()))
+            scores[int(match[1])] = (fmean(rewards), len(rewards))
+    return dict(sorted(scores.items()))
 
 
 def _last_tenth(points: Sequence[tuple[float, float]] | None) -> float | None:
@@ -222,7 +222,7 @@ def _figures(a: Trained, b: Trained) -> list[Row]:
 
     sides = (a, b)
     steps = [number(side.summary.get("steps")) for side in sides]
-    counts = [None if one is None else int(one) for one in steps]
+    counts = [None if step is None else int(step) for step in steps]
     for key, (name, unit, better) in CURVES.items():
         if key == "lr":
             continue  # a condition; its curve is shown
@@ -233,7 +233,7 @@ def _figures(a: Trained, b: Trained) -> list[Row]:
         both = [side.dev.get(epoch, nothing) for side in sides]
         counted = " and ".join(dict.fromkeys(str(n) for _, n in both if n is not None))
         name = f"development reward, epoch {epoch} (n = {counted})"
-        add(f"dev.{epoch}", name, "", "higher", [one[0] for one in both], [one[1] for one in both])
+        add(f"dev.{epoch}", name, "", "higher", [step[0] for step in both], [step[1] for step in both])
     chosen = [number(side.summary.get("epoch")) for side in sides]
     add("epoch", "chosen epoch", "", "", chosen, counts)
     best = [side.dev.get(int(epoch), nothing) if epoch else nothing for side, epoch in zip(sides, chosen, strict=True)]
@@ -244,11 +244,11 @@ def _figures(a: Trained, b: Trained) -> list[Row]:
     return rows
 
 
-def drawn_curves(found: TrainingComparison, width: int) -> list[str]:
+def drawn_curves(comparison: TrainingComparison, width: int) -> list[str]:
     """A line for each curve of each side, both on one scale, in at most `width` bars, with its two ends."""
     lines = []
     for key, (name, unit, _) in CURVES.items():
-        both = [[value for _, value in side.curves.get(key, [])] for side in (found.a, found.b)]
+        both = [[value for _, value in side.curves.get(key, [])] for side in (comparison.a, comparison.b)]
         low, high = (pick((*both[0], *both[1]), default=0.0) for pick in (min, max))
         for side, values in zip("ab", both, strict=True):
             if values:

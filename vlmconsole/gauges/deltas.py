@@ -101,8 +101,8 @@ class Window:
 
     def rate(self, figure: str, seconds: float | None = None) -> float | None:
         """Growth per second over the last `seconds` (or as much of them as was seen)."""
-        found = self.counted(figure, seconds)
-        return None if found is None else found[0] / found[1]
+        counted = self.counted(figure, seconds)
+        return None if counted is None else counted[0] / counted[1]
 
     def observed(self, figure: str, seconds: float | None = None) -> Histogram | None:
         """What a histogram took in over the last `seconds`; None without two scrapes or without that histogram."""

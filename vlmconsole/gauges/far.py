@@ -141,9 +141,9 @@ class FarGpu:
                 data = os.read(process.stdout.fileno(), 65536)
                 if not data:
                     process.wait(2.0)
-                    said = process.stderr.read(4096).decode("utf-8", "replace")
+                    stderr = process.stderr.read(4096).decode("utf-8", "replace")
                     last = torn.decode("utf-8", "replace")
-                    raise _Ended([*whole, last] if last.strip() else whole, said, process.returncode)
+                    raise _Ended([*whole, last] if last.strip() else whole, stderr, process.returncode)
                 self._rest = (self._rest + data)[-262144:]
 
     def _console(self) -> Batch:

@@ -90,15 +90,15 @@ class Batch:
 def _figure(value: Any) -> Figure:
     """A recorded figure. Raises TypeError for a name that no figure has, and ValueError for a wrong value."""
     read: dict[str, Any] = {}
-    for name, one in _table(value).items():
+    for name, entry in _table(value).items():
         if name == "samples":
-            read[name] = tuple(_number(sample) for sample in _list(one))
+            read[name] = tuple(_number(sample) for sample in _list(entry))
         elif name == "stale":
-            read[name] = one is True
+            read[name] = entry is True
         elif name in ("note", "subject"):
-            read[name] = _text(one)
+            read[name] = _text(entry)
         else:
-            read[name] = None if one is None and name != "age_s" else _number(one)
+            read[name] = None if entry is None and name != "age_s" else _number(entry)
     return Figure(**read)
 
 
@@ -110,9 +110,9 @@ def _job(value: Any) -> Mapping[str, Any] | None:
         if inner is not None:
             _table(inner)
     for name in ("done", "total"):
-        one = (value.get("progress") or {}).get(name)
-        if one is not None:
-            _number(one)
+        entry = (value.get("progress") or {}).get(name)
+        if entry is not None:
+            _number(entry)
     return _table(value)
 
 

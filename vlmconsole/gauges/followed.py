@@ -45,8 +45,8 @@ class ChatAnswers:
             " AND ? IN ('', server)",
             (now - BEFORE, self._server),
         ).fetchall()
-        told = [_of_answer(read_time(created), text, took=True) for text, created in rows if text]
-        return sorted((one for one in told if one.at <= now), key=lambda one: one.at)
+        answers = [_of_answer(read_time(created), text, took=True) for text, created in rows if text]
+        return sorted((answer for answer in answers if answer.at <= now), key=lambda answer: answer.at)
 
     def read(self, now: float) -> tuple[list[Finished], int]:
         """(answers that ended since the last call, answers streaming now)."""
@@ -184,8 +184,8 @@ class RunningJobs:
         path = max(self._measuring or self._tails)
         run = self._tails[path][0]
         job, conditions = run.job(), run.read_json("conditions.json", {})
-        told = conditions if isinstance(conditions, dict) else {}
-        known = {key: value for key, value in told.items() if value not in (None, [], {})}
+        stated = conditions if isinstance(conditions, dict) else {}
+        known = {key: value for key, value in stated.items() if value not in (None, [], {})}
         progress = self._progress.get(path, {})
         return {
             "run": run.name,

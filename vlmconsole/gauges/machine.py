@@ -67,10 +67,10 @@ class NvidiaSource:
 def card_figures(card: nvidia.Card, where: str = "") -> dict[str, Figure]:
     """A card's tiles; `where` is `@host` for another machine's card. What it does not tell is left empty."""
     name = f"{card.name}{where}"
-    told = card.lost or f"{card.product} does not tell"
+    missing = card.lost or f"{card.product} does not tell"
 
     def figure(value: float | None, total: float | None = None) -> Figure:
-        return Figure(value, total=total, note=told if value is None else card.product)
+        return Figure(value, total=total, note=missing if value is None else card.product)
 
     use = None if card.utilization_percent is None else card.utilization_percent / 100
     return {

@@ -59,9 +59,9 @@ def read_mlx(text: str) -> MlxReading:
 
 def _prefix_cache(scrape: Scrape, apc: dict[str, Any]) -> None:
     """With APC on the server counts the tokens it looked up and those it found."""
-    found = apc.get("matched_tokens")
-    if apc.get("enabled") and found is not None:
-        scrape.counters["cached_tokens"] = _number(found)
+    matched = apc.get("matched_tokens")
+    if apc.get("enabled") and matched is not None:
+        scrape.counters["cached_tokens"] = _number(matched)
 
 
 def _request(item: dict[str, Any]) -> Request:

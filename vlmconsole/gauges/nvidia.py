@@ -102,7 +102,7 @@ class Nvml:
             utilization_percent=rates.gpu if rates else None,
             temperature_c=_ask(nvml, lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
             power_w=power / 1000 if power is not None else None,
-            processes=tuple((one.pid, one.usedGpuMemory) for one in processes),
+            processes=tuple((process.pid, process.usedGpuMemory) for process in processes),
         )
 
 

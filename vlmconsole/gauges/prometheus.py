@@ -94,9 +94,9 @@ def _samples(lines: list[str], scrape: Scrape) -> Iterator[Sample]:
 def _put(scrape: Scrape, figure: str, metric: Metric, samples: dict[str, list[Sample]]) -> None:
     for name in metric.names:
         if metric.kind == "histogram":
-            found = _histogram(name, samples)
-            if found is not None:
-                scrape.histograms[figure] = found
+            histogram = _histogram(name, samples)
+            if histogram is not None:
+                scrape.histograms[figure] = histogram
                 return
         elif name in samples:
             matching = [sample for sample in samples[name] if set(metric.labels) <= sample.labels.items()]

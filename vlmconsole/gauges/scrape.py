@@ -161,15 +161,15 @@ class ServerMetrics:
             new = []  # those ended before we looked: nobody knows when
         lost = int(missed[0]) - len(new) if missed and not first else 0
         note = f"{lost} requests in between were not listed (the server keeps 32)" if lost > 0 else ""
-        found = {}
+        figures = {}
         for figure, values in (
             ("ttft", [request.ttft_s for request in new]),
             ("tpot", [request.tpot_s for request in new]),
         ):
             samples = tuple(value for value in values if value is not None)
             if samples:
-                found[f"server.{figure}"] = Figure(samples[-1], samples=samples, note=note)
-        return found
+                figures[f"server.{figure}"] = Figure(samples[-1], samples=samples, note=note)
+        return figures
 
     # -- both ------------------------------------------------------------------------------------------------------
 
@@ -197,9 +197,9 @@ class ServerMetrics:
         figures["server.throughput"] = self._throughput(engine)
         figures["server.hit_rate"] = self._hit_rate()
         for figure in ("ttft", "tpot", "queue_time"):
-            found = self._from_buckets(figure)
-            if found is not None:
-                figures[f"server.{figure}"] = found
+            quantile = self._from_buckets(figure)
+            if quantile is not None:
+                figures[f"server.{figure}"] = quantile
         return figures
 
     def _throughput(self, engine: str) -> Figure:
@@ -251,8 +251,8 @@ class ServerMetrics:
         return Batch(self.name, self._wall(), figures, marks)
 
 
-def _bucket(found: Quantile) -> str:
-    return f"{found.low:g}–{found.high:g} s" if math.isfinite(found.high) else f"more than {found.low:g} s"
+def _bucket(quantile: Quantile) -> str:
+    return f"{quantile.low:g}–{quantile.high:g} s" if math.isfinite(quantile.high) else f"more than {quantile.low:g} s"
 
 
 def _pool(scrape: Scrape) -> str:

@@ -67,7 +67,7 @@ class ServerSource:
         batch = self._metrics.read()
         # A server that was started anew elsewhere is another one: its figures begin a curve of their own.
         subject = profile.base_url
-        return replace(batch, figures={key: replace(one, subject=subject) for key, one in batch.figures.items()})
+        return replace(batch, figures={key: replace(figure, subject=subject) for key, figure in batch.figures.items()})
 
     def _let_go(self) -> None:
         if self._metrics is not None:

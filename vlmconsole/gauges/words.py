@@ -37,21 +37,21 @@ def conditions_said(conditions: Mapping[str, Any]) -> list[str]:
     cells = [value for value in conditions.values() if isinstance(value, Mapping)]
     if cells and len(cells) == len(conditions):
         conditions = cells[-1]
-    said = []
+    parts = []
     ins, outs = conditions.get("input_tokens"), conditions.get("output_tokens")
     if ins is not None or outs is not None:
-        said.append(f"{'?' if ins is None else ins} in / {'?' if outs is None else outs} out")
+        parts.append(f"{'?' if ins is None else ins} in / {'?' if outs is None else outs} out")
     limits = [
         f"{letter}{conditions[key]}"
         for letter, key in (("C", "client_concurrency"), ("B", "running_limit"))
         if conditions.get(key) is not None
     ]
     if limits:
-        said.append(" ".join(limits))
-    said += [str(conditions[key]) for key in ("model", "precision", "image", "route") if conditions.get(key)]
+        parts.append(" ".join(limits))
+    parts += [str(conditions[key]) for key in ("model", "precision", "image", "route") if conditions.get(key)]
     if conditions.get("cache"):
-        said.append(f"prefix cache {conditions['cache']}")
-    return said
+        parts.append(f"prefix cache {conditions['cache']}")
+    return parts
 
 
 def course(points: Sequence[float | None], unit: str = "") -> str:

@@ -35,22 +35,22 @@ class Axes:
     only: str = ""
 
 
-def axes(found: Sequence[Cell]) -> list[Axes]:
+def axes(cells: Sequence[Cell]) -> list[Axes]:
     """The plots of a run's cells: what a larger picture, a longer prompt or a longer answer costs where three cells or
     more differ in that alone; and throughput against TTFT, unless such a course has every cell. Each has two points.
     """
     made = [
-        *_alone(found, "image", "What a larger picture costs", "input tokens", "TTFT p50, s", _input_tokens, _ttft),
+        *_alone(cells, "image", "What a larger picture costs", "input tokens", "TTFT p50, s", _input_tokens, _ttft),
         *_alone(
-            found, "input_tokens", "What a longer prompt costs", "input tokens", "TTFT p50, s", _input_tokens, _ttft
+            cells, "input_tokens", "What a longer prompt costs", "input tokens", "TTFT p50, s", _input_tokens, _ttft
         ),
         *_alone(
-            found, "output_tokens", "What a longer answer costs", "output tokens", "E2E p50, s", _output_tokens, _e2e
+            cells, "output_tokens", "What a longer answer costs", "output tokens", "E2E p50, s", _output_tokens, _e2e
         ),
     ]
-    if any(len(one.points) == len(found) for one in made):
+    if any(len(line.points) == len(cells) for line in made):
         return made
-    both = Axes("Throughput against TTFT", "TTFT p50, s", "throughput, tok/s", _points(found, _ttft, _throughput))
+    both = Axes("Throughput against TTFT", "TTFT p50, s", "throughput, tok/s", _points(cells, _ttft, _throughput))
     return [both, *made] if len(both.points) > 1 else made
 
 
@@ -60,11 +60,11 @@ Read = Callable[[Cell], float | None]
 _APART = {"image": ("requests", "warm_up", "input_tokens")}
 
 
-def _alone(found: Sequence[Cell], key: str, title: str, x: str, y: str, across: Read, up: Read) -> list[Axes]:
+def _alone(measured: Sequence[Cell], key: str, title: str, x: str, y: str, across: Read, up: Read) -> list[Axes]:
     """One plot for each group of cells alike in all settings and in B but for `key`."""
     apart = (key, "name", *_APART.get(key, ("requests", "warm_up")))
     groups: dict[str, list[Cell]] = {}
-    for cell in found:
+    for cell in measured:
         others = sorted((name, repr(value)) for name, value in cell.settings.items() if name not in apart)
         groups.setdefault(f"{others} {cell.running_limit}", []).append(cell)
     wide = [cells for cells in groups.values() if len({repr(cell.settings.get(key)) for cell in cells}) >= FEWEST]
@@ -72,8 +72,8 @@ def _alone(found: Sequence[Cell], key: str, title: str, x: str, y: str, across: 
     return [Axes(title, x, y, points, key) for points in made if len({point.x for point in points}) >= FEWEST]
 
 
-def _points(found: Sequence[Cell], across: Read, up: Read) -> tuple[Point, ...]:
-    placed = [(cell, across(cell), up(cell)) for cell in found]
+def _points(cells: Sequence[Cell], across: Read, up: Read) -> tuple[Point, ...]:
+    placed = [(cell, across(cell), up(cell)) for cell in cells]
     return tuple(Point(cell.name, x, y, cell.state) for cell, x, y in placed if x is not None and y is not None)
 
 

@@ -124,10 +124,10 @@ async def _fit(server: Server, recipe: Recipe, wanted: int) -> Fitted:
             stream.finish(0.0)
             tokens = stream.result.usage.prompt_tokens
             if answer.status_code != 200 or tokens is None:
-                said = stream.result.error or "its usage holds no prompt tokens"
+                reason = stream.result.error or "its usage holds no prompt tokens"
                 if answer.status_code in (401, 403, 404, 429):  # nothing that a shorter prompt would change
-                    raise LabError(NOT_COUNTED.format(said), WITHOUT)
-                return said
+                    raise LabError(NOT_COUNTED.format(reason), WITHOUT)
+                return reason
             return tokens
 
         def count(words: int, probe: int) -> int | str:
@@ -178,12 +178,12 @@ def measure(
     )
     run.write_json(f"request{f'-{name}' if name else ''}.json", recipe.record(0))
 
-    def on_request(one: Measured) -> None:
+    def on_request(request: Measured) -> None:
         run.events.emit(
             "request",
-            ttft_s=one.timing.ttft_s,
-            tpot_s=one.timing.tpot_s,
-            output_tokens=one.result.usage.completion_tokens,
+            ttft_s=request.timing.ttft_s,
+            tpot_s=request.timing.tpot_s,
+            output_tokens=request.result.usage.completion_tokens,
         )
 
     with _watching(server) as watch:
@@ -202,8 +202,12 @@ def _watching(server: Server) -> Iterator[Watch | None]:
         except SourceError:
             return {}  # a scrape that was missed; the next one counts
         wanted = {"running": "server.running", "waiting": "server.queued", "kv": "server.kv"}
-        found = {short: batch.figures.get(long) for short, long in wanted.items()}
-        return {short: one.value for short, one in found.items() if one and not one.stale and one.value is not None}
+        figures = {short: batch.figures.get(long) for short, long in wanted.items()}
+        return {
+            short: figure.value
+            for short, figure in figures.items()
+            if figure and not figure.stale and figure.value is not None
+        }
 
     try:
         try:
@@ -224,39 +228,39 @@ def conditions_of(
     calibration: Path | None,
 ) -> Conditions:
     """What the figures were made under, as read back and as counted, not as asked for."""
-    profile, told = server.profile, server.settings
+    profile, in_force = server.profile, server.settings
     route: Literal["loopback", "tunnel", "network"] = "network"
     if profile.ssh_host:
         route = "tunnel"
     elif profile.loopback:
         route = "loopback"
-    notes = list(told.notes)
+    notes = list(in_force.notes)
     if fitted is not None and not fitted.exact:
         notes.append(f"input: {fitted.wanted} tokens wanted, {fitted.tokens} is the nearest that the server counts")
     if "logit_bias" in request_fields(settings, server):
         notes.append("answers were kept from ending by a bias of −100 on the model's end tokens")
     if summary.finish_reasons.keys() - {"length"} and not settings.equal_work:
-        said = ", ".join(f"{reason} {count}" for reason, count in summary.finish_reasons.items())
-        notes.append(f"answers ended by themselves ({said}): output work is not equal")
-    notes += [remark.text for remark in by_name(list(summary.models), server.model, told.listed)]
+        counts = ", ".join(f"{reason} {count}" for reason, count in summary.finish_reasons.items())
+        notes.append(f"answers ended by themselves ({counts}): output work is not equal")
+    notes += [remark.text for remark in by_name(list(summary.models), server.model, in_force.listed)]
     model, asked_model = answered_by(list(summary.models), server.model)
     return Conditions(
-        hardware=profile.hardware or ((told.this_machine or hardware()) if route == "loopback" else None),
+        hardware=profile.hardware or ((in_force.this_machine or hardware()) if route == "loopback" else None),
         engine=servers.NAMES[profile.engine],
-        engine_version=told.version,
+        engine_version=in_force.version,
         model=model,
         asked_model=asked_model,
-        precision=told.precision or profile.precision or None,
-        quantization=told.quantization,
-        **({} if asked_model else prompt_facts(profile, told)),
-        adapter=servers.adapter_label(profile, told, None),
+        precision=in_force.precision or profile.precision or None,
+        quantization=in_force.quantization,
+        **({} if asked_model else prompt_facts(profile, in_force)),
+        adapter=servers.adapter_label(profile, in_force, None),
         image=settings.image or None,
         input_tokens=summary.input_tokens,
         output_tokens=summary.output_tokens,
         client_concurrency=settings.concurrency if settings.rate is None else None,
-        running_limit=told.running_limit,
+        running_limit=in_force.running_limit,
         rate=settings.rate,
-        cache=None if told.prefix_cache is None else "on" if told.prefix_cache else "off",
+        cache=None if in_force.prefix_cache is None else "on" if in_force.prefix_cache else "off",
         warm_up=f"{_warm_up(settings.warm_ups)}, not counted",
         clock=CLOCK,
         n=summary.n,
@@ -266,7 +270,7 @@ def conditions_of(
         route=route,
         client=CLIENT,
         client_error=read_calibration(calibration, settings.concurrency),
-        settings=told.values or None,
+        settings=in_force.values or None,
         notes=tuple(notes),
     )
 

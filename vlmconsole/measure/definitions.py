@@ -75,8 +75,8 @@ def in_flight(spans: Iterable[tuple[float, float]]) -> InFlight | None:
 
 def span_text(values: Iterable[int | None]) -> int | str | None:
     """One number when all agree, `"120–128"` when they differ, None when any is unknown or there is none."""
-    found = list(values)
-    if not found or any(value is None for value in found):
+    listed = list(values)
+    if not listed or any(value is None for value in listed):
         return None
-    low, high = min(v for v in found if v is not None), max(v for v in found if v is not None)
+    low, high = min(v for v in listed if v is not None), max(v for v in listed if v is not None)
     return low if low == high else f"{low}–{high}"

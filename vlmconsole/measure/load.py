@@ -147,7 +147,7 @@ def run_cell(
             why = report.get("error") or stopped or report.get("problem") or why
         finally:
             intake.rest(why)
-        server = {key: found for key, values in seen.items() if (found := distribution(values)) is not None}
+        server = {key: spread for key, values in seen.items() if (spread := distribution(values)) is not None}
         return _summary(cell, intake, report, server, asked, host_load(before))
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -222,19 +222,19 @@ class _Intake:
         self._rows.close()
 
     def _take(self, raw: Raw) -> None:
-        one = understand(raw)
+        request = understand(raw)
         self.missing[raw.phase].discard(raw.number)
         if raw.sent is not None:
             self.first_sent = raw.sent if self.first_sent is None else min(self.first_sent, raw.sent)
         aside = None
         if raw.phase == MEASURED:
-            aside = self.gathered.add(one)
+            aside = self.gathered.add(request)
         else:
-            self.gathered.add_warm_up(one)
-        counted = raw.phase == MEASURED and one.failure is None and aside is None
-        self._write(to_row(one, counted=counted, aside=aside))
+            self.gathered.add_warm_up(request)
+        counted = raw.phase == MEASURED and request.failure is None and aside is None
+        self._write(to_row(request, counted=counted, aside=aside))
         if counted and self.on_request is not None:
-            self.on_request(one)
+            self.on_request(request)
 
     def _write(self, row: dict[str, Any]) -> None:
         self._rows.write(json_line({**self.cell.extra, **row}).decode())

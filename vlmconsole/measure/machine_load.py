@@ -45,11 +45,11 @@ def busy(summary: Mapping[str, Any]) -> str:
 
     The load is the larger of before and after. Nothing is said where it was not recorded.
     """
-    found = summary.get("host")
-    if not isinstance(found, dict):
+    host = summary.get("host")
+    if not isinstance(host, dict):
         return ""
-    loads = {name: load for name in ("before", "after") if (load := number(found.get(name))) is not None}
-    cores = number(found.get("cores"))
+    loads = {name: load for name in ("before", "after") if (load := number(host.get(name))) is not None}
+    cores = number(host.get("cores"))
     if not loads or not cores or max(loads.values()) <= cores:
         return ""
     each = ", ".join(f"{load:.1f} {name}" for name, load in loads.items())

@@ -22,12 +22,12 @@ def picture_size(text: str) -> tuple[int, int] | None:
     """(width, height) in pixels of `448x336`, None for "". Raises ValueError for what no model could be sent."""
     if not text:
         return None
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    match = _SIZE.fullmatch(text)
+    if match is None:
         raise ValueError("must be WIDTHxHEIGHT in pixels, e.g. 448x336")
-    if max(map(len, found.groups())) > len(str(MAX_SIDE)) or max(int(found[1]), int(found[2])) > MAX_SIDE:
+    if max(map(len, match.groups())) > len(str(MAX_SIDE)) or max(int(match[1]), int(match[2])) > MAX_SIDE:
         raise ValueError(f"a side may have at most {MAX_SIDE} pixels")
-    width, height = int(found[1]), int(found[2])
+    width, height = int(match[1]), int(match[2])
     if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
         raise ValueError(f"longer than {MAX_ASPECT_RATIO}:1, which the models' image processors refuse")
     if width * height > MAX_PIXELS:

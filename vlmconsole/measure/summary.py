@@ -118,50 +118,50 @@ class Gatherer:
         self.spans: list[tuple[float, float]] = []
         self.all_spans: list[tuple[float, float]] = []
 
-    def add_warm_up(self, one: Measured) -> None:
+    def add_warm_up(self, request: Measured) -> None:
         self.warm_up += 1
-        self.warm_up_failures += one.failure is not None
+        self.warm_up_failures += request.failure is not None
 
-    def add(self, one: Measured) -> str | None:
+    def add(self, request: Measured) -> str | None:
         """Take one measured request; returns why it was set aside, or None."""
         self.measured += 1
-        self.kernel_lag.extend(one.kernel_lag_s)
-        self.pieces += len(one.result.stamps.text_pieces)
-        sent = None if one.raw.sent is None else one.raw.sent / 1e9
+        self.kernel_lag.extend(request.kernel_lag_s)
+        self.pieces += len(request.result.stamps.text_pieces)
+        sent = None if request.raw.sent is None else request.raw.sent / 1e9
         if sent is not None:
-            self.all_spans.append((sent, one.ended_s))
-        if one.failure is not None:
-            self.add_failure(one.failure.kind, one.failure.detail)
+            self.all_spans.append((sent, request.ended_s))
+        if request.failure is not None:
+            self.add_failure(request.failure.kind, request.failure.detail)
             return None
-        self.finish[one.result.finish_reason or "not said"] += 1
-        tokens = one.result.usage.completion_tokens
+        self.finish[request.result.finish_reason or "not said"] += 1
+        tokens = request.result.usage.completion_tokens
         if self.equal_work and tokens != self.wanted_output:
-            said = (
+            reason = (
                 "unknown output"
                 if tokens is None
                 else "early stop"
                 if tokens < (self.wanted_output or 0)
                 else "overlong"
             )
-            self.aside[said] += 1
-            return f"{said}: {tokens if tokens is not None else '?'} of {self.wanted_output} tokens"
-        stamps, timing = one.result.stamps, one.timing
+            self.aside[reason] += 1
+            return f"{reason}: {tokens if tokens is not None else '?'} of {self.wanted_output} tokens"
+        stamps, timing = request.result.stamps, request.timing
         if sent is not None:
-            self.spans.append((sent, stamps.done if stamps.done is not None else one.ended_s))
+            self.spans.append((sent, stamps.done if stamps.done is not None else request.ended_s))
         self.times["ttft"].append(timing.ttft_s)
-        self.times["scheduled"].append(from_scheduled(one))
-        self.times["kernel"].append(one.ttft_kernel_s)
+        self.times["scheduled"].append(from_scheduled(request))
+        self.times["kernel"].append(request.ttft_kernel_s)
         self.times["ttfr"].append(timing.ttfr_s)
         self.times["tpot"].append(timing.tpot_s)
         if timing.tpot_s is None:
             self.no_tpot[timing.tpot_why or "not known"] += 1
         self.times["e2e"].append(timing.e2e_s)
-        self.itl.extend(one.gaps_s)
+        self.itl.extend(request.gaps_s)
         self.piece_is_token &= tokens is not None and tokens == len(stamps.text_pieces)
-        self.models.update(one.result.models)
-        self.prompt.append(one.result.usage.prompt_tokens)
+        self.models.update(request.result.models)
+        self.prompt.append(request.result.usage.prompt_tokens)
         self.output.append(tokens)
-        self.cached.append(one.result.usage.cached_tokens)
+        self.cached.append(request.result.usage.cached_tokens)
         return None
 
     def add_not_sent(self, kind: str, why: str) -> None:

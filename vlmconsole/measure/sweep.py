@@ -130,11 +130,11 @@ def work_done(wanted: int, planned: int, summary: dict[str, Any]) -> tuple[bool,
 
 def differing(cells: list[Conditions]) -> list[str]:
     """The conditions in which a sweep's cells differ: what was varied, and what varied by itself."""
-    found: list[str] = []
+    keys: list[str] = []
     dumps = [cell.model_dump(mode="json") for cell in cells]
     for key in Conditions.model_fields:
         if key in ("n", "notes", "client_error", "settings"):
             continue
         if any(dump[key] != dumps[0][key] for dump in dumps[1:]):
-            found.append(key)
-    return found
+            keys.append(key)
+    return keys

@@ -70,8 +70,8 @@ class Cell:
 
     def share(self, key: str, share: str) -> float | None:
         """`p50` and the like of a distribution of the summary, e.g. `ttft_s`, in its unit."""
-        found = self.summary.get(key)
-        return number(found.get(share)) if isinstance(found, dict) else None
+        value = self.summary.get(key)
+        return number(value.get(share)) if isinstance(value, dict) else None
 
     @property
     def throughput(self) -> float | None:
@@ -106,7 +106,7 @@ class PairLine:
 
 def waterfalls(run: RunFolder) -> dict[str, list[Bar]]:
     """The measured requests of each cell in the order of sending; "" is the cell of a run that has only one."""
-    found: dict[str, list[Bar]] = {}
+    by_cell: dict[str, list[Bar]] = {}
     for row in run.read_jsonl("requests.jsonl"):
         sent = number(row.get("sent"))
         if row.get("phase") != "measured" or sent is None or "role" in row:
@@ -120,10 +120,10 @@ def waterfalls(run: RunFolder) -> dict[str, list[Bar]]:
         due, end = number(row.get("scheduled")), max(sent, end)
         thought = 0.0 if first is None else max(0.0, (end if text is None else text) - first)
         bar = Bar(int(index) if index is not None else -1, sent, first, end, failed, due, thought)
-        found.setdefault(str(row.get("cell", "")), []).append(bar)
-    for bars in found.values():
+        by_cell.setdefault(str(row.get("cell", "")), []).append(bar)
+    for bars in by_cell.values():
         bars.sort(key=lambda bar: bar.sent)
-    return found
+    return by_cell
 
 
 def overlap(bars: Sequence[Bar]) -> float:
@@ -161,10 +161,10 @@ def cells(run: RunFolder) -> list[Cell]:
     return [_cell({**row, "conditions": conditions})]
 
 
-def grid(found: Sequence[Cell]) -> Grid | None:
+def grid(cells: Sequence[Cell]) -> Grid | None:
     """The cells by C and B, when they are such a grid: two values of one of them at least, and no two cells alike."""
     placed: dict[tuple[int, int], Cell] = {}
-    for cell in found:
+    for cell in cells:
         if cell.concurrency is None or cell.running_limit is None:
             continue
         if (cell.concurrency, cell.running_limit) in placed:
@@ -176,14 +176,14 @@ def grid(found: Sequence[Cell]) -> Grid | None:
 
 def pairs(run: RunFolder) -> list[PairLine]:
     """The cold/warm pairs of a cache probe, in the order they were asked."""
-    found = []
+    rows = []
     for row in run.read_jsonl("pairs.jsonl"):
         cold, warm = row.get("cold"), row.get("warm")
         if not isinstance(cold, dict) or not isinstance(warm, dict):
             continue
         cached = warm.get("cached")
         tokens = _whole(cached.get("tokens")) if isinstance(cached, dict) else None
-        found.append(
+        rows.append(
             PairLine(
                 str(row.get("arm", "")),
                 _whole(row.get("pair")) or 0,
@@ -194,7 +194,7 @@ def pairs(run: RunFolder) -> list[PairLine]:
                 row,
             )
         )
-    return found
+    return rows
 
 
 def _cell(row: dict[str, Any]) -> Cell:
@@ -215,5 +215,5 @@ _DICTS = ("settings", "summary", "conditions", "memory")
 
 
 def _whole(value: object) -> int | None:
-    found = number(value)
-    return int(found) if found is not None and found == int(found) else None
+    number_read = number(value)
+    return int(number_read) if number_read is not None and number_read == int(number_read) else None

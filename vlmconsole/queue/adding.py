@@ -137,9 +137,9 @@ def plan(
     `refuse=False` only said in `problems`: to be shown, not to be queued.
     """
     planned = _plan(preset, sets, places, alone)
-    for one in planned if refuse else ():
-        if one.problems:  # better now than after an hour
-            raise PresetError(f"{one.job.preset}: {'; '.join(one.problems)}", code="preflight-failed")
+    for step in planned if refuse else ():
+        if step.problems:  # better now than after an hour
+            raise PresetError(f"{step.job.preset}: {'; '.join(step.problems)}", code="preflight-failed")
     return planned
 
 
@@ -177,14 +177,14 @@ def _plan_step(step: Step, sets: Sequence[str], places: Places, queue: dict[str,
     """One step; `queue` is the flow's own [queue] table, which each step's preset may overrule."""
     own = load_preset(step.preset, places)
     preset = replace(own, spec=merge(own.spec, step.set), queue={**queue, **own.queue})
-    one = _plan_one(preset, sets, places, alone=False, stated=own)
+    planned = _plan_one(preset, sets, places, alone=False, stated=own)
     after = sources(step.set)
     for text in step.after:
         name, _, mode = text.partition(":")
         if mode not in ("", "ok", "any"):
             raise PresetError(f"step {step.name}: after = “{text}”: write {name} or {name}:any")
         after[name] = "any" if mode == "any" else "ok"
-    return replace(one, job=replace(one.job, step=step.name), after_steps=tuple(after.items()))
+    return replace(planned, job=replace(planned.job, step=step.name), after_steps=tuple(after.items()))
 
 
 def _plan_one(
@@ -233,12 +233,12 @@ def _plan_one(
 
 def _idle_options(options: QueueOptions, serves: str | None) -> list[str]:
     """Keys of the [queue] table that are set and have nothing to work on."""
-    found = []
+    idle = []
     if options.ray is not None and options.devices:
-        found.append("[queue] devices is not used with [queue.ray]: Ray gives out its own")
+        idle.append("[queue] devices is not used with [queue.ray]: Ray gives out its own")
     if not options.keep and serves is None:
-        found.append("[queue] keep is not used: this job is no server")
-    return found
+        idle.append("[queue] keep is not used: this job is no server")
+    return idle
 
 
 def _bases(preset: Preset) -> tuple[Path, ...]:
@@ -344,18 +344,18 @@ def add(
     with store.change():
         numbers: dict[str, int] = {}
         flow: int | None = None
-        for one in planned:
-            inner: list[tuple[int, Mode]] = [(numbers[name], mode) for name, mode in one.after_steps]
+        for step in planned:
+            inner: list[tuple[int, Mode]] = [(numbers[name], mode) for name, mode in step.after_steps]
             job = replace(
-                one.job,
+                step.job,
                 flow=flow,
-                after=(*after, *inner) if one.job.kind != "flow" else (),
-                priority=one.job.priority if priority is None else priority,
+                after=(*after, *inner) if step.job.kind != "flow" else (),
+                priority=step.job.priority if priority is None else priority,
                 hand_over=hand_over,
             )
             number = store.add(job)
-            if one.job.kind == "flow":
+            if step.job.kind == "flow":
                 flow = number
-            if one.job.step:
-                numbers[one.job.step] = number
+            if step.job.step:
+                numbers[step.job.step] = number
         return flow if flow is not None else number

@@ -28,10 +28,10 @@ class Connection(sqlite3.Connection):
                 "that number has more than 64 bits: the queue has no such job", code="number-too-large"
             ).named() from None
         except sqlite3.DatabaseError as error:
-            told = fault(error, self.path)
-            if told is None:
+            problem = fault(error, self.path)
+            if problem is None:
                 raise
-            raise told from None
+            raise problem from None
 
 
 def _plain(value: object) -> object:
@@ -40,8 +40,8 @@ def _plain(value: object) -> object:
 
 def fault(error: sqlite3.DatabaseError, path: Path) -> LabError | None:
     """The error for people where the queue's file is damaged or cannot be written; None for any other."""
-    if told := file_system.fault(error, path):
-        return told
+    if problem := file_system.fault(error, path):
+        return problem
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return QueueError(

@@ -47,14 +47,14 @@ class Recipe:
 
 def recipes() -> dict[str, Recipe]:
     """The shipped recipes by name."""
-    found = {}
+    known = {}
     for entry in files("vlmconsole.presets").joinpath("environments").iterdir():
         if entry.name.endswith(".toml"):
             name = entry.name.removesuffix(".toml")
             table: dict[str, Any] = tomllib.loads(entry.read_text("utf-8"))
             table = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-            found[name] = Recipe(name=name, **table)
-    return dict(sorted(found.items()))
+            known[name] = Recipe(name=name, **table)
+    return dict(sorted(known.items()))
 
 
 def is_name(name: str) -> bool:
@@ -165,11 +165,11 @@ def off_pins(recipe: Recipe, places: Places) -> dict[str, str]:
     command = [str(interpreter_of(recipe.name, places)), "-P", "-c", script, *(need.name for need in wanted)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        found: dict[str, str] = json.loads(done.stdout)
+        versions: dict[str, str] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise NoEnvironmentError(f"The Python of {recipe.name} does not run ({error}).") from None
-    bad = [need for need in wanted if not (have := found[need.name]) or not need.specifier.contains(have, True)]
-    return {need.name: found[need.name] or "missing" for need in bad}
+    bad = [need for need in wanted if not (have := versions[need.name]) or not need.specifier.contains(have, True)]
+    return {need.name: versions[need.name] or "missing" for need in bad}
 
 
 CHECKING = """
@@ -207,5 +207,5 @@ def check(recipe: Recipe, places: Places) -> dict[str, str]:
         return {"python": f"! {error}"}
     if done.returncode:
         return {"python": f"! {' '.join(done.stderr.strip().splitlines()[-1:])}"}
-    found: dict[str, str] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    imports: dict[str, str] = json.loads(done.stdout.strip().splitlines()[-1])
+    return imports

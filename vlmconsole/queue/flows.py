@@ -71,11 +71,11 @@ def read_flow(name: str, spec: dict[str, Any]) -> Flow:
 def sources(value: Any) -> dict[str, Mode]:
     """The steps whose results `value` asks for: "ok" where it needs one, "any" where it would only have it."""
     if isinstance(value, str):
-        found: dict[str, Mode] = {}
+        modes: dict[str, Mode] = {}
         for place in PLACE.finditer(value):
-            if not place.group(3) or place.group(1) not in found:
-                found[place.group(1)] = "any" if place.group(3) else "ok"
-        return found
+            if not place.group(3) or place.group(1) not in modes:
+                modes[place.group(1)] = "any" if place.group(3) else "ok"
+        return modes
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     together: dict[str, Mode] = {}
     for item in inner:

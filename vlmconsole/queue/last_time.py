@@ -19,15 +19,15 @@ def left_as_then(steps: Sequence[Job], then: Sequence[Job], now: float) -> float
     """
     if not any(step.state in ACTIVE for step in steps):
         return None
-    before = {one.step: one for one in then if one.state == "done" and one.started and one.ended}
+    before = {job.step: job for job in then if job.state == "done" and job.started and job.ended}
     row, moments, end = 0.0, [], 0.0
     for step in steps:
         if step.state in FINAL:
             continue
-        one = before.get(step.step)
-        if one is None or (one.preset, one.kind, one.spec) != (step.preset, step.kind, step.spec):
+        job = before.get(step.step)
+        if job is None or (job.preset, job.kind, job.spec) != (step.preset, step.kind, step.spec):
             return None
-        began, ended = one.started or 0.0, one.ended or 0.0
+        began, ended = job.started or 0.0, job.ended or 0.0
         took = max(0.0, ended - began)
         if took > LONGEST:
             return None

@@ -23,10 +23,10 @@ def passes(error: BaseException) -> bool:
 
 def paused(store: Store) -> str:
     """Why nothing starts for a while; "" when starting is not paused. A clock that was set back ends a pause."""
-    found = store.meta(PAUSE)
-    until = found.get("until") if isinstance(found, dict) else None
+    stored = store.meta(PAUSE)
+    until = stored.get("until") if isinstance(stored, dict) else None
     left = until - time.time() if isinstance(until, int | float) else 0.0
-    return f"{found['why']}; tries again in {left:.0f} s" if 0 < left <= LONGEST else ""
+    return f"{stored['why']}; tries again in {left:.0f} s" if 0 < left <= LONGEST else ""
 
 
 class Refusals:

@@ -304,7 +304,7 @@ def flow_state(steps: list[tuple[str, str, str | None]], open_steps: int = 0) ->
     states = [state for state, _, _ in steps]
     if any(state in ACTIVE for state in states):
         return "running", None
-    bad = [one for one in ("failed", "lost", "cancelled") if one in states]
+    bad = [word for word in ("failed", "lost", "cancelled") if word in states]
     if bad and open_steps:
         return "running", None
     for state, name, reason in steps:

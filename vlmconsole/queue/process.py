@@ -168,7 +168,7 @@ def _loop(supervisor: Supervisor, leave: threading.Event, lock: int, idle_after:
     quiet_since: float | None = None
     reserve = supervisor.places.state / "reserve"
     _keep_back(reserve)
-    failures, said = 0, ""
+    failures, last = 0, ""
     while not leave.is_set():
         try:
             supervisor.tick()
@@ -188,12 +188,12 @@ def _loop(supervisor: Supervisor, leave: threading.Event, lock: int, idle_after:
             failures += 1
             wait = 0.0 if _give_back(reserve) else max(5.0, pause(failures))
             say(f"{told(error)}; next try in {wait:g} s")
-            if told(error) != said:
+            if told(error) != last:
                 traceback.print_exc()
-            said = told(error)
+            last = told(error)
             leave.wait(wait)
             continue
-        failures, said = 0, ""
+        failures, last = 0, ""
         leave.wait(TICK if supervisor.live or not quiet else 4 * TICK)
     _give_back(reserve)
     supervisor.values.close()

@@ -21,10 +21,10 @@ class Reading:
 
     def get(self, number: int) -> Job:
         """The job of that number. Raises QueueError."""
-        found = self._jobs("WHERE id=?", (number,))
-        if not found:
+        jobs = self._jobs("WHERE id=?", (number,))
+        if not jobs:
             raise QueueError(f"there is no job {number}", "`vlmconsole jobs list --all` shows them").named()
-        return found[0]
+        return jobs[0]
 
     def waiting(self, limit: int = -1) -> list[Job]:
         """The queued jobs (the first `limit`), in order. Flows are no work of their own and are left out."""
@@ -46,13 +46,13 @@ class Reading:
 
     def with_variables(self) -> dict[int, list[str]]:
         """The queued jobs that need variables, with their names."""
-        found: dict[int, list[str]] = {}
+        names: dict[int, list[str]] = {}
         for number, text in self._db.execute(
             "SELECT id, options FROM jobs WHERE state='queued' AND options LIKE ?", (f'%"{OPTION}": ["%',)
         ):
             with contextlib.suppress(ValueError, TypeError, RecursionError):
-                found[number] = names_of(table(text)) or []
-        return found
+                names[number] = names_of(table(text)) or []
+        return names
 
     def active(self) -> list[Job]:
         """Jobs that were started and have not ended, flows left out."""
@@ -109,12 +109,12 @@ class Reading:
     def states(self, numbers: Iterable[int]) -> dict[int, str]:
         """The state of each of those jobs that exists."""
         wanted = sorted(set(numbers))
-        found: dict[int, str] = {}
+        states: dict[int, str] = {}
         for start in range(0, len(wanted), 500):
             part = wanted[start : start + 500]
             marks = ",".join("?" * len(part))
-            found |= dict(self._db.execute(f"SELECT id, state FROM jobs WHERE id IN ({marks})", part).fetchall())
-        return found
+            states |= dict(self._db.execute(f"SELECT id, state FROM jobs WHERE id IN ({marks})", part).fetchall())
+        return states
 
     def counts(self) -> dict[str, int]:
         """How many jobs there are in each state."""
@@ -135,10 +135,10 @@ class Reading:
         rows = self._db.execute(f"SELECT * FROM jobs {where}", values).fetchall()
         after: dict[int, tuple[tuple[int, Mode], ...]] = {}
         if len(rows) == 1:
-            found = self._db.execute("SELECT job, other, mode FROM after WHERE job=?", (rows[0]["id"],))
+            edges = self._db.execute("SELECT job, other, mode FROM after WHERE job=?", (rows[0]["id"],))
         else:
-            found = self._db.execute("SELECT job, other, mode FROM after")
-        for job, other, mode in found:
+            edges = self._db.execute("SELECT job, other, mode FROM after")
+        for job, other, mode in edges:
             after[job] = (*after.get(job, ()), (other, mode))
         return [Job.from_row(row, after.get(row["id"], ()), self.lab) for row in rows]
 

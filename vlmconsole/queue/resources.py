@@ -47,10 +47,10 @@ class Machine:
         mine = set(ours) - beside_ours
         # A card that was there once and is not reported now is lost, not forgotten: jobs for it must say so.
         reading = self._read()
-        found = {card.name: card for card in reading.cards}
-        for name in self.cards.keys() - found.keys():
-            found[name] = nvidia.Card(name, lost=reading.why or "the driver no longer reports it")
-        self.cards = found
+        cards = {card.name: card for card in reading.cards}
+        for name in self.cards.keys() - cards.keys():
+            cards[name] = nvidia.Card(name, lost=reading.why or "the driver no longer reports it")
+        self.cards = cards
         gpus = tuple(self.cards) or _mac()
         devices = Devices(self.cpu_slots, gpus)
         taken: dict[str, str] = {}
@@ -162,7 +162,7 @@ class Machine:
         if card.lost:
             return f"which is lost: {card.lost}"
         if card.processes:
-            pid, used = max(card.processes, key=lambda one: one[1] or 0)
+            pid, used = max(card.processes, key=lambda process: process[1] or 0)
             more = f" and {len(card.processes) - 1} more" if len(card.processes) > 1 else ""
             memory = f", {size(used)}" if used is not None else ""
             return f"held by {processes.describe(pid)}{memory}{more}"

@@ -319,17 +319,17 @@ def hopeless(after: Mapping[int, Sequence[tuple[int, str]]], states: Mapping[int
     after: what each waiting job follows on. Only a person's retry could set these going. Who follows on one of them
     "however it ends" does not wait for that: the report of a flow is made also when a step in its middle broke.
     """
-    found: set[int] = set()
+    stuck: set[int] = set()
     grown = True
     while grown:
         grown = False
         for job, others in after.items():
-            if job not in found and any(
-                mode == "ok" and (other in found or states.get(other) in ENDED - OK_STATES) for other, mode in others
+            if job not in stuck and any(
+                mode == "ok" and (other in stuck or states.get(other) in ENDED - OK_STATES) for other, mode in others
             ):
-                found.add(job)
+                stuck.add(job)
                 grown = True
-    return found
+    return stuck
 
 
 def odd(request: str) -> str:

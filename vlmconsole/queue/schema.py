@@ -67,14 +67,14 @@ def prepare(connection: sqlite3.Connection, migrations: tuple[str, ...] = MIGRAT
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        found = _version(connection)
-        if found > len(migrations):
+        version = _version(connection)
+        if version > len(migrations):
             raise QueueError(
-                f"the queue was written by a newer vlmconsole (version {found}, this one knows {len(migrations)})",
+                f"the queue was written by a newer vlmconsole (version {version}, this one knows {len(migrations)})",
                 "update vlmconsole, or use another --home",
                 code="queue-newer",
             )
-        for script in migrations[found:]:
+        for script in migrations[version:]:
             for statement in _statements(script):
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version={len(migrations)}")
@@ -91,10 +91,10 @@ def _version(connection: sqlite3.Connection) -> int:
 
 def _statements(script: str) -> list[str]:
     """The statements of a script one by one: executescript would commit the transaction that guards them."""
-    found, part = [], ""
+    statements, part = [], ""
     for piece in script.split(";"):
         part += piece + ";"
         if part.strip(" \n;") and sqlite3.complete_statement(part):
-            found.append(part)
+            statements.append(part)
             part = ""
-    return found
+    return statements

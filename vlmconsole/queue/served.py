@@ -70,14 +70,14 @@ async def ensure_served(profile: ServerProfile, places: Places, on_progress: Pro
     await asyncio.to_thread(launch_lines.launch_line, profile, places)
     begun = time.monotonic()
 
-    def told(phase: str) -> None:
+    def report(phase: str) -> None:
         if on_progress is not None:
             on_progress(phase, time.monotonic() - begun)
 
     store = Store(places.queue)
     try:
         number, new = await _joined(store, profile.name, places)
-        await _until_up(store, number, profile, places, told)
+        await _until_up(store, number, profile, places, report)
     finally:
         store.close()
     return replace(await servers.ensure_server(profile, places), started_here=new)
@@ -113,7 +113,7 @@ async def _joined(store: Store, name: str, places: Places) -> tuple[int, bool]:
 
 
 async def _until_up(
-    store: Store, number: int, profile: ServerProfile, places: Places, told: Callable[[str], None]
+    store: Store, number: int, profile: ServerProfile, places: Places, report: Callable[[str], None]
 ) -> None:
     """Wait until the job's server process is there and answers. Raises LaunchError with the reason when it ends."""
     looked, phase = -TELL, ""
@@ -127,7 +127,7 @@ async def _until_up(
         if job.state == "running" and running is not None and running.alive:
             now = processes.phase_of(running.log, servers.ENGINES[profile.engine].PHASES)
             if now != phase:
-                told(now)
+                report(now)
                 phase = now
             if job.run and RunFolder(Path(job.run)).file("ready.json").exists():
                 return
@@ -139,7 +139,7 @@ async def _until_up(
             why = views(store, places, [job], True, AHEAD)[0].why
             now = "starting" if why == "starts now" else f"job {number} {waits(why)}"
             if now != phase:
-                told(now)
+                report(now)
                 phase = now
         await asyncio.sleep(TICK)
 

@@ -252,8 +252,8 @@ class Store(Reading):
             if len(same) == 2 and not same[0] < position < same[1]:  # halved too often: number all anew
                 ids = [job.id for job in others]
                 ids.insert(place - 1, number)
-                for index, one in enumerate(ids):
-                    db.execute("UPDATE jobs SET position=? WHERE id=?", (float(index + 1), one))
+                for index, moved in enumerate(ids):
+                    db.execute("UPDATE jobs SET position=? WHERE id=?", (float(index + 1), moved))
 
     def place_before(self, number: int, other: int) -> None:
         """Put a job right before another in the order, with the same priority."""
@@ -311,8 +311,8 @@ class Store(Reading):
         left = [step["id"] for step in steps if step["state"] == "queued"]
         after = {step: self.followed(step) for step in left}
         states = self.states({other for pairs in after.values() for other, _ in pairs})
-        told = [(step["state"], step["step"], step["reason"]) for step in steps]
-        state, reason = flow_state(told, len(left) - len(hopeless(after, states)))
+        outcome = [(step["state"], step["step"], step["reason"]) for step in steps]
+        state, reason = flow_state(outcome, len(left) - len(hopeless(after, states)))
         begun = [step["started"] for step in steps if step["started"]]
         ended = [step["ended"] for step in steps if step["ended"]]
         self._db.execute(

@@ -20,12 +20,12 @@ def located(
     job before it may make it. A bare name that the lab or the package knows stays one. Raises LabError for a ~ of
     nobody.
     """
-    found = dict(spec)
+    settings = dict(spec)
     for name, info in model.model_fields.items():
         marked = any(isinstance(mark, Located) for mark in info.metadata) or _is_place(info.annotation)
-        if marked and name in found:
-            found[name] = _value(found[name], bases, places, later)
-    return found
+        if marked and name in settings:
+            settings[name] = _value(settings[name], bases, places, later)
+    return settings
 
 
 def _is_place(annotation: Any) -> bool:
@@ -48,9 +48,9 @@ def _text(text: str, bases: Sequence[Path], places: Places, later: bool) -> str:
     path = named(text)
     if path.is_absolute():
         return str(path)
-    there = [base / path for base in bases if _exists(base / path)]
-    if there and (len(path.parts) > 1 or path.suffix or not _known(text, places)):
-        return str(there[0].absolute())
+    existing = [base / path for base in bases if _exists(base / path)]
+    if existing and (len(path.parts) > 1 or path.suffix or not _known(text, places)):
+        return str(existing[0].absolute())
     written = later and text.startswith(("./", "../"))
     return str((bases[0] / path).absolute()) if written else text
 

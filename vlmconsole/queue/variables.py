@@ -257,14 +257,14 @@ class Values:
 
 def held_back(shared: Any, number: int) -> str:
     """Why a job waits for its variables, as the queue's process wrote it into HELD; "" when it does not."""
-    one = shared.get(str(number)) if isinstance(shared, dict) else None
-    return str(one["why"]) if isinstance(one, dict) and "why" in one else ""
+    entry = shared.get(str(number)) if isinstance(shared, dict) else None
+    return str(entry["why"]) if isinstance(entry, dict) and "why" in entry else ""
 
 
 def asked_for(shared: Any) -> set[str]:
     """The names that waiting jobs lack."""
     ones = shared.values() if isinstance(shared, dict) else ()
-    return {str(name) for one in ones if isinstance(one, dict) for name in one.get("names") or ()}
+    return {str(name) for entry in ones if isinstance(entry, dict) for name in entry.get("names") or ()}
 
 
 def _strings(value: Any) -> dict[str, str]:

@@ -90,7 +90,7 @@ def html(
         else []
     )
     page: str = template.render(
-        title=title, made=made, version=__version__, runs=chapters, last=last, absent=[inert(one) for one in absent]
+        title=title, made=made, version=__version__, runs=chapters, last=last, absent=[inert(name) for name in absent]
     )
     # A lone surrogate of a file name is no UTF-8.
     return page.encode("utf-8", "replace").decode("utf-8")
@@ -122,7 +122,7 @@ def chapter(run: RunFolder, places: Places, beside: Path | None = None, label: s
     sections += guarded("settings", run, lambda: settings(run, job, sections))
     listed, more = _files(run, beside)
     good = state.get("state") in ("done", "running", "queued", "starting")
-    verdict = next((one.title for one in sections if one.title.startswith("Verdict")), "") or _audited(run)
+    verdict = next((section.title for section in sections if section.title.startswith("Verdict")), "") or _audited(run)
     return Chapter(
         run.name,
         (f"{one_line(label)}: " if label else "") + one_line(job.get("title") or job.get("preset") or run.name),
@@ -148,27 +148,27 @@ def _audited(run: RunFolder) -> str:
 def guarded(what: str, run: RunFolder, read: Any) -> list[Section]:
     """The sections, or one that says what is wrong with the files they are made of."""
     try:
-        found: list[Section] = read()
+        sections: list[Section] = read()
     except (LabError, OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
-        said = f"The {what} files of this run are damaged: {type(error).__name__}: {one_line(error, 300)}."
-        return [Section("Damaged", [Prose("", [said, f"They lie in {run.path}."], "bad")])]
-    return found
+        message = f"The {what} files of this run are damaged: {type(error).__name__}: {one_line(error, 300)}."
+        return [Section("Damaged", [Prose("", [message, f"They lie in {run.path}."], "bad")])]
+    return sections
 
 
 def settings(run: RunFolder, job: dict[str, Any], before: Sequence[Section]) -> list[Section]:
     """How the run was asked for, its summary and conditions where no section of `before` has them, what it told."""
     summary, conditions = run.read_json("summary.json"), run.read_json("conditions.json")
     parts: list[Part] = [Facts("As queued", [("kind", shown(job.get("kind"))), *_set(job.get("spec"))], AS_TYPED)]
-    if summary is not None and not any(one.title == "What was measured" for one in before):
+    if summary is not None and not any(section.title == "What was measured" for section in before):
         parts.append(Facts("Summary", flat(summary)))
-    if conditions is not None and not any(one.title in ("Conditions", "Cold and warm pairs") for one in before):
+    if conditions is not None and not any(section.title in ("Conditions", "Cold and warm pairs") for section in before):
         parts.append(Facts("Conditions", flat(conditions)))
     made = [Section("Settings and summary" if len(parts) > 1 else "Settings", parts)]
-    told = RunStory(run).read()
-    notes = [f"{note.level}: {inert(note.text)}" if note.level != "info" else inert(note.text) for note in told.notes]
+    live = RunStory(run).read()
+    notes = [f"{note.level}: {inert(note.text)}" if note.level != "info" else inert(note.text) for note in live.notes]
     parts = [Prose("Notes", notes)] if notes else []
-    if told.bad:
-        parts.append(Prose("", [f"{told.bad} lines of events.jsonl could not be read."], "warn"))
+    if live.bad:
+        parts.append(Prose("", [f"{live.bad} lines of events.jsonl could not be read."], "warn"))
     if run.state().get("state") in ("failed", "lost", "cancelled"):
         page = logfile.tail(logfile.newest(run.log))
         lines = [logfile.shown(line) for line in page.lines[-LOG_LINES:]]
@@ -184,7 +184,7 @@ def _set(spec: Any) -> list[tuple[str, str]]:
 def _files(run: RunFolder, beside: Path | None) -> tuple[list[File], int]:
     sealed = run.read_json(MANIFEST, {})
     known = sealed.get("files", {}) if isinstance(sealed, dict) else {}
-    found = []
+    listed = []
     for path in sorted(run.path.rglob("*")):
         if path.is_symlink() or not path.is_file():
             continue
@@ -192,5 +192,5 @@ def _files(run: RunFolder, beside: Path | None) -> tuple[list[File], int]:
         entry = known.get(name) if isinstance(known, dict) else None
         sha = str(entry.get("sha256", "")) if isinstance(entry, dict) else ""
         link = quote(os.fsencode(os.path.relpath(path, beside.parent))) if beside is not None else ""
-        found.append(File(inert(name), path.stat().st_size, inert(sha), link))
-    return found[:MOST_FILES], max(0, len(found) - MOST_FILES)
+        listed.append(File(inert(name), path.stat().st_size, inert(sha), link))
+    return listed[:MOST_FILES], max(0, len(listed) - MOST_FILES)

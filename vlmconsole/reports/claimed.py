@@ -25,14 +25,14 @@ def sections(runs: Sequence[RunFolder], places: Places, titles: Sequence[str]) -
     for run, title in zip(runs, titles, strict=True):
         if not is_planned(run):
             continue
-        found = judge(run, ledger)
-        counts = found.counts
-        stands = found.freezing
-        said = (str(counts[word]) for word in ("PASS", "FAIL", "CANNOT JUDGE"))
-        rows.append([title, found.label, *said, stands.text if stands else "training not known", run.name])
-        marks.append("bad" if found.verdict != "PASS" else "warn" if found.late else "")
-        parts.append(Prose(f"{title}: may be claimed", found.claims.may or ["nothing"]))
-        parts.append(Prose(f"{title}: may not be claimed", found.claims.may_not, "warn"))
+        verdict = judge(run, ledger)
+        counts = verdict.counts
+        freezing = verdict.freezing
+        numbers = (str(counts[word]) for word in ("PASS", "FAIL", "CANNOT JUDGE"))
+        rows.append([title, verdict.label, *numbers, freezing.text if freezing else "training not known", run.name])
+        marks.append("bad" if verdict.verdict != "PASS" else "warn" if verdict.late else "")
+        parts.append(Prose(f"{title}: may be claimed", verdict.claims.may or ["nothing"]))
+        parts.append(Prose(f"{title}: may not be claimed", verdict.claims.may_not, "warn"))
     made = []
     if rows:
         heads = [
@@ -66,7 +66,7 @@ def _apart(runs: Sequence[RunFolder]) -> list[str]:
     """What the seeds' evaluations show side by side, or why they may not be put there."""
     names = ", ".join(run.name for run in runs)
     try:
-        return [f"{len(runs)} seeds: {names}", *(one.sentence() for one in spread(runs))]
+        return [f"{len(runs)} seeds: {names}", *(group.sentence() for group in spread(runs))]
     except LabError as error:
         return [f"{names}: {error.message}"]
 
@@ -78,9 +78,9 @@ def _without_plan(run: RunFolder, title: str) -> list[str]:
     summary = run.read_json("summary.json", {})
     groups = summary.get("groups") if isinstance(summary, dict) else None
     return [
-        f"{title}, {one_line(name)}: {said}"
+        f"{title}, {one_line(name)}: {difference}"
         for name, group in (groups.items() if isinstance(groups, dict) else ())
-        if (said := _difference(group))
+        if (difference := _difference(group))
     ]
 
 

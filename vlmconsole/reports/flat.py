@@ -30,7 +30,7 @@ def as_json(runs: Sequence[RunFolder], places: Places, absent: Sequence[str] = (
     absent: what should be among them and has no run.
     """
     ledger = Ledger(places.ledger)
-    found = []
+    runs_read = []
     for run in runs:
         value = {
             "run": run.name,
@@ -46,8 +46,8 @@ def as_json(runs: Sequence[RunFolder], places: Places, absent: Sequence[str] = (
             rows = list(run.read_jsonl(name))
             if rows:
                 value[name.removesuffix(".jsonl")] = rows
-        found.append(finite(value))
-    return {"runs": found, "absent": list(absent)}
+        runs_read.append(finite(value))
+    return {"runs": runs_read, "absent": list(absent)}
 
 
 def as_csv(runs: Sequence[RunFolder]) -> str:
@@ -73,11 +73,11 @@ def _rows(run: RunFolder) -> Iterator[dict[str, Any]]:
         some = True
         row = {**head, "row": "cell", "name": cell.name, "state": cell.state, "why": cell.why, "work": cell.work}
         for key in FIGURES:
-            found = cell.summary.get(key)
-            if isinstance(found, dict):
-                row |= {f"{key}.{share}": found.get(share) for share in SHARES}
+            stored = cell.summary.get(key)
+            if isinstance(stored, dict):
+                row |= {f"{key}.{share}": stored.get(share) for share in SHARES}
             else:
-                row[key] = found
+                row[key] = stored
         row |= {key: cell.summary.get(key) for key in ("n", "failures")}
         yield row | {f"condition.{key}": cell.conditions.get(key) for key in COMPARED}
     for pair in pairs(run):

@@ -41,8 +41,8 @@ def sections(run: RunFolder, places: Places, *, pictures: bool = True) -> list[S
     if before.exists() or after.exists():
         sides = read_side(before), read_side(after)
         if is_planned(run):
-            found = judge(run, Ledger(places.ledger))
-            made += _verdict(found)
+            verdict = judge(run, Ledger(places.ledger))
+            made += _verdict(verdict)
         else:
             both = before.exists() and after.exists()
             made.append(Section("Before and after", _groups(*sides)) if both else Section("Answers", _one(*sides)))
@@ -63,35 +63,35 @@ def is_planned(run: RunFolder) -> bool:
     return isinstance(plan, dict) and "gates" in plan
 
 
-def _verdict(found: Verdict) -> list[Section]:
-    stands = found.freezing
-    counts = found.counts
-    said = f"{counts['PASS']} pass, {counts['FAIL']} fail, {counts['CANNOT JUDGE']} cannot be judged"
-    facts = [("verdict", found.label), ("gates", said)]
-    if found.plan is not None:
-        facts += [("plan", found.plan.name), ("before", found.plan.before)]
-    if found.frozen is not None:
-        facts.append(("SHA-256 of the frozen plan", found.frozen.sha256))
-    if stands is not None:
-        facts.append(("the plan was", stands.text))
+def _verdict(verdict: Verdict) -> list[Section]:
+    freezing = verdict.freezing
+    counts = verdict.counts
+    summary = f"{counts['PASS']} pass, {counts['FAIL']} fail, {counts['CANNOT JUDGE']} cannot be judged"
+    facts = [("verdict", verdict.label), ("gates", summary)]
+    if verdict.plan is not None:
+        facts += [("plan", verdict.plan.name), ("before", verdict.plan.before)]
+    if verdict.frozen is not None:
+        facts.append(("SHA-256 of the frozen plan", verdict.frozen.sha256))
+    if freezing is not None:
+        facts.append(("the plan was", freezing.text))
     parts: list[Part] = [Facts("", facts)]
-    if found.problems:
-        lines = [f"{problem.group or 'the whole run'}: {problem.text}" for problem in found.problems]
+    if verdict.problems:
+        lines = [f"{problem.group or 'the whole run'}: {problem.text}" for problem in verdict.problems]
         parts.append(Prose("What the evidence lacks", lines, "bad"))
-    if found.remarks:
-        parts.append(Prose("Remarks", found.remarks, "warn"))
-    if found.gates:
-        parts.append(_gates(found.gates))
-    made = [Section(f"Verdict: {found.label}", parts)]
-    claims = found.claims
+    if verdict.remarks:
+        parts.append(Prose("Remarks", verdict.remarks, "warn"))
+    if verdict.gates:
+        parts.append(_gates(verdict.gates))
+    made = [Section(f"Verdict: {verdict.label}", parts)]
+    claims = verdict.claims
     made.append(
         Section(
             "What may be claimed",
             [Prose("May be claimed", claims.may or ["nothing"]), Prose("May not be claimed", claims.may_not, "warn")],
         )
     )
-    if found.measures:
-        made.append(Section("Groups", _measures(found.measures)))
+    if verdict.measures:
+        made.append(Section("Groups", _measures(verdict.measures)))
     return made
 
 
@@ -99,10 +99,10 @@ def _gates(gates: Sequence[Judged]) -> Table:
     heads = ("limit", *COLUMNS[:-1], "difference, 95 % interval")
     columns = [Column("gate", False), *(Column(head) for head in heads), Column("verdict", False), Column("why", False)]
     rows = []
-    for one in gates:
-        why = "; ".join([one.why, *one.remarks] if one.why else one.remarks)
-        rows.append([one.gate.name, one.limit_text, *figures(one).values(), one.verdict, why])
-    marks = ["" if one.verdict == "PASS" else "bad" for one in gates]
+    for gate in gates:
+        why = "; ".join([gate.why, *gate.remarks] if gate.why else gate.remarks)
+        rows.append([gate.gate.name, gate.limit_text, *figures(gate).values(), gate.verdict, why])
+    marks = ["" if gate.verdict == "PASS" else "bad" for gate in gates]
     return Table(
         "Gates, failing ones first",
         columns,
@@ -116,12 +116,12 @@ def _measures(measures: dict[str, Measures]) -> list[Part]:
     heads = ("n", "all correct before, %", "after, %", "partial before", "after", "better", "worse", "McNemar p")
     columns = [Column("group", False), *(Column(head) for head in heads)]
     rows, lines = [], []
-    for name, found in measures.items():
-        interval = found.interval
+    for name, measure in measures.items():
+        interval = measure.interval
         rows.append(
-            [name, str(found.n), *(percent(float(share), unit="") for share in found.all_correct),
-             f"{float(found.partial[0]):.4f}", f"{float(found.partial[1]):.4f}",
-             str(found.flips.wins), str(found.flips.losses), figure(found.flips.p)]
+            [name, str(measure.n), *(percent(float(share), unit="") for share in measure.all_correct),
+             f"{float(measure.partial[0]):.4f}", f"{float(measure.partial[1]):.4f}",
+             str(measure.flips.wins), str(measure.flips.losses), figure(measure.flips.p)]
         )  # fmt: skip
         lines.append(_range(name, interval.low, interval.difference, interval.high))
     title = "Difference of partial reward, 95 % interval"
@@ -188,9 +188,9 @@ def _one(before: Side, after: Side) -> list[Part]:
 
 def _changed(before: Side, after: Side) -> list[Part]:
     moved = [
-        (one, after.samples[name])
-        for name, one in before.samples.items()
-        if name in after.samples and after.samples[name].partial != one.partial
+        (first, after.samples[name])
+        for name, first in before.samples.items()
+        if name in after.samples and after.samples[name].partial != first.partial
     ]
     if not moved:
         return []
@@ -198,12 +198,12 @@ def _changed(before: Side, after: Side) -> list[Part]:
     columns = [Column(head, False) for head in ("picture", "group", "truth", "before", "after")]
     columns += [Column("reward before"), Column("after")]
     rows = [
-        [one.id, one.group, answer(one.truth), answer(one.answer), answer(other.answer),
-         figure(one.reward), figure(other.reward)]
-        for one, other in moved[:MOST_CHANGED]
+        [first.id, first.group, answer(first.truth), answer(first.answer), answer(other.answer),
+         figure(first.reward), figure(other.reward)]
+        for first, other in moved[:MOST_CHANGED]
     ]  # fmt: skip
-    marks = ["bad" if other.partial < one.partial else "" for one, other in moved[:MOST_CHANGED]]
-    worse = sum(other.partial < one.partial for one, other in moved)
+    marks = ["bad" if other.partial < first.partial else "" for first, other in moved[:MOST_CHANGED]]
+    worse = sum(other.partial < first.partial for first, other in moved)
     note = f"{worse} worse, {len(moved) - worse} better, worse ones first. {AS_COUNTS}"
     if len(moved) > MOST_CHANGED:
         note += f" {len(moved) - MOST_CHANGED} more in before.jsonl and after.jsonl."
@@ -218,10 +218,10 @@ def _wrong(run: RunFolder, places: Places, before: Side, after: Side) -> list[Se
         if not sample.all_correct:
             by[sample.group].append(sample)
     images, missing = SampleImages(places), 0
-    found: list[Shown] = []
+    chosen: list[Shown] = []
     for some in by.values():
-        for sample in sorted(some, key=lambda one: (one.partial, one.id))[:MOST_WRONG]:
-            if len(found) >= MOST_PICTURES:
+        for sample in sorted(some, key=lambda candidate: (candidate.partial, candidate.id))[:MOST_WRONG]:
+            if len(chosen) >= MOST_PICTURES:
                 break
             try:
                 picture = images.image(sample, run.path)
@@ -231,28 +231,30 @@ def _wrong(run: RunFolder, places: Places, before: Side, after: Side) -> list[Se
             if picture.mime not in SHOWN_AS or len(picture.data) > PICTURE_BYTES:
                 continue
             first = before.samples.get(sample.id)
-            said = f"{sample.group}, {sample.id}\ntruth {answer(sample.truth)}"
+            caption = f"{sample.group}, {sample.id}\ntruth {answer(sample.truth)}"
             if first is not None and last is after:
-                said += f"\nbefore {answer(first.answer)}"
-            said += f"\n{'after' if last is after else 'answer'} {answer(sample.answer)}"
+                caption += f"\nbefore {answer(first.answer)}"
+            caption += f"\n{'after' if last is after else 'answer'} {answer(sample.answer)}"
             url = f"data:{picture.mime};base64,{base64.b64encode(picture.data).decode()}"
-            found.append(Shown(url, inert(said)))
-    if not found and not missing:
+            chosen.append(Shown(url, inert(caption)))
+    if not chosen and not missing:
         return []
     wrong = sum(map(len, by.values()))
-    note = f"{len(found)} of {wrong} wrong answers, the worst of each group."
+    note = f"{len(chosen)} of {wrong} wrong answers, the worst of each group."
     note += f" {missing} pictures are in no dataset of this lab any more." if missing else ""
-    return [Section("Wrong answers", [Pictures("", found, note)])]
+    return [Section("Wrong answers", [Pictures("", chosen, note)])]
 
 
 def _audit(audit: dict[str, Any]) -> list[Part]:
     """Findings as a table, whatever else the file holds as facts."""
     listed = next((v for key in ("findings", "checks") if isinstance(v := audit.get(key), list)), [])
-    found = [one for one in listed if isinstance(one, dict)]
+    findings = [entry for entry in listed if isinstance(entry, dict)]
     made: list[Part] = []
-    if found:
-        rows = [[str(one.get("name", "")), str(one.get("state", "")), str(one.get("text", ""))] for one in found]
-        marks = ["" if one.get("state") == "ok" else "bad" for one in found]
+    if findings:
+        rows = [
+            [str(entry.get("name", "")), str(entry.get("state", "")), str(entry.get("text", ""))] for entry in findings
+        ]
+        marks = ["" if entry.get("state") == "ok" else "bad" for entry in findings]
         columns = [Column("check", False), Column("state", False), Column("what was found", False)]
         made.append(Table("Checks", columns, rows, marks))
     rest = {key: value for key, value in audit.items() if key not in ("findings", "checks")}

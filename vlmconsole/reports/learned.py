@@ -86,10 +86,10 @@ def _curve_title(key: str) -> str:
 def told_curves(run: RunFolder) -> tuple[Curve, ...]:
     """The metrics that a run's events tell, read to their end."""
     story = RunStory(run)
-    told = story.read()
-    while (more := story.read()) is not told:
-        told = more
-    return told.curves
+    live = story.read()
+    while (more := story.read()) is not live:
+        live = more
+    return live.curves
 
 
 def _plot(name: str, points: Sequence[tuple[float, float]], x: str) -> Plot:
@@ -102,20 +102,20 @@ def _plot(name: str, points: Sequence[tuple[float, float]], x: str) -> Plot:
 
 
 def _development(run: RunFolder) -> list[Part]:
-    found = []
+    scores = []
     for path in _names(run):
         match = DEV.fullmatch(path)
         if match:
             rows = list(run.read_jsonl(path))
             if rows:
-                found.append((int(match[1]), rows))
-    if not found:
+                scores.append((int(match[1]), rows))
+    if not scores:
         return []
-    found.sort(key=lambda one: one[0])
+    scores.sort(key=lambda score: score[0])
     summary = run.read_json("summary.json")
     kept = summary.get("epoch") if isinstance(summary, dict) else None
     rows_of, marks = [], []
-    for epoch, rows in found:
+    for epoch, rows in scores:
         rewards, right = [number(row.get("reward")) or 0.0 for row in rows], [row.get("all_correct") for row in rows]
         rows_of.append(
             [str(epoch), str(len(rows)), percent(sum(bool(x) for x in right) / len(rows), unit=""),
@@ -124,8 +124,10 @@ def _development(run: RunFolder) -> list[Part]:
         marks.append("")
     columns = [Column("epoch"), Column("n"), Column("all correct, %"), Column("mean reward"), Column("", False)]
     made: list[Part] = [Table("Development pictures", columns, rows_of, marks)]
-    if len(found) > 1:
-        line = svg.Line("mean reward", [(epoch, float(row[3])) for (epoch, _), row in zip(found, rows_of, strict=True)])
+    if len(scores) > 1:
+        line = svg.Line(
+            "mean reward", [(epoch, float(row[3])) for (epoch, _), row in zip(scores, rows_of, strict=True)]
+        )
         made.append(Plot("Mean reward on development", svg.curves("mean reward", [line], "epoch", "mean reward")))
     rule = run.read_json("selection.json")
     if isinstance(rule, dict):
@@ -139,17 +141,17 @@ def _rollouts(run: RunFolder) -> list[Part]:
         groups[str(row.get("step")), str(row.get("uid"))].append(row)
     if not groups:
         return []
-    told = list(groups.values())
-    rewards = [[number(row.get("reward")) or 0.0 for row in rows] for rows in told]
+    listed_groups = list(groups.values())
+    rewards = [[number(row.get("reward")) or 0.0 for row in rows] for rows in listed_groups]
     even = sum(max(some) == min(some) for some in rewards)
     facts = [
-        ("answers", str(sum(map(len, told)))),
-        ("questions (groups)", str(len(told))),
+        ("answers", str(sum(map(len, listed_groups)))),
+        ("questions (groups)", str(len(listed_groups))),
         ("groups whose rewards are all equal, so without advantage", str(even)),
         ("mean reward", figure(sum(map(sum, rewards)) / sum(map(len, rewards)), 4)),
     ]
     made: list[Part] = [Facts("All answers", facts)]
-    chosen = told if len(told) <= 6 else [*told[:3], *told[-3:]]
+    chosen = listed_groups if len(listed_groups) <= 6 else [*listed_groups[:3], *listed_groups[-3:]]
     columns = [Column("step"), Column("question", False), Column("truth", False), Column("answer", False)]
     columns += [Column("reward"), Column("advantage")]
     rows = [
@@ -169,10 +171,10 @@ def _rollouts(run: RunFolder) -> list[Part]:
     for some in chosen:
         source = _picture(run, some[0])
         if source:
-            said = f"step {shown(some[0].get('step'))}, truth {answer(some[0].get('truth'))}; " + "; ".join(
+            caption = f"step {shown(some[0].get('step'))}, truth {answer(some[0].get('truth'))}; " + "; ".join(
                 f"{answer(row.get('answer'))} → {figure(row.get('reward'))}" for row in some[:4]
             )
-            pictures.append(Picture(source, said))
+            pictures.append(Picture(source, caption))
     return [*made, Pictures("Their pictures", pictures[:MOST_PICTURES])] if pictures else made
 
 
@@ -182,9 +184,9 @@ def _picture(run: RunFolder, row: dict[str, Any]) -> str:
     named = [str(row.get("picture") or ""), f"pictures/{sha[:16]}.png", f"pictures/{sha}.png"]
     for name in named:
         if re.fullmatch(r"pictures/[A-Za-z0-9_-]{1,80}\.png", name):
-            found = data_url(run.file(name))
-            if found:
-                return found
+            url = data_url(run.file(name))
+            if url:
+                return url
     return ""
 
 
@@ -209,7 +211,7 @@ def _weights(run: RunFolder) -> list[Part]:
         made.append(Facts(title, flat(rest)))
         tensors = value.get("tensors")
         if isinstance(tensors, list):
-            made += listed("Tensors", [one for one in tensors if isinstance(one, dict)], name, MOST_TENSORS)
+            made += listed("Tensors", [tensor for tensor in tensors if isinstance(tensor, dict)], name, MOST_TENSORS)
     if made and run.file("selection.json").exists() and not _names(run, DEV):
         made.append(Prose("", ["The run has a selection rule but no development answers."], "warn"))
     return made
@@ -265,7 +267,7 @@ def _samples(run: RunFolder) -> list[Part]:
 def _names(run: RunFolder, pattern: re.Pattern[str] | None = None) -> list[str]:
     """Files that lie in the run folder itself."""
     try:
-        found = sorted(path.name for path in run.path.iterdir() if path.is_file())
+        names = sorted(path.name for path in run.path.iterdir() if path.is_file())
     except OSError:
         return []
-    return [name for name in found if pattern is None or pattern.fullmatch(name)]
+    return [name for name in names if pattern is None or pattern.fullmatch(name)]

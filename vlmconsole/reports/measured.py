@@ -29,18 +29,18 @@ COUNTED = frozenset({"client_concurrency", "running_limit", "input_tokens", "out
 
 def sections(run: RunFolder) -> list[Section]:
     """What of these there is of a run; nothing for one that measured no server."""
-    found, lines = cells(run), pairs(run)
+    measured, lines = cells(run), pairs(run)
     made: list[Section] = []
-    if found:
-        made.append(Section("What was measured", _overview(run, found)))
-        made.append(Section("Percentiles", [_percentiles(cell) for cell in found if cell.summary]))
+    if measured:
+        made.append(Section("What was measured", _overview(run, measured)))
+        made.append(Section("Percentiles", [_percentiles(cell) for cell in measured if cell.summary]))
     if lines:
         made.append(Section("Cold and warm pairs", _pairs(run, lines)))
     falls = waterfalls(run)
     if falls:
         made.append(Section("Each request", [*_waterfalls(falls), Prose("", [_HOW_READ])]))
-    if found:
-        made.append(Section("Conditions", conditions(found)))
+    if measured:
+        made.append(Section("Conditions", conditions(measured)))
     return made
 
 
@@ -50,10 +50,10 @@ _HOW_READ = (
 )
 
 
-def _overview(run: RunFolder, found: Sequence[Cell]) -> list[Part]:
+def _overview(run: RunFolder, cells: Sequence[Cell]) -> list[Part]:
     heads = ("C", "B", "TTFT p50, s", "p95, s", "TPOT p50, ms", "E2E p50, s", "tok/s", "n", "failed", "set aside")
     rows, marks = [], []
-    for cell in found:
+    for cell in cells:
         tpot = cell.share("tpot_s", "p50")
         aside = cell.summary.get("set_aside")
         rows.append(
@@ -73,19 +73,19 @@ def _overview(run: RunFolder, found: Sequence[Cell]) -> list[Part]:
             ]
         )
         marks.append("" if cell.state == "valid" else "bad")
-    small = [n for cell in found if (n := cell.n) is not None and n < SMALL_N]
+    small = [n for cell in cells if (n := cell.n) is not None and n < SMALL_N]
     few = str(min(small)) if small and min(small) == max(small) else f"{min(small)} to {max(small)}" if small else ""
     note = f"p95 rests on few requests where n < {SMALL_N} (here {few})." if small else ""
     columns = [Column("cell", False), *(Column(head) for head in heads), Column("state", False)]
     made: list[Part] = [Table("Cells", columns, rows, marks, note)]
-    said = [f"{cell.name or run.name} ({cell.state}): {cell.why}" for cell in found if cell.why]
-    said += [line for cell in found for line in _failures(cell)]
-    if said:
-        made.append(Prose("Set aside and failed", said, "bad"))
-    remarks = [f"{cell.name or run.name}: {remark}" for cell in found if (remark := busy(cell.summary))]
+    failures = [f"{cell.name or run.name} ({cell.state}): {cell.why}" for cell in cells if cell.why]
+    failures += [line for cell in cells for line in _failures(cell)]
+    if failures:
+        made.append(Prose("Set aside and failed", failures, "bad"))
+    remarks = [f"{cell.name or run.name}: {remark}" for cell in cells if (remark := busy(cell.summary))]
     if remarks:
         made.append(Prose("The machine", remarks, "warn"))
-    return [*made, *_scatter(found), *_heat(found)]
+    return [*made, *_scatter(cells), *_heat(cells)]
 
 
 def _failures(cell: Cell) -> list[str]:
@@ -93,25 +93,25 @@ def _failures(cell: Cell) -> list[str]:
     return [f"{cell.name}: {line}" for line in first] if isinstance(first, list) else []
 
 
-def _scatter(found: Sequence[Cell]) -> list[Part]:
-    known = {cell.name: cell for cell in found}
+def _scatter(cells: Sequence[Cell]) -> list[Part]:
+    known = {cell.name: cell for cell in cells}
     made: list[Part] = []
-    alike = differing([_as_conditions(cell.conditions) for cell in found])
-    for one in axes(found):
+    alike = differing([_as_conditions(cell.conditions) for cell in cells])
+    for line in axes(cells):
         marks = []
-        for point in one.points:
+        for point in line.points:
             good, n = point.state == "valid", _known(known[point.name].n)
-            said = f"{point.name}: {one.x} {figure(point.x)}, {one.y} {figure(point.y)}, n = {n}"
-            marks.append(svg.Mark(point.name if good else f"{point.name} (set aside)", point.x, point.y, good, said))
+            caption = f"{point.name}: {line.x} {figure(point.x)}, {line.y} {figure(point.y)}, n = {n}"
+            marks.append(svg.Mark(point.name if good else f"{point.name} (set aside)", point.x, point.y, good, caption))
         names = [_named(key) for key in alike if key not in ("client_concurrency", "running_limit")]
         more = f"The cells differ in more than C and B: {', '.join(names)}." if names else ""
-        note = f"These cells differ in {_named(one.only)} alone." if one.only else more
-        made.append(Plot(one.title, svg.scatter(one.title, marks, one.x, one.y), note))
+        note = f"These cells differ in {_named(line.only)} alone." if line.only else more
+        made.append(Plot(line.title, svg.scatter(line.title, marks, line.x, line.y), note))
     return made
 
 
-def _heat(found: Sequence[Cell]) -> list[Part]:
-    table = grid(found)
+def _heat(cells: Sequence[Cell]) -> list[Part]:
+    table = grid(cells)
     if table is None:
         return []
     made: list[Part] = []
@@ -141,14 +141,14 @@ def _heat(found: Sequence[Cell]) -> list[Part]:
 def _percentiles(cell: Cell) -> Table:
     rows = []
     for key, name in TIMES.items():
-        found = cell.summary.get(key)
-        if isinstance(found, dict):
+        spread = cell.summary.get(key)
+        if isinstance(spread, dict):
             per = f" per {cell.summary['itl_per']}" if key == "itl_s" and cell.summary.get("itl_per") else ""
             if key in MILLI:
-                values = [found.get("n"), *(_thousand(found.get(share)) for share in SHARES[1:])]
+                values = [spread.get("n"), *(_thousand(spread.get(share)) for share in SHARES[1:])]
                 rows.append([f"{name}{per}, ms", *map(figure, values)])
             else:
-                rows.append([f"{name}{per}, s", *(figure(found.get(share)) for share in SHARES)])
+                rows.append([f"{name}{per}, s", *(figure(spread.get(share)) for share in SHARES)])
     lag = cell.summary.get("lag")
     probe = lag.get("probe") if isinstance(lag, dict) else None
     if isinstance(probe, dict):
@@ -156,13 +156,13 @@ def _percentiles(cell: Cell) -> Table:
         rows.append(["client's own lag, ms", *map(figure, values)])
     columns = [Column("", False), *(Column(share) for share in SHARES)]
     notes = [f"{name}: {DEFINITIONS[key].split('. ')[0]}." for key, name in TIMES.items() if key in DEFINITIONS]
-    said = " ".join(notes) if not cell.name else ""
-    return Table(cell.name or "Requests", columns, rows, note=said, narrow=True)
+    note = " ".join(notes) if not cell.name else ""
+    return Table(cell.name or "Requests", columns, rows, note=note, narrow=True)
 
 
 def _thousand(seconds: object) -> float | None:
-    found = number(seconds)
-    return None if found is None else round(found * 1000, 3)
+    value = number(seconds)
+    return None if value is None else round(value * 1000, 3)
 
 
 def _pairs(run: RunFolder, lines: Sequence[PairLine]) -> list[Part]:
@@ -170,9 +170,9 @@ def _pairs(run: RunFolder, lines: Sequence[PairLine]) -> list[Part]:
     made: list[Part] = []
     if isinstance(summary, dict) and summary.get("verdict"):
         reasons = summary.get("reasons")
-        said = [str(reason) for reason in reasons] if isinstance(reasons, list) else []
+        reasons_listed = [str(reason) for reason in reasons] if isinstance(reasons, list) else []
         kind = "" if summary["verdict"] == "hit proven" else "warn"
-        made.append(Prose(f"Verdict: {summary['verdict']}", said, kind))
+        made.append(Prose(f"Verdict: {summary['verdict']}", reasons_listed, kind))
     bars = []
     for line in lines:
         for role, seconds in (("cold", line.cold_s), ("warm", line.warm_s)):
@@ -201,9 +201,9 @@ def _pairs(run: RunFolder, lines: Sequence[PairLine]) -> list[Part]:
     heads = ("pair", "cold, s", "warm, s", "fall, s", "cached tokens, warm", "prompt tokens")
     columns = [Column("arm", False), *(Column(head) for head in heads), Column("flush", False)]
     made.append(Table("Pairs", columns, rows, note="Not reported is unknown, not zero."))
-    found = run.read_json("conditions.json")
-    if isinstance(found, dict):
-        arms = [Cell(str(k), "valid", "", "", {}, {}, v) for k, v in found.items() if isinstance(v, dict)]
+    stored = run.read_json("conditions.json")
+    if isinstance(stored, dict):
+        arms = [Cell(str(k), "valid", "", "", {}, {}, v) for k, v in stored.items() if isinstance(v, dict)]
         made += conditions(arms)
     return made
 
@@ -216,10 +216,10 @@ def _waterfalls(falls: dict[str, list[Bar]]) -> list[Part]:
         for bar in bars[:MOST_BARS]:
             wait, prefill, decode = parts(bar, least)
             kinds = ("lost", "lost", "lost") if bar.failed else ("wait", "prefill", "decode")
-            said = f"sent {bar.sent - begin:.3f} s, first token after {wait + prefill:.3f} s, decode {decode:.3f} s"
+            caption = f"sent {bar.sent - begin:.3f} s, first token after {wait + prefill:.3f} s, decode {decode:.3f} s"
             label = f"{bar.index} ×" if bar.failed else str(bar.index)
             lines.append(
-                svg.Span(label, bar.sent - begin, list(zip(kinds, (wait, prefill, decode), strict=True)), said)
+                svg.Span(label, bar.sent - begin, list(zip(kinds, (wait, prefill, decode), strict=True)), caption)
             )
         title = f"Requests of {name}" if name else "Requests"
         more = f"{len(bars) - MOST_BARS} more in requests.jsonl. " if len(bars) > MOST_BARS else ""
@@ -228,12 +228,12 @@ def _waterfalls(falls: dict[str, list[Bar]]) -> list[Part]:
     return made
 
 
-def conditions(found: Sequence[Cell]) -> list[Part]:
+def conditions(cells: Sequence[Cell]) -> list[Part]:
     """What all cells share, what they differ in, and the server's settings as read back."""
-    known = [(cell.name, _as_conditions(cell.conditions)) for cell in found if cell.conditions]
+    known = [(cell.name, _as_conditions(cell.conditions)) for cell in cells if cell.conditions]
     if not known:
         return [Prose("", ["No conditions are recorded: these figures may not be compared with any other."], "warn")]
-    varied = differing([one for _, one in known])
+    varied = differing([stated for _, stated in known])
     first = known[0][1].model_dump(mode="json")
     same = [
         (_named(key), shown(key, value))
@@ -243,8 +243,8 @@ def conditions(found: Sequence[Cell]) -> list[Part]:
     made: list[Part] = [Facts("The same for all" if len(known) > 1 else "", same)]
     if varied:
         rows = [
-            [name, *(shown(key, one.model_dump(mode="json")[key]) for key in varied), _known(one.n)]
-            for name, one in known
+            [name, *(shown(key, stated.model_dump(mode="json")[key]) for key in varied), _known(stated.n)]
+            for name, stated in known
         ]
         columns = [Column(_named(key), key in COUNTED) for key in varied]
         made.append(Table("What differs", [Column("", False), *columns, Column("n")], rows))
@@ -253,7 +253,7 @@ def conditions(found: Sequence[Cell]) -> list[Part]:
         rows_of = [(str(key), str(value)) for key, value in settings.items()]
         whose = f" for {known[0][0]}" if len(known) > 1 else ""
         made.append(Facts(f"The server's settings, as read back{whose}", rows_of))
-    notes = list(dict.fromkeys(note for _, one in known for note in one.notes))
+    notes = list(dict.fromkeys(note for _, stated in known for note in stated.notes))
     if notes:
         made.append(Prose("Notes", notes))
     return made

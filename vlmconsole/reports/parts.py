@@ -98,9 +98,9 @@ class Section:
 
 def answer(text: object) -> str:
     """A counting answer in the format as `3 red, 2 blue`; every other answer as it is, whole."""
-    found = parse_counts(text)
-    if isinstance(found, CountAnswer):
-        return f"{found.red_circles} red, {found.blue_squares} blue"
+    counts = parse_counts(text)
+    if isinstance(counts, CountAnswer):
+        return f"{counts.red_circles} red, {counts.blue_squares} blue"
     return "no answer" if text is None else shown(text)
 
 
@@ -130,15 +130,15 @@ def flat(value: Any, most: int = MOST_FACTS, *, raw: bool = False) -> list[tuple
     def take(name: str, item: Any, depth: int, *, as_named: bool = raw) -> None:
         if isinstance(item, dict) and depth < 4:
             for key, inner in item.items():
-                said, named = str(key), raw or str(key) in NAMED
-                part = said if as_named else title(said)
+                label, named = str(key), raw or str(key) in NAMED
+                part = label if as_named else title(label)
                 take(
                     f"{name} · {part}" if name else part,
-                    inner if as_named else in_unit(said, inner),
+                    inner if as_named else in_unit(label, inner),
                     depth + 1,
                     as_named=named,
                 )
-        elif isinstance(item, list) and any(isinstance(one, dict) for one in item):
+        elif isinstance(item, list) and any(isinstance(member, dict) for member in item):
             rows.append((one_line(name, 100), f"{len(item)} entries, in the raw file"))
         else:
             rows.append((one_line(name, 100), shown(item)))

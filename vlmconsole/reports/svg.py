@@ -105,8 +105,8 @@ class _Axes:
         return self.height - BOTTOM - (value - low) / (high - low) * (self.height - TOP - BOTTOM)
 
 
-def text(x: float, y: float, said: str, kind: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{escape(said)}</text>'
+def text(x: float, y: float, words: str, kind: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{escape(words)}</text>'
 
 
 def picture(title: str, height: float, made: Sequence[str]) -> str:
@@ -135,11 +135,13 @@ def scatter(title: str, marks: Sequence[Mark], x_label: str, y_label: str) -> st
     for mark in marks:
         x, y = axes.x(mark.x), axes.y(mark.y)
         kind = "point" if mark.good else "point aside"
-        said = f"<title>{escape(mark.said or mark.name)}</title>"
-        axes.made.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="5">{said}</circle>')
+        tooltip = f"<title>{escape(mark.said or mark.name)}</title>"
+        axes.made.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="5">{tooltip}</circle>')
         right = x < WIDTH - 120
         near = [py for px, py in placed if abs(px - x) < 90]
-        place = next((one for one in _beside(y, height - BOTTOM) if all(abs(py - one) >= 13 for py in near)), None)
+        place = next(
+            (place_at for place_at in _beside(y, height - BOTTOM) if all(abs(py - place_at) >= 13 for py in near)), None
+        )
         if place is None:
             unnamed += 1
             continue
@@ -189,8 +191,8 @@ def spans(title: str, lines: Sequence[Span], x_label: str, names: float = 110.0)
     for at, line in enumerate(lines):
         y, begin = top + at * row, line.start
         made.append(text(names - 8, y + 13, line.name, "end name"))
-        said = f"<title>{escape(line.said)}</title>" if line.said else ""
-        made.append(f"<g>{said}")
+        tooltip = f"<title>{escape(line.said)}</title>" if line.said else ""
+        made.append(f"<g>{tooltip}")
         for kind, length in line.parts:
             if length > 0:
                 width = max(0.7, x(begin + length) - x(begin))
@@ -205,10 +207,10 @@ def spans(title: str, lines: Sequence[Span], x_label: str, names: float = 110.0)
 def ranges(title: str, rows: Sequence[Range], x_label: str, zero: float = 0.0) -> str:
     """Intervals about a line at `zero`."""
     row, top = 24.0, 8.0
-    names = CHARACTER * max((len(one.name) for one in rows), default=0) + 24
-    tails = CHARACTER * max((len(one.tail) for one in rows), default=0) + 20
+    names = CHARACTER * max((len(each.name) for each in rows), default=0) + 24
+    tails = CHARACTER * max((len(each.tail) for each in rows), default=0) + 20
     height = top + row * len(rows) + 42
-    values = [zero, *(v for one in rows for v in (one.low, one.high))]
+    values = [zero, *(v for each in rows for v in (each.low, each.high))]
     marks = ticks(min(values), max(values), 6)
     room, bottom = max(160.0, WIDTH - names - tails), height - 40
 
@@ -219,15 +221,15 @@ def ranges(title: str, rows: Sequence[Range], x_label: str, zero: float = 0.0) -
     made += [text(x(tick), bottom + 16, decimal(tick), "middle tick") for tick in marks]
     made.append(text(names + room / 2, height - 6, x_label, "middle label"))
     made.append(f'<line class="zero" x1="{x(zero):.1f}" x2="{x(zero):.1f}" y1="{top}" y2="{bottom}"/>')
-    for at, one in enumerate(rows):
+    for at, each in enumerate(rows):
         y = top + at * row + 12
-        made.append(text(names - 8, y + 4, one.name, "end name"))
-        made.append(f'<line class="interval" x1="{x(one.low):.1f}" x2="{x(one.high):.1f}" y1="{y}" y2="{y}"/>')
-        for end in (one.low, one.high):
+        made.append(text(names - 8, y + 4, each.name, "end name"))
+        made.append(f'<line class="interval" x1="{x(each.low):.1f}" x2="{x(each.high):.1f}" y1="{y}" y2="{y}"/>')
+        for end in (each.low, each.high):
             made.append(f'<line class="interval" x1="{x(end):.1f}" x2="{x(end):.1f}" y1="{y - 5}" y2="{y + 5}"/>')
-        made.append(f'<circle class="point" cx="{x(one.middle):.1f}" cy="{y}" r="4"/>')
-        if one.tail:
-            made.append(text(names + room + 10, y + 4, one.tail, "name"))
+        made.append(f'<circle class="point" cx="{x(each.middle):.1f}" cy="{y}" r="4"/>')
+        if each.tail:
+            made.append(text(names + room + 10, y + 4, each.tail, "name"))
     return picture(title, height, made)
 
 
@@ -249,12 +251,12 @@ def heat(
         y = top + r * box_height
         made.append(text(names - 10, y + box_height / 2 + 4, name, "end name"))
         for c in range(len(columns)):
-            found = values.get((c, r))
+            cell_value = values.get((c, r))
             x = names + c * box
-            if found is None:
+            if cell_value is None:
                 made.append(f'<rect class="nothing" x="{x}" y="{y}" width="{box - 3}" height="{box_height - 3}"/>')
                 continue
-            value, second, good = found
+            value, second, good = cell_value
             share = max(0.0, min(1.0, value / most))
             kind = "heat" if good else "nothing"
             made.append(

@@ -21,12 +21,12 @@ def sections(run: RunFolder) -> list[Section]:
         return []
     made: list[Part] = [_grid(run, rows), *_memory(rows)]
     summary = run.read_json("summary.json")
-    found: dict[str, Any] = summary if isinstance(summary, dict) else {}
-    choice, confirmed, rule = (_object(found.get(key)) for key in ("choice", "confirmation", "rule"))
+    summary_read: dict[str, Any] = summary if isinstance(summary, dict) else {}
+    choice, confirmed, rule = (_object(summary_read.get(key)) for key in ("choice", "confirmation", "rule"))
     if choice:
         made.append(Prose("How the rule chose", _lines(choice.get("steps"))))
         facts = [("chosen", shown(choice.get("chosen"))), ("why", shown(choice.get("why")))]
-        made.append(Facts("The choice", [*facts, ("baseline", shown(found.get("baseline")))]))
+        made.append(Facts("The choice", [*facts, ("baseline", shown(summary_read.get("baseline")))]))
         dropped = _object(choice.get("dropped"))
         if dropped:
             made.append(Prose("Dropped", [f"{name}: {shown(why)}" for name, why in dropped.items()], "warn"))
@@ -34,19 +34,22 @@ def sections(run: RunFolder) -> list[Section]:
         good = confirmed.get("state") in ("confirmed", "baseline kept")
         changes = {key: value for key, value in _object(confirmed.get("change")).items() if value is not None}
         heading = "Fresh starts" if changes or not good else "Confirmation"
-        said = _lines(confirmed.get("said"))
-        made.append(Prose(f"{heading}: {shown(confirmed.get('state'))}", said, "" if good else "bad"))
+        reasons = _lines(confirmed.get("said"))
+        made.append(Prose(f"{heading}: {shown(confirmed.get('state'))}", reasons, "" if good else "bad"))
         if changes:
             made.append(
-                Facts("Chosen against baseline, both measured again", [_change(*one) for one in changes.items()])
+                Facts(
+                    "Chosen against baseline, both measured again",
+                    [_change(*change_row) for change_row in changes.items()],
+                )
             )
-    launch = found.get("launch")
+    launch = summary_read.get("launch")
     if isinstance(launch, list) and launch:
         made.append(Prose("Launch line of the chosen cell", [shlex.join(map(str, launch))], "log"))
     if rule:
         made.append(Facts("The rule, frozen before the first cell", flat(rule)))
-    if found.get("limits_of_this"):
-        made.append(Prose("", [shown(found["limits_of_this"])], "warn"))
+    if summary_read.get("limits_of_this"):
+        made.append(Prose("", [shown(summary_read["limits_of_this"])], "warn"))
     return [Section("Tuning", made)]
 
 
@@ -86,11 +89,11 @@ def _memory(rows: list[dict[str, Any]]) -> list[Part]:
 
 def _change(name: str, value: object) -> tuple[str, str]:
     """Bytes as they are, everything else is relative."""
-    found = number(value)
-    if found is None:
+    amount = number(value)
+    if amount is None:
         return name, shown(value)
     label = one_line(name.removesuffix("_bytes").replace("_", " "), 40)
-    return label, signed_size(found) if name.endswith("_bytes") else change(found)
+    return label, signed_size(amount) if name.endswith("_bytes") else change(amount)
 
 
 def _peak(row: dict[str, Any]) -> float | None:
@@ -102,4 +105,4 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def _lines(value: object) -> list[str]:
-    return [shown(one) for one in value] if isinstance(value, list) else []
+    return [shown(line) for line in value] if isinstance(value, list) else []

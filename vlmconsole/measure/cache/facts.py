@@ -27,16 +27,16 @@ OTHER_LAYER = "A vision-feature cache keeps picture embeddings: another layer th
 
 def block_size(server: Server) -> int | None:
     """Tokens in the smallest part that the prefix cache shares; None where the server does not tell."""
-    engine, told = server.profile.engine, server.settings
+    engine, settings = server.profile.engine, server.settings
     if engine == "sglang":
-        return whole(told.raw.get("server_info", {}).get("page_size"))
+        return whole(settings.raw.get("server_info", {}).get("page_size"))
     try:
         if engine == "mlx":
             stats = json_value(_get(server, "/v1/cache/stats"))
             return whole(stats.get("block_size")) if isinstance(stats, dict) else None
         if engine == "vllm":
-            found = _VLLM_BLOCK.search(_get(server, "/metrics"))
-            return int(found[1]) if found else None
+            match = _VLLM_BLOCK.search(_get(server, "/metrics"))
+            return int(match[1]) if match else None
     except (SourceError, ValueError):
         return None
     return None
@@ -58,20 +58,20 @@ def cached_counter(server: Server) -> int | None:
     return None if value is None else int(value)
 
 
-def other_layers(profile: ServerProfile, told: EffectiveSettings) -> list[str]:
+def other_layers(profile: ServerProfile, settings: EffectiveSettings) -> list[str]:
     """Settings of vision-feature caches that are known of, as `name = value`."""
-    info: dict[str, Any] = told.raw.get("server_info", {})
+    info: dict[str, Any] = settings.raw.get("server_info", {})
     flags: dict[str, Any] = {}
     if profile.launch is not None:
         flags = flags_of([*profile.launch.argv, *profile.launch.extra])
-    found = [
+    layers = [
         f"{name} = {where[name]}"
         for name in _PICTURE_SETTINGS.get(profile.engine, ())
         for where in (info, flags)
         if where.get(name) not in (None, False)
     ]
     env = profile.launch.env if profile.launch is not None else {}
-    return found + [f"{name} = {env[name]}" for name in _PICTURE_VARIABLES if name in env]
+    return layers + [f"{name} = {env[name]}" for name in _PICTURE_VARIABLES if name in env]
 
 
 def _get(server: Server, path: str) -> str:

@@ -119,8 +119,8 @@ def judge(
     ceiling = COLD_SHARE * prefix
     if all(tokens <= ceiling for tokens in warm):
         most = max(warm)
-        said = f"every warm request had about nothing cached (at most {most} of {prefix} tokens)"
-        return _verdict("no hit", [said], block, prefix, pairs, control)
+        reason = f"every warm request had about nothing cached (at most {most} of {prefix} tokens)"
+        return _verdict("no hit", [reason], block, prefix, pairs, control)
     wanted = prefix - block
     short = sum(tokens < wanted for tokens in warm)
     if short:
@@ -138,49 +138,51 @@ def judge(
 
 
 def _prefix(pairs: Sequence[Pair]) -> int | None:
-    counts = {one.prompt_tokens for pair in pairs for one in (pair.cold, pair.warm)}
+    counts = {request.prompt_tokens for pair in pairs for request in (pair.cold, pair.warm)}
     return counts.pop() if len(counts) == 1 else None
 
 
 def _unusable(pairs: Sequence[Pair], least: int, noun: str) -> list[str]:
     """What is missing before anything can be judged."""
-    found = []
+    reasons = []
     if len(pairs) < least:
-        found.append(f"{len(pairs)} {noun}s; {least} are needed")
-    failed = [one.failure for pair in pairs for one in (pair.cold, pair.warm) if one.failure]
+        reasons.append(f"{len(pairs)} {noun}s; {least} are needed")
+    failed = [request.failure for pair in pairs for request in (pair.cold, pair.warm) if request.failure]
     if failed:
-        found.append(f"{len(failed)} requests failed: {failed[0]}")
+        reasons.append(f"{len(failed)} requests failed: {failed[0]}")
     untimed = sum(pair.fall_s is None for pair in pairs)
     if untimed and not failed:
-        found.append(f"{untimed} {noun}s have no TTFT, as an answer held no text")
-    return found
+        reasons.append(f"{untimed} {noun}s have no TTFT, as an answer held no text")
+    return reasons
 
 
 def _lengths(pairs: Sequence[Pair], prefix: int | None, block: int | None) -> list[str]:
     """Doubts about flush, prompt length, block and the counts themselves."""
-    found = []
+    reasons = []
     refused = [pair.flush_said for pair in pairs if not pair.flushed]
     if refused:
-        found.append(f"{len(refused)} flushes did not take place ({refused[0]}), so a cold request may have been warm")
+        reasons.append(
+            f"{len(refused)} flushes did not take place ({refused[0]}), so a cold request may have been warm"
+        )
     if pairs and prefix is None:
-        found.append("the server did not count the same prompt length for every request")
+        reasons.append("the server did not count the same prompt length for every request")
     if block is None:
-        found.append("the size of a cache block is not known: give `block` in the settings")
-    unknown = [one.cached for pair in pairs for one in (pair.cold, pair.warm) if one.cached.tokens is None]
+        reasons.append("the size of a cache block is not known: give `block` in the settings")
+    unknown = [request.cached for pair in pairs for request in (pair.cold, pair.warm) if request.cached.tokens is None]
     if unknown:
-        found.append(
+        reasons.append(
             f"{len(unknown)} requests have no count of cached tokens, and unknown is not zero ({unknown[0].source})"
         )
     if prefix is None or block is None:
-        return found
+        return reasons
     if prefix - block <= COLD_SHARE * prefix:
-        found.append(
+        reasons.append(
             f"the prefix ({prefix} tokens) is too short for blocks of {block}: a hit could not be told from none"
         )
     cold = [pair.cold.cached.tokens for pair in pairs if pair.cold.cached.tokens is not None]
     if any(tokens > COLD_SHARE * prefix for tokens in cold):
-        found.append(f"a cold request had {max(cold)} of {prefix} tokens cached already: it was not cold")
-    return found
+        reasons.append(f"a cold request had {max(cold)} of {prefix} tokens cached already: it was not cold")
+    return reasons
 
 
 def _control(
@@ -189,29 +191,29 @@ def _control(
     """What keeps the control from showing that the fall comes from the cache."""
     if not control:
         return ["there is no control with the cache off, so the fall may have another cause"]
-    found = _unusable(control, least, "control pair")
+    reasons = _unusable(control, least, "control pair")
     counts = [pair.warm.cached.tokens for pair in control]
     if cache is True:
-        found.append("the control's server says that its cache is on")
+        reasons.append("the control's server says that its cache is on")
     elif cache is None and None in counts:
-        found.append("whether the control's cache was off is not known: its server tells neither switch nor count")
+        reasons.append("whether the control's cache was off is not known: its server tells neither switch nor count")
     cached = [tokens for tokens in counts if tokens is not None and tokens > ceiling]
     if cached:
-        found.append(f"the control had up to {max(cached)} tokens cached")
+        reasons.append(f"the control had up to {max(cached)} tokens cached")
     falls, off = _known(pairs), _known(control)
     if falls and off and median(off) >= CONTROL_SHARE * median(falls):
-        found.append(
+        reasons.append(
             f"with the cache off the second request was faster as well (median {median(off) * 1000:.1f} ms against"
             f" {median(falls) * 1000:.1f} ms): compilation, a cache of another layer or another warm-up"
         )
     elif falls and off and _share(control) >= CONTROL_SHARE * _share(pairs):
         # Milliseconds alone would hide it where the two servers were measured under unlike load.
-        found.append(
+        reasons.append(
             "with the cache off the second request was faster as well"
             f" (median {percent(_share(control), 0)} of its TTFT against {percent(_share(pairs), 0)}):"
             " compilation, a cache of another layer or another warm-up"
         )
-    return found
+    return reasons
 
 
 def _share(pairs: Sequence[Pair]) -> float:

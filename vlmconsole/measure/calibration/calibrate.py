@@ -72,17 +72,17 @@ def calibrate(
     stopping: Callable[[], bool] = lambda: False,
 ) -> Calibration:
     """Measure the client at each concurrency, with the raw requests in `run`. Takes about half a minute."""
-    found: list[Step] = []
+    measured: list[Step] = []
     trusted: int | None = None
     for concurrency, requests in steps:
         if stopping():
             break
         step = _step(run, schedule, concurrency, requests, stopping)
-        found.append(step)
+        measured.append(step)
         on_step(step)
-        if step.trusted and len(found) == sum(one.trusted for one in found):
+        if step.trusted and len(measured) == sum(earlier.trusted for earlier in measured):
             trusted = concurrency
-    return Calibration(round(time.time(), 3), hardware(), LIMIT_S, schedule, found, trusted)
+    return Calibration(round(time.time(), 3), hardware(), LIMIT_S, schedule, measured, trusted)
 
 
 def _step(run: RunFolder, schedule: Schedule, concurrency: int, requests: int, stopping: Callable[[], bool]) -> Step:
@@ -100,17 +100,17 @@ def _step(run: RunFolder, schedule: Schedule, concurrency: int, requests: int, s
             extra={"cell": name},
         )
         summary = run_cell(cell, run, on_request=seen.append, stopping=stopping)
-        truth = {one["id"]: one for one in server.truth()}
+        truth = {row["id"]: row for row in server.truth()}
     errors, against, tpot = [], [], []
-    for one in seen:
-        said = truth[f"{name}-{one.raw.number}"]
-        stamps, timing = one.result.stamps, one.timing
+    for row in seen:
+        written = truth[f"{name}-{row.raw.number}"]
+        stamps, timing = row.result.stamps, row.timing
         if stamps.first_text is None or timing.ttft_s is None:
             continue
-        errors.append(stamps.first_text - said["first"] / 1e9)
-        against.append(timing.ttft_s - (said["first"] - said["received"]) / 1e9)
+        errors.append(stamps.first_text - written["first"] / 1e9)
+        against.append(timing.ttft_s - (written["first"] - written["received"]) / 1e9)
         if timing.tpot_s is not None:
-            tpot.append(timing.tpot_s - (said["last"] - said["first"]) / 1e9 / (said["tokens"] - 1))
+            tpot.append(timing.tpot_s - (written["last"] - written["first"]) / 1e9 / (written["tokens"] - 1))
     return _judge(concurrency, summary, errors, against, tpot)
 
 
@@ -143,19 +143,19 @@ def _judge(
 def read_calibration(path: Path | None, concurrency: int) -> str | None:
     """One sentence for the conditions of a result measured at `concurrency`; None when there is no calibration."""
     try:
-        found = read_json(path) if path is not None else None
-        if found is None:
+        stored = read_json(path) if path is not None else None
+        if stored is None:
             return None
-        if found["hardware"] != hardware():
-            return f"calibrated on other hardware ({found['hardware']}), so not known here"
-        steps = {step["concurrency"]: step for step in found["steps"]}
-        trusted = found["trusted_to"]
-        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(found["when"]))
+        if stored["hardware"] != hardware():
+            return f"calibrated on other hardware ({stored['hardware']}), so not known here"
+        steps = {step["concurrency"]: step for step in stored["steps"]}
+        trusted = stored["trusted_to"]
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(stored["when"]))
         reach = min((at for at in steps if at >= concurrency), default=None)
         if reach is None:
             return f"not known at C={concurrency}: calibrated to C={max(steps)} on {day}"
         error, p95 = steps[reach]["ttft_error_s"], steps[reach]["ttft_error_abs_p95_s"]
-        said = f"TTFT {error['p50'] * 1000:+.2f} ms p50, ±{p95 * 1000:.2f} ms p95 at C={reach} ({day})"
+        label = f"TTFT {error['p50'] * 1000:+.2f} ms p50, ±{p95 * 1000:.2f} ms p95 at C={reach} ({day})"
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return said if trusted is not None and concurrency <= trusted else f"{said}; NOT trusted past C={trusted or 0}"
+    return label if trusted is not None and concurrency <= trusted else f"{label}; NOT trusted past C={trusted or 0}"

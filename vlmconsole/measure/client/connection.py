@@ -26,8 +26,8 @@ Address = tuple[socket.AddressFamily, tuple[object, ...]]
 
 def resolve(host: str, port: int) -> list[Address]:
     """The addresses of `host`, looked up once for the whole cell. Raises OSError (socket.gaierror)."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [(family, where) for family, _, _, _, where in found]
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, where) for family, _, _, _, where in addresses]
 
 
 class Connection:

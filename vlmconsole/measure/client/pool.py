@@ -92,8 +92,8 @@ class Pool:
         wanted = self._plan.listener
         if wanted is None or connection.state is State.OPENING:
             return
-        there = listener(self._plan.port)
-        if there is None or there.inode != wanted:
+        listening = listener(self._plan.port)
+        if listening is None or listening.inode != wanted:
             connection.state = State.OPENING  # it never became usable
             raise ConnectionRefusedError(errno.ECONNREFUSED, "the port belongs to another program; nothing was sent")
 

@@ -117,8 +117,8 @@ def _failure(raw: Raw, result: StreamResult, body: _Body, framing: Framing) -> F
     if raw.outcome == GARBAGE or broken:
         return Failure(GARBAGE, f"what came is no HTTP answer{f' ({broken})' if broken else ''}", None, shown)
     if status is not None and status >= 400:
-        said = result.error or error_text(shown or "nothing")
-        return Failure(HTTP_ERROR, f"the server answered {status}: {said}", status, shown)
+        reason = result.error or error_text(shown or "nothing")
+        return Failure(HTTP_ERROR, f"the server answered {status}: {reason}", status, shown)
     if raw.outcome in (WHOLE, CLOSED) and status is not None and (wrong := head_fault(status, head)):
         return Failure(HTTP_ERROR if status >= 300 else NO_STREAM, f"the server answered {wrong}", status)
     if raw.outcome not in (WHOLE, CLOSED):
@@ -145,9 +145,9 @@ def _shown(raw: Raw, body: _Body) -> str:
     return redact(data[: 2 * HEAD_KEPT].decode("utf-8", "replace"))[:HEAD_KEPT]
 
 
-def to_row(one: Measured, *, counted: bool, aside: str | None = None) -> dict[str, Any]:
+def to_row(request: Measured, *, counted: bool, aside: str | None = None) -> dict[str, Any]:
     """The line of requests.jsonl. Stamps are seconds after the phase's start, durations seconds, both to 1 µs."""
-    raw, result, stamps, zero = one.raw, one.result, one.result.stamps, one.raw.zero
+    raw, result, stamps, zero = request.raw, request.result, request.result.stamps, request.raw.zero
     start = zero / 1e9
 
     def since(at: float | None) -> float | None:
@@ -173,14 +173,14 @@ def to_row(one: Measured, *, counted: bool, aside: str | None = None) -> dict[st
         "last_text": since(stamps.last_text),
         "done": since(stamps.done),
         "end": of_ns(raw.end),
-        "ttft_s": _round(one.timing.ttft_s),
-        "ttft_from_scheduled_s": _round(from_scheduled(one)),
-        "ttft_kernel_s": _round(one.ttft_kernel_s),
-        "ttfr_s": _round(one.timing.ttfr_s),
-        "tpot_s": _round(one.timing.tpot_s),
-        "tpot_why": one.timing.tpot_why or None,
-        "e2e_s": _round(one.timing.e2e_s),
-        "itl_s": [round(gap, 6) for gap in one.gaps_s],
+        "ttft_s": _round(request.timing.ttft_s),
+        "ttft_from_scheduled_s": _round(from_scheduled(request)),
+        "ttft_kernel_s": _round(request.ttft_kernel_s),
+        "ttfr_s": _round(request.timing.ttfr_s),
+        "tpot_s": _round(request.timing.tpot_s),
+        "tpot_why": request.timing.tpot_why or None,
+        "e2e_s": _round(request.timing.e2e_s),
+        "itl_s": [round(gap, 6) for gap in request.gaps_s],
         "finish_reason": result.finish_reason,
         "prompt_tokens": usage.prompt_tokens,
         "output_tokens": usage.completion_tokens,
@@ -191,21 +191,21 @@ def to_row(one: Measured, *, counted: bool, aside: str | None = None) -> dict[st
         "pieces": len(stamps.text_pieces),
         "unreadable": result.unreadable + result.garbled,
         "models": result.models,
-        "reads": one.reads,
-        "lag_max_s": _round(max(one.kernel_lag_s, default=None)),
+        "reads": request.reads,
+        "lag_max_s": _round(max(request.kernel_lag_s, default=None)),
         "connection": raw.connection,
         "served_before": raw.served,
         "text": without_keys(result.text)[:TEXT_KEPT],
     }
-    if one.failure is not None:
-        row["failure"] = {key: value for key, value in vars(one.failure).items() if value is not None}
+    if request.failure is not None:
+        row["failure"] = {key: value for key, value in vars(request.failure).items() if value is not None}
     return row
 
 
-def from_scheduled(one: Measured) -> float | None:
+def from_scheduled(request: Measured) -> float | None:
     """TTFT counted from when the request was due (open loop), seconds; None in a closed loop."""
-    first = one.result.stamps.first_text
-    return None if first is None or one.raw.scheduled is None else first - one.raw.scheduled / 1e9
+    first = request.result.stamps.first_text
+    return None if first is None or request.raw.scheduled is None else first - request.raw.scheduled / 1e9
 
 
 def not_sent_row(index: int, phase: str, why: str) -> dict[str, Any]:

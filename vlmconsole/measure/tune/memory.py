@@ -74,9 +74,9 @@ def _sample(running: Running, peak: Peak, ended: threading.Event) -> None:
 
 def _add_cards(peak: Peak, members: list[int]) -> None:
     """Memory used on the cards that the server's processes are on; on all where the driver does not tell whose."""
-    found = [card for card in nvidia.read().cards if card.memory_used is not None]
-    own = [card for card in found if any(pid in members for pid, _ in card.processes)]
-    used = own or found
+    cards = [card for card in nvidia.read().cards if card.memory_used is not None]
+    own = [card for card in cards if any(pid in members for pid, _ in card.processes)]
+    used = own or cards
     if used:
         size = sum(card.memory_used or 0 for card in used)
         names = " + ".join(card.name for card in used)

@@ -100,8 +100,8 @@ def fault(cell: Measured, rule: Rule) -> str:
         return f"{cell.failures} of {cell.planned} requests failed"
     other = {reason: count for reason, count in cell.finish_reasons.items() if reason != want.finish_reason}
     if other:
-        said = ", ".join(f"{count} × {reason}" for reason, count in other.items())
-        return f"inconsistent: finish reason {said}, not {want.finish_reason}"
+        reasons = ", ".join(f"{count} × {reason}" for reason, count in other.items())
+        return f"inconsistent: finish reason {reasons}, not {want.finish_reason}"
     if cell.n < cell.planned or cell.output_tokens != want.output_tokens:
         if cell.set_aside:
             return f"inconsistent: {many(cell.set_aside, 'answer')} had not exactly {want.output_tokens} tokens"
@@ -140,7 +140,7 @@ def choose(cells: Sequence[Measured], rule: Rule, baseline: str) -> Choice:
         return Choice(None, "no cell reaches the throughput floor", tuple(steps), dropped)
 
     ranked = [(cell.ttft_p95_s, cell) for cell in kept if cell.ttft_p95_s is not None]
-    lowest, first = min(ranked, key=lambda one: one[0])
+    lowest, first = min(ranked, key=lambda rank: rank[0])
     limit = lowest * (1 + rule.close_within)
     close = [cell for p95, cell in ranked if p95 <= limit]
     steps.append(
@@ -157,7 +157,7 @@ def choose(cells: Sequence[Measured], rule: Rule, baseline: str) -> Choice:
         why = f"the memory of {', '.join(unknown)} was not measured, so close cells cannot be told apart"
         return Choice(None, why, tuple(steps), dropped)
     known = [(size, cell.ttft_p95_s or 0.0, cells.index(cell), cell) for size, cell in sized if size is not None]
-    winner = min(known, key=lambda one: one[:3])[3]
+    winner = min(known, key=lambda rank: rank[:3])[3]
     listed = ", ".join(f"{cell.name} {size_text(size, rule)}" for size, _, _, cell in known)
     steps.append(f"4. smallest memory ({rule.memory}) among the close: {listed} → {winner.name}")
     return Choice(winner.name, f"close to the lowest TTFT p95, with the smallest {rule.memory}", tuple(steps), dropped)
@@ -165,30 +165,30 @@ def choose(cells: Sequence[Measured], rule: Rule, baseline: str) -> Choice:
 
 def confirm(chosen: Measured, base: Measured, rule: Rule) -> tuple[bool, tuple[str, ...]]:
     """Whether fresh starts bear the choice out, and in words what was compared (see `CONFIRMED`)."""
-    said: list[str] = []
+    reasons: list[str] = []
     good = True
     for cell, role in ((chosen, "chosen"), (base, "baseline")):
         why = fault(cell, rule)
         good &= not why
-        said.append(f"{role} {cell.name}: {why or f'{cell.n} of {cell.planned} requests counted, all consistent'}")
+        reasons.append(f"{role} {cell.name}: {why or f'{cell.n} of {cell.planned} requests counted, all consistent'}")
     if not good or chosen.throughput is None or base.throughput is None:
-        return False, tuple(said)
+        return False, tuple(reasons)
     assert chosen.ttft_p95_s is not None
     assert base.ttft_p95_s is not None
     floor, limit = rule.throughput_floor * base.throughput, base.ttft_p95_s * (1 + rule.close_within)
     holds = chosen.throughput >= floor
-    said.append(f"throughput {chosen.throughput:.1f} tok/s {'≥' if holds else '<'} {floor:.1f}: {_word(holds)}")
+    reasons.append(f"throughput {chosen.throughput:.1f} tok/s {'≥' if holds else '<'} {floor:.1f}: {_word(holds)}")
     good &= holds
     holds = chosen.ttft_p95_s <= limit
-    said.append(f"TTFT p95 {chosen.ttft_p95_s:.3f} s {'≤' if holds else '>'} {limit:.3f}: {_word(holds)}")
-    return good and holds, tuple(said)
+    reasons.append(f"TTFT p95 {chosen.ttft_p95_s:.3f} s {'≤' if holds else '>'} {limit:.3f}: {_word(holds)}")
+    return good and holds, tuple(reasons)
 
 
 def change(chosen: Measured, base: Measured) -> dict[str, float | None]:
     """The chosen against the baseline on fresh starts: shares (−0.1 is ten percent less) and bytes."""
 
-    def share(one: float | None, other: float | None) -> float | None:
-        return one / other - 1 if one is not None and other else None
+    def share(value: float | None, other: float | None) -> float | None:
+        return value / other - 1 if value is not None and other else None
 
     both = chosen.peak_bytes is not None and base.peak_bytes is not None
     return {
@@ -203,8 +203,8 @@ def size_text(amount: float, rule: Rule) -> str:
     return f"{figure(amount / MIB)} MiB" if rule.memory == SAMPLED else decimal(amount)
 
 
-def _listed(word: str, found: dict[str, str]) -> str:
-    return f"; {word}: " + "; ".join(f"{name} ({why})" for name, why in found.items()) if found else ""
+def _listed(word: str, reasons: dict[str, str]) -> str:
+    return f"; {word}: " + "; ".join(f"{name} ({why})" for name, why in reasons.items()) if reasons else ""
 
 
 def _word(holds: bool) -> str:

@@ -97,7 +97,7 @@ class TuneSettings(BaseModel):
         self.baseline()
         if self.rule.memory != SAMPLED and self.rule.memory not in self.grid:
             raise ValueError(f"rule.memory must be “{SAMPLED}” or one of: {', '.join(self.grid)}")
-        if self.rule.memory in self.grid and not all(_is_number(one) for one in self.grid[self.rule.memory]):
+        if self.rule.memory in self.grid and not all(_is_number(setting) for setting in self.grid[self.rule.memory]):
             raise ValueError(f"rule.memory: the values of {self.rule.memory} are no numbers")
         if self.rule.consistent.output_tokens != self.output_tokens:
             raise ValueError("rule.consistent.output_tokens must be output_tokens: that is what is asked for")
@@ -180,8 +180,10 @@ def _chooses_program(key: str, value: Value) -> bool:
     return value is True and bool(words & {"trust", "remote", "custom"})
 
 
-def _same(one: Value, other: Value) -> bool:
-    return (type(one) is type(other) and one == other) or (_is_number(one) and _is_number(other) and one == other)
+def _same(value: Value, other: Value) -> bool:
+    return (type(value) is type(other) and value == other) or (
+        _is_number(value) and _is_number(other) and value == other
+    )
 
 
 def _is_number(value: Value) -> bool:
