@@ -157,7 +157,7 @@ class _Probe:
         """Empty the cache, trying again while the server is busy; whether it really did, and what it said."""
         import asyncio
 
-        from vlmconsole.servers.servers import flush
+        from vlmconsole.engines.readback import flush
 
         said = asyncio.run(flush(server.profile))
         for _ in range(FLUSH_TRIES):

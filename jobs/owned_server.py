@@ -11,6 +11,8 @@ from pathlib import Path
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError, open_client, request
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.readback import readback
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.measure.bench import Server
 from vlmconsole.runs.logfile import left_out
@@ -65,7 +67,7 @@ async def _start(context: Context, profile: ServerProfile, label: str) -> Server
         raise JobError(
             f"a server answers at {ready.base_url} already, and this job needs its own there", "stop that one first"
         )
-    told = await servers.readback(ready.profile)
+    told = await readback(ready.profile)
     check(profile, told)
     context.events.note(f"server {label}: ready at {ready.base_url}, {said(told)}")
     return Server(ready.profile, told, ready.model)
@@ -87,7 +89,7 @@ def said(told: EffectiveSettings) -> str:
     """The settings that matter for a measurement, as the server told them."""
     limit = "not told" if told.running_limit is None else told.running_limit
     cache = "not told" if told.prefix_cache is None else _word(told.prefix_cache)
-    return f"{servers.NAMES[told.engine]} {told.version or '(version not told)'}, B {limit}, prefix cache {cache}"
+    return f"{find_engine(told.engine).label} {told.version or '(version not told)'}, B {limit}, prefix cache {cache}"
 
 
 def alive(context: Context, server: Server) -> bool:
@@ -99,7 +101,7 @@ def alive(context: Context, server: Server) -> bool:
 def ask(server: Server) -> EffectiveSettings | None:
     """The server's settings once more; None when it no longer answers."""
     try:
-        return asyncio.run(servers.readback(server.profile))
+        return asyncio.run(readback(server.profile))
     except EngineError:
         return None
 

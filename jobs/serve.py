@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from vlmconsole.engines.profile import ServerProfile, find_profile
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.gauges import nvidia
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec, Stopped
 from vlmconsole.runs.places import Places
@@ -40,7 +41,7 @@ def started_by_the_lab(name: str, places: Places) -> str | None:
 def on_cpu(profile: ServerProfile) -> bool:
     """Whether the profile's server, started here, runs on the processor."""
     # Where there is no card, any engine can only be on the CPU (SGLang and vLLM have CPU builds).
-    return sys.platform == "linux" and (profile.engine == "mlx" or not nvidia.read().cards)
+    return sys.platform == "linux" and (find_engine(profile.engine).needs_metal or not nvidia.read().cards)
 
 
 def _devices(spec: ServeSpec, places: Places) -> list[str]:

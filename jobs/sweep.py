@@ -85,10 +85,10 @@ def _with_server(context: Context, spec: SweepSettings, group: list[SweepCell], 
 
 def say_how_held(context: Context, settings: BenchSettings, server: Any) -> None:
     """How answers are held to their length, as equal work depends on it."""
+    from vlmconsole.engines.registry import find_engine
     from vlmconsole.measure.bench import request_fields
-    from vlmconsole.servers.servers import NAMES
 
-    fields, name = request_fields(settings, server), NAMES[server.profile.engine]
+    fields, name = request_fields(settings, server), find_engine(server.profile.engine).label
     if "min_tokens" in fields:
         return
     held = f"{name} has no min_tokens"

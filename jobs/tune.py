@@ -12,6 +12,7 @@ from typing import Any
 
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile, profile_toml, save_profile
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.errors import LabError
 from vlmconsole.jobs.cells import Cells
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped
@@ -82,7 +83,8 @@ def _freeze(context: Context, spec: TuneSettings, profile: ServerProfile) -> dic
     from vlmconsole.ledger.freezing import freeze
     from vlmconsole.measure.tune.rule import CONFIRMED, STEPS
 
-    server = {"engine": profile.engine, "model": profile.model, "launch": _words(profile)}
+    line = find_engine(profile.engine).frozen_line(profile)
+    server = {"engine": profile.engine, "model": profile.model, "launch": line}
     plan = spec.plan() | {"server": server, "steps": list(STEPS), "confirmed": CONFIRMED}
     frozen = freeze(context.run, RULE, plan, Ledger(context.places.ledger))
     context.events.note(f"rule frozen before the first cell: sha256 {frozen.sha256[:16]}… ({RULE})")
@@ -210,7 +212,7 @@ def _save(
         }
     )
     context.run.file("chosen.toml").write_text(profile_toml(tuned), "utf-8")
-    line = _words(tuned)
+    line = find_engine(tuned.engine).frozen_line(tuned)
     if confirmation["state"] == KEPT:
         context.events.note(f"{profile.name} stays as it is; its launch line is in chosen.toml")
         return {"profile": None, "launch": line}
@@ -220,15 +222,6 @@ def _save(
     save_profile(context.places.servers, tuned)
     context.events.note(f"saved as server profile {free}: vlmconsole servers start {free}")
     return {"profile": free, "launch": line}
-
-
-def _words(profile: ServerProfile) -> list[str]:
-    """The launch line as the profile holds it; for mlx-vlm, which the lab starts by itself, what is added to it."""
-    assert profile.launch is not None
-    if profile.engine == "mlx":
-        limit = [] if profile.running_limit is None else ["--max-num-seqs", str(profile.running_limit)]
-        return ["mlx_vlm.server", *limit, *profile.launch.extra]
-    return [*profile.launch.argv, *profile.launch.extra]
 
 
 def _summary(spec: TuneSettings, book: Cells, frozen: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:

@@ -251,8 +251,9 @@ class ServerLink:
 
     async def _start(self) -> None:
         from vlmconsole.client.chat import ChatClient
+        from vlmconsole.engines.registry import find_engine
         from vlmconsole.queue.served import ensure_served
-        from vlmconsole.servers.servers import NAMES, status
+        from vlmconsole.servers.servers import status
 
         client, self._client = self._client, None
         if client is not None:
@@ -277,14 +278,15 @@ class ServerLink:
         # Where it is still warming up a question is taken all the same: the server keeps it until it can answer.
         self._phase = self._phase if warm else ""
         state, note = ("ready", "") if warm else ("starting", WARMING)
-        self._take(client, state=state, note=note, waits="", engine=NAMES[self.profile.engine])
+        self._take(client, state=state, note=note, waits="", engine=find_engine(self.profile.engine).label)
 
     async def _warm(self) -> bool:
         """Whether a server that somebody else started can answer by now: SGLang lists its models before that."""
         from vlmconsole.desks.servers import measuring
+        from vlmconsole.engines.registry import find_engine
         from vlmconsole.servers.servers import probe
 
-        if self.profile.engine != "sglang" or await asyncio.to_thread(measuring, self.places):
+        if not find_engine(self.profile.engine).warm_path or await asyncio.to_thread(measuring, self.places):
             return True
         return (await probe(self.profile, self.places, PULSE_S, thoroughly=True)).state != "starting"
 

@@ -6,9 +6,9 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from vlmconsole.desks.servers import Line
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.screens.theme import painted
 from vlmconsole.screens.widgets.item_list import ItemList
-from vlmconsole.servers.servers import NAMES
 from vlmconsole.text.plain import one_line
 from vlmconsole.text.signs import sign_of
 
@@ -45,5 +45,5 @@ class ServerList(ItemList[Line]):
 
 
 def _told(line: Line) -> tuple[str, str, str, str]:
-    engine = NAMES[line.profile.engine]
+    engine = find_engine(line.profile.engine).label
     return line.profile.name, engine if len(engine) <= 8 else line.profile.engine, line.status.word, line.why

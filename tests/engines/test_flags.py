@@ -13,6 +13,7 @@ from refusals import mentions
 
 from vlmconsole.engines import flags
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.runs.places import Places
 from vlmconsole.servers import processes
 from vlmconsole.servers.servers import ensure_server
@@ -88,11 +89,11 @@ async def test_a_help_that_cannot_be_had_stops_no_start(fake: Path, tmp_path: Pa
     (fake / "sglang" / "launch_server.py").write_text("import sys\nsys.exit(7)")
     words = [sys.executable, "-m", "sglang.launch_server", "--zzz"]
     env = {"PYTHONPATH": str(fake)}
-    assert "ended with 7" in await flags.check("box", "sglang", words, env, None, tmp_path)
+    assert "ended with 7" in await flags.check("box", find_engine("sglang"), words, env, None, tmp_path)
     (fake / "sglang" / "launch_server.py").write_text("print('no options here')")
-    assert "lists no flags" in await flags.check("box", "sglang", words, env, None, tmp_path)
+    assert "lists no flags" in await flags.check("box", find_engine("sglang"), words, env, None, tmp_path)
     assert not (tmp_path / "flags").exists()
-    assert await flags.check("box", "openai", words, {}, None, tmp_path) == ""
+    assert await flags.check("box", find_engine("openai"), words, {}, None, tmp_path) == ""
 
 
 async def test_stopping_while_the_help_is_asked_ends_the_question(fake: Path, tmp_path: Path) -> None:
@@ -101,7 +102,9 @@ async def test_stopping_while_the_help_is_asked_ends_the_question(fake: Path, tm
         f"import os, pathlib, time\npathlib.Path({str(mark)!r}).write_text(str(os.getpid()))\ntime.sleep(60)"
     )
     words = [sys.executable, "-m", "sglang.launch_server", "--zzz"]
-    asking = asyncio.create_task(flags.check("box", "sglang", words, {"PYTHONPATH": str(fake)}, None, tmp_path))
+    asking = asyncio.create_task(
+        flags.check("box", find_engine("sglang"), words, {"PYTHONPATH": str(fake)}, None, tmp_path)
+    )
     deadline = time.monotonic() + 20
     while not (mark.exists() and mark.read_text()) and time.monotonic() < deadline:
         await asyncio.sleep(0.02)
@@ -130,11 +133,12 @@ def test_the_launch_lines_that_ship_are_known_to_sglang_0_5_23() -> None:
     assert shipped.launch is not None
     given = flags.flags_in(shipped.launch.argv)
     assert len(given) == 13
-    assert flags.unknown(given, REAL, "sglang") == {}
+    assert flags.unknown(given, REAL, find_engine("sglang")) == {}
     paired = "--disable-radix-cache --disable-overlap-schedule --disable-cuda-graph --enable-deterministic-inference"
-    assert flags.unknown(paired.split(), REAL, "sglang") == {}
+    assert flags.unknown(paired.split(), REAL, find_engine("sglang")) == {}
     assert (
-        flags.unknown(["--disable-radix-cahce"], REAL, "sglang")["--disable-radix-cahce"][0] == "--disable-radix-cache"
+        flags.unknown(["--disable-radix-cahce"], REAL, find_engine("sglang"))["--disable-radix-cahce"][0]
+        == "--disable-radix-cache"
     )
 
 
@@ -142,7 +146,7 @@ def test_what_is_no_flag_is_not_taken_for_one() -> None:
     words = ["python", "-m", "x", "--a=1", "--b", "-2", "--c", '{"--d": 1}', "--", "--e"]
     assert flags.flags_in(words) == ["--a", "--b", "--c"]
     known = ["--max-num-seqs", "--compilation-config"]
-    assert flags.unknown(["--max_num_seqs", "--compilation-config.level"], known, "vllm") == {}
-    assert list(flags.unknown(["--max_num_seqs"], ["--max-num-seqs"], "sglang")) == ["--max_num_seqs"]
+    assert flags.unknown(["--max_num_seqs", "--compilation-config.level"], known, find_engine("vllm")) == {}
+    assert list(flags.unknown(["--max_num_seqs"], ["--max-num-seqs"], find_engine("sglang"))) == ["--max_num_seqs"]
     text = "options:\n  -h, --help   show this\n  --one ONE, --uno ONE  as --two\n     --indented mention\n"
     assert flags.parse_help(text) == ("--help", "--one", "--uno")

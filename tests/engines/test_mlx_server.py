@@ -15,11 +15,12 @@ from vlmconsole.client.chat import Answer, ChatClient
 from vlmconsole.engines import mlx_server
 from vlmconsole.engines.http import open_client
 from vlmconsole.engines.profile import load_profiles
+from vlmconsole.engines.readback import readback
 from vlmconsole.models.messages import Message
 from vlmconsole.models.prompt import text_counter
 from vlmconsole.runs.places import Places
 from vlmconsole.servers import processes
-from vlmconsole.servers.servers import Ready, ensure_server, probe, readback, stop_server
+from vlmconsole.servers.servers import Ready, ensure_server, probe, stop_server
 from vlmconsole.vision.images import open_picture
 
 PICTURES = ROOT / "assets" / "pictures"
@@ -201,7 +202,7 @@ async def test_kill_9_in_mid_answer_keeps_the_part_and_the_next_question_works(t
             assert (await probe(profile, places)).state == "ended"
             again = await ensure_server(profile, places)
             assert again.started_here and again.pid != ready.pid
-            await client.use(again)
+        async with ChatClient(again.profile) as client:
             assert (await client.ask(HI, max_tokens=4)).ok
     finally:
         await stop_server(profile, places)

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
-from vlmconsole.engines.effective import flags_of
 from vlmconsole.engines.profile import (
     ProfileError,
     ServerProfile,
@@ -15,6 +14,7 @@ from vlmconsole.engines.profile import (
     redact,
     save_profile,
 )
+from vlmconsole.servers.launch_lines import flags_of
 
 GOOD = {"name": "box", "engine": "openai", "base_url": "http://127.0.0.1:8000"}
 LAB_LINE = (
@@ -48,7 +48,7 @@ def test_the_bundled_model_is_found_with_its_picture_settings() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("engine", "tgi", "'mlx', 'sglang', 'vllm' or 'openai'"),
+        ("engine", "tgi", "mlx, openai, sglang, vllm"),
         ("base_url", "ftp://x", "http://HOST"),
         ("base_url", "http://user:pw@host", "password"),
         ("base_url", "http://h?x=1", "'?'"),

@@ -15,8 +15,8 @@ from vlmconsole.engines.compared import capacity
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.engines.served_model import picture_settings
-from vlmconsole.engines.sglang import from_server_info
 from vlmconsole.engines.sglang_settings import OTHER
+from vlmconsole.engines.supported.sglang import from_server_info
 from vlmconsole.evaluation.served import cache_remark
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.conditions import Conditions

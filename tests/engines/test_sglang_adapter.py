@@ -27,9 +27,10 @@ from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.scene import make_scene
 from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.http import EngineError
+from vlmconsole.engines.readback import readback
 from vlmconsole.models.messages import Message, to_request
 from vlmconsole.runs.places import Places
-from vlmconsole.servers.servers import Ready, ensure_server, readback, stop_server
+from vlmconsole.servers.servers import Ready, ensure_server, stop_server
 from vlmconsole.training.adapters import store
 from vlmconsole.training.adapters.convert import served_by_sglang
 from vlmconsole.training.adapters.serving import select

@@ -20,6 +20,8 @@ from folders import ROOT
 
 from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile, save_profile
+from vlmconsole.engines.readback import flush, readback
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.gauges.scrape import ServerMetrics
 from vlmconsole.jobs import cache_probe, sweep, tune
 from vlmconsole.jobs.contract import Context
@@ -30,8 +32,7 @@ from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.servers.launch_lines import wanted_settings
-from vlmconsole.servers.servers import Ready, ensure_server, flush, readback, stop_server
+from vlmconsole.servers.servers import Ready, ensure_server, stop_server
 from vlmconsole.vision.images import open_picture
 
 PYTHON = os.environ.get("VLMCONSOLE_TEST_SGLANG", "")
@@ -96,7 +97,7 @@ def test_what_it_was_started_with_is_what_it_reads_back(ready: Ready) -> None:
     assert told.version is not None
     assert (told.running_limit, told.prefix_cache, told.cache_report) == (4, True, True)
     assert told.omitted_cached_is_zero, told.cached_rule
-    for flag, wanted in wanted_settings(profile()).items():
+    for flag, wanted in find_engine("sglang").wanted(profile()).items():
         have = told.told(flag)
         if have is not None and flag not in ("model-path", "served-model-name"):
             assert str(have).lower() == wanted.lower() or float(have) == float(wanted), flag

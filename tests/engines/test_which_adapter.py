@@ -18,6 +18,7 @@ from vlmconsole.compare.runs import compare
 from vlmconsole.engines.adapter_choice import UNKNOWN
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile, make_profile
+from vlmconsole.engines.readback import readback
 from vlmconsole.evaluation.resolve import resolve
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
@@ -28,7 +29,7 @@ from vlmconsole.models.messages import Message
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.chat.why import adapter_rows
-from vlmconsole.servers.servers import ensure_server, readback, stop_server
+from vlmconsole.servers.servers import ensure_server, stop_server
 from vlmconsole.training.adapters.serving import select
 
 HELLO = [Message("user", "What shape is red?")]

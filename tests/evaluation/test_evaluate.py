@@ -20,6 +20,7 @@ from vlmconsole.data.names import ready
 from vlmconsole.data.rows import DataError
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.evaluation import local
 from vlmconsole.evaluation.answerer import Stopping, Who
 from vlmconsole.evaluation.items import choose, items_digest
@@ -284,14 +285,13 @@ def _toml(table: dict[str, Any]) -> str:
 def test_the_paired_server_changes_its_model_and_nothing_else(tmp_path: Path) -> None:
     from vlmconsole.engines.profile import load_profiles
     from vlmconsole.evaluation.whole_model import with_model
-    from vlmconsole.servers import launch_lines
 
     profiles, places = load_profiles(None), Places(tmp_path)
     python = places.environments / "sglang-0.5.5" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch()
     before, after = (
-        launch_lines.command(with_model(profiles["sglang-paired"], tmp_path / name), places, 30000)
+        find_engine("sglang").command(with_model(profiles["sglang-paired"], tmp_path / name), places, 30000)
         for name in ("one", "two")
     )
     assert [(a, b) for a, b in zip(before, after, strict=True) if a != b] == [
@@ -317,16 +317,16 @@ def test_a_server_whose_settings_change_on_the_way_is_not_believed(
     from vlmconsole.engines.effective import EffectiveSettings
     from vlmconsole.engines.profile import ServerProfile
     from vlmconsole.errors import LabError
+    from vlmconsole.evaluation import served as asked
     from vlmconsole.evaluation.served import served
     from vlmconsole.measure.bench import Server
-    from vlmconsole.servers import servers
 
     now = EffectiveSettings("sglang", version="0.5.5", running_limit=1, values={"chunked-prefill-size": 2048})
 
     async def readback(profile: ServerProfile) -> EffectiveSettings:
         return now
 
-    monkeypatch.setattr(servers, "readback", readback)
+    monkeypatch.setattr(asked, "readback", readback)
     profile = ServerProfile(name="s", engine="sglang", base_url="http://127.0.0.1:9", model="m", served_model="m")
     settings = EvaluateSettings(data=["small"], backend="server", server="s")
     with served(resolve(settings, Places(tmp_path)).before, Server(profile, now, "m")) as model:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vlmconsole.engines.metrics import Histogram, Scrape
 from vlmconsole.gauges.deltas import Window, difference, quantile
-from vlmconsole.gauges.prometheus import Histogram, Scrape
 
 
 def histogram(values: list[float], bounds: list[float]) -> Histogram:

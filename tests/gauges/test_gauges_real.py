@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from vlmconsole.engines.supported import mlx
 from vlmconsole.gauges.fetch import Fetcher
-from vlmconsole.gauges.mlx_metrics import read_mlx
 from vlmconsole.gauges.requests import OwnRequests
 from vlmconsole.gauges.scrape import ServerMetrics
 from vlmconsole.gauges.sources import Gauges
@@ -40,9 +40,9 @@ def test_both_sides_count_the_same_tokens(mlx_server: Ready, tmp_path: Path, mon
         output_tokens=16,
     )
     run = RunFolder.create(places.runs, kind="bench", preset="load", spec={}, title="load", home=places.home)
-    before = read_mlx(fetch.get("/v1/metrics")).scrape.counters
+    before = mlx.ENGINE.metrics.read(fetch.get("/v1/metrics")).counters
     run_bench(settings, run, places)
-    after = read_mlx(fetch.get("/v1/metrics")).scrape.counters
+    after = mlx.ENGINE.metrics.read(fetch.get("/v1/metrics")).counters
     fetch.close()
     rows = list(run.read_jsonl("requests.jsonl"))
     assert after["requests"] - before["requests"] == len(rows) == 16 + settings.warm_ups

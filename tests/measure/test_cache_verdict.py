@@ -12,7 +12,7 @@ from recorded import exchanges
 from refusals import check_nouns
 
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.sglang import from_server_info
+from vlmconsole.engines.supported.sglang import from_server_info
 from vlmconsole.measure.cache.verdict import Count, Pair, Request, Verdict, cached_count, judge, of_usage
 from vlmconsole.streams.stream import StreamParser
 from vlmconsole.streams.timing import timing

@@ -19,8 +19,8 @@ from vlmconsole.cli.plots import show_plots
 from vlmconsole.drawings.measured import DECODE, LOST, PREFILL, WAIT
 from vlmconsole.drawings.measured import waterfalls as drawn_waterfalls
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.mlx import held_output
 from vlmconsole.engines.profile import ProfileError, load_profiles, make_profile, save_profile
+from vlmconsole.engines.supported import mlx
 from vlmconsole.jobs import cache_probe, sweep
 from vlmconsole.jobs.contract import Context, IncompleteError, JobError, Stopped
 from vlmconsole.jobs.owned_server import check
@@ -130,8 +130,8 @@ def test_a_server_is_varied_by_its_launch_line_only_where_it_is_launched_here() 
         with_running_limit(other, 1)
     with refused("server-differs", "running limit B", "4", "1", error=JobError):
         check(one, EffectiveSettings("sglang", running_limit=4))
-    assert held_output(demo)["logit_bias"] == {"562": -100.0, "564": -100.0}
-    assert held_output(other) == {}
+    assert mlx.ENGINE.held_output(demo)["logit_bias"] == {"562": -100.0, "564": -100.0}
+    assert mlx.ENGINE.held_output(other) == {}
     cached = make_profile({**demo.model_dump(), "launch": {"extra": ["--vision-cache-size", "20"]}})
     assert other_layers(cached, EffectiveSettings("mlx")) == ["vision-cache-size = 20"]
 

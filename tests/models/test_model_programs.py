@@ -12,6 +12,7 @@ from refusals import refused
 from small_server import SERVER
 
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.evaluation.preflight import of_side
 from vlmconsole.evaluation.resolve import resolve
 from vlmconsole.evaluation.settings import EvaluateSettings
@@ -21,8 +22,7 @@ from vlmconsole.models.programs import ProgramsError, programs_in, refuse_progra
 from vlmconsole.queue.served import ensure_served
 from vlmconsole.runs.places import Places
 from vlmconsole.servers import processes
-from vlmconsole.servers.launch_lines import command, launch_line
-from vlmconsole.servers.servers import ensure_server, stop_server
+from vlmconsole.servers.servers import ensure_server, launch_line, stop_server
 from vlmconsole.training.bases import base_folder, loadable_base
 
 MAP = {"AutoModel": "modeling_x.X"}
@@ -110,6 +110,10 @@ async def test_refused_when_it_is_started_and_allowed_by_the_profile(places: Pla
         await stop_server(allowed, places)
 
 
+def command(profile: ServerProfile, places: Places) -> list[str]:
+    return find_engine(profile.engine).command(profile, places, 1)
+
+
 def test_trust_in_one_model_is_none_in_another(places: Places, tmp_path: Path) -> None:
     """An evaluation may put another model behind a profile: its preset names that one, and nobody has trusted it."""
     known, foreign = (bundled_copy(tmp_path / name, auto_map=MAP) for name in ("known", "foreign"))
@@ -117,15 +121,15 @@ def test_trust_in_one_model_is_none_in_another(places: Places, tmp_path: Path) -
         launch_more = {"argv": ["/bin/true", "{model}"], **({"extra": more["extra"]} if "extra" in more else {})}
         keys = {key: value for key, value in more.items() if key != "extra"}
         box = make_profile({"name": "box", "engine": "vllm", "model": str(known), "launch": launch_more} | keys)
-        assert str(known) in command(box, places, 1) and str(known) in command(with_model(box, known), places, 1)
+        assert str(known) in command(box, places) and str(known) in command(with_model(box, known), places)
         with pytest.raises(ProfileError, match="auto_map"):
-            command(with_model(box, foreign), places, 1)
+            command(with_model(box, foreign), places)
 
 
 def test_the_users_own_flag_is_a_word_of_theirs_too(places: Places, tmp_path: Path) -> None:
     folder = bundled_copy(tmp_path / "model", auto_map=MAP)
     argv = ["/bin/true", "{model}", "--trust-remote-code"]
     own = make_profile({"name": "box", "engine": "vllm", "model": str(folder), "launch": {"argv": argv}})
-    assert command(own, places, 1)[-1] == "--trust-remote-code"
+    assert command(own, places)[-1] == "--trust-remote-code"
     mlx = make_profile({"name": "own", "engine": "mlx", "model": str(folder), "trust_remote_code": True})
-    assert "--trust-remote-code" in command(mlx, places, 1)
+    assert "--trust-remote-code" in command(mlx, places)

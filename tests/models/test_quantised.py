@@ -18,6 +18,7 @@ from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines import mlx_server
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import make_profile
+from vlmconsole.engines.readback import readback
 from vlmconsole.engines.served_model import add_quantization, folder_of, prompt_facts
 from vlmconsole.models.messages import Message
 from vlmconsole.models.quantization import from_json
@@ -139,7 +140,7 @@ def test_a_real_quantised_model_behind_the_real_server(tmp_path: Path, bits: int
     from vlmconsole.measure.settings import BenchSettings
     from vlmconsole.models.base import read_base
     from vlmconsole.runs.folder import RunFolder
-    from vlmconsole.servers.servers import ensure_server, readback, stop_server
+    from vlmconsole.servers.servers import ensure_server, stop_server
     from vlmconsole.training.bases import base_folder
 
     folder = tmp_path / "quantised"

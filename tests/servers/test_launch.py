@@ -14,6 +14,7 @@ import pytest
 from refusals import mentions, refused
 from small_server import SERVER, profile
 
+from vlmconsole.engines.interpreters import interpreter_path
 from vlmconsole.engines.profile import ProfileError, make_profile
 from vlmconsole.runs.places import Places
 from vlmconsole.servers import processes as launch
@@ -193,8 +194,8 @@ async def test_a_missing_program_or_interpreter_is_one_line(places: Places) -> N
     with refused("program-missing", "profile box", "/no/such/server", error=ProfileError):
         await ensure_server(missing, places)
     with refused("environment-missing", "env make sglang", error=ProfileError):
-        launch.interpreter_path("env:sglang", places)
-    assert launch.interpreter_path("", places) == sys.executable
+        interpreter_path("env:sglang", places)
+    assert interpreter_path("", places) == sys.executable
 
 
 async def test_a_server_elsewhere_is_only_reached(places: Places) -> None:

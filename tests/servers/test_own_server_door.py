@@ -27,11 +27,12 @@ from folders import ROOT
 from vlmconsole.engines import mlx_guard
 from vlmconsole.engines.http import open_client
 from vlmconsole.engines.profile import make_profile
+from vlmconsole.engines.readback import readback
 from vlmconsole.runs.places import Places
 from vlmconsole.servers import processes
 from vlmconsole.servers.located import located
 from vlmconsole.servers.processes import KEY_MARK
-from vlmconsole.servers.servers import Ready, readback
+from vlmconsole.servers.servers import Ready
 
 PICTURE = ROOT / "assets" / "pictures" / "scene-few.png"
 

@@ -23,6 +23,7 @@ from vlmconsole.engines import access
 from vlmconsole.engines.access import Access, Holder, PortTakenError
 from vlmconsole.engines.http import EngineError, get_json, open_client
 from vlmconsole.engines.profile import ServerProfile, make_profile
+from vlmconsole.engines.readback import readback
 from vlmconsole.gauges.fetch import Fetcher
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.measure.inputs import Recipe
@@ -32,7 +33,7 @@ from vlmconsole.remote.ssh import SshHost
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.servers import processes
-from vlmconsole.servers.servers import ensure_server, located, probe, readback, stop_server
+from vlmconsole.servers.servers import ensure_server, located, probe, stop_server
 from vlmconsole.servers.tunnel import Tunnel
 from vlmconsole.system import listening
 from vlmconsole.system.listening import listener

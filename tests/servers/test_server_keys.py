@@ -22,6 +22,8 @@ from vlmconsole.cli import main
 from vlmconsole.desks.servers import bring
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile
+from vlmconsole.engines.readback import readback
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.remote.ssh import CONFIG_VARIABLE
 from vlmconsole.runs.places import Places
 from vlmconsole.servers import far as faraway
@@ -59,8 +61,8 @@ async def test_a_server_asks_for_a_key_of_its_own_start(engine: str, places: Pla
         assert key is not None and running is not None and ready.model == "served"
         nowhere(key, places, *processes.members(running))
         with pytest.raises(EngineError, match="401"):
-            await servers.readback(box.at(ready.base_url))
-        told = await servers.readback(ready.profile)
+            await readback(box.at(ready.base_url))
+        told = await readback(ready.profile)
         assert key not in json.dumps(asdict(told)), "SGLang tells its key; it is not taken in"
         assert (await servers.probe(box, places)).state == "ready"
         log = Path(running.log).read_text()
@@ -155,7 +157,7 @@ async def test_a_server_of_an_older_version_is_still_known_and_stopped(places: P
 
 def test_which_lines_take_a_key() -> None:
     def given(engine: str, *words: str) -> bool:
-        return keys.takes_key(make_profile({"name": "x", "engine": engine}), words)
+        return find_engine(engine).takes_key(words)
 
     assert given("sglang", "python", "-m", "sglang.launch_server", "--port", "1") and given("mlx", "python", "x.py")
     demo = make_profile({"name": "x", "engine": "mlx"})

@@ -37,11 +37,11 @@ from vlmconsole.engines.http import open_client
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.errors import LabError
 from vlmconsole.system.machine import peak_rss_bytes
-from vlmconsole.servers import servers
+from vlmconsole.engines.readback import readback
 profile = make_profile({"name": "x", "engine": sys.argv[2], "base_url": sys.argv[1]})
 async def main():
     async with open_client(profile, 1.0) as client:
-        print(await servers.readback(profile, client))
+        print(await readback(profile, client))
 try:
     asyncio.run(main())
 except LabError as error:

@@ -149,12 +149,11 @@ async def _effect(server: str, name: str, message: Any, other_base: bool) -> Eff
     from vlmconsole.client.adapter_effect import effect
     from vlmconsole.client.chat import ChatClient
     from vlmconsole.queue.served import ensure_served
-    from vlmconsole.training.adapters.serving import NONE, select
+    from vlmconsole.training.adapters.serving import NONE, lab_adapters_only, select
     from vlmconsole.training.adapters.store import find_adapter
 
     places, profile = state.lab.places, find_profile(server)
-    here = profile.engine == "mlx" and not profile.ssh_host and (not profile.base_url or profile.loopback)
-    if here and name.strip().lower() not in NONE:
+    if lab_adapters_only(profile) and name.strip().lower() not in NONE:
         await asyncio.to_thread(find_adapter, places, name)  # before a server is started for nothing
     ready = await ensure_served(profile, places, progress(profile.name))
     async with ChatClient(ready.profile) as client:

@@ -133,13 +133,12 @@ def _picture(source: str, private: bool) -> Picture:
 
 
 def _profile(server: str, base_url: str, model: str) -> ServerProfile:
-    from vlmconsole.engines.profile import GIVEN, ProfileError, make_profile
+    from vlmconsole.engines.profile import ProfileError, given_profile
 
     if not base_url:
         return find_profile(server)
     try:
-        values = {"name": GIVEN, "engine": "openai", "base_url": base_url, "served_model": model}
-        return make_profile(values, "")
+        return given_profile(base_url, model)
     except ProfileError as error:
         # The profile's key is called as the option is here.
         said = str(error).removeprefix(": ").replace("base_url: ", "--base-url ", 1)

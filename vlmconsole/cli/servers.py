@@ -62,18 +62,18 @@ def list_servers() -> None:
 def show(name: str = typer.Argument(..., help="A profile's name.")) -> None:
     """One server: how it is, what the profile asks for, and what was read back. Exit code 1 when it does not answer."""
     from vlmconsole.engines.compared import compare_settings
+    from vlmconsole.engines.registry import find_engine
     from vlmconsole.servers.costs import cost_said
 
     profile = find_profile(name)
     status, effective, why = asyncio.run(_look(profile))
-    wanted = _wanted(profile)
-    lines = compare_settings(profile, wanted, effective)
+    lines = compare_settings(profile, effective)
     value: dict[str, Any] = {
         **_row(profile, status),
         "log": status.log,
         "launch": _launch_line(profile),
         "cost": cost_said(profile, status, time.time()) or None,
-        "wanted": wanted,
+        "wanted": find_engine(profile.engine).wanted(profile),
         "effective": None if effective is None else {k: v for k, v in asdict(effective).items() if k != "raw"},
         "settings": [asdict(line) for line in lines],
         "not_read_back": why,
@@ -156,7 +156,8 @@ def _with_jobs(found: Sequence[ServerStatus]) -> list[ServerStatus]:
 
 
 async def _look(profile: ServerProfile) -> tuple[ServerStatus, EffectiveSettings | None, str | None]:
-    from vlmconsole.servers.servers import probe, reachable, readback
+    from vlmconsole.engines.readback import readback
+    from vlmconsole.servers.servers import probe, reachable
 
     places = state.lab.places
     status = _with_jobs([await probe(profile, places)])[0]
@@ -170,18 +171,12 @@ async def _look(profile: ServerProfile) -> tuple[ServerStatus, EffectiveSettings
 
 def _launch_line(profile: ServerProfile) -> str | None:
     from vlmconsole.engines.profile import ProfileError
-    from vlmconsole.servers.launch_lines import launch_line
+    from vlmconsole.servers.servers import launch_line
 
     try:
         return launch_line(profile, state.lab.places) or None
     except ProfileError as error:
         return f"cannot be started: {error.message}"
-
-
-def _wanted(profile: ServerProfile) -> dict[str, str]:
-    from vlmconsole.servers.launch_lines import wanted_settings
-
-    return wanted_settings(profile)
 
 
 def _row(profile: ServerProfile, status: ServerStatus) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.models.messages import Message
 
 if TYPE_CHECKING:
@@ -79,11 +80,11 @@ def _largest(ours: Sequence[float], theirs: Sequence[float]) -> float:
 async def with_effect(client: ChatClient, adapter: SelectedAdapter, messages: Sequence[Message]) -> SelectedAdapter:
     """The adapter with a note on its effect, where the engine may answer with the base unasked; elsewhere as it is.
 
-    mlx-vlm says which adapter is loaded, and loads it or refuses. Asked is the text alone under a system message of
+    One that is told a folder loads it or refuses. Asked is the text alone under a system message of
     ours: the measured question that follows must find neither its prefix nor its picture in a cache of the server.
     Raises EngineError.
     """
-    if client.profile.engine == "mlx":
+    if find_engine(client.profile.engine).adapter_rule == "by folder":
         return adapter
     text = next((m.text for m in reversed(messages) if m.role == "user" and m.text.strip()), "Describe the picture.")
     change = await effect(client, adapter, [Message("system", "A look at an adapter's effect."), Message("user", text)])

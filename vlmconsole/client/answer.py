@@ -10,9 +10,10 @@ from vlmconsole.client.sight import Sight
 from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.readback import adapter_label
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.models.messages import system_sha256
 from vlmconsole.runs.conditions import Conditions
-from vlmconsole.servers import servers
 from vlmconsole.streams.ending import Remark, answered_by
 from vlmconsole.streams.stream import StreamResult
 from vlmconsole.streams.timing import Timing
@@ -98,13 +99,13 @@ def conditions_of(
     cache = None if settings.prefix_cache is None else ("on" if settings.prefix_cache else "off")
     return Conditions(
         hardware=profile.hardware or (settings.this_machine if profile.loopback else None),
-        engine=servers.NAMES[profile.engine],
+        engine=find_engine(profile.engine).label,
         engine_version=settings.version,
         model=named if asked else model or None,
         asked_model=asked,
         precision=settings.precision or profile.precision or None,
         quantization=settings.quantization,
-        adapter=servers.adapter_label(profile, settings, adapter),
+        adapter=adapter_label(profile, settings, adapter),
         image=", ".join(f"{s.sent_size[0]}x{s.sent_size[1]}" for s in sights) or None,
         input_tokens=result.usage.prompt_tokens,
         output_tokens=result.usage.completion_tokens,
@@ -120,7 +121,7 @@ def conditions_of(
         max_tokens=record.get("max_tokens"),
         system_sha256=system_sha256(record.get("messages", ())),
         **({} if asked else prompt),
-        route="tunnel" if profile.ssh_host else ("loopback" if profile.loopback else "network"),
+        route=profile.route,
         client="vlmconsole chat (httpx)",
         settings=settings.values or None,
         notes=notes,

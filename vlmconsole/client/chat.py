@@ -30,10 +30,11 @@ from vlmconsole.engines.http import (
     start_of_body,
 )
 from vlmconsole.engines.profile import ServerProfile, redact
+from vlmconsole.engines.readback import readback, served_model
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.engines.served_model import picture_settings, prompt_facts
 from vlmconsole.models.messages import Message, to_record, to_request
 from vlmconsole.models.prompt import LONG, Counter, counted, text_counter
-from vlmconsole.servers import servers
 from vlmconsole.streams.ending import remarks
 from vlmconsole.streams.head import head_fault
 from vlmconsole.streams.stream import Delta, StreamParser, StreamResult
@@ -86,7 +87,7 @@ class ChatClient:
         http = self._client()
         if self.settings is None:
             try:
-                self.settings = await servers.readback(self.profile, http)
+                self.settings = await readback(self.profile, http)
             except EngineError:
                 if not self.profile.served_model:
                     raise
@@ -94,7 +95,7 @@ class ChatClient:
                 self._silent = True
                 self.settings = EffectiveSettings(engine=self.profile.engine, model=self.profile.served_model)
         if not self.model:
-            self.model = await servers.served_model(self.profile, http)
+            self.model = await served_model(self.profile, http)
             self.prompt = await asyncio.to_thread(prompt_facts, self.profile, self.settings)
 
     async def refresh(self) -> str:
@@ -104,12 +105,12 @@ class ChatClient:
             await self.prepare()
             return ""
         try:
-            now = await servers.readback(self.profile, self._client())
+            now = await readback(self.profile, self._client())
         except EngineError as error:
             return f"settings as they were read before; they could not be read again: {error}"
         self.settings = now
         if (now.model, now.model_path, now.version) != (before.model, before.model_path, before.version):
-            self.model = await servers.served_model(self.profile, self._client(), now)
+            self.model = await served_model(self.profile, self._client(), now)
             self.prompt = await asyncio.to_thread(prompt_facts, self.profile, now)
         return ""
 
@@ -176,12 +177,6 @@ class ChatClient:
             raise EngineError(http_error(self.profile, response.status_code, response.content), response.status_code)
         return first_choice(response.content)
 
-    async def use(self, ready: servers.Ready) -> None:
-        """Goes on with a server that `ensure_server` has just found or restarted, perhaps at another address."""
-        if ready.profile != self.profile:
-            await self.aclose()
-            self.profile, self.settings, self.model = ready.profile, None, ""
-
     def _client(self) -> httpx.AsyncClient:
         if self._http is None:
             self._http = open_client(self.profile, 10.0)
@@ -191,8 +186,8 @@ class ChatClient:
         """Opens the connection and has the adapter loaded before the clock starts. Servers close an idle connection
         within seconds, so always."""
         async with self._warming:  # questions asked together have it loaded once
-            telling = servers.telling(self.profile, self.settings)
-            await telling.make_ready(self._client(), self.profile, self.model, adapter)
+            rules = find_engine(self.profile.engine).rules_for(self.settings)
+            await rules.make_ready(self._client(), self.profile, self.model, adapter)
 
     def _body(
         self,
@@ -201,13 +196,12 @@ class ChatClient:
         adapter: SelectedAdapter | None,
         extra: dict[str, Any],
     ) -> dict[str, Any]:
-        engine = servers.ENGINES[self.profile.engine]
-        unknown = sorted(set(extra) - engine.EXTRAS)
+        engine = find_engine(self.profile.engine)
+        unknown = sorted(set(extra) - engine.request_fields)
         if unknown:
-            name = servers.NAMES[self.profile.engine]
+            known = ", ".join(sorted(engine.request_fields))
             raise EngineError(
-                f"{name} does not honour {', '.join(unknown)}; it knows {', '.join(sorted(engine.EXTRAS))}",
-                code="field-unknown",
+                f"{engine.label} does not honour {', '.join(unknown)}; it knows {known}", code="field-unknown"
             )
         body: dict[str, Any] = {
             "model": self.model,
@@ -218,8 +212,7 @@ class ChatClient:
             "stream_options": {"include_usage": True},
             **extra,
         }
-        telling = servers.telling(self.profile, self.settings)
-        telling.select_adapter(body, self.model, adapter.selector if adapter else None)
+        engine.rules_for(self.settings).select_adapter(body, self.model, adapter.selector if adapter else None)
         return body
 
     async def _stream(

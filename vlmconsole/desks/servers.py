@@ -18,6 +18,7 @@ from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.compared import Setting, compare_settings
 from vlmconsole.engines.effective import EffectiveSettings, Flushed
 from vlmconsole.engines.profile import ProfileError, ServerProfile, load_profiles
+from vlmconsole.engines.readback import flush, readback
 from vlmconsole.errors import LabError
 from vlmconsole.models.messages import Message
 from vlmconsole.queue.model import Job
@@ -30,7 +31,6 @@ from vlmconsole.runs.places import Places
 from vlmconsole.servers import servers
 from vlmconsole.servers.costs import cost_said
 from vlmconsole.servers.far import fetch_log, is_far
-from vlmconsole.servers.launch_lines import wanted_settings
 from vlmconsole.servers.processes import LaunchError, Progress
 from vlmconsole.servers.servers import Ready
 from vlmconsole.servers.status import ServerStatus
@@ -140,7 +140,7 @@ class ServerDesk:
         elif not asked.read_at or now - asked.read_at > SETTLED:
             try:
                 at = await servers.reachable(profiles[chosen], self.places)
-                asked.effective, asked.unread = await servers.readback(at), ""
+                asked.effective, asked.unread = await readback(at), ""
             except LabError as error:
                 asked.effective, asked.unread = None, str(error)
             asked.read_at = now
@@ -155,7 +155,6 @@ class ServerDesk:
     def _sheet(self, line: Line, page: LogPage | None) -> Sheet:
         asked = self._asked.get(line.profile.name)
         effective = asked.effective if asked is not None else None
-        wanted = wanted_settings(line.profile)
         log = Path(line.status.log) if line.status.log else self.places.state / "servers" / f"{line.profile.name}.log"
         if not log.exists() and line.job is not None and line.job.run:
             log = RunFolder(Path(line.job.run)).log
@@ -165,7 +164,7 @@ class ServerDesk:
             read = logfile.grown(page) if same and page is not None else logfile.tail(log)
         return Sheet(
             line,
-            tuple(compare_settings(line.profile, wanted, effective)),
+            tuple(compare_settings(line.profile, effective)),
             effective,
             asked.unread if asked is not None else "",
             cost_said(line.profile, line.status, time.time()),
@@ -194,7 +193,7 @@ class ServerDesk:
         """Empty its prefix cache, and say whether it really did."""
 
         async def flushed(profile: ServerProfile) -> Flushed:
-            return await servers.flush(await servers.reachable(profile, self.places))
+            return await flush(await servers.reachable(profile, self.places))
 
         return asyncio.run(flushed(self._profile(name)))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.text.sizes import size
 from vlmconsole.vision.kv import KVError, from_config
 
@@ -29,11 +29,9 @@ class Setting:
     note: str = ""
 
 
-def compare_settings(
-    profile: ServerProfile, wanted: Mapping[str, str], effective: EffectiveSettings | None
-) -> list[Setting]:
-    """The settings of `profile` (`wanted`: its launch flags) beside `effective`; None: nothing was read back."""
-    read = effective
+def compare_settings(profile: ServerProfile, read: EffectiveSettings | None) -> list[Setting]:
+    """What `profile` asks for beside what was read back; None: nothing was."""
+    wanted = find_engine(profile.engine).wanted(profile)
     limit = profile.running_limit or wanted.get("max-running-requests") or wanted.get("max-num-seqs")
     context = profile.context or wanted.get("context-length") or wanted.get("max-model-len")
     cache = profile.prefix_cache

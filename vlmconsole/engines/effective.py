@@ -99,15 +99,3 @@ def model_ids(models: dict[str, Any]) -> list[dict[str, Any]]:
 def names_of(models: Sequence[dict[str, Any]]) -> tuple[str, ...] | None:
     """The names in entries of /v1/models; None without one: then the list says nothing."""
     return tuple(str(m["id"]) for m in models) or None
-
-
-def flags_of(argv: Sequence[str]) -> dict[str, str]:
-    """The flags of a launch line by name, as text: `--tp-size 1` → {"tp-size": "1"}; one without a value → "true"."""
-    flags: dict[str, str] = {}
-    for index, word in enumerate(argv):
-        if not word.startswith("--"):
-            continue
-        name, equals, value = word[2:].partition("=")
-        following = argv[index + 1] if index + 1 < len(argv) else "--"
-        flags[name] = value if equals else ("true" if following.startswith("--") else following)
-    return flags

@@ -20,13 +20,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vlmconsole.engines.profile import ProfileError
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.system.reading import read_json
 from vlmconsole.system.typed_paths import named
 
-PACKAGES = {"sglang": "sglang", "vllm": "vllm", "mlx": "mlx-vlm"}
+if TYPE_CHECKING:
+    from vlmconsole.engines.engine import Engine
+
 HELP_S, VERSION_S = 300.0, 60.0  # the longest that a server's help and its version may take
 _FLAG = re.compile(r"--[A-Za-z][\w-]*")
 _VERSION = """import importlib.metadata, importlib.util, sys
@@ -47,7 +50,7 @@ class Help:
 
 
 async def check(
-    name: str, engine: str, words: Sequence[str], env: Mapping[str, str], folder: Path | None, cache: Path
+    name: str, engine: Engine, words: Sequence[str], env: Mapping[str, str], folder: Path | None, cache: Path
 ) -> str:
     """Check a launch line; returns "" when every flag is known, else why they could not be checked.
 
@@ -56,7 +59,7 @@ async def check(
     """
     program(name, words, folder)
     given = flags_in(words)
-    if engine not in PACKAGES or not given:
+    if not engine.package or not given:
         return ""
     known = await ask(name, engine, words, env, folder, cache)
     if not known.flags:
@@ -64,10 +67,10 @@ async def check(
     bad = unknown(given, known.flags, engine)
     if bad:
         said = "; ".join(flag + (f" (near: {', '.join(near)})" if near else "") for flag, near in bad.items())
-        title = f"{PACKAGES[engine]} {known.version}".strip()
+        title = f"{engine.package} {known.version}".strip()
         raise ProfileError(
             f"profile {name}: {title} does not know {said}",
-            f"Its flags: {' '.join((*_front(words), '--help'))}",
+            f"Its flags: {' '.join((*_front(engine, words), '--help'))}",
             code="flag-unknown",
         )
     return ""
@@ -93,13 +96,11 @@ def flags_in(words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(word.partition("=")[0] for word in line if _FLAG.match(word)))
 
 
-def unknown(given: Sequence[str], known: Sequence[str], engine: str) -> dict[str, list[str]]:
+def unknown(given: Sequence[str], known: Sequence[str], engine: Engine) -> dict[str, list[str]]:
     """The given flags that are not known, with up to three near ones each."""
     bad: dict[str, list[str]] = {}
     for flag in given:
-        plain = flag
-        if engine == "vllm":  # it takes underscores, and keys of a JSON flag after a dot
-            plain = flag.partition(".")[0].replace("_", "-")
+        plain = engine.plain_flag(flag)
         # argparse takes a beginning that only one flag has.
         if plain in known or sum(other.startswith(plain) for other in known) == 1:
             continue
@@ -117,10 +118,10 @@ def parse_help(text: str) -> tuple[str, ...]:
 
 
 async def ask(
-    name: str, engine: str, words: Sequence[str], env: Mapping[str, str], folder: Path | None, cache: Path
+    name: str, engine: Engine, words: Sequence[str], env: Mapping[str, str], folder: Path | None, cache: Path
 ) -> Help:
     """The flags of the installed version, from the cache or from its `--help`. Raises ProfileError: package missing."""
-    front = _front(words)
+    front = _front(engine, words)
     version = await _version(name, engine, front, env, folder)
     stamp = version or str(Path(program(name, words, folder)).stat().st_mtime_ns)
     key = hashlib.sha256(json.dumps([front, stamp]).encode()).hexdigest()[:16]
@@ -131,7 +132,7 @@ async def ask(
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not asked yet, or a damaged file: asked again
     why = ""
-    for question in ("--help=all", "--help") if engine == "vllm" else ("--help",):
+    for question in engine.help_flags:
         code, said = await _run([*front, question], env, folder, HELP_S)
         found = parse_help(said)
         if code == 0 and "--help" in found:
@@ -145,30 +146,22 @@ async def ask(
     return Help(version, (), why)
 
 
-def _front(words: Sequence[str]) -> list[str]:
+def _front(engine: Engine, words: Sequence[str]) -> list[str]:
     """What comes before the first flag: the program, and the module or sub-command."""
-    front = list(takewhile(lambda word: not word.startswith("--"), words))
-    # Our wrapper refuses to come up, even for its help, on any other host.
-    return [*front, "--host", "127.0.0.1"] if _wraps(front) else front
+    return engine.help_front(list(takewhile(lambda word: not word.startswith("--"), words)))
 
 
-def _wraps(front: Sequence[str]) -> bool:
-    return any(Path(word).name == "mlx_server.py" for word in front)
-
-
-async def _version(name: str, engine: str, front: Sequence[str], env: Mapping[str, str], folder: Path | None) -> str:
+async def _version(name: str, engine: Engine, front: Sequence[str], env: Mapping[str, str], folder: Path | None) -> str:
     """The package's version in the interpreter that will serve; "" when it cannot be told."""
-    package = PACKAGES[engine]
-    module = front[front.index("-m") + 1] if "-m" in front[:-1] else ""
-    if not module.startswith(package) and not _wraps(front):
-        return ""  # a wrapper of the user's own
-    _, said = await _run([front[0], "-c", _VERSION, package], env, folder, VERSION_S)
+    if not engine.is_its_own(front):
+        return ""
+    _, said = await _run([front[0], "-c", _VERSION, engine.package], env, folder, VERSION_S)
     lines = said.strip().splitlines()
     version = lines[-1].strip() if lines else ""
     if version == "none":
         raise ProfileError(
-            f"profile {name}: {front[0]} has no {package}",
-            f"Name a Python that has it as launch.interpreter, or: vlmconsole env make {engine}",
+            f"profile {name}: {front[0]} has no {engine.package}",
+            f"Name a Python that has it as launch.interpreter, or: vlmconsole env make {engine.name}",
             code="package-missing",
         )
     return version if re.fullmatch(r"\d[\w.+!-]*", version) else ""

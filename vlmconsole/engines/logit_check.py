@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.engines import mlx, mlx_logits
+from vlmconsole.engines import mlx_logits
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.supported import mlx
 from vlmconsole.runs.places import Places
 
 LIMIT = 1e-3

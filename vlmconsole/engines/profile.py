@@ -19,6 +19,7 @@ import tomlkit
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from vlmconsole.engines.access import Access
+from vlmconsole.engines.registry import GENERIC, engine_names, find_engine
 from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import write_atomic
 from vlmconsole.system.reading import UnreadableError, read_text, toml_table
@@ -28,7 +29,7 @@ from vlmconsole.system.typed_paths import named
 from vlmconsole.text.settings_errors import explain_all
 from vlmconsole.vision.tokens import ProcessorError, ProcessorSettings
 
-Engine = Literal["mlx", "sglang", "vllm", "openai"]
+Route = Literal["loopback", "tunnel", "network"]
 ASSET = "asset:"
 GIVEN = "given"
 """The name of a profile made of an address alone; nobody typed it, so messages say the address."""
@@ -45,7 +46,7 @@ class Launch(BaseModel):
     """How the server is started on this machine.
 
     argv: the command, word by word, never through a shell. `{port}` is replaced by a free loopback port, `{model}` by
-    the model. Empty for engine mlx, which vlmconsole starts by itself; there `extra` adds server arguments.
+    the model. Empty for an engine whose line the lab writes (mlx); there `extra` adds server arguments.
     interpreter: the Python that runs it: "" this one, "env:NAME" one made by `vlmconsole env make`, else a path. It
     takes the place of a leading `python` in argv.
     """
@@ -61,6 +62,11 @@ class Launch(BaseModel):
     start_timeout_s: float = Field(600.0, gt=0)
     stop_grace_s: float = Field(10.0, ge=0)
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Every word of its launch line that the profile holds."""
+        return (*self.argv, *self.extra)
+
 
 class ServerProfile(BaseModel):
     """One server. Tokens, seconds; `running_limit` is B, how many requests the server runs at once."""
@@ -69,7 +75,8 @@ class ServerProfile(BaseModel):
 
     name: str
     title: str = ""
-    engine: Engine
+    engine: str
+    """One of `engines.registry.engine_names`."""
     base_url: str = ""
     """Where it answers. Empty for a server that is started here on a free port."""
     model: str = ""
@@ -101,6 +108,13 @@ class ServerProfile(BaseModel):
     def _check_name(cls, value: str) -> str:
         if not _NAME.fullmatch(value):
             raise ValueError("small letters, digits, '.', '_' and '-' only, beginning with a letter or digit")
+        return value
+
+    @field_validator("engine")
+    @classmethod
+    def _check_engine(cls, value: str) -> str:
+        if value not in (known := engine_names()):
+            raise ValueError(f"must be one of {', '.join(known)}")
         return value
 
     @field_validator("base_url")
@@ -165,8 +179,13 @@ class ServerProfile(BaseModel):
 
     @property
     def loopback(self) -> bool:
-        """True when base_url names this machine's loopback interface."""
+        """True when base_url names a loopback interface: this machine's, or that of its SSH host."""
         return is_loopback(urlsplit(self.base_url).hostname or "")
+
+    @property
+    def route(self) -> Route:
+        """How its server is reached, as conditions name it."""
+        return "tunnel" if self.ssh_host else "loopback" if self.loopback else "network"
 
     def warnings(self) -> list[str]:
         """What is unsafe about this profile though usable, one line each."""
@@ -194,7 +213,7 @@ class ServerProfile(BaseModel):
         if folder is None:
             return None
         try:
-            return ProcessorSettings.from_model_dir(folder, "mlx" if self.engine == "mlx" else "transformers")
+            return ProcessorSettings.from_model_dir(folder, find_engine(self.engine).picture_reader)
         except ProcessorError:
             return None
 
@@ -306,15 +325,24 @@ def find_profile(name: str, folder: Path) -> ServerProfile:
 def make_profile(values: dict[str, Any], where: str = "profile") -> ServerProfile:
     """A checked profile. Raises ProfileError naming the key and what is allowed; values are not repeated in it.
 
-    An MLX model without an address is started here, as the presets are.
+    A model without an address is started here, as the presets are, by an engine whose line the lab writes.
     """
-    if values.get("engine") == "mlx" and values.get("model") and not values.get("base_url"):
+    bare = values.get("model") and not values.get("base_url") and "launch" not in values
+    if bare and values.get("engine") in engine_names() and find_engine(values["engine"]).writes_line:
         values = {"launch": {}, **values}
     try:
         return ServerProfile.model_validate(values)
     except ValidationError as error:
         wrong = explain_all(error.errors(include_input=False), ServerProfile)
         raise ProfileError(f"{where}: {wrong}", code="setting-invalid") from None
+
+
+def given_profile(
+    base_url: str, served_model: str, *, name: str = GIVEN, api_key_env: str = "", where: str = ""
+) -> ServerProfile:
+    """The profile of a server of which only the address is known. Raises ProfileError, which begins with `where`."""
+    values = {"name": name, "engine": GENERIC, "base_url": base_url, "served_model": served_model}
+    return make_profile(values | {"api_key_env": api_key_env}, where)
 
 
 def save_profile(folder: Path, profile: ServerProfile) -> Path:

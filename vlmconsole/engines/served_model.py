@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.models.base import BaseReadError, read_base
 from vlmconsole.models.door import can_render, door
-from vlmconsole.models.prompt import VARIABLES
 from vlmconsole.models.template import TemplateError
 from vlmconsole.vision.tokens import ProcessorSettings
 
@@ -21,7 +21,7 @@ from vlmconsole.vision.tokens import ProcessorSettings
 def folder_of(profile: ServerProfile, settings: EffectiveSettings) -> Path | None:
     """The served model's folder on this machine; None where it is elsewhere, or not known to be it."""
     folder = profile.model_dir()
-    if folder is None or not settings.model_path or not profile.loopback or profile.ssh_host:
+    if folder is None or not settings.model_path or profile.route != "loopback":
         return None
     try:
         return folder if Path(settings.model_path).samefile(folder) else None
@@ -77,6 +77,6 @@ def prompt_facts(profile: ServerProfile, settings: EffectiveSettings | None) -> 
         return {}
     folder = folder_of(profile, settings)
     try:
-        return door(folder).facts(VARIABLES.get(profile.engine)) if folder is not None else {}
+        return door(folder).facts(find_engine(profile.engine).template_variables) if folder is not None else {}
     except TemplateError:
         return {}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from vlmconsole.data.recipe import load_recipe, recipe_names
 from vlmconsole.engines.profile import ServerProfile, find_profile
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.answerer import Who
 from vlmconsole.evaluation.settings import LATER, EvaluateSettings, SideName
@@ -163,14 +164,16 @@ class ResolvedSide:
 
     @property
     def knows_adapters(self) -> bool:
-        """Whether only adapters of this lab can answer: in this process, or by mlx-vlm on this machine."""
+        """Whether only adapters of this lab can answer: in this process, or by a server that takes no others."""
+        from vlmconsole.training.adapters.serving import lab_adapters_only
+
         if self.settings.backend == "in-process":
             return True
         try:
             profile = self.profile
         except LabError:
             return False  # told with the side
-        return profile.engine == "mlx" and not profile.ssh_host and (profile.loopback or not profile.base_url)
+        return lab_adapters_only(profile)
 
     @cached_property
     def weights_sha256(self) -> str | None:
@@ -185,7 +188,7 @@ class ResolvedSide:
         try:
             if self.own_model:
                 return base_sha256(self.folder)
-            folder = self.profile.model_dir() if self.profile.engine != "openai" else None
+            folder = None if find_engine(self.profile.engine).generic else self.profile.model_dir()
         except LabError:
             return None
         return base_sha256(folder) if folder is not None else None

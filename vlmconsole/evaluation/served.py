@@ -6,7 +6,7 @@ import asyncio
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 from vlmconsole import __version__
 from vlmconsole.client.answer import Answer
@@ -14,6 +14,8 @@ from vlmconsole.client.chat import ChatClient
 from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError
+from vlmconsole.engines.readback import adapter_label, readback
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.engines.served_model import prompt_facts, serves_another
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.answerer import Said, Stopping, Who
@@ -23,7 +25,6 @@ from vlmconsole.measure.bench import Server
 from vlmconsole.measure.machine import hardware
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.conditions import Conditions
-from vlmconsole.servers import servers
 from vlmconsole.vision.images import open_picture
 
 CONSTANT = frozenset({"whole", "unlisted"})  # remarks that are the server's, and say nothing of one answer
@@ -72,8 +73,8 @@ class Served:
         if self._client is None:
             self._client = ChatClient(self.server.profile, self.told)
         client, free = self._client, asyncio.Semaphore(self.settings.concurrency)
-        extras = servers.ENGINES[self.server.profile.engine].EXTRAS
-        extra = {"seed": self.settings.seed} if "seed" in extras else None
+        fields = find_engine(self.server.profile.engine).request_fields
+        extra = {"seed": self.settings.seed} if "seed" in fields else None
 
         async def one(item: Item) -> Said:
             message = Message("user", item.question, (open_picture(item.picture, name=item.id),))
@@ -101,7 +102,7 @@ class Served:
     def conditions(self) -> Conditions:
         """The settings as the server tells them now. Raises LabError when they are no longer those of the start."""
         try:
-            told = self._runner.run(servers.readback(self.server.profile))
+            told = self._runner.run(readback(self.server.profile))
         except EngineError as error:
             raise LabError(f"The server's settings cannot be read back: {error}") from None
         now, was = _in_force(told), self.facts["settings"]
@@ -112,14 +113,14 @@ class Served:
         profile = self.server.profile
         return Conditions(
             hardware=self._hardware,
-            engine=servers.NAMES[told.engine],
+            engine=find_engine(told.engine).label,
             engine_version=told.version,
             model=self.who.model,
             model_sha256=self.who.model_sha256,
             precision=told.precision or profile.precision or None,
             quantization=told.quantization,
             **prompt_facts(profile, told),
-            adapter=self.who.identity or servers.adapter_label(profile, told, None),
+            adapter=self.who.identity or adapter_label(profile, told, None),
             client_concurrency=self.settings.concurrency,
             running_limit=told.running_limit,
             cache=None if told.prefix_cache is None else "on" if told.prefix_cache else "off",
@@ -127,7 +128,7 @@ class Served:
             temperature=0.0,
             seed=self.settings.seed,
             max_tokens=self.settings.max_new_tokens,
-            route=self._route,
+            route=profile.route,
             client=f"vlmconsole {__version__} evaluation (httpx)",
             settings=told.values or None,
             notes=(
@@ -138,13 +139,9 @@ class Served:
         )
 
     @property
-    def _route(self) -> Literal["loopback", "tunnel", "network"]:
-        profile = self.server.profile
-        return "tunnel" if profile.ssh_host else "loopback" if profile.loopback else "network"
-
-    @property
     def _hardware(self) -> str | None:
-        return self.server.profile.hardware or (hardware() if self._route == "loopback" else None)
+        profile = self.server.profile
+        return profile.hardware or (hardware() if profile.route == "loopback" else None)
 
     def close(self) -> None:
         """Close the connection."""
@@ -168,9 +165,9 @@ def _who(side: ResolvedSide, server: Server) -> tuple[Who, SelectedAdapter | Non
     from vlmconsole.training.adapters.serving import select
     from vlmconsole.training.adapters.store import OTHER_MODEL, base_sha256
 
-    unknown = servers.adapter_label(server.profile, server.settings, None) is not None
+    unknown = adapter_label(server.profile, server.settings, None) is not None
     # What a generic server loads is its own affair: the folder that a profile names is not thereby what answers.
-    other = server.profile.engine == "openai" or serves_another(server.profile, server.settings)
+    other = find_engine(server.profile.engine).generic or serves_another(server.profile, server.settings)
     folder = None if other else server.profile.model_dir()
     sha = base_sha256(folder) if folder is not None else None
     model = folder.name if folder is not None else server.model

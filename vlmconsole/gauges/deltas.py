@@ -6,7 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from vlmconsole.gauges.prometheus import Histogram, Scrape
+from vlmconsole.engines.metrics import Histogram, Scrape
 
 SHORT = 10.0  # seconds that a rate "now" looks back: shorter, and whole requests make it jump
 LONG = 60.0

@@ -10,10 +10,11 @@ import subprocess
 import time
 from collections.abc import Iterable
 
-from vlmconsole.gauges.figures import Batch, Figure, SourceError, beginning
+from vlmconsole.gauges.figures import Batch, Figure, SourceError
 from vlmconsole.gauges.machine import card_figures
 from vlmconsole.gauges.nvidia import Card
 from vlmconsole.remote.ssh import SshHost, end, explain, run
+from vlmconsole.text.plain import beginning
 from vlmconsole.text.sizes import MIB
 
 FIELDS = "count,index,name,uuid,memory.used,memory.total,utilization.gpu,power.draw,temperature.gpu"

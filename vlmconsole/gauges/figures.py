@@ -178,12 +178,6 @@ class Remembering(Protocol):
         """What it knows, oldest first; asked for once, before the first reading. Never raises."""
 
 
-def beginning(text: str) -> str:
-    """How an unexpected answer begins, for a reason that people read: one line, nothing that a terminal obeys."""
-    words = "".join(c if c.isprintable() else " " for c in " ".join(text[:200].split()))[:60]
-    return f"“{words}…”" if words else "with nothing: it is empty"
-
-
 #: figure → (title, unit). GPUs are numbered (`gpu0.memory`), another machine's carry its name (`gpu0@box.memory`).
 TITLES: dict[str, tuple[str, str]] = {
     "own.ttft": ("TTFT", "s"),

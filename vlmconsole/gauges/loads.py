@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from vlmconsole.gauges.figures import SourceError, beginning
+from vlmconsole.gauges.figures import SourceError
 from vlmconsole.system.bounded_http import json_value
+from vlmconsole.text.plain import beginning
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from vlmconsole.engines.metrics import Scrape
 from vlmconsole.gauges.deltas import LONG, SHORT, Window
 from vlmconsole.gauges.feed import Finished, RequestFeed
 from vlmconsole.gauges.figures import Batch, Figure, Mark, SourceError
 from vlmconsole.gauges.followed import ChatAnswers, Measured, RunningJobs
-from vlmconsole.gauges.prometheus import Scrape
 from vlmconsole.text.counts import many
 
 

@@ -7,23 +7,24 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from vlmconsole.engines.metrics import FinishedRequest, MetricsError, MetricTable, Scrape
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.registry import engines, find_engine
 from vlmconsole.gauges.deltas import LONG, SHORT, Quantile, Window, quantile
 from vlmconsole.gauges.fetch import Fetcher, NotThere
 from vlmconsole.gauges.figures import Batch, Figure, Mark, SourceError
 from vlmconsole.gauges.loads import Load, read_loads
-from vlmconsole.gauges.mlx_metrics import Request, read_mlx
-from vlmconsole.gauges.names import COUNTED, DECODED, ENDED, STALE_WHY, WRITTEN_TOGETHER
-from vlmconsole.gauges.prometheus import Scrape, engine_of, read_metrics
 
 KEYS = ("ttft", "queue_time", "tpot", "throughput", "running", "queued", "kv", "hit_rate")
 RETRY_PATH = 60.0  # seconds before a path that was not there is tried again
 SETTLED = 5.0  # seconds that a counter of ended requests is watched before its growth is a rate
 STALE_AFTER = 2.5  # seconds without a write, while something ran
+PATH = "/metrics"  # where a server of no known engine may have them
+DECODED = "tokens are counted as they are decoded"  # by the counter `decode_tokens`, where an engine has it
 
 
 class ServerMetrics:
-    """The source `server` of one base URL. `engine`: sglang, vllm, mlx, or openai (found out by the names)."""
+    """The source `server` of one base URL. A generic server's engine is found out by the metrics' names."""
 
     name = "server"
     keys = tuple(f"server.{figure}" for figure in KEYS)
@@ -39,11 +40,11 @@ class ServerMetrics:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._fetch = fetch or Fetcher(base_url)
-        self._engine = engine
+        self._table = find_engine(engine).metrics
         self._clock, self._wall = clock, wall
         self._window = Window(LONG)
         self._not_before: dict[str, float] = {}
-        self._written: tuple[tuple[float, ...], float] | None = None  # SGLang's gauges and when they last changed
+        self._written: tuple[tuple[float, ...], float] | None = None  # gauges, and when they last changed
         self._ran_since = False
         self._seen_request = -math.inf
         self._limit: float | None = None
@@ -59,28 +60,25 @@ class ServerMetrics:
 
     def read(self) -> Batch:
         """One scrape as figures. Raises SourceError; the window of deltas survives a scrape that failed."""
-        return self._mlx() if self._engine == "mlx" else self._prometheus()
-
-    # -- Prometheus text: SGLang, vLLM and what speaks like them ------------------------------------------------
-
-    def _prometheus(self) -> Batch:
-        load = self._load() if self._engine == "sglang" else None
+        load = self._load()
         try:
-            text = self._path("/metrics")
+            text = self._path(self._table.path if self._table else PATH)
         except NotThere:
             if load is None:
-                flag = "start it with --enable-metrics" if self._engine == "sglang" else "it offers none"
-                raise SourceError(f"{self._fetch.base_url} has no /metrics: {flag}") from None
-            return self._batch(self._of_load(load, "no /metrics: start the server with --enable-metrics"))
-        engine = self._engine if self._engine in WRITTEN_TOGETHER or self._engine == "vllm" else engine_of(text)
-        if engine is None:
-            raise SourceError("the server's metrics are neither SGLang's nor vLLM's names")
-        scrape = read_metrics(text, engine)
+                lacking = self._table.lacking if self._table else "it offers none"
+                raise SourceError(f"{self._fetch.base_url} has no {PATH}: {lacking}") from None
+            return self._batch(self._of_load(load, f"no {PATH}: start the server with --enable-metrics"))
+        table, scrape = self._scrape(text)
+        flushed = self._window.fell("cached_tokens", scrape)
         marks = self._push(scrape)
-        figures = self._counted(engine)
-        age = self._staleness(engine, scrape)
+        if flushed and not marks:
+            marks = (Mark(self._wall(), "prefix cache flushed"),)
+        if marks:
+            self._seen_request = -math.inf
+        figures = self._counted(table)
+        age = self._staleness(table, scrape)
         stale = age > STALE_AFTER
-        note = f"{STALE_WHY[engine]}; unchanged for {age:.0f} s while requests ran" if stale else ""
+        note = f"{table.stale_why}; unchanged for {age:.0f} s while requests ran" if stale else ""
         for figure in ("running", "queued", "kv"):
             if figure in scrape.gauges:
                 figures[f"server.{figure}"] = Figure(scrape.gauges[figure], age_s=age, stale=stale, note=note)
@@ -92,11 +90,22 @@ class ServerMetrics:
         # Kept for prompts to come and given up when needed: neither in use nor free.
         if (capacity := scrape.gauges.get("kv_capacity")) and (cached := scrape.gauges.get("kv_cached")) is not None:
             figures["server.kv_cached"] = Figure(min(1.0, cached / capacity), age_s=age, stale=stale, note=pool)
-        return self._batch(figures, marks)
+        figures |= {f"server.{figure}": Figure(None, note=why) for figure, why in scrape.absent.items()}
+        return self._batch(figures | self._each(scrape.recent), marks)
+
+    def _scrape(self, text: str) -> tuple[MetricTable, Scrape]:
+        known = (other.metrics for other in engines())
+        table = self._table or next((table for table in known if table is not None and table.recognises(text)), None)
+        if table is None:
+            raise SourceError("the server's metrics bear no known engine's names")
+        try:
+            return table, table.read(text)
+        except MetricsError as error:
+            raise SourceError(error.message) from None
 
     def _load(self) -> Load | None:
-        """SGLang's load report under whichever path this version has; None when it has neither."""
-        for path in ("/v1/loads?include=core", "/get_load"):
+        """The load report under whichever path this version has; None when it has none."""
+        for path in self._table.load_paths if self._table else ():
             try:
                 return read_loads(self._path(path))
             except NotThere:
@@ -119,9 +128,9 @@ class ServerMetrics:
             figures |= {key: Figure(None, note=lacking) for key in self.keys if key not in figures}
         return figures
 
-    def _staleness(self, engine: str, scrape: Scrape) -> float:
+    def _staleness(self, table: MetricTable, scrape: Scrape) -> float:
         """Seconds since the gauges that are written together last moved, 0 while nothing ran in between."""
-        group = tuple(scrape.gauges.get(figure, -1.0) for figure in WRITTEN_TOGETHER.get(engine, ()))
+        group = tuple(scrape.gauges.get(figure, -1.0) for figure in table.written_together)
         now = self._clock()
         if not group or self._written is None or self._written[0] != group:
             self._written, self._ran_since = (group, now), False
@@ -129,29 +138,10 @@ class ServerMetrics:
         self._ran_since = self._ran_since or self._window.moved()
         return now - self._written[1] if self._ran_since else 0.0
 
-    # -- mlx-vlm ---------------------------------------------------------------------------------------------------
-
-    def _mlx(self) -> Batch:
-        reading = read_mlx(self._path("/v1/metrics"))
-        flushed = self._window.fell("cached_tokens", reading.scrape)
-        marks = self._push(reading.scrape)
-        if flushed and not marks:
-            marks = (Mark(self._wall(), "prefix cache flushed"),)
-        if marks:
-            self._seen_request = -math.inf
-        figures = self._counted("mlx")
-        gauges = reading.scrape.gauges
-        figures["server.running"] = Figure(gauges["running"])
-        figures["server.queued"] = Figure(gauges["queued"])
-        figures["server.kv"] = Figure(None, note="mlx-vlm does not tell how full its KV cache is")
-        figures["server.queue_time"] = Figure(None, note="mlx-vlm does not tell how long a request waited")
-        if not reading.apc:
-            figures["server.hit_rate"] = Figure(None, note="the prefix cache is off (APC_ENABLED)")
-        figures |= self._each(reading.recent)
-        return self._batch(figures, marks)
-
-    def _each(self, recent: tuple[Request, ...]) -> dict[str, Figure]:
-        """Figures of the requests that ended since the last scrape; exact, for the server lists them one by one."""
+    def _each(self, recent: tuple[FinishedRequest, ...] | None) -> dict[str, Figure]:
+        """Figures of the requests that ended since the last scrape; exact where the server lists them one by one."""
+        if recent is None:
+            return {}
         first = self._seen_request == -math.inf
         new = [request for request in recent if request.ended > self._seen_request]
         if recent:
@@ -171,8 +161,6 @@ class ServerMetrics:
                 figures[f"server.{figure}"] = Figure(samples[-1], samples=samples, note=note)
         return figures
 
-    # -- both ------------------------------------------------------------------------------------------------------
-
     def _path(self, path: str) -> str:
         """The text at a path; one that was not there is left alone for a while."""
         if self._clock() < self._not_before.get(path, -math.inf):
@@ -191,10 +179,10 @@ class ServerMetrics:
         self._not_before.clear()  # another version may have come up
         return (Mark(self._wall(), "server restarted"),)
 
-    def _counted(self, engine: str) -> dict[str, Figure]:
+    def _counted(self, table: MetricTable) -> dict[str, Figure]:
         """Everything that comes from counters and histograms: throughput, hit rate, server-side times."""
         figures = {}
-        figures["server.throughput"] = self._throughput(engine)
+        figures["server.throughput"] = self._throughput(table)
         figures["server.hit_rate"] = self._hit_rate()
         for figure in ("ttft", "tpot", "queue_time"):
             quantile = self._from_buckets(figure)
@@ -202,17 +190,17 @@ class ServerMetrics:
                 figures[f"server.{figure}"] = quantile
         return figures
 
-    def _throughput(self, engine: str) -> Figure:
+    def _throughput(self, table: MetricTable) -> Figure:
         """Output tokens a second, from the counter that moves as they are made where the engine has one.
 
         A counter of ended requests says nothing over a stretch in which none could end: its figure waits.
         """
         decoded = self._window.counted("decode_tokens", SHORT)
-        counter, how = ("decode_tokens", DECODED) if decoded is not None else ("output_tokens", COUNTED[engine])
+        counter, how = ("decode_tokens", DECODED) if decoded is not None else ("output_tokens", table.counted)
         now, mean = self._window.counted(counter, SHORT), self._window.counted(counter, LONG)
         if now is None or mean is None:
             return Figure(None, note="needs two readings")
-        if counter == "output_tokens" and engine in ENDED and now[1] < SETTLED and (now[0] or self._running):
+        if counter == "output_tokens" and table.at_end and now[1] < SETTLED and (now[0] or self._running):
             return Figure(None, note=f"needs {SETTLED:.0f} s of readings: {how}")
         note = f"last {now[1]:.0f} s; {mean[1]:.0f} s mean {mean[0] / mean[1]:.1f} tok/s; {how}"
         return Figure(now[0] / now[1], note=note)

@@ -7,13 +7,14 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from vlmconsole import __version__
-from vlmconsole.engines import mlx
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.http import EngineError, open_client, request
-from vlmconsole.engines.profile import ServerProfile, make_profile, profiles_for
+from vlmconsole.engines.profile import ServerProfile, given_profile, profiles_for
+from vlmconsole.engines.readback import adapter_label, readback
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.engines.served_model import prompt_facts
 from vlmconsole.errors import LabError
 from vlmconsole.gauges.figures import SourceError
@@ -53,9 +54,9 @@ def find_server(
 ) -> Server:
     """The server that `settings` name, started when it is one of ours that is not running. Raises LabError."""
     if settings.base_url:
-        values = {"name": "bench", "engine": "openai", "base_url": settings.base_url}
-        values |= {"served_model": settings.model, "api_key_env": settings.api_key_env}
-        return asyncio.run(_ask(servers.located(make_profile(values, "bench"), places)))
+        key = settings.api_key_env
+        profile = given_profile(settings.base_url, settings.model, name="bench", api_key_env=key, where="bench")
+        return asyncio.run(_ask(servers.located(profile, places)))
     name = settings.server or default
     profiles = profiles_for(name, places.servers)
     if name not in profiles:
@@ -73,7 +74,7 @@ def find_server(
 
 async def _ask(profile: ServerProfile) -> Server:
     try:
-        settings = await servers.readback(profile)
+        settings = await readback(profile)
     except EngineError:
         if not profile.served_model:
             raise
@@ -87,7 +88,7 @@ async def _ask(profile: ServerProfile) -> Server:
 
 def request_fields(settings: BenchSettings, server: Server) -> dict[str, Any]:
     """Every field of a request but its messages. Where the engine can, the output is held to exactly its ceiling."""
-    engine = servers.ENGINES[server.profile.engine]
+    engine = find_engine(server.profile.engine)
     body: dict[str, Any] = {
         "model": server.model,
         "max_tokens": settings.output_tokens,
@@ -95,11 +96,11 @@ def request_fields(settings: BenchSettings, server: Server) -> dict[str, Any]:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    if {"min_tokens", "ignore_eos"} <= engine.EXTRAS:
+    if {"min_tokens", "ignore_eos"} <= engine.request_fields:
         body |= {"min_tokens": settings.output_tokens, "ignore_eos": True}
-    elif settings.equal_work and server.profile.engine == "mlx":
-        body |= mlx.held_output(server.profile)
-    servers.telling(server.profile, server.settings).select_adapter(body, server.model, None)
+    elif settings.equal_work:
+        body |= engine.held_output(server.profile)
+    engine.rules_for(server.settings).select_adapter(body, server.model, None)
     return body
 
 
@@ -229,11 +230,6 @@ def conditions_of(
 ) -> Conditions:
     """What the figures were made under, as read back and as counted, not as asked for."""
     profile, in_force = server.profile, server.settings
-    route: Literal["loopback", "tunnel", "network"] = "network"
-    if profile.ssh_host:
-        route = "tunnel"
-    elif profile.loopback:
-        route = "loopback"
     notes = list(in_force.notes)
     if fitted is not None and not fitted.exact:
         notes.append(f"input: {fitted.wanted} tokens wanted, {fitted.tokens} is the nearest that the server counts")
@@ -245,15 +241,15 @@ def conditions_of(
     notes += [remark.text for remark in by_name(list(summary.models), server.model, in_force.listed)]
     model, asked_model = answered_by(list(summary.models), server.model)
     return Conditions(
-        hardware=profile.hardware or ((in_force.this_machine or hardware()) if route == "loopback" else None),
-        engine=servers.NAMES[profile.engine],
+        hardware=profile.hardware or ((in_force.this_machine or hardware()) if profile.route == "loopback" else None),
+        engine=find_engine(profile.engine).label,
         engine_version=in_force.version,
         model=model,
         asked_model=asked_model,
         precision=in_force.precision or profile.precision or None,
         quantization=in_force.quantization,
         **({} if asked_model else prompt_facts(profile, in_force)),
-        adapter=servers.adapter_label(profile, in_force, None),
+        adapter=adapter_label(profile, in_force, None),
         image=settings.image or None,
         input_tokens=summary.input_tokens,
         output_tokens=summary.output_tokens,
@@ -267,7 +263,7 @@ def conditions_of(
         temperature=settings.temperature,
         seed=settings.seed,
         max_tokens=settings.output_tokens,
-        route=route,
+        route=profile.route,
         client=CLIENT,
         client_error=read_calibration(calibration, settings.concurrency),
         settings=in_force.values or None,

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vlmconsole.engines.profile import Launch, ProfileError, ServerProfile
-
-LIMIT_FLAG = {"sglang": "--max-running-requests", "vllm": "--max-num-seqs"}
-CACHE_OFF = {"sglang": "--disable-radix-cache", "vllm": "--no-enable-prefix-caching"}
-CACHE_ON = {"vllm": "--enable-prefix-caching"}  # SGLang's and (by default) vLLM's cache is on without a flag
+from vlmconsole.engines.registry import find_engine
 
 
 def with_running_limit(profile: ServerProfile, limit: int) -> ServerProfile:
     """The profile with running limit B = `limit`. Raises ProfileError for a server that is not launched here."""
-    if profile.running_limit == limit and (profile.launch is None or profile.engine == "mlx"):
+    engine = find_engine(profile.engine)
+    if profile.running_limit == limit and (profile.launch is None or engine.writes_line):
         return profile
     launch = _launch(profile, f"running limit {limit}")
     changed = profile.model_copy(update={"running_limit": limit})
-    if profile.engine == "mlx":
+    if engine.writes_line:
         return changed
-    argv = set_flag(launch.argv, LIMIT_FLAG[profile.engine], str(limit))
+    argv = set_flag(launch.argv, engine.limit_flag, str(limit))
     return changed.model_copy(update={"launch": launch.model_copy(update={"argv": argv})})
 
 
@@ -27,11 +25,11 @@ def with_prefix_cache(profile: ServerProfile, on: bool) -> ServerProfile:
     """The profile with its prefix cache on or off. Raises ProfileError for a server that is not launched here."""
     launch = _launch(profile, f"its prefix cache {'on' if on else 'off'}")
     changed = profile.model_copy(update={"prefix_cache": on})
-    if profile.engine == "mlx":
+    engine = find_engine(profile.engine)
+    if engine.writes_line:
         return changed
-    switches = {CACHE_OFF[profile.engine], CACHE_ON.get(profile.engine, "")}
-    argv = tuple(word for word in launch.argv if word not in switches)
-    flag = CACHE_ON.get(profile.engine, "") if on else CACHE_OFF[profile.engine]
+    argv = tuple(word for word in launch.argv if word not in engine.cache_flags)
+    flag = engine.cache_flags[0 if on else 1]
     argv = (*argv, flag) if flag else argv
     return changed.model_copy(update={"launch": launch.model_copy(update={"argv": argv})})
 
@@ -39,7 +37,7 @@ def with_prefix_cache(profile: ServerProfile, on: bool) -> ServerProfile:
 def with_flag(profile: ServerProfile, flag: str, value: bool | int | float | str) -> ServerProfile:
     """The profile with one launch flag set: true is the flag alone, false leaves it out. Raises ProfileError."""
     launch = _launch(profile, f"{flag} {value}")
-    where = "extra" if profile.engine == "mlx" else "argv"
+    where = "extra" if find_engine(profile.engine).writes_line else "argv"
     words: tuple[str, ...] = getattr(launch, where)
     if isinstance(value, bool):
         words = (*(word for word in words if word != flag), *((flag,) if value else ()))
@@ -63,7 +61,7 @@ def set_flag(argv: Sequence[str], flag: str, value: str) -> tuple[str, ...]:
 
 
 def _launch(profile: ServerProfile, wanted: str) -> Launch:
-    if profile.launch is None or profile.ssh_host or profile.engine == "openai":
+    if profile.launch is None or profile.ssh_host or find_engine(profile.engine).generic:
         raise ProfileError(
             f"server {profile.name} is not started by this lab, so it cannot be restarted with {wanted}:"
             " start it so by hand and name that server's profile",

@@ -7,12 +7,13 @@ caller asks the server with a probe instead. Where the template does not render,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.models.door import can_render, door
 from vlmconsole.models.messages import Message
 from vlmconsole.models.qwen2_5_vl import IMAGE
@@ -21,8 +22,6 @@ from vlmconsole.models.template import TemplateError
 LONG = 32_768
 """Characters: a longer conversation is counted in pieces, and no further than the context reaches."""
 PIECE = 8192
-VARIABLES: Mapping[str, Mapping[str, Any]] = {"mlx": {"enable_thinking": False}}
-"""What an engine hands a template besides the messages."""
 Counter = Callable[[Sequence[Message]], int]
 
 
@@ -54,10 +53,11 @@ def text_counter(folder: Path, engine: str = "") -> Counter | None:
         return None
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    variables = find_engine(engine).template_variables if engine else None
 
     def count(messages: Sequence[Message]) -> int:
         template = door(folder)
-        (text,) = template.render([([_spoken(m) for m in messages], True)], VARIABLES.get(engine))
+        (text,) = template.render([([_spoken(m) for m in messages], True)], variables)
         pictures = sum(len(m.pictures) for m in messages)
         if pictures and text.count(IMAGE) != pictures:
             what = f"{text.count(IMAGE)} {IMAGE} for {pictures} images"

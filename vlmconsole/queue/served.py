@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.errors import LabError
 from vlmconsole.queue import process
 from vlmconsole.queue.model import FINAL, Job, limit
@@ -21,7 +22,7 @@ from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import views, waits
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.servers import launch_lines, processes, servers
+from vlmconsole.servers import processes, servers
 from vlmconsole.servers.processes import LaunchError, Progress
 from vlmconsole.servers.servers import Ready
 from vlmconsole.servers.status import ServerStatus
@@ -67,7 +68,7 @@ async def ensure_served(profile: ServerProfile, places: Places, on_progress: Pro
     if await _answers(profile, places):
         return await servers.ensure_server(profile, places, on_progress)
     # What can never start is said now, and not when its job's turn comes.
-    await asyncio.to_thread(launch_lines.launch_line, profile, places)
+    await asyncio.to_thread(servers.launch_line, profile, places)
     begun = time.monotonic()
 
     def report(phase: str) -> None:
@@ -125,7 +126,7 @@ async def _until_up(
             raise LaunchError(f"{profile.name}: its job {number} {job.state}: {reason}{log}")
         running = processes.recorded(places, profile.name)
         if job.state == "running" and running is not None and running.alive:
-            now = processes.phase_of(running.log, servers.ENGINES[profile.engine].PHASES)
+            now = processes.phase_of(running.log, find_engine(profile.engine).phases)
             if now != phase:
                 report(now)
                 phase = now

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from vlmconsole.engines.access import Access
 from vlmconsole.engines.profile import ProfileError, ServerProfile
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.remote import programs
 from vlmconsole.remote.ssh import SshError, SshHost
 from vlmconsole.runs.folder import to_json, write_atomic
@@ -139,10 +140,9 @@ async def start(
     before = await asyncio.to_thread(programs.status, host, name)
     if before.state != "running":
         log_copy(places, profile.name).unlink(missing_ok=True)
-        secret, key_file = _key(profile, places, words)
-        if secret:
-            words = keys.keyed_line(words, far=True)
-        secrets = {keys.VARIABLES[profile.engine]: secret} if secret else {}
+        engine, (secret, key_file) = find_engine(profile.engine), _key(profile, places, words)
+        words = engine.keyed(words, far=True) if secret else words
+        secrets = {engine.key_variable: secret} if secret else {}
         await asyncio.to_thread(programs.launch, host, name, words, profile.launch.env, place, secrets)
         record = {"host": host.name, "launched": time.time(), "key_file": key_file.name if key_file else ""}
         write_atomic(_record(places, profile.name), to_json(record))
@@ -168,7 +168,7 @@ async def start(
 
 def _key(profile: ServerProfile, places: Places, words: list[str]) -> tuple[str, Path | None]:
     """As `servers` gives one to a server here; mlx-vlm's own server, which is started there, reads it as well."""
-    if not keys.takes_key(profile, words):
+    if not find_engine(profile.engine).takes_key(words):
         return "", None
     return (own, None) if (own := profile.api_key()) else keys.new_key(folder(places), f"{profile.name}.far")
 

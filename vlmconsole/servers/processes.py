@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -23,7 +21,7 @@ from typing import Any
 import psutil
 
 from vlmconsole.engines.access import Access, Holder
-from vlmconsole.engines.profile import ProfileError, redact
+from vlmconsole.engines.profile import redact
 from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.runs.places import Places
@@ -31,7 +29,6 @@ from vlmconsole.servers import keys
 from vlmconsole.system import processes
 from vlmconsole.system.locking import take
 from vlmconsole.system.reading import read_json
-from vlmconsole.system.typed_paths import named
 
 Progress = Callable[[str, float], None]
 """Called with a phase ("starting python", "loading the model", "ready") and the seconds since the start."""
@@ -351,24 +348,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def interpreter_path(wanted: str, places: Places) -> str:
-    """A Python by its profile name: "" this one, "env:NAME" a made environment, else a path or a command."""
-    if not wanted:
-        return sys.executable
-    if wanted.startswith("env:"):
-        made = places.environments / wanted.removeprefix("env:") / "bin" / "python"
-        if not made.exists():
-            raise ProfileError(
-                f"the environment {wanted[4:]!r} is not there: vlmconsole env make {wanted[4:]}",
-                code="environment-missing",
-            )
-        return str(made)
-    found = shutil.which(str(named(wanted)))
-    if found is None:
-        raise ProfileError(f"launch.interpreter: {wanted} is not a program that can be run", code="program-missing")
-    return found
 
 
 def phase_of(log: str, phases: Sequence[tuple[str, str]]) -> str:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from urllib.parse import urlsplit
 
 import httpx
 
-from vlmconsole.engines import flags, mlx, openai, sglang, vllm
-from vlmconsole.engines.adapter_choice import UNKNOWN, SelectedAdapter
-from vlmconsole.engines.effective import EffectiveSettings, Flushed
+from vlmconsole.engines import flags
 from vlmconsole.engines.http import EngineError, http_error, open_client, request
-from vlmconsole.engines.profile import GIVEN, ProfileError, ServerProfile
-from vlmconsole.engines.served_model import add_quantization
+from vlmconsole.engines.profile import ProfileError, ServerProfile
+from vlmconsole.engines.readback import served_model
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.errors import LabError
 from vlmconsole.remote import programs
 from vlmconsole.remote.ssh import SshHost
@@ -30,8 +29,6 @@ from vlmconsole.servers.processes import LaunchError, Progress, Running
 from vlmconsole.servers.status import ServerStatus
 from vlmconsole.system.typed_paths import named
 
-ENGINES: dict[str, ModuleType] = {"mlx": mlx, "sglang": sglang, "vllm": vllm, "openai": openai}
-NAMES = {"mlx": "mlx-vlm", "sglang": "SGLang", "vllm": "vLLM", "openai": "OpenAI-compatible"}
 OPEN = "started without a key, by an older version: other users of this machine can use it; restart it"
 WARMING = "it answers, and is still warming up"
 HEALTH_S = 10.0  # seconds for a token of a server that may be busy
@@ -49,25 +46,6 @@ class Ready:
     profile: ServerProfile
     started_here: bool
     """True when this call started it; False when it ran already."""
-
-
-def telling(profile: ServerProfile, settings: EffectiveSettings | None) -> ModuleType:
-    """The engine by whose rules a request says which adapter is to answer.
-
-    The profile's; for a generic server that is mlx-vlm by its own word mlx-vlm's, which must be told "none": left to
-    itself it goes on with the adapter of whoever asked before.
-    """
-    says = str(settings.raw.get("server", "")) if settings is not None else ""
-    return mlx if profile.engine == "openai" and says.startswith("mlx_vlm") else ENGINES[profile.engine]
-
-
-def adapter_label(
-    profile: ServerProfile, settings: EffectiveSettings | None, adapter: SelectedAdapter | None
-) -> str | None:
-    """The adapter as conditions name it; None: the base for certain, UNKNOWN where the server cannot be told."""
-    if adapter is not None:
-        return adapter.said
-    return UNKNOWN if telling(profile, settings) is openai else None
 
 
 async def ensure_server(profile: ServerProfile, places: Places, on_progress: Progress | None = None) -> Ready:
@@ -111,7 +89,7 @@ async def start_far(profile: ServerProfile, places: Places, on_progress: Progres
     Only where a person asks for it: a machine there may be paid by the hour. Raises SshError, LaunchError, EngineError
     or ProfileError.
     """
-    phases = ENGINES[profile.engine].PHASES
+    phases = find_engine(profile.engine).phases
     new = await far.start(profile, places, _answers, tuple(phases), on_progress)
     return replace(await _far(profile, places), started_here=new)
 
@@ -123,6 +101,18 @@ async def _far(profile: ServerProfile, places: Places) -> Ready:
         port = urlsplit(profile.base_url).port
         raise EngineError(f"nothing answers on port {port} of {profile.ssh_host} (the tunnel is up){way}")
     return await _reached(at)
+
+
+def launch_line(profile: ServerProfile, places: Places) -> str:
+    """The command that starts it, as one would type it; "" when this lab does not start it. Raises ProfileError."""
+    if profile.launch is None:
+        return ""
+    if far.is_far(profile):
+        words, place = far.command(profile)
+        return f"on {profile.ssh_host}, in {place}: {shlex.join(words)}"
+    port = launch_lines.fixed_port(profile)
+    words = find_engine(profile.engine).command(profile, places, port or 0)
+    return shlex.join(words).replace("--port 0", "--port PORT")
 
 
 async def stop_server(profile: ServerProfile, places: Places) -> str:
@@ -175,7 +165,7 @@ async def probe(
     at = located(profile, places)
     try:
         async with open_client(at, timeout_s) as client:
-            response = await request(client, at, ENGINES[at.engine].READY_PATH)
+            response = await request(client, at, find_engine(at.engine).ready_path)
             if response.status_code == 200 and thoroughly and await _warming_up(at, client):
                 return ServerStatus(
                     profile.name, "starting", WARMING, at.base_url, known.pid, known.since, known.log, True
@@ -204,10 +194,11 @@ def _is_open(profile: ServerProfile, places: Places) -> bool:
 
 async def _warming_up(profile: ServerProfile, client: httpx.AsyncClient) -> bool:
     """Whether it lists its models and cannot answer yet: SGLang does so for as long as its first requests take."""
-    if profile.engine != "sglang":
+    path = find_engine(profile.engine).warm_path
+    if not path:
         return False
     try:
-        return (await request(client, profile, sglang.HEALTH_PATH, timeout_s=HEALTH_S)).status_code == 503
+        return (await request(client, profile, path, timeout_s=HEALTH_S)).status_code == 503
     except EngineError:
         return False  # busy with making that token: it has warmed up
 
@@ -237,34 +228,9 @@ async def _probe_far(profile: ServerProfile, places: Places, timeout_s: float, t
     return replace(there, state="stopped", since=None)
 
 
-async def readback(profile: ServerProfile, client: httpx.AsyncClient | None = None) -> EffectiveSettings:
-    """The effective settings of the server at profile.base_url. Raises EngineError or ProfileError."""
-    if not profile.base_url:
-        raise EngineError(
-            f"server {profile.name} is not running (vlmconsole servers start {profile.name})", code="server-stopped"
-        )
-    if client is not None:
-        return await _readback(client, profile)
-    async with open_client(profile) as own:
-        return await _readback(own, profile)
-
-
-async def flush(profile: ServerProfile) -> Flushed:
-    """Empties the server's prefix cache, and says whether it really did."""
-    async with open_client(profile, 30.0) as client:
-        done: Flushed = await ENGINES[profile.engine].flush(client, profile)
-        return done
-
-
-async def _readback(client: httpx.AsyncClient, profile: ServerProfile) -> EffectiveSettings:
-    settings: EffectiveSettings = await ENGINES[profile.engine].readback(client, profile)
-    await asyncio.to_thread(add_quantization, profile, settings)
-    return settings
-
-
 async def _start(profile: ServerProfile, places: Places, on_progress: Progress | None) -> Ready:
     assert profile.launch is not None
-    fixed = launch_lines.fixed_port(profile)
+    engine, fixed = find_engine(profile.engine), launch_lines.fixed_port(profile)
     for attempt in range(_PORT_TRIES):
         port = fixed or processes.free_port()
         if fixed and processes.port_answers(fixed):
@@ -272,8 +238,8 @@ async def _start(profile: ServerProfile, places: Places, on_progress: Progress |
                 f"port {fixed} is taken by another program; stop it, or change the profile {profile.name}",
                 code="port-taken",
             )
-        words = launch_lines.command(profile, places, port)
-        env = {**launch_lines.environment(profile, places), **profile.launch.env}
+        words = engine.command(profile, places, port)
+        env = {**engine.environment(profile, places), **profile.launch.env}
         secret, key_file = _key(profile, places, words)
         cwd = named(profile.launch.folder) if profile.launch.folder else None
         if attempt == 0:
@@ -281,7 +247,7 @@ async def _start(profile: ServerProfile, places: Places, on_progress: Progress |
         if on_progress is not None:
             on_progress("starting python", 0.0)
         if secret:
-            words, env = keys.keyed_line(words), {**env, keys.VARIABLES[profile.engine]: secret}
+            words, env = engine.keyed(words), {**env, engine.key_variable: secret}
         running = processes.spawn(places, profile.name, words, port=port, env=env, cwd=cwd, key_file=key_file)
         try:
             await _until_ready(profile, running, on_progress)
@@ -298,7 +264,7 @@ async def _start(profile: ServerProfile, places: Places, on_progress: Progress |
 
 def _key(profile: ServerProfile, places: Places, words: list[str]) -> tuple[str, Path | None]:
     """The key that its server is to ask for: the profile's own, or one of this start and its file; ("", None): none."""
-    if not keys.takes_key(profile, words):
+    if not find_engine(profile.engine).takes_key(words):
         return "", None
     return (own, None) if (own := profile.api_key()) else keys.new_key(processes.folder(places), profile.name)
 
@@ -313,9 +279,12 @@ async def _check_line(
 ) -> None:
     """The program and its flags, before anything is started with them. Raises ProfileError."""
     assert profile.launch is not None
-    # What we start mlx-vlm with ourselves is known to it: only a user's additions are worth the question.
-    engine = "" if profile.engine == "mlx" and not profile.launch.extra else profile.engine
-    if engine in flags.PACKAGES and on_progress is not None:
+    engine = find_engine(profile.engine)
+    # What the lab itself writes is known to it: only a user's additions are worth the question.
+    if engine.writes_line and not profile.launch.extra:
+        flags.program(profile.name, words, cwd or processes.folder(places))
+        return
+    if engine.package and on_progress is not None:
         on_progress("checking the launch flags", 0.0)
     unchecked = await flags.check(profile.name, engine, words, env, cwd or processes.folder(places), places.cache)
     if unchecked and on_progress is not None:
@@ -334,7 +303,7 @@ async def _until_ready(profile: ServerProfile, running: Running, on_progress: Pr
             running,
             answers,
             timeout_s=profile.launch.start_timeout_s,
-            phases=ENGINES[profile.engine].PHASES,
+            phases=find_engine(profile.engine).phases,
             progress=on_progress,
         )
 
@@ -342,9 +311,9 @@ async def _until_ready(profile: ServerProfile, running: Running, on_progress: Pr
 async def _answers(profile: ServerProfile, timeout_s: float = 2.0, client: httpx.AsyncClient | None = None) -> bool:
     try:
         if client is not None:
-            return (await request(client, profile, ENGINES[profile.engine].READY_PATH)).status_code == 200
+            return (await request(client, profile, find_engine(profile.engine).ready_path)).status_code == 200
         async with open_client(profile, timeout_s) as own:
-            return (await request(own, profile, ENGINES[profile.engine].READY_PATH)).status_code == 200
+            return (await request(own, profile, find_engine(profile.engine).ready_path)).status_code == 200
     except (EngineError, ProfileError):
         return False
 
@@ -360,25 +329,3 @@ async def _reached(profile: ServerProfile) -> Ready:
         raise ProfileError(f"profile {profile.name} has neither base_url nor [launch]: where is the server?")
     model = await served_model(profile)
     return Ready(profile.base_url, model, None, None, profile.at(profile.base_url, model), False)
-
-
-async def served_model(
-    profile: ServerProfile, client: httpx.AsyncClient | None = None, settings: EffectiveSettings | None = None
-) -> str:
-    """The model name to send, exactly as the server spells it, of `settings` where they were just read.
-
-    Raises EngineError when it cannot be known.
-    """
-    if profile.served_model and profile.engine != "mlx":
-        return profile.served_model
-    settings = settings or await readback(profile, client)
-    name = settings.model or profile.served_model or _command_model(profile)
-    if not name:
-        way = "name it with --model" if profile.name == GIVEN else "set served_model in its profile"
-        raise EngineError(f"{profile.called} names no model; {way}")
-    return name
-
-
-def _command_model(profile: ServerProfile) -> str:
-    """What mlx-vlm was started with: the name to send when the server has unloaded its model."""
-    return str(profile.model_dir() or profile.model) if profile.engine == "mlx" else ""

@@ -54,3 +54,9 @@ def _escaped(match: re.Match[str]) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # a byte that the file system's encoding could not decode
         return f"\\x{code - 0xDC00:02x}"
     return _SHORT_ESCAPES.get(char) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def beginning(text: str) -> str:
+    """How an unexpected answer begins, for a reason that people read: one line, nothing that a terminal obeys."""
+    words = "".join(c if c.isprintable() else " " for c in " ".join(text[:200].split()))[:60]
+    return f"“{words}…”" if words else "with nothing: it is empty"

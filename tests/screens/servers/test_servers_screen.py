@@ -26,14 +26,13 @@ from vlmconsole.desks.servers import Line, Look, ServerDesk, Sheet
 from vlmconsole.engines.compared import capacity, compare_settings
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile, save_profile
-from vlmconsole.engines.sglang import from_server_info
+from vlmconsole.engines.supported.sglang import from_server_info
 from vlmconsole.lab import Lab
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.servers.calculators import Calculators, shape_for, twins, worked_out
 from vlmconsole.screens.servers.screen import ServersScreen
 from vlmconsole.screens.widgets.dialogs import Confirm
 from vlmconsole.servers.costs import cost_said
-from vlmconsole.servers.launch_lines import wanted_settings
 from vlmconsole.servers.status import ServerStatus
 from vlmconsole.text.sizes import size
 from vlmconsole.vision.tokens import ProcessorSettings
@@ -55,7 +54,7 @@ def sglang() -> ServerProfile:
 
 def test_settings_stand_beside_what_is_in_force() -> None:
     profile = sglang()
-    lines = {line.name: line for line in compare_settings(profile, wanted_settings(profile), from_server_info(INFO))}
+    lines = {line.name: line for line in compare_settings(profile, from_server_info(INFO))}
     assert all(line.state != "differs" for line in lines.values()), lines
     assert lines["chunked-prefill-size"].state == "same"
     assert (lines["mem-fraction-static"].wanted, lines["mem-fraction-static"].read) == ("0.55", "0.55")
@@ -64,12 +63,12 @@ def test_settings_stand_beside_what_is_in_force() -> None:
     assert lines["KV capacity"].read == "287,664" and lines["KV capacity"].note == "tokens = 70 × 4,096"
 
     changed = from_server_info({**INFO, "chunked_prefill_size": 2048, "max_running_requests": 2})
-    lines = {line.name: line for line in compare_settings(profile, wanted_settings(profile), changed)}
+    lines = {line.name: line for line in compare_settings(profile, changed)}
     assert {name for name, line in lines.items() if line.state == "differs"} == {
         "running limit B",
         "chunked-prefill-size",
     }
-    unread = compare_settings(profile, wanted_settings(profile), None)
+    unread = compare_settings(profile, None)
     assert {line.state for line in unread} == {"unknown"}, "nothing is assumed from the flags"
 
 
@@ -268,7 +267,7 @@ def made_up(places: Places) -> Look:
     line = Line(profile, status)
     effective = from_server_info(INFO)
     effective.adapters = ("sft-expand",)
-    sheet = Sheet(line, tuple(compare_settings(profile, wanted_settings(profile), effective)), effective, "",
+    sheet = Sheet(line, tuple(compare_settings(profile, effective)), effective, "",
                   cost_said(profile, replace(status, since=NOW - 8060), NOW))  # fmt: skip
     profiles = load_profiles(None)
     rest = (Line(profiles["demo"], ServerStatus("demo", "stopped")),

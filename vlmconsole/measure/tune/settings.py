@@ -14,9 +14,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vlmconsole.engines.profile import ServerProfile
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.measure.settings import LAG_LIMIT_S, BenchSettings
 from vlmconsole.measure.sweep import MOST_CELLS, same_name
-from vlmconsole.measure.variants import LIMIT_FLAG, with_flag, with_prefix_cache, with_running_limit
+from vlmconsole.measure.variants import with_flag, with_prefix_cache, with_running_limit
 
 Value = bool | int | float | str
 #: what a server uses at its peak as it was sampled, in the place of a launch parameter's value
@@ -160,7 +161,7 @@ def with_parameters(profile: ServerProfile, values: dict[str, Value]) -> ServerP
     """The profile with launch parameters set: true is the flag alone, false leaves it out. Raises ProfileError."""
     for key, value in values.items():
         flag = f"--{key.replace('_', '-')}"
-        limit = LIMIT_FLAG.get(profile.engine, "--max-num-seqs")
+        limit = find_engine(profile.engine).limit_flag
         if flag == limit and isinstance(value, int) and not isinstance(value, bool):
             profile = with_running_limit(profile, value)
         else:

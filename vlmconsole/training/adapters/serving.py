@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vlmconsole.engines.adapter_choice import SelectedAdapter
+from vlmconsole.engines.registry import find_engine
 from vlmconsole.models.door import can_render, door
 from vlmconsole.models.template import TemplateError
 from vlmconsole.runs.places import Places
@@ -40,21 +41,28 @@ def select(
     """
     if name.strip().lower() in NONE:
         return None
-    if profile.engine == "openai":
+    rule = find_engine(profile.engine).adapter_rule
+    if rule == "none":
         raise AdapterError(
             f"server {profile.name} is a generic one and has no adapters",
             "name the model that you want instead",
             code="adapter-unsupported",
         )
-    if profile.ssh_host or not profile.loopback:
+    if profile.route != "loopback":
         return SelectedAdapter(name, name, notes=(f"adapter {name} lies on the server's machine: not checked here",))
     try:
         adapter = find() if find is not None else find_adapter(places, name)
     except AdapterError as error:
-        if profile.engine == "mlx" or isinstance(error, SeveralAdaptersError):
+        if rule == "by folder" or isinstance(error, SeveralAdaptersError):
             raise
         return SelectedAdapter(name, name, notes=(f"adapter {name} is the server's own: not checked here",))
     return _checked(adapter, profile, precision, places, other_base)
+
+
+def lab_adapters_only(profile: ServerProfile) -> bool:
+    """Whether its server takes only adapters of this lab: it loads folders of this machine, and none by a name."""
+    here = profile.route == "loopback" or not (profile.base_url or profile.ssh_host)
+    return here and find_engine(profile.engine).adapter_rule == "by folder"
 
 
 def _prompt(adapter: Adapter, base: Path) -> list[str]:
@@ -86,11 +94,12 @@ def _checked(
         if label:
             notes.append(f"adapter {adapter.name} on another base: {label}")
         notes += _prompt(adapter, base)
-    if profile.engine == "mlx":
+    engine = find_engine(profile.engine)
+    if engine.adapter_rule == "by folder":
         folder = served_by_mlx(adapter, places.cache, base)
         return SelectedAdapter(adapter.name, str(folder), adapter.sha256, folder, tuple(notes))
     if adapter.format == "mlx":
-        raise AdapterError(f"{adapter.name} is in MLX's format, which {profile.engine} cannot load")
+        raise AdapterError(f"{adapter.name} is in MLX's format, which {engine.label} cannot load")
     # The hash belongs to the name: the server keeps adapters by name and would go on with an older one's weights.
     short = re.sub(r"[^A-Za-z0-9_-]+", "-", adapter.name).strip("-")[:48]
     selector = f"{short}-{adapter.identity[:12]}"

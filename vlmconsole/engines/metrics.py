@@ -1,18 +1,42 @@
-"""Prometheus text → the figures of an engine's table: matched by name, put together over labels."""
+"""A server's metrics text → figures: an engine's table says which metric is which figure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from vlmconsole.gauges.figures import SourceError, beginning
-from vlmconsole.gauges.names import PROMETHEUS, REPLICA_LABELS, Metric, wanted
+from vlmconsole.errors import LabError
+from vlmconsole.text.plain import beginning
 
+Kind = Literal["counter", "histogram", "gauge"]
+
+#: Labels that number replicas of one scheduler: tensor- and pipeline-parallel ranks report the same figure again.
+REPLICA_LABELS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "pid"})
 _SUFFIXES = ("_bucket", "_sum", "_count")
+
+
+class MetricsError(LabError):
+    """Text that is not the metrics of the engine; the message says what it is instead."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One figure's place in an engine's metrics.
+
+    `names` are tried in order, the newest server's first. `together` says how several label sets become one figure:
+    counts add up over data-parallel ranks, a share of a pool is the fullest rank's (a mean would hide the rank that
+    blocks). `labels`: only samples that carry them.
+    """
+
+    names: tuple[str, ...]
+    kind: Kind
+    together: Literal["sum", "max"] = "sum"
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -24,36 +48,74 @@ class Histogram:
     count: float
 
 
+@dataclass(frozen=True)
+class FinishedRequest:
+    """One request as the server saw it: its end (server's wall clock), TTFT and time per token in seconds."""
+
+    ended: float
+    ttft_s: float | None
+    tpot_s: float | None
+
+
 @dataclass
 class Scrape:
-    """One reading of a server's metrics. A figure that the server does not report is absent, never zero."""
+    """One reading of a server's metrics. A figure that the server does not report is absent, never zero.
+
+    `absent`: figure → why this server has none. `recent`: finished requests, oldest first; None where it lists none.
+    """
 
     counters: dict[str, float] = field(default_factory=dict)
     histograms: dict[str, Histogram] = field(default_factory=dict)
     gauges: dict[str, float] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    recent: tuple[FinishedRequest, ...] | None = None
     bad_lines: int = 0
 
 
-def engine_of(text: str) -> str | None:
-    """`sglang` or `vllm` by the names in the text; None when it is neither's."""
-    return next((engine for engine in PROMETHEUS if f"\n{engine}:" in text or text.startswith(f"{engine}:")), None)
+@dataclass(frozen=True)
+class MetricTable:
+    """An engine's metrics: where they are, which is which figure, and what their figures mean.
 
-
-def read_metrics(text: str, engine: str) -> Scrape:
-    """The figures of `engine`'s table. Lines of other metrics are never parsed: a real page has 800 of them.
-
-    Raises SourceError when not one known metric is in the text, saying what it is instead.
+    Figures: counters and histograms only grow; the rest are gauges of the moment.
     """
-    scrape = Scrape()
-    samples: dict[str, list[Sample]] = {}
-    for sample in _samples(_lines(text, wanted(engine)), scrape):
-        if math.isfinite(sample.value):
-            samples.setdefault(sample.name, []).append(sample)
-    for figure, metric in PROMETHEUS[engine].items():
-        _put(scrape, figure, metric, samples)
-    if not (scrape.counters or scrape.histograms or scrape.gauges):
-        raise SourceError(f"no {engine} metric is in the answer, which begins {beginning(text)}")
-    return scrape
+
+    engine: str
+    """Prometheus's names begin with it and a colon."""
+    figures: Mapping[str, Metric]
+    counted: str
+    """When the token counters move: this decides over how long a window a rate means something."""
+    at_end: bool = False
+    """Whether `output_tokens` are those of requests that ended."""
+    path: str = "/metrics"
+    lacking: str = "it offers none"
+    """What is said of a server that has no such path."""
+    load_paths: tuple[str, ...] = ()
+    """Paths of its load report, the newest server's first (see `gauges.loads`)."""
+    written_together: tuple[str, ...] = ()
+    """Gauges that are written at one time. When none of them moved while counters did, they were not written, and
+    their figures are as old as their last change."""
+    stale_why: str = ""
+
+    def recognises(self, text: str) -> bool:
+        """Whether a text is this engine's, by the names in it."""
+        return f"\n{self.engine}:" in text or text.startswith(f"{self.engine}:")
+
+    def read(self, text: str) -> Scrape:
+        """The figures in a text. Lines of other metrics are never parsed: a real page has 800 of them.
+
+        Raises MetricsError when not one known metric is in the text, saying what it is instead.
+        """
+        scrape = Scrape()
+        samples: dict[str, list[Sample]] = {}
+        names = frozenset(name for metric in self.figures.values() for name in metric.names)
+        for sample in _samples(_lines(text, names), scrape):
+            if math.isfinite(sample.value):
+                samples.setdefault(sample.name, []).append(sample)
+        for figure, metric in self.figures.items():
+            _put(scrape, figure, metric, samples)
+        if not (scrape.counters or scrape.histograms or scrape.gauges):
+            raise MetricsError(f"no {self.engine} metric is in the answer, which begins {beginning(text)}")
+        return scrape
 
 
 def _lines(text: str, names: frozenset[str]) -> list[str]:
