@@ -71,11 +71,11 @@ def run(context: Context, spec: CacheProbeSettings) -> dict[str, Any]:
 
 def _control(spec: CacheProbeSettings, places: Places) -> str:
     """The control's profile, "" for none. Raises JobError, before anything runs, when there can be no such server."""
-    from vlmconsole.servers.servers import launched_here
+    from vlmconsole.servers.where import server_of
 
     if spec.control != RESTART:
         return profile_of(spec.control, places).name if spec.control else ""
-    if not launched_here(profile_of(spec.server, places)):
+    if not server_of(profile_of(spec.server, places), places).starts_here:
         raise JobError(
             f"{spec.server} is not started by this lab, so it cannot be restarted with its cache off",
             "start such a server by hand and name its profile as `control`, or set control to nothing",
@@ -90,10 +90,10 @@ def _serving(context: Context, name: str, cache: bool) -> Iterator[Any]:
     from vlmconsole.jobs import owned_server
     from vlmconsole.measure.bench import find_server
     from vlmconsole.measure.variants import with_prefix_cache
-    from vlmconsole.servers.servers import launched_here
+    from vlmconsole.servers.where import server_of
 
     profile = profile_of(name, context.places)
-    if launched_here(profile):
+    if server_of(profile, context.places).starts_here:
         with owned_server.owned(
             context, with_prefix_cache(profile, cache), f"cache-{'on' if cache else 'off'}"
         ) as server:

@@ -17,7 +17,8 @@ from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.measure.bench import Server
 from vlmconsole.runs.logfile import left_out
 from vlmconsole.servers import processes as launch
-from vlmconsole.servers import servers
+from vlmconsole.servers.server import Server as LabServer
+from vlmconsole.servers.where import server_of
 from vlmconsole.system import processes
 from vlmconsole.system.redaction import redacted_bytes
 
@@ -33,29 +34,27 @@ def owned(context: Context, profile: ServerProfile, label: str) -> Iterator[Serv
     label: tells this job's servers apart, e.g. "b4". The lab's shared server of that profile is left alone. Raises
     JobError when a server with other settings answers, LaunchError when none comes up, Stopped when asked to stop.
     """
-    if profile.launch is None:
-        raise JobError(f"{profile.name} is not a server that this lab starts")
     own = re.sub(r"[^a-z0-9._-]+", "-", f"{profile.name[:30]}-{label[:20]}-{context.run.name[-4:]}".lower())
     # Marked as this run's, so that it is found and ended even when the worker is killed.
-    env = {**profile.launch.env, processes.RUN_MARK: str(context.run.path)}
-    mine = profile.model_copy(
-        update={"name": own, "launch": profile.launch.model_copy(update={"env": env})},
-    )
+    marked = profile.with_env({processes.RUN_MARK: str(context.run.path)})
+    mine = server_of(marked.model_copy(update={"name": own}), context.places)
+    if not mine.starts_here:
+        raise JobError(f"{profile.name} is not a server that this lab starts")
     ready = False
     try:
         server = asyncio.run(_start(context, mine, label))
         ready = True
         yield server
     finally:
-        context.log(f"server {label}: {asyncio.run(servers.stop_server(mine, context.places))}")
-        _keep_log(context, own, label, moved=ready)
+        context.log(f"server {label}: {asyncio.run(mine.stop())}")
+        _keep_log(context, mine.log, label, moved=ready)
 
 
-async def _start(context: Context, profile: ServerProfile, label: str) -> Server:
+async def _start(context: Context, mine: LabServer, label: str) -> Server:
     def progress(phase: str, seconds: float) -> None:
         context.log(f"server {label}: {phase} ({seconds:.1f} s)")
 
-    starting = asyncio.create_task(servers.ensure_server(profile, context.places, progress))
+    starting = asyncio.create_task(mine.ensure(progress))
     while not starting.done():
         if context.stopping():
             starting.cancel()
@@ -68,7 +67,7 @@ async def _start(context: Context, profile: ServerProfile, label: str) -> Server
             f"a server answers at {ready.base_url} already, and this job needs its own there", "stop that one first"
         )
     told = await readback(ready.profile)
-    check(profile, told)
+    check(mine.profile, told)
     context.events.note(f"server {label}: ready at {ready.base_url}, {said(told)}")
     return Server(ready.profile, told, ready.model)
 
@@ -124,10 +123,9 @@ def _word(value: int | bool) -> str:
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
-def _keep_log(context: Context, name: str, label: str, *, moved: bool) -> None:
+def _keep_log(context: Context, log: Path, label: str, *, moved: bool) -> None:
     """The server's log beside the job's own. After a failed start it also stays where the error says it is."""
-    folder: Path = launch.folder(context.places)
-    log, kept = folder / f"{name}.log", context.run.file(f"server-{label}.log")
+    kept = context.run.file(f"server-{label}.log")
     with contextlib.suppress(FileNotFoundError), log.open("rb") as more, kept.open("ab") as whole:
         if (dropped := log.stat().st_size - LOG_LIMIT) > 0:
             whole.write(left_out(dropped))
@@ -137,4 +135,4 @@ def _keep_log(context: Context, name: str, label: str, *, moved: bool) -> None:
             whole.write(redacted_bytes(line))
     if moved:
         log.unlink(missing_ok=True)
-    (folder / f"{name}.lock").unlink(missing_ok=True)
+    log.with_suffix(".lock").unlink(missing_ok=True)

@@ -33,9 +33,9 @@ def profile_of(name: str, places: Places) -> ServerProfile:
 
 def started_by_the_lab(name: str, places: Places) -> str | None:
     """For `JobKind.needs_server`: the profile's name when this lab starts its server, None when it just is there."""
-    from vlmconsole.servers.servers import launched_here
+    from vlmconsole.servers.where import server_of
 
-    return name if launched_here(profile_of(name, places)) else None
+    return name if server_of(profile_of(name, places), places).starts_here else None
 
 
 def on_cpu(profile: ServerProfile) -> bool:
@@ -60,17 +60,14 @@ def run(context: Context, spec: ServeSpec) -> dict[str, Any]:
 async def _serve(context: Context, spec: ServeSpec) -> dict[str, Any]:
     from vlmconsole.engines.http import EngineError
     from vlmconsole.servers.processes import LaunchError
-    from vlmconsole.servers.servers import ensure_server, launched_here, status, stop_server
+    from vlmconsole.servers.where import server_of
 
-    profile = profile_of(spec.profile, context.places)
-    if not launched_here(profile) or profile.launch is None:
-        raise JobError(f"{spec.profile} is not a server that this lab starts", "use it as it is, without a job")
     # Marked as ours, so that it is found and ended even if this worker is killed.
-    env = {**profile.launch.env, processes.RUN_MARK: str(context.run.path)}
-    profile = profile.model_copy(update={"launch": profile.launch.model_copy(update={"env": env})})
-    starting = asyncio.create_task(
-        ensure_server(profile, context.places, lambda phase, seconds: context.log(f"{phase} ({seconds:.1f} s)"))
-    )
+    profile = profile_of(spec.profile, context.places).with_env({processes.RUN_MARK: str(context.run.path)})
+    server = server_of(profile, context.places)
+    if not server.starts_here:
+        raise JobError(f"{spec.profile} is not a server that this lab starts", "use it as it is, without a job")
+    starting = asyncio.create_task(server.ensure(lambda phase, seconds: context.log(f"{phase} ({seconds:.1f} s)")))
     try:
         while not starting.done():
             if context.stopping():
@@ -87,14 +84,14 @@ async def _serve(context: Context, spec: ServeSpec) -> dict[str, Any]:
         )
         context.events.note(f"ready at {ready.base_url}")
         while not context.stopping():
-            now = status(profile, context.places)
+            now = server.status()
             if now.state == "ended":
                 raise JobError(f"the server {spec.profile} ended by itself", f"its log: {now.log}")
             await asyncio.sleep(CHECK)
         raise Stopped({"profile": spec.profile, "base_url": ready.base_url})
     finally:
         try:
-            context.log(await stop_server(profile, context.places))
+            context.log(await server.stop())
         except LaunchError as error:
             context.log(str(error))
 

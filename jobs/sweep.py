@@ -103,10 +103,10 @@ def _server(context: Context, spec: SweepSettings, cell: SweepCell, stack: conte
     from vlmconsole.jobs import owned_server
     from vlmconsole.measure.bench import find_server
     from vlmconsole.measure.variants import with_prefix_cache, with_running_limit
-    from vlmconsole.servers.servers import launched_here
+    from vlmconsole.servers.where import server_of
 
     profile = None if cell.settings.base_url else profile_of(cell.settings.server, context.places)
-    if profile is not None and launched_here(profile):
+    if profile is not None and server_of(profile, context.places).starts_here:
         if cell.running_limit is not None:
             profile = with_running_limit(profile, cell.running_limit)
         if spec.prefix_cache is not None and profile.prefix_cache != spec.prefix_cache:
@@ -158,12 +158,12 @@ def estimate(spec: SweepSettings, places: Places | None = None) -> Estimate:
 
 def _started(settings: BenchSettings, places: Places | None) -> bool:
     """Whether the server of a cell is started for it; one that is given by its address is not."""
-    from vlmconsole.servers.servers import launched_here
+    from vlmconsole.servers.where import server_of
 
     if settings.base_url:
         return False
     try:
-        return places is None or launched_here(profile_of(settings.server, places))
+        return places is None or server_of(profile_of(settings.server, places), places).starts_here
     except LabError:
         return True  # whoever looks at its devices says what is wrong
 
@@ -175,11 +175,11 @@ def devices(spec: SweepSettings, places: Places) -> list[str]:
 
 def held(profiles: list[str], places: Places) -> list[str]:
     """The devices of a job that starts servers of these profiles for itself."""
-    from vlmconsole.servers.servers import launched_here
+    from vlmconsole.servers.where import server_of
 
     for name in dict.fromkeys(profiles):
         profile = profile_of(name, places)
-        if launched_here(profile) and not on_cpu(profile):
+        if server_of(profile, places).starts_here and not on_cpu(profile):
             return ["cpu", "gpu"]
     return ["cpu"]
 

@@ -62,10 +62,10 @@ def run(context: Context, spec: TuneSettings) -> dict[str, Any]:
 
 
 def _launched(spec: TuneSettings, places: Places) -> ServerProfile:
-    from vlmconsole.servers.servers import launched_here
+    from vlmconsole.servers.where import server_of
 
     profile = profile_of(spec.server, places)
-    if not launched_here(profile):
+    if not server_of(profile, places).starts_here:
         raise JobError(
             f"{spec.server} is not started by this lab, so it cannot be restarted with other launch parameters",
             "run this on the server's own machine with a profile that has a [launch] table",

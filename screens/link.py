@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vlmconsole.engines.adapter_choice import SelectedAdapter
     from vlmconsole.engines.effective import EffectiveSettings
     from vlmconsole.engines.profile import ServerProfile
+    from vlmconsole.servers.server import Server
     from vlmconsole.streams.stream import Delta
     from vlmconsole.vision.images import Picture
 
@@ -109,16 +110,21 @@ class ServerLink:
         self._asking = 0  # questions of ours under way: then its silence says nothing
         self._pulsed, self._missed = 0.0, 0  # when it was last asked whether it answers, and how often it did not
 
+    @property
+    def _server(self) -> Server:
+        from vlmconsole.servers.where import server_of
+
+        return server_of(self.profile, self.places)
+
     async def ensure(self) -> ChatClient:
         """A client of a server that is there: found, or started again when it has died. Raises LabError.
 
         Callers that come while it is starting wait for the same start.
         """
-        from vlmconsole.servers.servers import launched_here, status
-
-        pid = status(self.profile, self.places).pid
+        server = self._server
+        pid = server.status().pid
         # Another process is another server: another port, another key, perhaps other settings.
-        alive = not launched_here(self.profile) or (pid is not None and pid == self._pid)
+        alive = not server.starts_here or (pid is not None and pid == self._pid)
         if self._client is None or self.view.state != "ready" or not alive:
             if self._starting is None or self._starting.done():
                 self._starting = asyncio.create_task(self._start())
@@ -137,18 +143,17 @@ class ServerLink:
         """Say so when the server that was ready has gone, and when it was started again: by its record, or by asking
         it now and then. While one is starting: how long it has taken by now.
         """
-        from vlmconsole.servers.servers import launched_here, status
-
         state = self.view.state
         if state == "starting" and self._phase:
             self._move(note=f"{self._phase} {time.monotonic() - self._since:.0f} s")
         busy = any(task is not None and not task.done() for task in (self._starting, self._finding))
         if busy or (state == "starting" and self.view.note != WARMING):
             return
-        if not launched_here(self.profile) or self.view.note in (SILENT, WARMING):
+        server = self._server
+        if not server.starts_here or self.view.note in (SILENT, WARMING):
             self._pulse()
             return
-        pid = status(self.profile, self.places).pid
+        pid = server.status().pid
         if state == "ready" and self._ours and pid is None:
             self._move(state="stopped", note=ENDED)
             self._finding = asyncio.create_task(self._who_brings_it())
@@ -170,13 +175,12 @@ class ServerLink:
     async def _ask_whether_it_answers(self) -> None:
         """The state of a server by its own word; one that comes back is read anew."""
         from vlmconsole.desks.servers import measuring
-        from vlmconsole.servers.servers import probe
 
         state = self.view.state
         with contextlib.suppress(LabError):
             if await asyncio.to_thread(measuring, self.places):
                 return  # a question from here would be in its figures
-        found = await probe(self.profile, self.places, PULSE_S, thoroughly=state != "ready")
+        found = await self._server.probe(PULSE_S, thoroughly=state != "ready")
         if self._asking or self.view.state != state:
             return
         self._missed = self._missed + 1 if found.silent else 0
@@ -196,12 +200,10 @@ class ServerLink:
 
     async def _find(self) -> None:
         """Follow a start that is not ours (a hand-over's end, another console, the servers screen) until it answers."""
-        from vlmconsole.servers.servers import probe
-
         self._phase, self._since = "starting", time.monotonic()
         self._move(state="starting", note="starting")
         while self._starting is None or self._starting.done():  # else a question came, and its own start says all
-            found = await probe(self.profile, self.places)
+            found = await self._server.probe()
             if found.state == "ready":
                 self._starting = asyncio.create_task(self._start())
             elif found.pid is None:
@@ -253,7 +255,6 @@ class ServerLink:
         from vlmconsole.client.chat import ChatClient
         from vlmconsole.engines.registry import find_engine
         from vlmconsole.queue.served import ensure_served
-        from vlmconsole.servers.servers import status
 
         client, self._client = self._client, None
         if client is not None:
@@ -267,7 +268,7 @@ class ServerLink:
             await client.prepare()
             warm = self._ours or await self._warm()
         except (LabError, RuntimeError, ValueError, OSError) as error:
-            self._failed = status(self.profile, self.places).pid
+            self._failed = self._server.status().pid
             back = await self._job_that_brings_it()
             if back is None:
                 self._move(state="failed", note=str(error), waits="")
@@ -284,11 +285,10 @@ class ServerLink:
         """Whether a server that somebody else started can answer by now: SGLang lists its models before that."""
         from vlmconsole.desks.servers import measuring
         from vlmconsole.engines.registry import find_engine
-        from vlmconsole.servers.servers import probe
 
         if not find_engine(self.profile.engine).warm_path or await asyncio.to_thread(measuring, self.places):
             return True
-        return (await probe(self.profile, self.places, PULSE_S, thoroughly=True)).state != "starting"
+        return (await self._server.probe(PULSE_S, thoroughly=True)).state != "starting"
 
     def _take(self, client: ChatClient, **more: Any) -> None:
         """Show the settings that the client read last: a server may be restarted with others under our eyes."""

@@ -20,7 +20,8 @@ sys.path.extend(map(str, ROOMS))
 from vlmconsole.engines.profile import load_profiles
 from vlmconsole.queue.process import LOCKS_VARIABLE
 from vlmconsole.runs.places import Places
-from vlmconsole.servers.servers import Ready, ensure_server, stop_server
+from vlmconsole.servers.server import Ready
+from vlmconsole.servers.where import server_of
 
 # A busy machine is no fault of a parser: time is limited for a whole test, never for one example.
 settings.register_profile("any machine", deadline=None)
@@ -47,6 +48,6 @@ def mlx_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ready]:
     pytest.importorskip("mlx_vlm")
     places = Places(home=tmp_path_factory.mktemp("lab")).ensure()
     profile = load_profiles(None)["demo"]
-    ready = asyncio.run(ensure_server(profile, places))
+    ready = asyncio.run(server_of(profile, places).ensure())
     yield ready
-    asyncio.run(stop_server(profile, places))
+    asyncio.run(server_of(profile, places).stop())

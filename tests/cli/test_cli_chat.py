@@ -16,7 +16,7 @@ from refusals import check_stderr, mentions
 from replay import Reply, json_reply, replay, said, sse
 
 from vlmconsole.cli import main
-from vlmconsole.servers.servers import Ready
+from vlmconsole.servers.server import Ready
 
 PICTURE = str(ROOT / "assets" / "pictures" / "scene-few.png")
 USAGE = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2}}

@@ -20,7 +20,7 @@ from vlmconsole.jobs.smoke import KIND
 from vlmconsole.measure.calibration.reference import Schedule, running
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.servers.servers import Ready
+from vlmconsole.servers.server import Ready
 from vlmconsole.streams.stream import StreamResult
 from vlmconsole.streams.timing import timing
 

@@ -16,7 +16,7 @@ from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profil
 from vlmconsole.engines.registry import find_engine
 from vlmconsole.runs.places import Places
 from vlmconsole.servers import processes
-from vlmconsole.servers.servers import ensure_server
+from vlmconsole.servers.where import server_of
 
 REAL = tuple(
     line for line in (DATA / "sglang-0.5.23-flags.txt").read_text("utf-8").splitlines() if line.startswith("--")
@@ -57,7 +57,7 @@ def profile(lib: Path, *words: str, interpreter: str = sys.executable) -> Server
 async def start(one: ServerProfile, places: Places) -> str:
     """What the start says; none of these servers ever comes up."""
     with pytest.raises(Exception) as caught:
-        await ensure_server(one, places)
+        await server_of(one, places).ensure()
     return f"{caught.value} {getattr(caught.value, 'hint', '')}"
 
 

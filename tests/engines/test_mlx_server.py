@@ -20,7 +20,8 @@ from vlmconsole.models.messages import Message
 from vlmconsole.models.prompt import text_counter
 from vlmconsole.runs.places import Places
 from vlmconsole.servers import processes
-from vlmconsole.servers.servers import Ready, ensure_server, probe, stop_server
+from vlmconsole.servers.server import Ready
+from vlmconsole.servers.where import server_of
 from vlmconsole.vision.images import open_picture
 
 PICTURES = ROOT / "assets" / "pictures"
@@ -180,7 +181,7 @@ async def test_kill_9_in_mid_answer_keeps_the_part_and_the_next_question_works(t
     pytest.importorskip("mlx_vlm")
     places, profile = Places(home=tmp_path / "lab").ensure(), load_profiles(None)["demo"]
     phases: list[str] = []
-    ready = await ensure_server(profile, places, lambda phase, _: phases.append(phase))
+    ready = await server_of(profile, places).ensure(lambda phase, _: phases.append(phase))
     try:
         assert phases[-2:] == ["loading the model", "ready"] or phases[-1] == "ready"
         assert ready.pid is not None and ready.log is not None
@@ -199,11 +200,11 @@ async def test_kill_9_in_mid_answer_keeps_the_part_and_the_next_question_works(t
             assert answer.result.ended == "cut" and answer.text.startswith("".join(told[:5]))
             assert answer.result.error is not None and "cut off" in answer.result.error
             assert (await client.ask(HI)).result.ended == "error"  # said plainly, as long as nobody restarts it
-            assert (await probe(profile, places)).state == "ended"
-            again = await ensure_server(profile, places)
+            assert (await server_of(profile, places).probe()).state == "ended"
+            again = await server_of(profile, places).ensure()
             assert again.started_here and again.pid != ready.pid
         async with ChatClient(again.profile) as client:
             assert (await client.ask(HI, max_tokens=4)).ok
     finally:
-        await stop_server(profile, places)
+        await server_of(profile, places).stop()
     assert processes.recorded(places, "demo") is None

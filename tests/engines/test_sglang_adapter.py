@@ -30,7 +30,8 @@ from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.readback import readback
 from vlmconsole.models.messages import Message, to_request
 from vlmconsole.runs.places import Places
-from vlmconsole.servers.servers import Ready, ensure_server, stop_server
+from vlmconsole.servers.server import Ready
+from vlmconsole.servers.where import server_of
 from vlmconsole.training.adapters import store
 from vlmconsole.training.adapters.convert import served_by_sglang
 from vlmconsole.training.adapters.serving import select
@@ -76,11 +77,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         wrapped.unload()
     folder = served_by_sglang(find_adapter(places, run.name), places.cache)
     server = profile(*LORA, "--lora-paths", f"resident={folder}")
-    ready = asyncio.run(ensure_server(server, places))
+    ready = asyncio.run(server_of(server, places).ensure())
     there = f'engine = "sglang"\nbase_url = "{ready.base_url}"\nmodel = "{BASE}"\n'
     (places.servers / "there.toml").write_text(there)
     yield Served(places, run.name, ready, base, taught)
-    asyncio.run(stop_server(server, places))
+    asyncio.run(server_of(server, places).stop())
 
 
 def message(scene: int) -> Message:

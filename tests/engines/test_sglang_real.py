@@ -32,7 +32,8 @@ from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.servers.servers import Ready, ensure_server, stop_server
+from vlmconsole.servers.server import Ready
+from vlmconsole.servers.where import server_of
 from vlmconsole.vision.images import open_picture
 
 PYTHON = os.environ.get("VLMCONSOLE_TEST_SGLANG", "")
@@ -81,9 +82,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
 
 @pytest.fixture(scope="module")
 def ready(places: Places) -> Iterator[Ready]:
-    found = asyncio.run(ensure_server(profile(), places))
+    found = asyncio.run(server_of(profile(), places).ensure())
     yield found
-    asyncio.run(stop_server(profile(), places))
+    asyncio.run(server_of(profile(), places).stop())
 
 
 def job(places: Places, kind: str, spec: dict[str, Any]) -> tuple[Context, Any]:
@@ -135,7 +136,7 @@ def test_a_measurement_is_held_to_its_length_and_its_metrics_are_read(ready: Rea
 def test_a_wrong_flag_is_refused_by_its_own_help(ready: Ready, places: Places) -> None:
     wrong = profile("--chunked-prefil-size", "2").model_copy(update={"name": "wrong"})
     with pytest.raises(ProfileError, match=r"does not know --chunked-prefil-size \(near: --chunked-prefill-size"):
-        asyncio.run(ensure_server(wrong, places))
+        asyncio.run(server_of(wrong, places).ensure())
 
 
 def test_one_at_a_time_queues_and_four_at_a_time_do_not(places: Places) -> None:

@@ -29,7 +29,7 @@ from vlmconsole.models.messages import Message
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.chat.why import adapter_rows
-from vlmconsole.servers.servers import ensure_server, stop_server
+from vlmconsole.servers.where import server_of
 from vlmconsole.training.adapters.serving import select
 
 HELLO = [Message("user", "What shape is red?")]
@@ -116,7 +116,7 @@ async def test_a_real_mlx_vlm_does_not_go_on_with_the_last_adapter(tmp_path: Pat
     argv = ["python", "-m", "mlx_vlm.server", "--host", "127.0.0.1", "--port", "{port}", "--model", str(BASE)]
     given = {"argv": argv, "interpreter": sys.executable, "env": {"HF_HUB_OFFLINE": "1", "MLX_DISABLE_COMPILE": "1"}}
     box = make_profile({"name": "box", "engine": "openai", "served_model": str(BASE), "launch": given})
-    ready = await ensure_server(box, places)
+    ready = await server_of(box, places).ensure()
     try:
         named = make_profile({"name": "m", "engine": "mlx", "base_url": ready.base_url, "model": str(BASE)})
         question = [Message("user", "Count the red circles and the blue squares.")]
@@ -131,4 +131,4 @@ async def test_a_real_mlx_vlm_does_not_go_on_with_the_last_adapter(tmp_path: Pat
         loaded = json.dumps((await readback(named)).adapters)
         assert loaded == "[]"
     finally:
-        await stop_server(box, places)
+        await server_of(box, places).stop()

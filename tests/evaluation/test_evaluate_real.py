@@ -29,7 +29,7 @@ from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.servers.servers import Ready
+from vlmconsole.servers.server import Ready
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -16,7 +16,7 @@ from vlmconsole.measure.bench import run_bench
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.servers.servers import Ready
+from vlmconsole.servers.server import Ready
 
 KEY = "VLMCONSOLE_TEST_KEY"  # the variable that holds the key of the session's server
 SETTLED = 12.0  # seconds after which the ten-second windows hold nothing of the warm-up

@@ -22,7 +22,7 @@ from vlmconsole.models.programs import ProgramsError, programs_in, refuse_progra
 from vlmconsole.queue.served import ensure_served
 from vlmconsole.runs.places import Places
 from vlmconsole.servers import processes
-from vlmconsole.servers.servers import ensure_server, launch_line, stop_server
+from vlmconsole.servers.where import server_of
 from vlmconsole.training.bases import base_folder, loadable_base
 
 MAP = {"AutoModel": "modeling_x.X"}
@@ -66,7 +66,7 @@ def test_every_place_that_names_a_program_is_seen(
     assert named in preflight.loadable(str(folder))[0]
     for profile in (served(folder), make_profile({"name": "own", "engine": "mlx", "model": str(folder)})):
         with pytest.raises(ProfileError) as untrusted:
-            launch_line(profile, places)
+            server_of(profile, places).launch_line()
         assert named in untrusted.value.message and "trust_remote_code = true" in untrusted.value.hint
     assert not list(places.state.rglob("*.json"))
 
@@ -93,9 +93,10 @@ def refusals(places: Places, server: str, **more: str) -> list[str]:
 async def test_refused_when_it_is_started_and_allowed_by_the_profile(places: Places, tmp_path: Path) -> None:
     folder = bundled_copy(tmp_path / "model", model_file="own.py")
     refused = served(folder)
-    for start in (ensure_served, ensure_server):
-        with pytest.raises(ProfileError, match="model_file"):
-            await start(refused, places)
+    with pytest.raises(ProfileError, match="model_file"):
+        await ensure_served(refused, places)
+    with pytest.raises(ProfileError, match="model_file"):
+        await server_of(refused, places).ensure()
     assert processes.recorded(places, "box") is None and not places.queue.exists()
     (places.servers / "box.toml").write_text(
         f'engine = "vllm"\nmodel = "{folder}"\n[launch]\nargv = ["x", "{{model}}"]\n'
@@ -105,9 +106,9 @@ async def test_refused_when_it_is_started_and_allowed_by_the_profile(places: Pla
     assert refusals(places, "demo") == []
     allowed = served(folder, trust_remote_code=True)
     try:
-        assert (await ensure_server(allowed, places)).started_here
+        assert (await server_of(allowed, places).ensure()).started_here
     finally:
-        await stop_server(allowed, places)
+        await server_of(allowed, places).stop()
 
 
 def command(profile: ServerProfile, places: Places) -> list[str]:

@@ -140,7 +140,7 @@ def test_a_real_quantised_model_behind_the_real_server(tmp_path: Path, bits: int
     from vlmconsole.measure.settings import BenchSettings
     from vlmconsole.models.base import read_base
     from vlmconsole.runs.folder import RunFolder
-    from vlmconsole.servers.servers import ensure_server, stop_server
+    from vlmconsole.servers.where import server_of
     from vlmconsole.training.bases import base_folder
 
     folder = tmp_path / "quantised"
@@ -157,7 +157,7 @@ def test_a_real_quantised_model_behind_the_real_server(tmp_path: Path, bits: int
     profile = make_profile({"name": "small", "engine": "mlx", "model": str(folder)})
 
     async def run() -> None:
-        ready = await ensure_server(profile, places)
+        ready = await server_of(profile, places).ensure()
         settings = await readback(ready.profile)
         assert settings.precision == label and settings.quantization is not None
         assert (settings.quantization["bits"], settings.quantization["group_size"]) == (bits, 32)
@@ -178,4 +178,4 @@ def test_a_real_quantised_model_behind_the_real_server(tmp_path: Path, bits: int
     try:
         asyncio.run(run())
     finally:
-        asyncio.run(stop_server(profile, places))
+        asyncio.run(server_of(profile, places).stop())

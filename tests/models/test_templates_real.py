@@ -16,7 +16,7 @@ from vlmconsole.models.door import door
 from vlmconsole.models.messages import Message, to_request
 from vlmconsole.runs.conditions import BARE_PROMPT
 from vlmconsole.runs.places import Places
-from vlmconsole.servers.servers import ensure_server, stop_server
+from vlmconsole.servers.where import server_of
 from vlmconsole.training.bases import base_folder
 from vlmconsole.vision.images import open_picture
 
@@ -92,7 +92,7 @@ def test_the_same_count_as_its_real_server_and_the_prompt_in_the_conditions(stan
     profile = make_profile({"name": "stand-in", "engine": "mlx", "model": str(stand_in)})
 
     async def run() -> None:
-        ready = await ensure_server(profile, places)
+        ready = await server_of(profile, places).ensure()
         try:
             async with ChatClient(ready.profile) as client:
                 for name, messages in asked().items():
@@ -103,7 +103,7 @@ def test_the_same_count_as_its_real_server_and_the_prompt_in_the_conditions(stan
                     assert known.prompt_sha256 == door(stand_in).prompt_sha256 != BARE_PROMPT
                     assert known.template_sha256 == door(stand_in).template.sha256
         finally:
-            await stop_server(profile, places)
+            await server_of(profile, places).stop()
 
     asyncio.run(run())
 

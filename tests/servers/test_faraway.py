@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 from chat_server import chat_server, profile_file
 from loopback_sshd import LACKING, Sshd
-from refusals import mentions, refused
+from refusals import refused
 from small_server import SERVER
 
-from vlmconsole.desks.servers import bring
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.profile import ProfileError, ServerProfile, make_profile
+from vlmconsole.queue.served import start_served
 from vlmconsole.remote.ssh import CONFIG_VARIABLE, SshError
 from vlmconsole.runs.places import Places
-from vlmconsole.servers import far as faraway
-from vlmconsole.servers import servers
+from vlmconsole.servers.far import Far, close_tunnels
+from vlmconsole.servers.given import Given
 from vlmconsole.servers.processes import LaunchError, free_port
+from vlmconsole.servers.where import server_of
 
 needs_sshd = pytest.mark.skipif(bool(LACKING), reason=LACKING)
 
@@ -38,7 +39,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 def places(tmp_path: Path, far: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
     monkeypatch.setenv(CONFIG_VARIABLE, str(far.config))
     yield Places(tmp_path / "lab").ensure()
-    faraway.close_tunnels()
+    close_tunnels()
 
 
 def box(far: Sshd, how: str = "kind", **more: object) -> ServerProfile:
@@ -64,52 +65,54 @@ def test_the_words_that_start_it_there() -> None:
                        "interpreter": "env:sglang", "folder": "~", "extra": ["--more"]},
         }
     )  # fmt: skip
-    words, folder = faraway.command(profile)
+    server = server_of(profile, Places(Path("/nowhere")))
+    assert isinstance(server, Far)
+    words, folder = server.command()
     assert words[0] == "~/.local/share/vlmconsole/environments/sglang/bin/python"
     assert words[1:] == ["-m", "x", "--model-path", "./models/Qwen", "--port", "30000", "--more"]
     assert folder == "~/"
     with refused("launch-missing", "launch.argv", error=ProfileError):
-        faraway.command(profile.model_copy(update={"launch": None}))
-    assert faraway.is_far(profile)
-    assert not faraway.is_far(profile.at("http://10.0.0.7:30000")), "reached directly, without a tunnel"
+        Far(profile.model_copy(update={"launch": None}), server.places).command()
+    direct = server_of(profile.at("http://10.0.0.7:30000"), server.places)
+    assert isinstance(direct, Given), "reached directly, without a tunnel"
 
 
 @needs_sshd
 @pytest.mark.slow
 async def test_it_is_started_there_reached_through_one_tunnel_and_stopped(far: Sshd, places: Places) -> None:
     profile = box(far, price_per_hour=3.5)
-    assert (await servers.probe(profile, places)).state == "stopped"
+    assert (await server_of(profile, places).probe()).state == "stopped"
     with pytest.raises(EngineError, match="servers start box-kind"):
-        await servers.ensure_server(profile, places)
+        await server_of(profile, places).ensure()
     phases: list[str] = []
-    ready = await bring(profile, places, lambda phase, _: phases.append(phase))
+    ready = await start_served(profile, places, lambda phase, _: phases.append(phase))
     assert ready.started_here and ready.model == "served"
     assert phases[0] == "connecting to far-box" and phases[-1] == "ready"
     assert ready.profile.ssh_host and ready.base_url != profile.base_url, "asked at the tunnel's own port"
 
-    again = await servers.ensure_server(ready.profile, places)
+    again = await server_of(ready.profile, places).ensure()
     assert again.base_url == ready.base_url, "a profile at its tunnel's address needs no second tunnel"
-    assert not (await bring(profile, places)).started_here
-    known = await servers.probe(profile, places)
+    assert not (await start_served(profile, places)).started_here
+    known = await server_of(profile, places).probe()
     assert known.state == "ready" and known.since is not None
-    faraway.fetch_log(profile, places)
-    assert faraway.log_copy(places, profile.name).read_text() == "phase one\nphase two\n"
-    faraway.fetch_log(profile, places)
-    assert faraway.log_copy(places, profile.name).read_text() == "phase one\nphase two\n", "nothing comes twice"
+    server = server_of(profile, places)
+    assert server.fetch_log().read_text() == "phase one\nphase two\n"
+    server.fetch_log()
+    assert server.log.read_text() == "phase one\nphase two\n", "nothing comes twice"
 
-    faraway.close_tunnels()
-    assert (await servers.probe(profile, places)).state == "ready", "it goes on without console and tunnel"
-    said = await servers.stop_server(profile, places)
-    assert mentions(said, "ended", "far-box", "billed")
-    assert (await servers.probe(profile, places)).state == "stopped"
-    assert "not running" in await servers.stop_server(profile, places)
+    close_tunnels()
+    assert (await server_of(profile, places).probe()).state == "ready", "it goes on without console and tunnel"
+    said = await server_of(profile, places).stop()
+    assert said == "ended on far-box; its GPU memory is released, the instance is still billed"
+    assert (await server_of(profile, places).probe()).state == "stopped"
+    assert "was not running on far-box" in await server_of(profile, places).stop()
 
 
 @needs_sshd
 @pytest.mark.slow
 async def test_what_ends_while_starting_says_why_with_its_log(far: Sshd, places: Places) -> None:
     with pytest.raises((LaunchError, SshError), match="no such weights: /models/gone"):
-        await asyncio.wait_for(bring(box(far, "dies"), places), 60)
+        await asyncio.wait_for(start_served(box(far, "dies"), places), 60)
 
 
 @needs_sshd
@@ -117,7 +120,7 @@ async def test_a_machine_that_is_away_is_the_servers_state(places: Places, tmp_p
     profile = make_profile(
         {"name": "gone", "engine": "vllm", "base_url": "http://127.0.0.1:30000", "ssh_host": "127.0.0.1:1"}
     )
-    status = await servers.probe(profile, places)
+    status = await server_of(profile, places).probe()
     assert status.state == "unreachable" and "refuses the connection" in status.why
 
 

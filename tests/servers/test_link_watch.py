@@ -23,7 +23,7 @@ from vlmconsole.runs.places import Places
 from vlmconsole.screens import link as link_module
 from vlmconsole.screens.link import SILENT, WARMING, ServerLink
 from vlmconsole.servers.processes import free_port
-from vlmconsole.servers.servers import probe
+from vlmconsole.servers.where import server_of
 
 HELLO = [Message("user", "Hello")]
 
@@ -166,8 +166,10 @@ async def test_a_503_of_its_health_is_a_start(link: ServerLink, box: ServerProfi
     (tmp_path / "warming").touch()
     with serving(port_of(box), tmp_path, 4):
         await says(link, WARMING)
-        assert (await probe(box, places, thoroughly=True)).state == "starting"
-        assert (await probe(box, places)).state == "ready", "a token is made to tell it: not asked each time"
+        assert (await server_of(box, places).probe(thoroughly=True)).state == "starting"
+        assert (await server_of(box, places).probe()).state == "ready", (
+            "a token is made to tell it: not asked each time"
+        )
         (tmp_path / "warming").unlink()
         await says(link, "ready")
 

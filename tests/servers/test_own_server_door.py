@@ -30,9 +30,9 @@ from vlmconsole.engines.profile import make_profile
 from vlmconsole.engines.readback import readback
 from vlmconsole.runs.places import Places
 from vlmconsole.servers import processes
-from vlmconsole.servers.located import located
 from vlmconsole.servers.processes import KEY_MARK
-from vlmconsole.servers.servers import Ready
+from vlmconsole.servers.server import Ready
+from vlmconsole.servers.where import server_of
 
 PICTURE = ROOT / "assets" / "pictures" / "scene-few.png"
 
@@ -240,11 +240,11 @@ async def test_by_its_address_too_it_is_asked_with_its_key_from_its_own_home(mlx
     assert ours[0] == 0 and answer["ended"] == "done" and "adapter" not in answer["conditions"], "the base, told so"
     assert theirs[0] == 1 and "401" in theirs[1] and "key" in theirs[1]
     given = make_profile({"name": "own", "engine": "openai", "base_url": url})
-    at = located(given, Places(home))
+    at = server_of(given, Places(home)).located()
     assert at.base_url == given.base_url and at.access == mlx_server.profile.access
     for other in ("http://127.0.0.1:9/v1", "http://192.0.2.1:1/v1"):
         away = make_profile({"name": "own", "engine": "openai", "base_url": other})
-        assert located(away, Places(home)).access.held is None
+        assert server_of(away, Places(home)).located().access.held is None
 
 
 def test_it_does_not_start_without_a_key() -> None:

@@ -33,8 +33,8 @@ from vlmconsole.remote.ssh import SshHost
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.servers import processes
-from vlmconsole.servers.servers import ensure_server, located, probe, stop_server
 from vlmconsole.servers.tunnel import Tunnel
+from vlmconsole.servers.where import server_of
 from vlmconsole.system import listening
 from vlmconsole.system.listening import listener
 from vlmconsole.system.processes import started
@@ -51,7 +51,7 @@ def places(tmp_path: Path) -> Places:
 @pytest.fixture
 async def killed(places: Places) -> AsyncIterator[ServerProfile]:
     """The profile of a server that answered, as every open console has it, and which was killed since."""
-    ready = await ensure_server(profile(), places)
+    ready = await server_of(profile(), places).ensure()
     running = processes.recorded(places, "box")
     assert running is not None
     assert access.check(running) is not None, "the port is ours while it lives"
@@ -59,7 +59,7 @@ async def killed(places: Places) -> AsyncIterator[ServerProfile]:
         os.kill(pid, signal.SIGKILL)
     await until(lambda: not processes.members(running))
     yield ready.profile
-    await stop_server(profile(), places)
+    await server_of(profile(), places).stop()
 
 
 def port_of(there: ServerProfile) -> int:
@@ -80,7 +80,9 @@ async def test_chat_control_requests_and_gauges_send_nothing_to_a_stranger(
         with refused("port-taken", TAKEN, error=PortTakenError):
             Target.to(killed).listener()
         # By its record the server has ended: its profile is at no address any more.
-        assert (await probe(profile(), places)).state == "ended" and located(profile(), places).base_url == ""
+        assert (await server_of(profile(), places).probe()).state == "ended" and server_of(
+            profile(), places
+        ).located().base_url == ""
         assert loot.bytes == b""
         # What a server that is only given by its address gets: the test's thief does work.
         stranger = make_profile({"name": "given", "engine": "openai", "base_url": killed.base_url})
@@ -90,7 +92,7 @@ async def test_chat_control_requests_and_gauges_send_nothing_to_a_stranger(
 async def test_a_connection_that_was_open_before_is_not_opened_again_to_a_stranger(
     places: Places, tmp_path: Path
 ) -> None:
-    ready = await ensure_server(profile(), places)
+    ready = await server_of(profile(), places).ensure()
     running = processes.recorded(places, "box")
     assert running is not None
     try:
@@ -106,7 +108,7 @@ async def test_a_connection_that_was_open_before_is_not_opened_again_to_a_strang
                     await get_json(client, ready.profile, "/v1/models")
                 assert loot.bytes == b""
     finally:
-        await stop_server(profile(), places)
+        await server_of(profile(), places).stop()
 
 
 async def test_a_stranger_beside_a_living_process_of_ours_is_seen(tmp_path: Path) -> None:

@@ -19,15 +19,17 @@ from loopback_sshd import LACKING, Sshd
 from small_server import profile as plain
 
 from vlmconsole.cli import main
-from vlmconsole.desks.servers import bring
 from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile
 from vlmconsole.engines.readback import readback
 from vlmconsole.engines.registry import find_engine
+from vlmconsole.queue.served import start_served
 from vlmconsole.remote.ssh import CONFIG_VARIABLE
 from vlmconsole.runs.places import Places
-from vlmconsole.servers import far as faraway
-from vlmconsole.servers import keys, processes, servers
+from vlmconsole.servers import keys, processes
+from vlmconsole.servers.far import close_tunnels
+from vlmconsole.servers.here import Here
+from vlmconsole.servers.where import server_of
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def nowhere(key: str, places: Places, *pids: int) -> None:
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 async def test_a_server_asks_for_a_key_of_its_own_start(engine: str, places: Places, tmp_path: Path) -> None:
     box = served(engine, tmp_path)
-    ready = await servers.ensure_server(box, places)
+    ready = await server_of(box, places).ensure()
     try:
         key, running = ready.profile.api_key(), processes.recorded(places, "box")
         assert key is not None and running is not None and ready.model == "served"
@@ -64,17 +66,17 @@ async def test_a_server_asks_for_a_key_of_its_own_start(engine: str, places: Pla
             await readback(box.at(ready.base_url))
         told = await readback(ready.profile)
         assert key not in json.dumps(asdict(told)), "SGLang tells its key; it is not taken in"
-        assert (await servers.probe(box, places)).state == "ready"
+        assert (await server_of(box, places).probe()).state == "ready"
         log = Path(running.log).read_text()
         assert engine != "sglang" or "api_key='•••'" in log
     finally:
-        await servers.stop_server(box, places)
+        await server_of(box, places).stop()
     assert not list(processes.folder(places).glob("*.key"))
-    again = await servers.ensure_server(box, places)
+    again = await server_of(box, places).ensure()
     try:
         assert again.profile.api_key() not in (None, key)
     finally:
-        await servers.stop_server(box, places)
+        await server_of(box, places).stop()
 
 
 @pytest.mark.parametrize("key", ["", "a-wrong-one"])
@@ -82,13 +84,13 @@ async def test_a_server_that_refuses_the_key_is_there(
     key: str, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("A_KEY", key or "unused")
-    ready = await servers.ensure_server(served("vllm", tmp_path), places)
+    ready = await server_of(served("vllm", tmp_path), places).ensure()
     try:
         named = 'api_key_env = "A_KEY"\n' if key else ""
         other = Places(tmp_path / "other").ensure()  # in its own home it would be found by its address
         (other.servers / "given.toml").write_text(f'engine = "vllm"\nbase_url = "{ready.base_url}"\n{named}')
         given = load_profiles(other.servers)["given"]
-        status = await servers.probe(given, other)
+        status = await server_of(given, other).probe()
         assert (status.word, status.state, status.answered) == ("key refused", "unreachable", True)
         assert "401" in status.why and "api_key_env" in status.why and (key or "unused") not in status.why
 
@@ -100,7 +102,7 @@ async def test_a_server_that_refuses_the_key_is_there(
 
         assert "key refused" in await asyncio.to_thread(shown, "servers", "show", "given")
     finally:
-        await servers.stop_server(served("vllm", tmp_path), places)
+        await server_of(served("vllm", tmp_path), places).stop()
 
 
 def read_only(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -132,27 +134,27 @@ async def test_the_users_own_key_goes_before_a_made_one(
 ) -> None:
     monkeypatch.setenv("OWN_KEY", "a-key-of-the-users-own")
     box = served("vllm", tmp_path, api_key_env="OWN_KEY")
-    ready = await servers.ensure_server(box, places)
+    ready = await server_of(box, places).ensure()
     try:
         assert ready.profile.api_key() == "a-key-of-the-users-own" and ready.profile.access.key_file is None
         assert not list(processes.folder(places).glob("*.key"))
     finally:
-        await servers.stop_server(box, places)
+        await server_of(box, places).stop()
 
 
 async def test_a_server_of_an_older_version_is_still_known_and_stopped(places: Places) -> None:
     """Its record has no key, and it asks for none."""
-    ready = await servers.ensure_server(plain(), places)  # a generic server: it is given no key either
+    ready = await server_of(plain(), places).ensure()  # a generic server: it is given no key either
     try:
         state = processes.folder(places) / "box.json"
         record = json.loads(state.read_text())
         assert record.pop("key_file") == ""
         state.write_text(json.dumps(record))
-        found = await servers.ensure_server(plain(), places)
+        found = await server_of(plain(), places).ensure()
         assert (found.pid, found.started_here, found.profile.api_key()) == (ready.pid, False, None)
-        assert (await servers.probe(plain(), places)).state == "ready"
+        assert (await server_of(plain(), places).probe()).state == "ready"
     finally:
-        assert await servers.stop_server(plain(), places) == "ended"
+        assert await server_of(plain(), places).stop() == "ended"
 
 
 def test_which_lines_take_a_key() -> None:
@@ -160,8 +162,6 @@ def test_which_lines_take_a_key() -> None:
         return find_engine(engine).takes_key(words)
 
     assert given("sglang", "python", "-m", "sglang.launch_server", "--port", "1") and given("mlx", "python", "x.py")
-    demo = make_profile({"name": "x", "engine": "mlx"})
-    assert keys.lacks_key(demo, ["python", "mlx_server.py"]) and not keys.lacks_key(plain(), ["python"])
     assert given("vllm", "vllm", "serve", "m") and not given("vllm", "vllm", "serve", "m", "--api-key", "of-the-user")
     assert not given("vllm", "vllm", "--api-key=x") and not given("openai", "anything")
     assert not given("sglang", "my-sglang", "--port", "1"), "a start line of the user's own is run as it is"
@@ -183,7 +183,7 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
     machine.start()
     monkeypatch.setenv(CONFIG_VARIABLE, str(machine.config))
     yield machine
-    faraway.close_tunnels()
+    close_tunnels()
     machine.stop()
 
 
@@ -192,33 +192,33 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
 async def test_on_another_machine_the_key_comes_by_no_launch_line(far: Sshd, places: Places, tmp_path: Path) -> None:
     at = {"base_url": f"http://127.0.0.1:{processes.free_port()}", "ssh_host": far.alias}
     box = served("sglang", tmp_path, **at)
-    ready = await bring(box, places)
+    ready = await start_served(box, places)
     try:
         key = ready.profile.api_key()
         assert key is not None and ready.started_here
         assert not [p.pid for p in psutil.process_iter(["cmdline"]) if key in " ".join(p.info["cmdline"] or ())]
         kept = [p for p in far.home.rglob("*") if p.is_file() and key in p.read_text("utf-8", "replace")]
         assert kept == [], "in no file there"
-        faraway.fetch_log(box, places)
+        server_of(box, places).fetch_log()
         nowhere(key, places)
-        assert (await servers.probe(box, places)).state == "ready"
+        assert (await server_of(box, places).probe()).state == "ready"
     finally:
-        await servers.stop_server(box, places)
+        await server_of(box, places).stop()
     assert not list(processes.folder(places).glob("*.key"))
 
 
 async def test_one_that_was_started_without_a_key_is_named_as_open(places: Places, tmp_path: Path) -> None:
     """As an older version left it running: it goes on to be used, and whoever looks reads what to do."""
     box = served("vllm", tmp_path)
-    ready = await servers.ensure_server(box, places)
+    ready = await server_of(box, places).ensure()
     try:
-        assert (await servers.probe(box, places)).why == ""
+        assert (await server_of(box, places).probe()).why == ""
         state = processes.folder(places) / "box.json"
         own = make_profile({"name": "box", "engine": "vllm", "launch": box.launch, "api_key_env": "A_KEY"})
         record = json.loads(state.read_text())
         record["key_file"] = ""
         state.write_text(json.dumps(record))
         assert ready.profile.api_key() is not None
-        assert servers._is_open(box, places) and not servers._is_open(own, places)
+        assert Here(box, places).is_open() and not Here(own, places).is_open()
     finally:
-        await servers.stop_server(box, places)
+        await server_of(box, places).stop()

@@ -23,8 +23,9 @@ from vlmconsole.gauges.far import FarGpu, parse_nvidia_smi
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.gauges.sources import Gauges, ServerSource
 from vlmconsole.remote import programs
-from vlmconsole.remote.ssh import SshError, SshHost, run
+from vlmconsole.remote.ssh import CONFIG_VARIABLE, SshError, SshHost, run
 from vlmconsole.runs.places import Places
+from vlmconsole.servers.far import close_tunnels
 from vlmconsole.servers.tunnel import Tunnel, sweep
 from vlmconsole.system.processes import alive, started
 
@@ -191,22 +192,25 @@ def test_a_tunnel_that_cannot_open_says_why_and_another_program_keeps_its_port(s
 
 @pytest.mark.slow
 @needs_sshd
-def test_gauges_of_a_far_server_come_through_a_tunnel_and_come_back(tmp_path: Path) -> None:
+def test_gauges_of_a_far_server_come_through_a_tunnel_and_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "sshd").mkdir()
     far, places = Sshd(tmp_path / "sshd"), Places(tmp_path / "lab").ensure()
     far.start()
+    monkeypatch.setenv(CONFIG_VARIABLE, str(far.config))
     with serving() as server:
         server.pages["/metrics"] = "vllm:num_requests_running 2\n"
         profile = make_profile({"name": "far", "engine": "vllm", "base_url": server.url, "ssh_host": far.alias})
-        with Gauges([ServerSource(profile, places, ssh_config=far.config)]) as gauges:
+        with Gauges([ServerSource(profile, places)]) as gauges:
             until(lambda: gauges.snapshot().tiles["server.running"].value == 2, 15)
             far.stop()
             until(lambda: gauges.snapshot().sources["server"].state == "missing", 3)
             until(lambda: "refuses the connection" in gauges.snapshot().sources["server"].why, 8)
             far.start()
             until(lambda: gauges.snapshot().sources["server"].state == "ok", 20)
+    close_tunnels()
     far.stop()
-    assert Tunnel.to(profile.model_copy(update={"ssh_host": ""}), tmp_path) is None
 
 
 @needs_sshd

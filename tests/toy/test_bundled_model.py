@@ -99,7 +99,7 @@ async def test_both_engines_say_the_same(loaded: Loaded, tmp_path: Path) -> None
     from vlmconsole.engines.profile import load_profiles
     from vlmconsole.models.messages import Message
     from vlmconsole.runs.places import Places
-    from vlmconsole.servers.servers import ensure_server, stop_server
+    from vlmconsole.servers.where import server_of
     from vlmconsole.vision.images import open_picture
 
     asked = hundred()
@@ -109,13 +109,13 @@ async def test_both_engines_say_the_same(loaded: Loaded, tmp_path: Path) -> None
     profile = load_profiles(places.servers)["demo"]
     there = []
     try:
-        ready = await ensure_server(profile, places)
+        ready = await server_of(profile, places).ensure()
         async with ChatClient(ready.profile) as client:
             for scene, text in asked:
                 message = Message("user", text, (open_picture(scene.png()),))
                 there.append((await client.ask([message], max_tokens=64, temperature=0.0)).text)
     finally:
-        await stop_server(profile, places)
+        await server_of(profile, places).stop()
     differ = [(q[1], a, b) for q, a, b in zip(asked, here, there, strict=True) if a != b]
     print(f"{len(asked) - len(differ)} of {len(asked)} answers the same")
     assert len(asked) == 100

@@ -23,7 +23,7 @@ from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.places import Places
-from vlmconsole.servers.servers import Ready
+from vlmconsole.servers.server import Ready
 from vlmconsole.training.adapters import store
 from vlmconsole.training.adapters.serving import select
 from vlmconsole.training.adapters.store import OTHER_MODEL, AdapterError

@@ -100,9 +100,9 @@ def restart(name: str = typer.Argument(..., help="A profile's name.")) -> None:
 
 
 def _bring(profile: ServerProfile) -> None:
-    from vlmconsole.desks.servers import bring
+    from vlmconsole.queue.served import start_served
 
-    ready = asyncio.run(bring(profile, state.lab.places, progress(profile.name)))
+    ready = asyncio.run(start_served(profile, state.lab.places, progress(profile.name)))
     how = "started" if ready.started_here else "was running"
     emit(
         {
@@ -135,9 +135,10 @@ def progress(name: str) -> Any:
 
 
 async def _probe_all(profiles: list[ServerProfile]) -> list[ServerStatus]:
-    from vlmconsole.servers.servers import probe
+    from vlmconsole.servers.where import server_of
 
-    return _with_jobs(await asyncio.gather(*(probe(profile, state.lab.places) for profile in profiles)))
+    servers = [server_of(profile, state.lab.places) for profile in profiles]
+    return _with_jobs(await asyncio.gather(*(server.probe() for server in servers)))
 
 
 def _with_jobs(found: Sequence[ServerStatus]) -> list[ServerStatus]:
@@ -157,24 +158,24 @@ def _with_jobs(found: Sequence[ServerStatus]) -> list[ServerStatus]:
 
 async def _look(profile: ServerProfile) -> tuple[ServerStatus, EffectiveSettings | None, str | None]:
     from vlmconsole.engines.readback import readback
-    from vlmconsole.servers.servers import probe, reachable
+    from vlmconsole.servers.where import server_of
 
-    places = state.lab.places
-    status = _with_jobs([await probe(profile, places)])[0]
+    server = server_of(profile, state.lab.places)
+    status = _with_jobs([await server.probe()])[0]
     if status.state != "ready":
         return status, None, f"the server is {status.state}"
     try:
-        return status, await readback(await reachable(profile, places)), None
+        return status, await readback(await server.reach()), None
     except LabError as error:
         return status, None, str(error)
 
 
 def _launch_line(profile: ServerProfile) -> str | None:
     from vlmconsole.engines.profile import ProfileError
-    from vlmconsole.servers.servers import launch_line
+    from vlmconsole.servers.where import server_of
 
     try:
-        return launch_line(profile, state.lab.places) or None
+        return server_of(profile, state.lab.places).launch_line() or None
     except ProfileError as error:
         return f"cannot be started: {error.message}"
 

@@ -22,18 +22,17 @@ from vlmconsole.engines.readback import flush, readback
 from vlmconsole.errors import LabError
 from vlmconsole.models.messages import Message
 from vlmconsole.queue.model import Job
-from vlmconsole.queue.served import ensure_served, stop_served, with_its_job
+from vlmconsole.queue.served import start_served, stop_served, with_its_job
 from vlmconsole.queue.store import Store
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.logfile import LogPage
 from vlmconsole.runs.places import Places
-from vlmconsole.servers import servers
 from vlmconsole.servers.costs import cost_said
-from vlmconsole.servers.far import fetch_log, is_far
 from vlmconsole.servers.processes import LaunchError, Progress
-from vlmconsole.servers.servers import Ready
+from vlmconsole.servers.server import Server
 from vlmconsole.servers.status import ServerStatus
+from vlmconsole.servers.where import server_of
 from vlmconsole.vision.images import open_picture
 
 OTHERS = 10.0  # seconds between two questions to a server that is not chosen
@@ -121,7 +120,7 @@ class ServerDesk:
         ]
         fresh = {name for name in profiles if name not in self._asked or self._asked[name].status.state != "ready"}
         found = await asyncio.gather(
-            *(servers.probe(profile, self.places, thoroughly=profile.name in fresh) for profile in due)
+            *(server_of(profile, self.places).probe(thoroughly=profile.name in fresh) for profile in due)
         )
         for profile, status in zip(due, found, strict=True):
             before = self._asked.get(profile.name)
@@ -131,23 +130,21 @@ class ServerDesk:
             self._asked[profile.name] = asked
         if chosen is None:
             return
-        asked = self._asked[chosen]
-        if is_far(profiles[chosen]) and profiles[chosen].launch is not None:
-            with suppress(LabError):  # the state says already that the machine cannot be reached
-                await asyncio.to_thread(fetch_log, profiles[chosen], self.places)
+        asked, server = self._asked[chosen], server_of(profiles[chosen], self.places)
+        with suppress(LabError):  # the state says already that the machine cannot be reached
+            await asyncio.to_thread(server.fetch_log)
         if asked.status.state != "ready":
             asked.effective, asked.unread, asked.read_at = None, asked.status.why, 0.0
         elif not asked.read_at or now - asked.read_at > SETTLED:
             try:
-                at = await servers.reachable(profiles[chosen], self.places)
-                asked.effective, asked.unread = await readback(at), ""
+                asked.effective, asked.unread = await readback(await server.reach()), ""
             except LabError as error:
                 asked.effective, asked.unread = None, str(error)
             asked.read_at = now
 
     def _line(self, profile: ServerProfile) -> Line:
         asked = self._asked.get(profile.name)
-        status = asked.status if asked is not None else servers.status(profile, self.places)
+        status = asked.status if asked is not None else server_of(profile, self.places).status()
         assert self._store is not None
         status, job = with_its_job(status, self._store, self.places)
         return Line(profile, status, job, status.why)
@@ -155,7 +152,7 @@ class ServerDesk:
     def _sheet(self, line: Line, page: LogPage | None) -> Sheet:
         asked = self._asked.get(line.profile.name)
         effective = asked.effective if asked is not None else None
-        log = Path(line.status.log) if line.status.log else self.places.state / "servers" / f"{line.profile.name}.log"
+        log = server_of(line.profile, self.places).log
         if not log.exists() and line.job is not None and line.job.run:
             log = RunFolder(Path(line.job.run)).log
         read = None
@@ -175,7 +172,7 @@ class ServerDesk:
     def start(self, name: str, told: Progress | None = None) -> str:
         """Bring the server, through its job; returns once it answers. Raises LabError with the reason."""
         profile = self._profile(name)
-        ready = asyncio.run(bring(profile, self.places, told))
+        ready = asyncio.run(start_served(profile, self.places, told))
         self._asked.pop(name, None)
         return f"{name} {'started' if ready.started_here else 'was running'}: {ready.base_url}"
 
@@ -192,10 +189,10 @@ class ServerDesk:
     def flush(self, name: str) -> Flushed:
         """Empty its prefix cache, and say whether it really did."""
 
-        async def flushed(profile: ServerProfile) -> Flushed:
-            return await flush(await servers.reachable(profile, self.places))
+        async def flushed(server: Server) -> Flushed:
+            return await flush(await server.reach())
 
-        return asyncio.run(flushed(self._profile(name)))
+        return asyncio.run(flushed(server_of(self._profile(name), self.places)))
 
     def effects(self, name: str) -> dict[str, Effect]:
         """Ask base and adapter the same, for each adapter that the server itself names. Raises LabError.
@@ -211,17 +208,10 @@ class ServerDesk:
         return profiles[name]
 
 
-async def bring(profile: ServerProfile, places: Places, told: Progress | None = None) -> Ready:
-    """Start the server where it belongs: here through its job, on another machine over SSH. Raises LabError."""
-    if is_far(profile) and profile.launch is not None:
-        return await servers.start_far(profile, places, told)
-    return await ensure_served(profile, places, told)
-
-
 async def _effects(profile: ServerProfile, places: Places) -> dict[str, Effect]:
     sample = open_picture(Path(vlmconsole.assets.__file__).parent / "pictures" / "scene-regular.png")
     question = [Message("user", COUNT_PROMPT, (sample,))]
-    client = ChatClient(await servers.reachable(profile, places))
+    client = ChatClient(await server_of(profile, places).reach())
     try:
         await client.prepare()
         names = client.settings.adapters if client.settings is not None else ()

@@ -158,6 +158,13 @@ class ServerProfile(BaseModel):
             moved._access = access
         return moved
 
+    def with_env(self, more: dict[str, str]) -> ServerProfile:
+        """The same profile, its server started with more variables; as it is where nobody here starts it."""
+        if self.launch is None:
+            return self
+        launch = self.launch.model_copy(update={"env": {**self.launch.env, **more}})
+        return self.model_copy(update={"launch": launch})
+
     @property
     def access(self) -> Access:
         """Who must hold its port, and the key of this start; empty where a server is only given by its address."""
@@ -191,9 +198,7 @@ class ServerProfile(BaseModel):
         """What is unsafe about this profile though usable, one line each."""
         found = []
         if self.base_url.startswith("http://") and not self.loopback:
-            what = (
-                "the key and every picture" if self.api_key_env or self.api_key_file else "every picture and question"
-            )
+            what = "the key and every picture" if self.names_key else "every picture and question"
             found.append(f"{self.name}: {what} go to {self.base_url} unencrypted; use https or an SSH tunnel")
         start = self.launch
         if start is not None and start.interpreter and start.argv[:1] not in ((), ("python",), ("python3",)):
@@ -216,6 +221,11 @@ class ServerProfile(BaseModel):
             return ProcessorSettings.from_model_dir(folder, find_engine(self.engine).picture_reader)
         except ProcessorError:
             return None
+
+    @property
+    def names_key(self) -> bool:
+        """Whether it names a key of its own."""
+        return bool(self.api_key_env or self.api_key_file)
 
     def api_key(self) -> str | None:
         """The key, read anew each time and kept nowhere. Raises ProfileError when it is named but cannot be used."""

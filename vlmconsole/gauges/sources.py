@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from vlmconsole.engines.access import Access
 from vlmconsole.engines.profile import ServerProfile
@@ -21,40 +20,26 @@ from vlmconsole.gauges.requests import OwnRequests
 from vlmconsole.gauges.scrape import KEYS, ServerMetrics
 from vlmconsole.remote.ssh import SshHost
 from vlmconsole.runs.places import Places
-from vlmconsole.servers.far import access
-from vlmconsole.servers.servers import located
-from vlmconsole.servers.tunnel import Tunnel
+from vlmconsole.servers.where import server_of
 
 BACK_OFF = (1.0, 2.0, 4.0)  # seconds to the next try after a failure; the last one repeats
 
 
 class ServerSource:
-    """The metrics of a profile's server, wherever it answers now: one started here may get another port each time.
-
-    A server on another machine's loopback is reached through `tunnel`, or through one of this source's own.
-    """
+    """The metrics of a profile's server, wherever it answers now: one started here may get another port each time."""
 
     name = "server"
     keys = tuple(f"server.{figure}" for figure in KEYS)
     slow = 0.0
 
-    def __init__(
-        self, profile: ServerProfile, places: Places, tunnel: Tunnel | None = None, ssh_config: Path | None = None
-    ) -> None:
-        self._profile, self._places = profile, places
-        self._own_tunnel = Tunnel.to(profile, places.state, ssh_config) if tunnel is None else None
-        self._tunnel = tunnel or self._own_tunnel
+    def __init__(self, profile: ServerProfile, places: Places) -> None:
+        self._server = server_of(profile, places)
         self._metrics: ServerMetrics | None = None
         self._at: tuple[str, Access] | None = None
 
     def read(self) -> Batch:
-        profile = located(self._profile, self._places)
-        if self._tunnel is not None:
-            self._tunnel.open()
-            if self._tunnel.state != "up":
-                why = self._tunnel.why or f"the tunnel to {self._tunnel.host.name} is opening"
-                raise SourceError(why, self._tunnel.hint)
-            profile = profile.at(self._tunnel.base_url, access=access(self._tunnel, profile, self._places))
+        """One reading. Raises SourceError, or SshError while the tunnel to another machine is not up."""
+        profile = self._server.located()
         if not profile.base_url:
             raise SourceError(
                 f"the server {profile.name} is not started",
@@ -76,8 +61,6 @@ class ServerSource:
 
     def close(self) -> None:
         self._let_go()
-        if self._own_tunnel is not None:
-            self._own_tunnel.close()
 
 
 class _Poller(threading.Thread):
@@ -200,24 +183,17 @@ class Gauges:
 
 
 def default_sources(
-    places: Places,
-    profile: ServerProfile | None = None,
-    feed: RequestFeed | None = None,
-    tunnel: Tunnel | None = None,
-    ssh_config: Path | None = None,
+    places: Places, profile: ServerProfile | None = None, feed: RequestFeed | None = None
 ) -> list[Source]:
-    """Everything that this machine and `profile` offer; the far GPUs where the profile names an SSH host.
-
-    `tunnel`: the one that is open to the profile's server, where the caller keeps one.
-    """
+    """Everything that this machine and `profile` offer; the far GPUs where the profile names an SSH host."""
     sources: list[Source] = [
         OwnRequests(places.runs, places.chats, feed, server=profile.name if profile is not None else "")
     ]
     if profile is not None:
-        sources.append(ServerSource(profile, places, tunnel, ssh_config))
+        sources.append(ServerSource(profile, places))
     sources += [NvidiaSource(), HostSource(places.home)]
     if AppleSource.here():
         sources.append(AppleSource())
     if profile is not None and profile.ssh_host:
-        sources.append(FarGpu(SshHost.parse(profile.ssh_host, ssh_config)))
+        sources.append(FarGpu(SshHost.parse(profile.ssh_host)))
     return sources

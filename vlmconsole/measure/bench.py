@@ -31,7 +31,7 @@ from vlmconsole.measure.summary import CellSummary
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.servers import servers
+from vlmconsole.servers.where import server_of
 from vlmconsole.streams.ending import answered_by, by_name
 from vlmconsole.streams.stream import StreamParser
 from vlmconsole.text.counts import many
@@ -56,7 +56,7 @@ def find_server(
     if settings.base_url:
         key = settings.api_key_env
         profile = given_profile(settings.base_url, settings.model, name="bench", api_key_env=key, where="bench")
-        return asyncio.run(_ask(servers.located(profile, places)))
+        return asyncio.run(_ask(server_of(profile, places).located()))
     name = settings.server or default
     profiles = profiles_for(name, places.servers)
     if name not in profiles:
@@ -68,7 +68,7 @@ def find_server(
     def progress(phase: str, seconds: float) -> None:
         say(f"{name}: {phase} ({seconds:.0f} s)")
 
-    ready = asyncio.run(servers.ensure_server(profiles[name], places, progress))
+    ready = asyncio.run(server_of(profiles[name], places).ensure(progress))
     return asyncio.run(_ask(ready.profile))
 
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.engines.registry import find_engine
 from vlmconsole.errors import LabError
 from vlmconsole.queue import process
 from vlmconsole.queue.model import FINAL, Job, limit
@@ -22,10 +21,11 @@ from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import views, waits
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.servers import processes, servers
+from vlmconsole.servers import processes
 from vlmconsole.servers.processes import LaunchError, Progress
-from vlmconsole.servers.servers import Ready
+from vlmconsole.servers.server import Ready, Server
 from vlmconsole.servers.status import ServerStatus
+from vlmconsole.servers.where import server_of
 
 TICK = 0.1  # seconds between two looks at the job
 TELL = 1.0  # seconds between two looks why it waits
@@ -63,29 +63,34 @@ async def ensure_served(profile: ServerProfile, places: Places, on_progress: Pro
     `on_progress(phase, seconds)` also says why the job still waits. Raises LaunchError (with the job's reason),
     EngineError or ProfileError, each one line for people. A cancelled caller leaves the job to others.
     """
-    if not servers.launched_here(profile):
-        return await servers.ensure_server(profile, places, on_progress)
-    if await _answers(profile, places):
-        return await servers.ensure_server(profile, places, on_progress)
+    server = server_of(profile, places)
+    return await (_by_its_job(server, on_progress) if server.starts_here else server.ensure(on_progress))
+
+
+async def start_served(profile: ServerProfile, places: Places, on_progress: Progress | None = None) -> Ready:
+    """As `ensure_served`, for a person who asks for it: also on a machine that may be paid by the hour."""
+    server = server_of(profile, places)
+    return await (_by_its_job(server, on_progress) if server.starts_here else server.start(on_progress))
+
+
+async def _by_its_job(server: Server, on_progress: Progress | None) -> Ready:
+    if (await server.probe()).state == "ready":
+        return await server.ensure(on_progress)
     # What can never start is said now, and not when its job's turn comes.
-    await asyncio.to_thread(servers.launch_line, profile, places)
+    await asyncio.to_thread(server.launch_line)
     begun = time.monotonic()
 
     def report(phase: str) -> None:
         if on_progress is not None:
             on_progress(phase, time.monotonic() - begun)
 
-    store = Store(places.queue)
+    store = Store(server.places.queue)
     try:
-        number, new = await _joined(store, profile.name, places)
-        await _until_up(store, number, profile, places, report)
+        number, new = await _joined(store, server.profile.name, server.places)
+        await _until_up(store, number, server, report)
     finally:
         store.close()
-    return replace(await servers.ensure_server(profile, places), started_here=new)
-
-
-async def _answers(profile: ServerProfile, places: Places) -> bool:
-    return (await servers.probe(profile, places)).state == "ready"
+    return replace(await server.ensure(), started_here=new)
 
 
 async def _joined(store: Store, name: str, places: Places) -> tuple[int, bool]:
@@ -113,20 +118,19 @@ async def _joined(store: Store, name: str, places: Places) -> tuple[int, bool]:
         await asyncio.sleep(TICK)  # its job is about to notice that the server is gone
 
 
-async def _until_up(
-    store: Store, number: int, profile: ServerProfile, places: Places, report: Callable[[str], None]
-) -> None:
+async def _until_up(store: Store, number: int, server: Server, report: Callable[[str], None]) -> None:
     """Wait until the job's server process is there and answers. Raises LaunchError with the reason when it ends."""
+    name, places = server.profile.name, server.places
     looked, phase = -TELL, ""
     while True:
         job = store.get(number)
         if job.state in FINAL:
             reason = job.reason or "no reason given"
             log = f" (log: {RunFolder(Path(job.run)).log})" if job.run and "log" not in reason else ""
-            raise LaunchError(f"{profile.name}: its job {number} {job.state}: {reason}{log}")
-        running = processes.recorded(places, profile.name)
+            raise LaunchError(f"{name}: its job {number} {job.state}: {reason}{log}")
+        running = processes.recorded(places, name)
         if job.state == "running" and running is not None and running.alive:
-            now = processes.phase_of(running.log, find_engine(profile.engine).phases)
+            now = processes.phase_of(running.log, server.engine.phases)
             if now != phase:
                 report(now)
                 phase = now
@@ -150,13 +154,14 @@ async def stop_served(profile: ServerProfile, places: Places) -> str:
 
     Raises LaunchError when it is not ours to stop or survives.
     """
-    if not servers.launched_here(profile):
-        return await servers.stop_server(profile, places)
+    server = server_of(profile, places)
+    if not server.starts_here:
+        return await server.stop()
     store = Store(places.queue)
     try:
         job = serving(store, profile.name)
         if job is None:
-            return await servers.stop_server(profile, places)
+            return await server.stop()
         store.cancel(job.id, "stopped on request")
         process.ensure(places)
         assert profile.launch is not None

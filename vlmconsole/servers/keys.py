@@ -6,19 +6,9 @@ Never in a launch line (every user of a machine reads those), a log, or a run fo
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from pathlib import Path
 
-from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.engines.registry import find_engine
 from vlmconsole.runs.folder import write_atomic
-from vlmconsole.servers.launch_lines import flags_of
-
-
-def lacks_key(profile: ServerProfile, words: Sequence[str]) -> bool:
-    """Whether a server of that running line asks for no key though its engine takes one."""
-    own = profile.api_key_env or profile.api_key_file
-    return bool(find_engine(profile.engine).key_variable) and not own and "api-key" not in flags_of(words)
 
 
 def new_key(folder: Path, name: str) -> tuple[str, Path]:

@@ -11,10 +11,8 @@ import time
 from collections import deque
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 from vlmconsole.engines.access import Holder, PortTakenError, check
-from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.remote.ssh import SshError, SshHost, end, explain
 from vlmconsole.runs.folder import write_atomic
 from vlmconsole.servers.processes import free_port, port_answers
@@ -53,16 +51,6 @@ class Tunnel:
         self._thread: threading.Thread | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._holder: Holder | None = None
-
-    @classmethod
-    def to(cls, profile: ServerProfile, state: Path, config: Path | None = None) -> Tunnel | None:
-        """The tunnel that a profile needs: it names an SSH host, and its base_url is a loopback address *there*.
-
-        None for every other profile. Raises SshError when the host is no host.
-        """
-        if not profile.ssh_host or not profile.loopback:
-            return None
-        return cls(SshHost.parse(profile.ssh_host, config), urlsplit(profile.base_url).port or 80, state)
 
     @property
     def base_url(self) -> str:

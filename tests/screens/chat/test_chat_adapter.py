@@ -15,7 +15,7 @@ from textual.widgets import OptionList
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.chat.screen import ChatScreen
 from vlmconsole.screens.chat.why import adapter_rows
-from vlmconsole.servers.servers import Ready
+from vlmconsole.servers.server import Ready
 from vlmconsole.training.adapters.provenance import weights_sha256, write_provenance
 from vlmconsole.training.adapters.store import OTHER_MODEL
 
