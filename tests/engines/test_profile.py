@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
+from vlmconsole.engines.launch_lines import flags_of
 from vlmconsole.engines.profile import (
     ProfileError,
     ServerProfile,
@@ -14,7 +15,6 @@ from vlmconsole.engines.profile import (
     redact,
     save_profile,
 )
-from vlmconsole.servers.launch_lines import flags_of
 
 GOOD = {"name": "box", "engine": "openai", "base_url": "http://127.0.0.1:8000"}
 LAB_LINE = (

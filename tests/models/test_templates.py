@@ -320,7 +320,10 @@ def test_special_tokens_and_the_engines_variables_reach_the_template(tmp_path: P
     assert text.startswith("<|endoftext|>|<|im_end|>|False<|im_start|>")
     json.dumps(dict(door(folder).template.special))
     started = time.monotonic()
-    assert text_counter(folder, "mlx") is not text_counter(folder) and time.monotonic() - started < 60
+    assert (
+        text_counter(folder, (("enable_thinking", False),)) is not text_counter(folder)
+        and time.monotonic() - started < 60
+    )
 
 
 def test_runs_under_other_prompts_are_not_compared_and_older_ones_are_where_their_form_is_known() -> None:

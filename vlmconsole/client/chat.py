@@ -288,7 +288,8 @@ class ChatClient:
 
     async def _counter(self) -> Counter | None:
         folder = self.profile.model_dir()
-        return await asyncio.to_thread(text_counter, folder, self.profile.engine) if folder is not None else None
+        variables = find_engine(self.profile.engine).template_variables
+        return await asyncio.to_thread(text_counter, folder, variables) if folder is not None else None
 
     async def _text_tokens(
         self, messages: Sequence[Message], result: StreamResult, adapter: SelectedAdapter | None

@@ -7,8 +7,7 @@ tells its models; a subclass names what is different.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
 import httpx
@@ -17,10 +16,10 @@ from vlmconsole.engines.adapter_choice import SelectedAdapter
 from vlmconsole.engines.effective import SAMPLING, EffectiveSettings, Flushed
 from vlmconsole.engines.http import EngineError, request
 from vlmconsole.engines.interpreters import interpreter_path
+from vlmconsole.engines.launch_lines import filled, flags_of, refuse_untrusted
 from vlmconsole.engines.metrics import MetricTable
 from vlmconsole.engines.profile import ProfileError, ServerProfile
 from vlmconsole.runs.places import Places
-from vlmconsole.servers.launch_lines import filled, flags_of, refuse_untrusted
 from vlmconsole.vision.tokens import Reader
 
 AdapterRule = Literal["none", "by name", "by folder"]
@@ -69,7 +68,7 @@ class Engine(ABC):
     request_fields: ClassVar[frozenset[str]] = SAMPLING
     """What its requests may carry besides the fields that every request has, and what it really honours."""
     adapter_rule: ClassVar[AdapterRule] = "none"
-    template_variables: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    template_variables: ClassVar[tuple[tuple[str, Any], ...]] = ()
     """What it hands the chat template besides the messages."""
     picture_reader: ClassVar[Reader] = "transformers"
     """Whose rules make visual tokens of a picture."""

@@ -77,6 +77,7 @@ def prompt_facts(profile: ServerProfile, settings: EffectiveSettings | None) -> 
         return {}
     folder = folder_of(profile, settings)
     try:
-        return door(folder).facts(find_engine(profile.engine).template_variables) if folder is not None else {}
+        variables = dict(find_engine(profile.engine).template_variables)
+        return door(folder).facts(variables) if folder is not None else {}
     except TemplateError:
         return {}

@@ -43,8 +43,8 @@ def foreseen(resolved: Resolved, alone: bool) -> list[str]:
 
 def of_side(side: ResolvedSide) -> list[str]:
     """Sentences on why a side's model could not answer: its folder, or its server's profile with that model."""
+    from vlmconsole.engines.launch_lines import refuse_untrusted
     from vlmconsole.engines.profile import model_folder
-    from vlmconsole.servers.launch_lines import refuse_untrusted
 
     try:
         if side.settings.backend == "in-process":

@@ -13,7 +13,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.engines.registry import find_engine
 from vlmconsole.models.door import can_render, door
 from vlmconsole.models.messages import Message
 from vlmconsole.models.qwen2_5_vl import IMAGE
@@ -35,9 +34,10 @@ class TextCount:
 
 
 @lru_cache(maxsize=4)
-def text_counter(folder: Path, engine: str = "") -> Counter | None:
+def text_counter(folder: Path, variables: tuple[tuple[str, Any], ...] = ()) -> Counter | None:
     """A function that counts everything but the visual tokens (text, template, marks around pictures).
 
+    variables: what a server hands the template besides the messages.
     None when the packages or the tokenizer are missing. Loading a large tokenizer takes about a second. Counting waits
     for a process (`models.renderer`), so not in an event loop; it raises TemplateError where nothing can be said.
     """
@@ -53,11 +53,10 @@ def text_counter(folder: Path, engine: str = "") -> Counter | None:
         return None
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    variables = find_engine(engine).template_variables if engine else None
 
     def count(messages: Sequence[Message]) -> int:
         template = door(folder)
-        (text,) = template.render([([_spoken(m) for m in messages], True)], variables)
+        (text,) = template.render([([_spoken(m) for m in messages], True)], dict(variables))
         pictures = sum(len(m.pictures) for m in messages)
         if pictures and text.count(IMAGE) != pictures:
             what = f"{text.count(IMAGE)} {IMAGE} for {pictures} images"

@@ -19,13 +19,13 @@ from urllib.parse import urlsplit
 
 from vlmconsole.engines.access import Access
 from vlmconsole.engines.http import EngineError, open_client
+from vlmconsole.engines.launch_lines import filled
 from vlmconsole.engines.profile import ProfileError, ServerProfile
 from vlmconsole.errors import LabError
 from vlmconsole.remote import programs
 from vlmconsole.remote.ssh import SshError, SshHost
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.servers import keys
-from vlmconsole.servers.launch_lines import filled
 from vlmconsole.servers.processes import LaunchError, Progress, folder, phase_in, tail
 from vlmconsole.servers.server import WARMING, Ready, Server
 from vlmconsole.servers.status import ServerStatus

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from vlmconsole.engines import flags
 from vlmconsole.engines.http import open_client
+from vlmconsole.engines.launch_lines import fixed_port, flags_of
 from vlmconsole.engines.profile import Launch, ServerProfile
 from vlmconsole.servers import processes
-from vlmconsole.servers.launch_lines import fixed_port, flags_of
 from vlmconsole.servers.processes import LaunchError, Progress, Running
 from vlmconsole.servers.server import Ready, Server
 from vlmconsole.servers.status import ServerStatus

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -51,7 +50,7 @@ class Mlx(Engine):
     # `stop`, `min_tokens` and `ignore_eos` are accepted and silently ignored.
     request_fields = frozenset({"top_p", "top_k", "seed", "repetition_penalty", "response_format", "logit_bias"})
     adapter_rule = "by folder"
-    template_variables = MappingProxyType({"enable_thinking": False})
+    template_variables = (("enable_thinking", False),)
     picture_reader = "mlx"
     picture_caches = ("vision-cache-size",)
     metrics = MlxMetrics("mlx", {}, counted="tokens are counted when a request ends", at_end=True, path="/v1/metrics")

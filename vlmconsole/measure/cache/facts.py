@@ -6,13 +6,13 @@ from functools import partial
 from typing import Any
 
 from vlmconsole.engines.effective import EffectiveSettings
+from vlmconsole.engines.launch_lines import flags_of
 from vlmconsole.engines.metrics import MetricsError
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.registry import find_engine
 from vlmconsole.gauges.fetch import Fetcher
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.measure.bench import Server
-from vlmconsole.servers.launch_lines import flags_of
 
 _PICTURE_VARIABLES = ("SGLANG_VLM_CACHE_SIZE_MB", "VLLM_MM_INPUT_CACHE_GIB")
 OTHER_LAYER = "A vision-feature cache keeps picture embeddings: another layer than the prefix cache. It proves no hit."
