@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.cli import main
@@ -82,7 +83,7 @@ async def test_the_settings_keys_work_and_are_shown_in_footer_help_and_palette(t
     async with app.run_test(size=(120, 40)) as pilot:
         assert any("keys.jobs.nwe" in note.message and "jobs.new" in note.message for note in app._notifications)
         await pilot.press("f3")
-        await pilot.pause(0.5)
+        await until(lambda: type(app.screen).__name__ == "JobsScreen")
         shown = {binding.action: pilot.app.screen.active_bindings[key].binding for key, (_, binding, *_) in
                  pilot.app.screen.active_bindings.items()}  # fmt: skip
         assert shown["new"].key == "N" and "n" not in pilot.app.screen.active_bindings
@@ -92,11 +93,9 @@ async def test_the_settings_keys_work_and_are_shown_in_footer_help_and_palette(t
         await pilot.pause()
         assert type(app.screen).__name__ == "JobsScreen"
         await pilot.press("N")
-        await pilot.pause(0.5)
-        assert type(app.screen).__name__ == "PresetList"
+        await until(lambda: type(app.screen).__name__ == "PresetList")
         await pilot.press("escape", "f9")
-        await pilot.pause()
-        assert type(app.screen).__name__ == "KeyHelp"
+        await until(lambda: type(app.screen).__name__ == "KeyHelp")
         text = str(app.screen._text())  # type: ignore[attr-defined]
         assert "N         New job" in text and "F9 H" in text
         await pilot.press("escape")
@@ -108,7 +107,7 @@ async def test_an_old_key_works_and_says_the_new_one(tmp_path: Path) -> None:
     app = ConsoleApp(home(tmp_path, '[keys]\nruns.compare = "B"\n'))
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("f5")
-        await pilot.pause(0.5)
+        await until(lambda: type(app.screen).__name__ == "RunsScreen")
         screen = app.screen
         await pilot.press("c")
         await pilot.pause()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.widget import Widget
+from waiting import until
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.errors import LabError
@@ -129,10 +128,3 @@ async def test_it_opens_moves_filters_enlarges_and_says_what_cannot_be_read(
 
         monkeypatch.setattr(screen, "look_once", gone)
         await until(lambda: "the disk is gone" in str(screen.table.nothing.render()))
-
-
-async def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.05)
