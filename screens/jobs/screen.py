@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from vlmconsole.desks import forms
 from vlmconsole.desks.queue import WINDOW, Board, Desk, Particulars, Row, losses
 from vlmconsole.errors import LabError
-from vlmconsole.queue.model import ACTIVE, FINAL, Mode
+from vlmconsole.queue.adding import Planned
+from vlmconsole.queue.model import ACTIVE, FINAL
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder, to_json
 from vlmconsole.runs.live_view import RunStory, Told
 from vlmconsole.runs.logfile import LogPage
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.jobs.detail import Curves, JobDetail, all_curves
-from vlmconsole.screens.jobs.form import JobForm
-from vlmconsole.screens.jobs.sheets import CurveSheet, PlanSheet, PresetList
+from vlmconsole.screens.jobs.new_job import Waits, ahead, new_job
+from vlmconsole.screens.jobs.sheets import CurveSheet
 from vlmconsole.screens.jobs.table import JobRows, JobTable
 from vlmconsole.screens.jobs.training_answers import Answers, Shown
 from vlmconsole.screens.jobs.training_sheet import AnswerSheet
@@ -392,47 +391,11 @@ class JobsScreen(LookingScreen[Desk]):
         in_background(self, self._new, "new", exclusive=True)
 
     async def _new(self) -> None:
-        places = self.console.lab.places
-        entries, wrong = await asyncio.to_thread(forms.catalogue, places)
-        name = await self.app.push_screen_wait(PresetList(entries, wrong))
-        if name is None:
-            return
-        title = next(entry.title for entry in entries if entry.name == name)
-        try:
-            groups = await asyncio.to_thread(forms.form, name, places)
-        except LabError as error:
-            self.notify(error.told, severity="error", markup=False)
-            return
-        sheet = JobForm(name, title, groups, places)
-        while (filled := await self.app.push_screen_wait(sheet)) is not None:
-            changes, after, priority = filled
-            if await self._plan(name, changes, after, priority):
-                return
-            values = sheet.kept
-            sheet = JobForm(name, title, groups, places, values)
+        await new_job(self.app, self.console.lab.places, lambda: ahead(self.board), self._queue)
 
-    async def _plan(self, name: str, changes: list[str], after: str, priority: str) -> bool:
-        """Show what would be queued; True when it was."""
-        places = self.console.lab.places
-        others = after.replace(",", " ").split()
-        height = int(priority) if priority else None
-        try:
-            planned = await asyncio.to_thread(forms.planned, name, changes, places)
-        except LabError as error:
-            self.notify(error.told, severity="error", markup=False)
-            return False
-        waiting = self.board.count("queued")
-        place = "the queue is drained: it waits for d" if self.board.drained else f"{waiting} wait before it"
-        if not waiting and not self.board.drained:
-            place = "nothing waits before it"
-        if not await self.app.push_screen_wait(PlanSheet(planned, forms.twin(name, changes, others, height), place)):
-            return False
-        waits: list[tuple[int, Mode]] = [
-            (int(part.partition(":")[0]), "any" if part.endswith(":any") else "ok") for part in others
-        ]
-
+    async def _queue(self, planned: Sequence[Planned], waits: Waits, priority: int | None) -> bool:
         async def queue() -> str:
-            number = await self.in_thread(lambda desk: desk.add(planned, waits, height))
+            number = await self.in_thread(lambda desk: desk.add(planned, waits, priority))
             self.table.rows.choose_key(number)
             return f"job {number} is queued"
 
