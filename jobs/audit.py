@@ -61,7 +61,11 @@ def _target(context: Context, name: str) -> RunFolder:
     for one in list_runs(context.places.runs):
         if one.job().get("kind") == "evaluate" and one.state().get("state") == "done":
             return one
-    raise JobError("There is no finished evaluation to audit.", "Name a run: `vlmconsole runs list` shows them.")
+    raise JobError(
+        "There is no finished evaluation to audit.",
+        "Name a run: `vlmconsole runs list` shows them.",
+        code="run-missing",
+    )
 
 
 def _replay(context: Context, target: RunFolder, sample: str) -> str:

@@ -82,6 +82,7 @@ def _check_sides(spec: EvaluateSettings) -> None:
         raise JobError(
             "before and after are the same model",
             "name what is tested: after_adapter or after_model (or paired=false for one side alone)",
+            code="sides-same",
         )
 
 

@@ -154,6 +154,7 @@ def _take_up(context: Context, trainer: "Trainer", evidence: Evidence, identity:
         raise checkpoint.CheckpointError(
             f"The checkpoint of {earlier.name} was made under other conditions ({', '.join(differing)}).",
             "Start the preset anew: going on would mix two runs.",
+            code="conditions-differ",
         )
     try:
         trainer.restore(state)

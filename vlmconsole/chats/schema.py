@@ -112,7 +112,8 @@ def _migrate(connection: sqlite3.Connection, database: Path) -> None:
     if version > VERSION:
         raise ChatStoreError(
             f"{database} was written by a newer vlmconsole (schema {version}, this one knows {VERSION}); "
-            "update vlmconsole or use another --home"
+            "update vlmconsole or use another --home",
+            code="database-newer",
         )
     if version < VERSION:
         # Two consoles may start at once on an empty home: the loser of the lock sees the new version and does nothing.

@@ -126,7 +126,11 @@ def compare(a: Conditions, b: Conditions, only: str | None = None) -> Comparison
     of the server's settings). Raises LabError for a name that is none.
     """
     if only is not None and only not in COMPARED and not only.startswith("settings."):
-        raise LabError(f"There is no condition “{only}”.", f"Conditions: {', '.join(COMPARED)}, settings.NAME.")
+        raise LabError(
+            f"There is no condition “{only}”.",
+            f"Conditions: {', '.join(COMPARED)}, settings.NAME.",
+            code="condition-unknown",
+        )
     left, right = a.model_dump(mode="json"), b.model_dump(mode="json")
     differs: list[Difference] = []
     same: dict[str, Any] = {}

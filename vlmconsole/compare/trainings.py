@@ -125,7 +125,11 @@ def compare_trainings(a: RunFolder, b: RunFolder, only: str | None = None) -> Tr
     left, right = trained(a), trained(b)
     keys = list(dict.fromkeys([*left.conditions, *right.conditions]))
     if only is not None and only not in keys:
-        raise LabError(f"There is no condition “{only}” of a training.", f"Conditions: {', '.join(keys)}.")
+        raise LabError(
+            f"There is no condition “{only}” of a training.",
+            f"Conditions: {', '.join(keys)}.",
+            code="condition-unknown",
+        )
     differs: list[Difference] = []
     same: dict[str, Any] = {}
     for key in keys:

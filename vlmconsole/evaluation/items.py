@@ -77,7 +77,11 @@ def _wanted(settings: EvaluateSettings, folders: list[Path]) -> Iterator[tuple[s
             yield group, folder, split, settings.scorer
     if left:
         known = [split for folder in folders for split in read_manifest(folder)["splits"]]
-        raise DataError(f"No dataset given holds {', '.join(sorted(left))}.", f"There are: {', '.join(known)}.")
+        raise DataError(
+            f"No dataset given holds {', '.join(sorted(left))}.",
+            f"There are: {', '.join(known)}.",
+            code="group-missing",
+        )
 
 
 def _holding(folders: list[Path], split: str) -> Path:

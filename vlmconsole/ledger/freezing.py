@@ -46,12 +46,16 @@ def freeze(run: RunFolder, name: str, value: Any, ledger: Ledger) -> Frozen:
     if earlier is not None:
         if earlier["sha256"] != sha:
             raise FrozenError(
-                f"{name} of {run.name} is frozen as {earlier['sha256'][:12]}… and never edited: start a new run"
+                f"{name} of {run.name} is frozen as {earlier['sha256'][:12]}… and never edited: start a new run",
+                code="plan-frozen",
             )
         return read_frozen(run, name, ledger)
     late = [sample for sample in SAMPLES if run.file(sample).exists() and run.file(sample).stat().st_size]
     if late:
-        raise FrozenError(f"{run.name} already holds samples ({late[0]}): {name} must be frozen before the first")
+        raise FrozenError(
+            f"{run.name} already holds samples ({late[0]}): {name} must be frozen before the first",
+            code="freezing-late",
+        )
     write_atomic(path, data)
     entry = ledger.append("frozen", run=run.name, file=name, sha256=sha)
     return Frozen(path, sha, entry["t"], value)

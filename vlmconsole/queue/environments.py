@@ -92,7 +92,9 @@ def building(name: str, places: Places) -> Iterator[bool]:
     left = condition(name, places)
     descriptor = take(marker(name, places))
     if descriptor is None:
-        raise NoEnvironmentError(f"{name} is being made by another process.", "Wait for its end.")
+        raise NoEnvironmentError(
+            f"{name} is being made by another process.", "Wait for its end.", code="environment-busy"
+        )
     try:
         folder = places.environments / name
         if left != "built" and folder.is_dir() and not folder.is_symlink():

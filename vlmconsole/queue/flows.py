@@ -126,7 +126,7 @@ def _result(place: re.Match[str], runs: dict[str, str | None]) -> Any:
 def _known(step: str, key: str, runs: dict[str, str | None]) -> Any:
     run = runs.get(step)
     if run is None:
-        raise FlowError(f"step {step} has no run, so its {key} is not known")
+        raise FlowError(f"step {step} has no run, so its {key} is not known", code="run-missing")
     if key == "run":
         return run
     value: Any = RunFolder(Path(run)).read_json("summary.json", {})

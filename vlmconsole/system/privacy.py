@@ -58,7 +58,9 @@ def close_home(home: Path, *databases: Path) -> str:
     """
     info = home.stat()
     if not stat.S_ISDIR(info.st_mode):  # never a word of chmod: it may be /dev/null
-        raise LabError(f"The lab home {home} is no folder.", "Name one with --home DIR or VLMCONSOLE_HOME.").named()
+        raise LabError(
+            f"The lab home {home} is no folder.", "Name one with --home DIR or VLMCONSOLE_HOME.", code="home-invalid"
+        ).named()
     if info.st_uid != os.geteuid():
         try:
             owner = f"user {pwd.getpwuid(info.st_uid).pw_name}"

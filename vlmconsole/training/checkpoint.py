@@ -53,14 +53,22 @@ def read(path: Path) -> dict[str, Any]:
     try:
         actual = _sha256(path)
         if actual not in _known(path):
-            raise CheckpointError(f"{path} is damaged: it is not the file that was written ({actual[:12]}…).", advice)
+            raise CheckpointError(
+                f"{path} is damaged: it is not the file that was written ({actual[:12]}…).",
+                advice,
+                code="checkpoint-damaged",
+            )
         state = torch.load(path, weights_only=True, map_location="cpu")
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.", advice) from None
+        raise CheckpointError(
+            f"{path} cannot be read: {error.strerror or error}.", advice, code="checkpoint-missing"
+        ) from None
     except Exception as error:  # a torn pickle raises whatever its last bytes happen to mean
         if isinstance(error, LabError):
             raise
-        raise CheckpointError(f"{path} is damaged: {type(error).__name__}.", advice) from None
+        raise CheckpointError(
+            f"{path} is damaged: {type(error).__name__}.", advice, code="checkpoint-damaged"
+        ) from None
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} is no checkpoint of this program.", advice)
     return state

@@ -110,7 +110,9 @@ def lora_settings(config: Mapping[str, Any], file: Path) -> LoraSettings:
     kind = config.get("peft_type")
     if kind != "LORA":
         raise AdapterError(
-            f"{file}: peft_type is {_short(kind)}; only LORA can be used here", "train or export it as a plain LoRA"
+            f"{file}: peft_type is {_short(kind)}; only LORA can be used here",
+            "train or export it as a plain LoRA",
+            code="lora-unsupported",
         )
     rank, alpha = config.get("r"), number(config.get("lora_alpha"))
     # NaN is a number to JSON and True one to Python: either would silently make other weights of the same matrices.
@@ -123,6 +125,7 @@ def lora_settings(config: Mapping[str, Any], file: Path) -> LoraSettings:
             ALTERED
             if not KEYS["init_lora_weights"](config.get("init_lora_weights", True))
             else "train or export it as a plain LoRA; without these keys it would be another adapter",
+            code="lora-unsupported",
         )
     targets, layers = config.get("target_modules"), config.get("layers_to_transform")
     if targets is None:

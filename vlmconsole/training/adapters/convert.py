@@ -218,7 +218,7 @@ def served_by_sglang(adapter: Adapter, cache: Path, base: Path | None = None) ->
 def _whole_folder(out: Path, fill: Callable[[Path], None]) -> Path:
     """Make `out` by filling a folder beside it and renaming that, so nobody sees half of it."""
     if out.exists():
-        raise AdapterError(f"{out} exists already", "name another folder, or remove it")
+        raise AdapterError(f"{out} exists already", "name another folder, or remove it", code="folder-exists")
     try:
         with making(out) as partial:
             fill(partial)

@@ -114,7 +114,9 @@ def read_provenance(adapter: Path) -> Provenance | None:
         raise ProvenanceError(error.message, "restore it, or remove it: the adapter is then foreign") from None
     fault = _fault(value)
     if fault:
-        raise ProvenanceError(f"{path}: {fault}", "restore it, or remove it: the adapter is then foreign")
+        raise ProvenanceError(
+            f"{path}: {fault}", "restore it, or remove it: the adapter is then foreign", code="provenance-damaged"
+        )
     names = {f.name for f in fields(Provenance)}
     return Provenance(**{key: item for key, item in value.items() if key in names})
 

@@ -224,6 +224,7 @@ def _check_origin(adapter: Adapter, rank: int, alpha: float) -> None:
         f"{adapter.path / CONFIG} says {scaled}, but provenance.json that it was trained with rank {origin.rank} and"
         f" alpha {origin.alpha}",
         "one of the two files was changed: take the adapter from its run again",
+        code="provenance-differs",
     )
 
 
