@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from audited import SmallLab, lines_of, write_lines
+from refusals import refused
 
 from vlmconsole.cli import main
 from vlmconsole.jobs import audit as job
@@ -71,7 +72,7 @@ def test_the_job_audits_the_newest_evaluation(tmp_path: Path) -> None:
     lab = SmallLab(tmp_path / "home")
     spec = job.AuditSpec()
     run = RunFolder.create(lab.places.runs, kind="audit", preset="audit", spec={}, title="", home=lab.places.home)
-    with pytest.raises(JobError, match="no finished evaluation"):
+    with refused("run-missing", "evaluation", error=JobError):
         job.run(Context(run, lab.places), spec)
     lab.whole()
     summary = job.run(Context(run, lab.places), spec)

@@ -227,7 +227,7 @@ async def test_redirects_are_not_followed_with_the_key_and_say_where_they_point(
         answer = await client.ask(HI)
         assert [r for r, _, _ in player.seen].count(CHAT) == 1
     assert answer.result.error_code == status
-    assert "points to http://other:8000/v2/chat/completions" in (answer.result.error or "")
+    assert mentions(answer.result.error or "", "http://other:8000/v2/chat/completions")
 
 
 @pytest.mark.parametrize("packed", ["gzip", "br", "deflate, gzip"])
@@ -390,7 +390,7 @@ def test_several_pictures_are_compared_as_a_sum() -> None:
     assert [(s.expected, s.observed, s.state) for s in fits] == [(16, 16, "equal"), (192, 192, "equal")]
     off = look(two, Usage(prompt_tokens=234), TextTokens(42, LOCAL), QWEN)
     assert [(s.observed, s.state) for s in off] == [(None, "different")] * 2
-    assert off[0].why == "192 visual tokens observed, 208 expected, over 2 pictures together"
+    assert mentions(off[0].why, "192", "observed", "208 expected", "2 pictures")
 
 
 async def test_without_tokenizer_a_one_token_probe_counts_the_text_once() -> None:
@@ -427,7 +427,7 @@ def test_budget_says_before_sending_what_does_not_fit() -> None:
     big = [Message("user", "?", (picture(1792, 1792, "big.png"),))]  # 64×64 = 4096 visual tokens
     over = budget(big, 256, 4096, QWEN, 20)
     assert (over.visual, over.text, over.fits, over.text_exact) == (4096, 20, False, True)
-    assert over.shrink_to is not None and "shrink big.png to" in over.advice and "276 tokens too many" in over.advice
+    assert over.shrink_to is not None and mentions(over.advice, "shrink", "big.png", "276 tokens")
     shrunk = big[0].pictures[0].resized_to(*over.shrink_to)
     assert budget([Message("user", "?", (shrunk,))], 256, 4096, QWEN, 20).fits
     text = budget([Message("user", "word " * 4000)], 256, 4096, QWEN, None)

@@ -14,7 +14,6 @@ from refusals import mentions, refused
 from vlmconsole.cli import main
 from vlmconsole.compare.runs import COMPARED, compare, compare_runs
 from vlmconsole.compare.sweeps import compare_sweeps
-from vlmconsole.errors import LabError
 from vlmconsole.measure.summary import Lag, _lag_verdict
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
@@ -135,9 +134,8 @@ def test_of_warm_ups_only_counts_whether_there_were_any() -> None:
 
 
 def test_an_unknown_key_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(LabError, match="no condition “lenght”") as caught:
+    with refused("condition-unknown", "lenght", "input_tokens"):
         compare(conditions(), conditions(), only="lenght")
-    assert "input_tokens" in caught.value.hint
 
 
 def make_run(parent: Path, name: str, summary: dict[str, Any] | None, **changes: Any) -> RunFolder:
@@ -190,9 +188,9 @@ def test_beside_an_invalid_run_no_hint_that_cannot_help(tmp_path: Path, capsys: 
 def test_the_lag_limit_says_where_it_comes_from() -> None:
     probe = Distribution(n=100, mean=0.01, min=0.0, p50=0.001, p90=0.09, p95=0.1, p99=0.12, max=0.2)
     long = _lag_verdict(Lag(probe, None), 0.02, 1.38438)
-    source = "2 % of the median TTFT, which is more than lag_limit_ms 20"
-    assert long is not None and f"p99 lag 120.0 ms > limit 27.7 ms ({source})." in long
-    assert "> limit 20.0 ms (lag_limit_ms 20)." in str(_lag_verdict(Lag(probe, None), 0.02, 0.5))
+    assert long is not None and mentions(long, "120.0 ms", "27.7 ms", "2 % of the median TTFT", "lag_limit_ms 20")
+    short = str(_lag_verdict(Lag(probe, None), 0.02, 0.5))
+    assert mentions(short, "120.0 ms", "20.0 ms", "lag_limit_ms 20") and "median" not in short
     assert _lag_verdict(Lag(probe, None), 0.2, None) is None
 
 

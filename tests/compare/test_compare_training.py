@@ -12,7 +12,6 @@ from trained_runs import training
 
 from vlmconsole.cli import main
 from vlmconsole.compare.trainings import POINTS, compare_trainings, refusal
-from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import RunFolder
 
 
@@ -31,7 +30,7 @@ def test_two_seeds_are_refused_by_name_and_compared_when_the_seed_is_the_experim
         training(tmp_path / "runs", "two", seed=2, ends=0.3, checkpoint_every=9),
     )
     code, words = told(capsys, tmp_path, "runs", "compare", one.name, other.name)
-    assert code == 3 and "1 condition differs: seed (1 against 2)" in words and "--only seed" in words
+    assert code == 3 and mentions(words, "1 condition", "seed", "2") and "--only seed" in words
     code, out = told(capsys, tmp_path, "runs", "compare", one.name, other.name, "--only", "seed", "--json")
     value = json.loads(out)
     assert code == 0 and value["comparable"] and value["only"]["key"] == "seed"
@@ -52,9 +51,10 @@ def test_what_a_training_depends_on_is_compared_and_what_it_does_not_is_not(tmp_
         assert [d.key for d in compare_trainings(one, other).comparison.differs] == [key]
         assert compare_trainings(one, other, key).comparison.comparable
     started = training(tmp_path / "runs", "repair", parent_sha256="a" * 64)
-    assert mentions(compare_trainings(one, started).comparison.sentence(), "starts from", "fresh", "a" * 32)
+    unlike = compare_trainings(one, started).comparison.sentence()
+    assert mentions(unlike, "starts from", "fresh") and "aaaa" in unlike
     assert compare_trainings(one, training(tmp_path / "runs", "same", base="x")).comparison.comparable
-    with pytest.raises(LabError, match="no condition “rate”"):
+    with refused("condition-unknown", "rate"):
         compare_trainings(one, one, "rate")
 
 

@@ -200,7 +200,7 @@ def test_a_users_preset_hides_a_shipped_one_and_a_broken_one_is_named(tmp_path: 
     with refused("preset-missing", "model-tyni", "model-tiny", error=PresetError):
         load_preset("model-tyni", places)
     (places.presets / "bad.toml").write_text('kind = "model"\nspecs = {}\n')
-    with pytest.raises(PresetError, match="no key “specs”"):
+    with refused("preset-invalid", "bad", "specs", error=PresetError):
         list_presets(places)
 
 
@@ -289,7 +289,7 @@ def test_an_environment_counts_as_built_only_after_its_last_step(tmp_path: Path)
         python.parent.mkdir(parents=True)
         python.write_text("half")
         with (
-            pytest.raises(environments.NoEnvironmentError, match="another process"),
+            refused("environment-busy", "mlx", error=environments.NoEnvironmentError),
             environments.building("mlx", places),
         ):
             pass

@@ -284,11 +284,11 @@ def test_limits_bound_to_pictures_must_be_the_ones_frozen_before(tmp_path: Path)
 # --- freezing ---
 def test_a_frozen_plan_is_never_replaced_and_a_late_one_is_refused(run: RunFolder, tmp_path: Path) -> None:
     ledger = Ledger(run.path.parent.parent / "ledger.jsonl")
-    with pytest.raises(FrozenError, match="never edited"):
+    with refused("plan-frozen", run.name, error=FrozenError):
         freeze_for_run(plan(title="another"), run, tmp_path, ledger)
     late = RunFolder.create(tmp_path / "runs", kind="evaluate", preset="late", spec={}, title="", home=tmp_path)
     late.append_jsonl("before.jsonl", {"id": 1})
-    with pytest.raises(FrozenError, match="before the first"):
+    with refused("freezing-late", "before.jsonl", error=FrozenError):
         freeze_for_run(plan(), late, tmp_path, ledger)
 
 
@@ -305,7 +305,7 @@ def test_a_plan_frozen_for_the_lab_counts_for_a_run_that_carries_it(run: RunFold
     verdict = judge_it(RunFolder(twin))
     assert (verdict.verdict, verdict.plan.name if verdict.plan else "") == ("PASS", "elsewhere")
     shutil.copy(frozen.path, run.file("plan.json"))  # but a run with its own frozen plan cannot take another
-    assert "changed after freezing" in said(judge_it(run))
+    check_problem(judge_it(run), "changed", "freezing")
 
 
 def test_verdicts_are_kept_once_each(run: RunFolder) -> None:

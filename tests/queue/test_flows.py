@@ -9,7 +9,7 @@ from typing import Any
 
 import job_queue
 import pytest
-from refusals import mentions
+from refusals import mentions, refused
 
 from vlmconsole.cli import main
 from vlmconsole.cli.jobs import _cells, _plan_lines
@@ -69,7 +69,7 @@ def test_what_may_be_missing_is_left_out_and_what_is_there_is_filled_in(tmp_path
     asked = {"list": ["${a.run?}", "${b.run?}", "x"], "a": "${a.best?}", "b": "${b.best?}", "text": "<${b.run?}>"}
     assert fill(asked, runs) == {"list": [str(run.path), "x"], "a": 7, "b": None, "text": "<>"}
     assert fill("${a.loss?}", runs) is None
-    with pytest.raises(FlowError, match="has no run"):
+    with refused("run-missing", "b", error=FlowError):
         fill({"list": ["${b.run}"]}, runs)
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.scene import label_json, make_scene
@@ -217,13 +218,13 @@ def test_a_changed_bit_or_a_cut_checkpoint_is_refused(
     data = bytearray(path.read_bytes())
     data[at % len(data)] ^= 1 << bit
     path.write_bytes(data)
-    with pytest.raises(checkpoint.CheckpointError, match="damaged"):
+    with refused("checkpoint-damaged", error=checkpoint.CheckpointError):
         checkpoint.read(path)
     path.write_bytes(data[: at % len(data)])
-    with pytest.raises(checkpoint.CheckpointError, match="damaged"):
+    with refused("checkpoint-damaged", error=checkpoint.CheckpointError):
         checkpoint.read(path)
     path.unlink()
-    with pytest.raises(checkpoint.CheckpointError, match="cannot be read"):
+    with refused("checkpoint-missing", error=checkpoint.CheckpointError):
         checkpoint.read(path)
 
 
