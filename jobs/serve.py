@@ -77,7 +77,7 @@ async def _serve(context: Context, spec: ServeSpec) -> dict[str, Any]:
         try:
             ready = starting.result()
         except (LaunchError, EngineError) as error:
-            raise JobError(str(error)) from None
+            raise JobError(str(error), code=error.code) from None
         context.run.write_json(
             "ready.json",
             {"profile": spec.profile, "base_url": ready.base_url, "model": ready.model, "pid": ready.pid},

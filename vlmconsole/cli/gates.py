@@ -97,7 +97,7 @@ def register(app: typer.Typer) -> None:
             path = new_file(junit) if junit else None
             folder, verdict = _judge(run)
         except LabError as error:  # never 1, which says that the gates failed
-            fail(error.message, error.hint, exit_status=USAGE)
+            fail(error.message, error.hint, exit_status=USAGE, code=error.code)
         if path is not None:
             from vlmconsole.gates.junit import junit as as_xml
             from vlmconsole.runs.folder import write_for_user

@@ -74,7 +74,7 @@ def _live(server: str, record: str) -> tuple[Gauges, Recorder | None]:
     try:
         profiles = profiles_for(name, lab.places.servers)
     except ProfileError as error:
-        raise Failure(str(error), exit_status=USAGE) from None
+        raise Failure(str(error), exit_status=USAGE, code=error.code) from None
     if name not in profiles:
         raise Failure(f"there is no server profile {name!r}", f"Known: {', '.join(sorted(profiles))}.", USAGE)
     recorder = _recorder(record) if record else None

@@ -63,7 +63,7 @@ class Base:
             try:
                 header = read_header(self.folder / file)
             except WeightsError as error:
-                raise BaseReadError(error.message, "Take the model from its source again.") from None
+                raise BaseReadError(error.message, "Take the model from its source again.", code=error.code) from None
             absent = sorted(wanted - header.keys())
             if absent:
                 raise BaseReadError(

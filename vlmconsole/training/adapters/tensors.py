@@ -162,7 +162,7 @@ def check_numbers(name: str, file: Path) -> None:
     try:
         arrays = read_arrays(file)
     except WeightsError as error:
-        raise AdapterError(error.message, DAMAGED) from None
+        raise AdapterError(error.message, DAMAGED, code=error.code) from None
     for tensor, (kind, values) in arrays.items():
         if not np.isfinite(as_float(kind, values)).all():
             raise AdapterError(
