@@ -23,13 +23,14 @@ from vlmconsole.gates.binding import bind, bound_plan, freeze_for_lab, freeze_fo
 from vlmconsole.gates.evidence import check_conditions
 from vlmconsole.gates.frozen import changed_plans, is_frozen, read_frozen_plan
 from vlmconsole.gates.plan import Plan, PlanError, parse_plan
-from vlmconsole.gates.trained import Freezing, freezing, span
+from vlmconsole.gates.trained import Freezing, freezing
 from vlmconsole.gates.verdict import judge
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.freeze import KIND, FreezeSpec
 from vlmconsole.ledger.freezing import FrozenError
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.text.times import about
 from vlmconsole.training.adapters.provenance import read_provenance, weights_sha256, write_provenance
 
 
@@ -139,7 +140,7 @@ def test_how_long_before_and_after_for_people() -> None:
     assert mentions(Freezing("r", 100.0, 820.0).text, "12 min", "before", "r")
     late = Freezing("r", 820.0, 100.0, 60.0)
     assert late.late and mentions(late.text, "not before", "limits", "40 s")
-    assert [span(value) for value in (3, 89.4, 90, 7200)] == ["3 s", "89 s", "2 min", "2.0 h"]
+    assert [about(value) for value in (3, 89.4, 90, 7200)] == ["3 s", "89 s", "2 min", "2.0 h"]
 
 
 def test_each_round_starts_from_the_adapter_that_the_one_before_chose(lab: SmallLab) -> None:
