@@ -13,12 +13,13 @@ from textual.widgets import Static
 
 from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import StoredMessage, StoredPicture
-from vlmconsole.screens.chat.why import seconds, sight_lines, summary
+from vlmconsole.screens.chat.why import sight_lines, summary
 from vlmconsole.screens.pictures.choose import picture_view
 from vlmconsole.screens.prose.prose import Prose
 from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.streams.ending import read_remarks
 from vlmconsole.text.plain import inert, one_line
+from vlmconsole.text.times import latency
 
 #: How an answer that did not end well is marked: a sign, what happened. The text before it is always kept.
 ENDINGS = {
@@ -66,7 +67,7 @@ def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None, wa
         waiting = f"● {REASONING}" if waits == REASONING else f"● waiting {what}"
         said = "● answering" if begun or message.text else waiting
         if ttft_s is not None:
-            said += f" · TTFT {seconds(ttft_s)}"
+            said += f" · TTFT {latency(ttft_s)}"
         return Content(said).stylize("$accent")
     lines: list[Content] = []
     if message.state in ENDINGS:

@@ -16,10 +16,11 @@ from textual.widgets import Static
 from vlmconsole.chats.records import StoredMessage
 from vlmconsole.screens.chat.columns import PanelHeading, PanelRow, RowsVisual
 from vlmconsole.screens.chat.message import foot
-from vlmconsole.screens.chat.why import adapter_rows, client_rows, seconds, setting_rows, timing_rows, token_rows
+from vlmconsole.screens.chat.why import adapter_rows, client_rows, setting_rows, timing_rows, token_rows
 from vlmconsole.screens.prose.prose import Prose
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.text.plain import one_line
+from vlmconsole.text.times import latency
 
 if TYPE_CHECKING:
     from vlmconsole.screens.chat.screen import ChatScreen
@@ -93,7 +94,7 @@ class AnswerSide(VerticalScroll):
         live, answer = self._live, self._live.message.answer
         rows: list[PanelRow | PanelHeading] = []
         if live.running and live.ttft_s is not None:
-            rows = [PanelRow("TTFT", seconds(live.ttft_s), "bold")]
+            rows = [PanelRow("TTFT", latency(live.ttft_s), "bold")]
         elif answer is not None:
             rows = [*adapter_rows(answer), *timing_rows(answer), *token_rows(answer), *client_rows(answer)]
             rows += setting_rows(answer.get("settings") or {})

@@ -9,34 +9,21 @@ from vlmconsole.client.lag import LAG_LIMIT
 from vlmconsole.engines.adapter_choice import UNKNOWN
 from vlmconsole.screens.chat.columns import PanelHeading, PanelRow
 from vlmconsole.text.counts import many
+from vlmconsole.text.numbers import decimal
+from vlmconsole.text.times import latency
 
 Answer = Mapping[str, Any]
-
-
-def seconds(value: float | None) -> str:
-    """Seconds with no more digits than a wall clock over a socket supports; a missing number is a dash."""
-    if value is None:
-        return "–"
-    if value < 0.1:
-        return f"{value * 1000:.0f} ms"
-    return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
-
-
-def milliseconds(value_s: float | None) -> str:
-    if value_s is None:
-        return "–"
-    return f"{value_s * 1000:.1f} ms" if value_s < 1 else f"{value_s:.2f} s"
 
 
 def timing_rows(answer: Answer) -> list[PanelRow | PanelHeading]:
     timing: Mapping[str, Any] = answer.get("timing") or {}
     rows: list[PanelRow | PanelHeading] = []
     if timing.get("ttfr_s") is not None:  # what it waited for before the text was no wait for the first token
-        rows.append(PanelRow("first reasoning", seconds(timing["ttfr_s"])))
-    rows += [PanelRow("TTFT", _ttft(answer), "bold"), PanelRow("per token", milliseconds(timing.get("tpot_s")))]
+        rows.append(PanelRow("first reasoning", latency(timing["ttfr_s"])))
+    rows += [PanelRow("TTFT", _ttft(answer), "bold"), PanelRow("per token", latency(timing.get("tpot_s")))]
     if timing.get("tpot_why"):
         rows.append(PanelRow("", str(timing["tpot_why"]), "$muted"))
-    rows.append(PanelRow("whole answer", seconds(timing.get("e2e_s"))))
+    rows.append(PanelRow("whole answer", latency(timing.get("e2e_s"))))
     if timing.get("output_tokens_per_s") is not None:
         rows.append(PanelRow("speed, with TTFT", f"{timing['output_tokens_per_s']:.1f} tok/s"))
     return rows
@@ -45,7 +32,7 @@ def timing_rows(answer: Answer) -> list[PanelRow | PanelHeading]:
 def _ttft(answer: Answer) -> str:
     ttft = (answer.get("timing") or {}).get("ttft_s")
     over_a_wire = (answer.get("conditions") or {}).get("route") in ("tunnel", "network")
-    return seconds(ttft) + (", includes network" if ttft is not None and over_a_wire else "")
+    return latency(ttft) + (", includes network" if ttft is not None and over_a_wire else "")
 
 
 def token_rows(answer: Answer) -> list[PanelRow | PanelHeading]:
@@ -141,7 +128,7 @@ def _said(value: Any) -> str:
         return "not reported"
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"{value:,}" if isinstance(value, int) and abs(value) >= 10_000 else str(value)
+    return decimal(value) if isinstance(value, int) else str(value)
 
 
 def proofs(answer: Answer) -> list[dict[str, Any]]:
@@ -179,13 +166,13 @@ def summary(answer: Answer) -> str:
     usage: Mapping[str, Any] = answer.get("usage") or {}
     parts = []
     if timing.get("ttfr_s") is not None:
-        parts.append(f"reasoning from {seconds(timing['ttfr_s'])}")
+        parts.append(f"reasoning from {latency(timing['ttfr_s'])}")
     if timing.get("ttft_s") is not None:
         parts.append(f"TTFT {_ttft(answer)}")
     elif answer.get("streamed") is False and timing.get("e2e_s") is not None:
-        parts.append(f"whole answer {seconds(timing['e2e_s'])}, not streamed")
+        parts.append(f"whole answer {latency(timing['e2e_s'])}, not streamed")
     if timing.get("tpot_s") is not None:
-        parts.append(f"{milliseconds(timing['tpot_s'])} a token")
+        parts.append(f"{latency(timing['tpot_s'])} a token")
     if usage.get("completion_tokens") is not None:
         out = usage["completion_tokens"]
         parts.append(f"{out} token{'' if out == 1 else 's'}")

@@ -14,7 +14,8 @@ from textual.widgets import Static
 from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import StoredMessage
 from vlmconsole.screens.chat.columns import PanelHeading, PanelRow, RowsVisual
-from vlmconsole.screens.chat.why import adapter_rows, client_rows, seconds, setting_rows, timing_rows, token_rows
+from vlmconsole.screens.chat.why import adapter_rows, client_rows, setting_rows, timing_rows, token_rows
+from vlmconsole.text.times import latency
 
 _STATES = {"done": "done", "cut": "cut off", "stopped": "stopped", "interrupted": "interrupted", "failed": "failed"}
 
@@ -78,7 +79,7 @@ class WhyPanel(VerticalScroll):
                 begun = self._ttft_s is not None or bool(answer.text)
                 rows = [PanelRow("state", "answering" if begun else "waiting for the first token", "$accent")]
                 if self._ttft_s is not None:
-                    rows.append(PanelRow("TTFT", seconds(self._ttft_s), "bold"))
+                    rows.append(PanelRow("TTFT", latency(self._ttft_s), "bold"))
             elif answer.answer is None:
                 rows = [
                     PanelRow("state", _STATES.get(answer.state, answer.state), "$warning"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -26,6 +25,7 @@ from vlmconsole.screens.theme import painted
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.text.plain import inert, one_line
 from vlmconsole.text.signs import sign_of
+from vlmconsole.text.times import minute
 from vlmconsole.vision.images import Picture, PictureError
 
 Piece = Content | str | tuple[str, str]
@@ -82,7 +82,7 @@ class Verdicts(Vertical):
 
 
 def when(t: float | None) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(t)) if t is not None else "at an unknown time"
+    return minute(t) if t is not None else "at an unknown time"
 
 
 def head(opened: Opened) -> Content:

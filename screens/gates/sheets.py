@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from vlmconsole.desks.gates import Opened
 from vlmconsole.gates.figures import figures, group_figures
 from vlmconsole.gates.plan import Gate
@@ -12,12 +10,13 @@ from vlmconsole.gates.verdict import Judged
 from vlmconsole.runs.titles import title
 from vlmconsole.scoring.intervals import CONFIDENCE
 from vlmconsole.text.numbers import signed
+from vlmconsole.text.times import moment
 
 Parts = list[tuple[str, str]]
 
 
 def _when(t: float | None) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t)) if t is not None else "unknown"
+    return moment(t) if t is not None else "unknown"
 
 
 def gate_parts(opened: Opened, item: Judged | Gate | None) -> Parts:

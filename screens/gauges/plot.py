@@ -18,7 +18,7 @@ from vlmconsole.gauges.figures import Mark
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.text.numbers import decimal
 from vlmconsole.text.plain import one_line
-from vlmconsole.text.times import about
+from vlmconsole.text.times import about, clock
 from vlmconsole.text.units import in_unit
 
 MARKS = 8  # newest marks drawn: more lines than these would hide the curves
@@ -151,7 +151,7 @@ class GaugePlot(Vertical):
             pieces.append((f"   {state}", "$warning"))
         recent = [mark for mark in plot.marks if plot.now - plot.seconds <= mark.at <= plot.now][-3:]
         for mark in recent:
-            at = time.strftime("%H:%M:%S", time.localtime(mark.at))
+            at = clock(mark.at)
             pieces.append((f"   │ {at} {one_line(mark.text, 40)}", "$faint"))
         return Content.assemble(*pieces)
 

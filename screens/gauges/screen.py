@@ -31,6 +31,7 @@ from vlmconsole.screens.widgets.dialogs import Ask, Reader
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.system.typed_paths import named
 from vlmconsole.text.plain import inert, one_line
+from vlmconsole.text.times import clock
 
 PERIOD = 1.0  # seconds between two paints and readings
 PLOT = 1  # its place among the panes
@@ -193,7 +194,7 @@ class GaugesScreen(LookingScreen[None]):
         if self._recorder is not None:
             parts.append(self._recorder.why or "recording")
         if self.paused:
-            parts.append(f"paused at {time.strftime('%H:%M:%S', time.localtime(self.paused))}")
+            parts.append(f"paused at {clock(self.paused)}")
         return " · ".join(parts)
 
     # -- moving about --------------------------------------------------------------------------------------

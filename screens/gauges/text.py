@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from textual.content import Content
 
 from vlmconsole.gauges.board import Snapshot, Tile
@@ -12,7 +10,7 @@ from vlmconsole.measure.definitions import DEFINITIONS
 from vlmconsole.runs.folder import to_json
 from vlmconsole.text.numbers import figure
 from vlmconsole.text.plain import one_line
-from vlmconsole.text.times import age
+from vlmconsole.text.times import age, clock
 from vlmconsole.text.units import in_unit, of_total
 
 _DEFINED = {"ttft": "ttft_s", "tpot": "tpot_s", "throughput": "throughput_tok_s", "in_flight": "in_flight"}
@@ -65,7 +63,7 @@ def particulars(tile: Tile, snapshot: Snapshot) -> list[tuple[str, str]]:
         parts.append(("conditions of the running job", to_json(snapshot.job)))
     marks = snapshot.marks[-20:]
     if marks:
-        lines = (f"{time.strftime('%H:%M:%S', time.localtime(mark.at))}  {mark.text}" for mark in marks)
+        lines = (f"{clock(mark.at)}  {mark.text}" for mark in marks)
         parts.append(("marks", "\n".join(lines)))
     parts.append(("from a shell", "vlmconsole gauges --once --json"))
     return parts

@@ -25,7 +25,7 @@ from vlmconsole.text.counts import plain_name
 from vlmconsole.text.plain import inert, one_line
 from vlmconsole.text.signs import sign_of
 from vlmconsole.text.sizes import MIB, size
-from vlmconsole.text.times import duration
+from vlmconsole.text.times import clock, duration
 from vlmconsole.text.units import in_unit
 
 LAST_LINES = 8  # of the log, under the cause of a failure
@@ -216,7 +216,7 @@ def _more(row: Row, more: Particulars | None, told: Told) -> Content:
         for note in told.notes[-LAST_NOTES:]:
             style = {"warning": "$warning", "error": "$error"}.get(note.level, "")
             sign = {"warning": "! ", "error": "✗ "}.get(note.level, "")
-            at = time.strftime("%H:%M:%S ", time.localtime(note.t))
+            at = f"{clock(note.t)} "
             lines.append(Content.assemble((at, "$faint"), (sign + one_line(note.text, 400), style)))
     if more is not None and more.job.id == job.id:
         lines += _relations(more)

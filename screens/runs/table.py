@@ -13,7 +13,7 @@ from vlmconsole.screens.widgets.filtered_table import FilteredTable
 from vlmconsole.screens.widgets.item_list import ItemList
 from vlmconsole.text.fitting import fitted
 from vlmconsole.text.signs import CHOSEN, LATE_PASS, sign_of
-from vlmconsole.text.times import duration
+from vlmconsole.text.times import duration, is_today
 
 EMPTY = Content.assemble(
     ("No runs yet", "bold"),
@@ -42,8 +42,7 @@ def when(started: float | None, now: float) -> str:
     """The day and the minute a run began; today only the minute."""
     if started is None:
         return ""
-    then, today = time.localtime(started), time.localtime(now)
-    return time.strftime("%H:%M" if then[:3] == today[:3] else "%-d %b", then)
+    return time.strftime("%H:%M" if is_today(started, now) else "%-d %b", time.localtime(started))
 
 
 def outcome(row: Line) -> tuple[str, str]:

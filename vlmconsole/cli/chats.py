@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from vlmconsole.chats.schema import writable
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.cli.common import emit, state
 from vlmconsole.text.plain import one_line
+from vlmconsole.text.times import minute
 
 
 def register(app: typer.Typer) -> None:
@@ -60,7 +60,7 @@ def list_command(
         for column in ("id", "updated", "messages", "server", "title"):
             table.add_column(column, justify="right" if column in ("id", "messages") else "left")
         for chat in chats:
-            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(chat.updated))
+            when = minute(chat.updated)
             cells = (str(chat.id), when, str(chat.count), one_line(chat.server), one_line(chat.title))
             table.add_row(*(Text(cell) for cell in cells))
         console.print(table)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vlmconsole.cli.common import emit, state
+from vlmconsole.text.times import minute
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +47,7 @@ def register(gates: typer.Typer) -> None:
 
         def human(console: Console) -> None:
             for one in found:
-                when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.t))
+                when = minute(one.t)
                 line = f"{when}  {one.side} {one.sample}  {one.tag}  {one.text}"
                 console.print(one_line(line).rstrip(), markup=False, soft_wrap=True)
             shown = ", ".join(f"{tag} {n}" for tag, n in sorted(tags.items(), key=lambda pair: -pair[1]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vlmconsole.cli.common import CANNOT_JUDGE, USAGE, emit, fail, state
 from vlmconsole.system.reading import read_json
 from vlmconsole.text.counts import many
+from vlmconsole.text.times import moment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,11 +51,6 @@ def show_plan(name: str) -> int | None:
     return CANNOT_JUDGE if one.fault or chain.broken else 0
 
 
-def when(t: float) -> str:
-    """A wall time for people, in this machine's zone."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
-
-
 def base_said(plan: Plan) -> str:
     """What is known of the model that the comparison starts from."""
     return f"base {plan.base_sha256[:12]}…" if plan.base_sha256 else "base not bound"
@@ -67,7 +62,7 @@ def frozen_figures(summary: dict[str, Any]) -> dict[str, Any]:
     sha = str(summary.get("frozen") or "")
     return {
         "plan": summary.get("plan"),
-        "frozen": when(at) if isinstance(at, int | float) else None,
+        "frozen": moment(at) if isinstance(at, int | float) else None,
         "hash": f"{sha[:12]}… (an evaluation is judged by it with --set plan={sha[:12]})" if sha else None,
         "gates": summary.get("gates"),
         "pictures": summary.get("pictures"),
@@ -154,10 +149,10 @@ def _print_limits(console: Console, plan: Plan) -> None:
 
 def _print(console: Console, one: Listed, plan: Plan | None, others: list[Listed], broken: str | None) -> None:
     line = partial(_line, console)
-    line(f"{one.name} · frozen {when(one.frozen)}", "bold")
+    line(f"{one.name} · frozen {moment(one.frozen)}", "bold")
     line(f"sha {one.sha256}")
     if one.limits is not None:
-        line(f"its limits: frozen {when(one.limits)}, sha {one.limits_sha256[:12]}…")
+        line(f"its limits: frozen {moment(one.limits)}, sha {one.limits_sha256[:12]}…")
     if broken:
         line(f"✗ the ledger is broken: {broken}", "bold red")
     if one.fault:
@@ -173,4 +168,4 @@ def _print(console: Console, one: Listed, plan: Plan | None, others: list[Listed
         line(f"{many(one.pictures, 'picture')} of {', '.join(plan.data.digests or plan.data.recipes)}")
     line(one.path)
     for other in others:
-        line(f"another {other.name}: sha {other.sha256[:12]}…, frozen {when(other.frozen)}", "dim")
+        line(f"another {other.name}: sha {other.sha256[:12]}…, frozen {moment(other.frozen)}", "dim")

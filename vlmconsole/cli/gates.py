@@ -10,12 +10,13 @@ import typer
 
 from vlmconsole.cli import gate_notes
 from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, USAGE, emit, fail, say, state
-from vlmconsole.cli.gate_plan import base_said, is_plan, show_plan, waiting, when
+from vlmconsole.cli.gate_plan import base_said, is_plan, show_plan, waiting
 from vlmconsole.errors import LabError
 from vlmconsole.system.typed_paths import named, new_file
 from vlmconsole.text.counts import many
 from vlmconsole.text.numbers import figure
 from vlmconsole.text.signs import sign_of
+from vlmconsole.text.times import moment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,7 +83,7 @@ def register(app: typer.Typer) -> None:
             if bound
             else f"no pictures yet (recipe {', '.join(chosen.data.recipes)})"
         )
-        text = f"{chosen.name} frozen {when(frozen.t)}, sha {frozen.sha256[:12]}…, "
+        text = f"{chosen.name} frozen {moment(frozen.t)}, sha {frozen.sha256[:12]}…, "
         text += f"{many(len(chosen.gates), 'gate')}, {pictures}, {base_said(chosen)}"
         emit(value, f"{text}\n{frozen.path}\nAn evaluation is judged by it with --set plan={frozen.sha256[:12]}")
 
@@ -219,7 +220,7 @@ def _print_verdict(console: Console, verdict: Verdict, stands: Freezing | None) 
     console.print(told if verdict.gates else "", markup=False)
     if verdict.plan and verdict.frozen:
         console.print(
-            f"{verdict.plan.name} · frozen {when(verdict.frozen.t)} · sha {verdict.frozen.sha256[:12]}…", markup=False
+            f"{verdict.plan.name} · frozen {moment(verdict.frozen.t)} · sha {verdict.frozen.sha256[:12]}…", markup=False
         )
     if stands:
         style = "yellow" if stands.late else "dim"
@@ -260,14 +261,14 @@ def _print_list(console: Console, found: list[Listed], others: list[str], broken
         line("No plan was frozen yet: vlmconsole gates freeze PLAN, or run freeze-gates.")
         line("gates show PLAN shows what one would judge.")
     for one in found:
-        limits = f" (its limits {when(one.limits)})" if one.limits is not None else ""
+        limits = f" (its limits {moment(one.limits)})" if one.limits is not None else ""
         base = f"base {one.base_sha256[:12]}…" if one.base_sha256 else "base not bound"
         about = (
             f"{many(one.gates, 'gate')}, {many(one.pictures, 'picture')}, {base}"
             if one.pictures
             else f"{many(one.gates, 'gate')}, limits alone"
         )
-        line(f"{one.name}  {one.sha256[:12]}  frozen {when(one.frozen)}{limits} · {about}")
+        line(f"{one.name}  {one.sha256[:12]}  frozen {moment(one.frozen)}{limits} · {about}")
         if one.fault:
             line(f"  ✗ {one.fault}: {one.path}", "bold red")
         for use in one.runs:
@@ -302,4 +303,4 @@ def _print_all(console: Console, verdict: Verdict, stands: Freezing | None, earl
         for line in lines:
             console.print(f"{title}: {line}", markup=False, soft_wrap=True)
     for entry in earlier:
-        console.print(f"{when(entry['t'])}  {entry['verdict']}  ({entry['gates']})", style="dim", markup=False)
+        console.print(f"{moment(entry['t'])}  {entry['verdict']}  ({entry['gates']})", style="dim", markup=False)

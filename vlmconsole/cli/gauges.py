@@ -17,7 +17,7 @@ from vlmconsole.gauges.words import course, job_said
 from vlmconsole.system.typed_paths import named, new_file
 from vlmconsole.text.plain import inert, one_line
 from vlmconsole.text.signs import PLAIN, sign_of
-from vlmconsole.text.times import age
+from vlmconsole.text.times import age, clock
 from vlmconsole.text.units import in_unit, of_total
 
 if TYPE_CHECKING:
@@ -193,5 +193,5 @@ def _table(snapshot: Snapshot, width: int) -> Group:
             lines.append(Text(f"✗ {name}: {source.why}{hint}", style="red" if source.state == "missing" else "dim"))
     if snapshot.job:
         lines.append(Text(f"running: {job_said(snapshot.job)}"))
-    lines += [Text(f"{time.strftime('%H:%M:%S', time.localtime(mark.at))} {mark.text}") for mark in snapshot.marks[-3:]]
+    lines += [Text(f"{clock(mark.at)} {mark.text}") for mark in snapshot.marks[-3:]]
     return Group(*lines)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.registry import find_engine
+from vlmconsole.text.numbers import decimal
 from vlmconsole.text.sizes import size
 from vlmconsole.vision.kv import KVError, from_config
 
@@ -61,7 +62,7 @@ def capacity(profile: ServerProfile, effective: EffectiveSettings | None) -> str
         return ""
     said = []
     if effective.context:
-        said.append(f"tokens = {effective.kv_tokens // effective.context} × {effective.context:,}")
+        said.append(f"tokens = {effective.kv_tokens // effective.context} × {decimal(effective.context)}")
     folder = profile.model_dir()
     if folder is None and effective.model_path and (Path(effective.model_path) / "config.json").is_file():
         folder = Path(effective.model_path)
@@ -87,7 +88,7 @@ def _text(value: Any) -> str:
         return "on" if value else "off"
     if isinstance(value, str) and value in ("true", "false"):
         return "on" if value == "true" else "off"
-    return f"{value:,}" if isinstance(value, int) and value >= 10_000 else str(value)
+    return decimal(value) if isinstance(value, int) else str(value)
 
 
 def _same(asked: str, told: str) -> bool:

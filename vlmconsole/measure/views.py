@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.text.numbers import number
+from vlmconsole.text.numbers import number, whole
 from vlmconsole.text.sizes import size
 
 
@@ -56,17 +56,17 @@ class Cell:
     @property
     def concurrency(self) -> int | None:
         """C, from the conditions, else as it was asked for."""
-        return _whole(self.conditions.get("client_concurrency")) or _whole(self.settings.get("concurrency"))
+        return whole(self.conditions.get("client_concurrency")) or whole(self.settings.get("concurrency"))
 
     @property
     def running_limit(self) -> int | None:
         """B as the server told it, never as it was asked for."""
-        return _whole(self.conditions.get("running_limit"))
+        return whole(self.conditions.get("running_limit"))
 
     @property
     def n(self) -> int | None:
         """Requests that count."""
-        return _whole(self.summary.get("n"))
+        return whole(self.summary.get("n"))
 
     def share(self, key: str, share: str) -> float | None:
         """`p50` and the like of a distribution of the summary, e.g. `ttft_s`, in its unit."""
@@ -182,15 +182,15 @@ def pairs(run: RunFolder) -> list[PairLine]:
         if not isinstance(cold, dict) or not isinstance(warm, dict):
             continue
         cached = warm.get("cached")
-        tokens = _whole(cached.get("tokens")) if isinstance(cached, dict) else None
+        tokens = whole(cached.get("tokens")) if isinstance(cached, dict) else None
         rows.append(
             PairLine(
                 str(row.get("arm", "")),
-                _whole(row.get("pair")) or 0,
+                whole(row.get("pair")) or 0,
                 number(cold.get("ttft_s")),
                 number(warm.get("ttft_s")),
                 tokens,
-                _whole(warm.get("prompt_tokens")),
+                whole(warm.get("prompt_tokens")),
                 row,
             )
         )
@@ -212,8 +212,3 @@ def _cell(row: dict[str, Any]) -> Cell:
 
 
 _DICTS = ("settings", "summary", "conditions", "memory")
-
-
-def _whole(value: object) -> int | None:
-    number_read = number(value)
-    return int(number_read) if number_read is not None and number_read == int(number_read) else None

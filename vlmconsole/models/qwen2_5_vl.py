@@ -75,11 +75,11 @@ def weights(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def _language(config: Mapping[str, Any]) -> Iterator[Weight]:
     text = text_config(config)
-    size = {key: _whole(text, key, value) for key, value in TEXT.items()}
+    size = {key: positive_whole(text, key, value) for key, value in TEXT.items()}
     if "num_key_value_heads" in text and text["num_key_value_heads"] is None:
         size["num_key_value_heads"] = size["num_attention_heads"]
     hidden, inner, vocabulary = size["hidden_size"], size["intermediate_size"], size["vocab_size"]
-    head = _whole(text, "head_dim", hidden // size["num_attention_heads"])
+    head = positive_whole(text, "head_dim", hidden // size["num_attention_heads"])
     query, keys = size["num_attention_heads"] * head, size["num_key_value_heads"] * head
     yield "model.language_model.embed_tokens.weight", (vocabulary, hidden)
     for layer in range(size["num_hidden_layers"]):
@@ -99,7 +99,7 @@ def _language(config: Mapping[str, Any]) -> Iterator[Weight]:
 
 def _vision(config: Mapping[str, Any]) -> Iterator[Weight]:
     eyes = vision_config(config)
-    size = {key: _whole(eyes, key, value) for key, value in VISION.items()}
+    size = {key: positive_whole(eyes, key, value) for key, value in VISION.items()}
     wide, inner, out = size["hidden_size"], size["intermediate_size"], size["out_hidden_size"]
     patch, merged = size["patch_size"], size["hidden_size"] * size["spatial_merge_size"] ** 2
     pixels = (size["in_channels"], size["temporal_patch_size"], patch, patch)
@@ -123,9 +123,10 @@ def _vision(config: Mapping[str, Any]) -> Iterator[Weight]:
         yield f"model.visual.merger.{name}.bias", shape[:1]
 
 
-def _whole(values: Mapping[str, Any], key: str, default: int) -> int:
+def positive_whole(values: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    """Return a size of `config.json`, or `default` where it is not there. Raises ValueError for what is no size."""
     value = values.get(key)
-    if value is None:
+    if value is None and default is not None:
         return default
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{key} is {value!r}, not a positive whole number")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vlmconsole.errors import LabError
+from vlmconsole.models.qwen2_5_vl import positive_whole
 from vlmconsole.system.reading import read_json
 from vlmconsole.vision.kv import kv_bytes
 
@@ -89,29 +89,22 @@ def shape_of(base: Path) -> Shape:
         config = read_json(path)
         text = {**config, **(config.get("text_config") or {})}
         eyes = config["vision_config"]
-        heads = _whole(text, "num_attention_heads")
+        heads = positive_whole(text, "num_attention_heads")
         return Shape(
-            layers=_whole(text, "num_hidden_layers"),
-            hidden=_whole(text, "hidden_size"),
-            inner=_whole(text, "intermediate_size"),
+            layers=positive_whole(text, "num_hidden_layers"),
+            hidden=positive_whole(text, "hidden_size"),
+            inner=positive_whole(text, "intermediate_size"),
             heads=heads,
-            kv_heads=_whole(text, "num_key_value_heads", heads),
-            head_dim=_whole(text, "head_dim", _whole(text, "hidden_size") // heads),
-            vocabulary=_whole(text, "vocab_size"),
+            kv_heads=positive_whole(text, "num_key_value_heads", heads),
+            head_dim=positive_whole(text, "head_dim", positive_whole(text, "hidden_size") // heads),
+            vocabulary=positive_whole(text, "vocab_size"),
             tied=bool(text.get("tie_word_embeddings", True)),
-            vision_layers=_whole(eyes, "depth"),
-            vision_hidden=_whole(eyes, "hidden_size"),
-            vision_inner=_whole(eyes, "intermediate_size"),
-            patch=_whole(eyes, "patch_size", 14),
-            merge=_whole(eyes, "spatial_merge_size", 2),
-            temporal=_whole(eyes, "temporal_patch_size", 2),
+            vision_layers=positive_whole(eyes, "depth"),
+            vision_hidden=positive_whole(eyes, "hidden_size"),
+            vision_inner=positive_whole(eyes, "intermediate_size"),
+            patch=positive_whole(eyes, "patch_size", 14),
+            merge=positive_whole(eyes, "spatial_merge_size", 2),
+            temporal=positive_whole(eyes, "temporal_patch_size", 2),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ShapeError(f"{path} does not tell the model's sizes: {error}") from None
-
-
-def _whole(values: dict[str, Any], key: str, default: int | None = None) -> int:
-    value = values.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{key} is {value!r}")
-    return value

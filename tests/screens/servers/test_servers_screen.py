@@ -60,7 +60,7 @@ def test_settings_stand_beside_what_is_in_force() -> None:
     assert (lines["mem-fraction-static"].wanted, lines["mem-fraction-static"].read) == ("0.55", "0.55")
     assert lines["running limit B"].read == "4"
     assert lines["prefix cache"].read == "on" and lines["prefix cache"].state == "same"
-    assert lines["KV capacity"].read == "287,664" and lines["KV capacity"].note == "tokens = 70 × 4,096"
+    assert lines["KV capacity"].read == "287,664" and lines["KV capacity"].note == "tokens = 70 × 4096"
 
     changed = from_server_info({**INFO, "chunked_prefill_size": 2048, "max_running_requests": 2})
     lines = {line.name: line for line in compare_settings(profile, changed)}
@@ -75,7 +75,7 @@ def test_settings_stand_beside_what_is_in_force() -> None:
 def test_the_kv_cache_in_bytes_where_the_model_is_here() -> None:
     demo = load_profiles(None)["demo"]
     effective = EffectiveSettings("mlx", context=4096, kv_tokens=16384)
-    assert capacity(demo, effective) == "tokens = 4 × 4,096, 32 MiB"
+    assert capacity(demo, effective) == "tokens = 4 × 4096, 32 MiB"
     assert capacity(demo, EffectiveSettings("mlx")) == ""
 
 

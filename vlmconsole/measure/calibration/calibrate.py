@@ -18,6 +18,7 @@ from vlmconsole.measure.summary import CellSummary
 from vlmconsole.runs.folder import RunFolder, write_atomic
 from vlmconsole.scoring.distribution import Distribution, distribution
 from vlmconsole.system.reading import read_json
+from vlmconsole.text.times import minute
 
 SCHEDULE = Schedule(role_ms=5, ttft_ms=50, itl_ms=10, tokens=24)
 STEPS = ((1, 20), (4, 60), (32, 192), (128, 512))  # concurrency, requests
@@ -150,7 +151,7 @@ def read_calibration(path: Path | None, concurrency: int) -> str | None:
             return f"calibrated on other hardware ({stored['hardware']}), so not known here"
         steps = {step["concurrency"]: step for step in stored["steps"]}
         trusted = stored["trusted_to"]
-        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(stored["when"]))
+        day = minute(stored["when"])
         reach = min((at for at in steps if at >= concurrency), default=None)
         if reach is None:
             return f"not known at C={concurrency}: calibrated to C={max(steps)} on {day}"
