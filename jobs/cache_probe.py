@@ -123,19 +123,19 @@ class _Probe:
         from vlmconsole.measure.bench import fit_input, request_fields
         from vlmconsole.measure.cache.facts import block_size, other_layers
         from vlmconsole.measure.cache.verdict import Pair
-        from vlmconsole.measure.inputs import Recipe
+        from vlmconsole.measure.inputs import InputRecipe
 
         spec, context = self.spec, self.context
         self.told[name], self.pairs[name] = server.settings, []
         self.layers = self.layers or other_layers(server.profile, server.settings)
         salt = f"{context.run.name}/{spec.seed}/{name}"
-        recipe = Recipe(salt, request_fields(self.settings, server), self.settings.image_size)
+        recipe = InputRecipe(salt, request_fields(self.settings, server), self.settings.image_size)
         if self.filler is None:
             # The control gets the very same length, which its server need not be asked for again.
             self.fitted = fit_input(self.settings, server, recipe)
             self.filler = self.fitted.filler_words if self.fitted else 0
             self.block = self.block or block_size(server)
-        recipe = Recipe(salt, recipe.request, recipe.image, self.filler)
+        recipe = InputRecipe(salt, recipe.request, recipe.image, self.filler)
         context.events.emit("mark", text=name)
         for number in range(-spec.warm_up, 0):
             self._ask(name, number, "warm-up", server, recipe)
@@ -171,14 +171,14 @@ class _Probe:
         """One request in a cell of its own, so that the server's counter before and after is of it alone."""
         from vlmconsole.measure.bench import conditions_of
         from vlmconsole.measure.cache.facts import cached_counter
-        from vlmconsole.measure.cache.verdict import Count, Request, of_usage
-        from vlmconsole.measure.load import Cell, Target, run_cell
+        from vlmconsole.measure.cache.verdict import Count, ProbeRequest, of_usage
+        from vlmconsole.measure.load import LoadCell, Target, run_cell
 
         context = self.context
         taken: list[Any] = []
         context.check_stop()
         before = cached_counter(server)
-        cell = Cell(
+        cell = LoadCell(
             name=f"{context.run.name}-{arm.replace(' ', '-')}-{number}-{role}",
             target=Target.to(server.profile),
             measured=[recipe.body(number)],
@@ -192,7 +192,7 @@ class _Probe:
         context.check_stop()
         if not taken or not summary.valid:
             why = "; ".join(summary.first_failures) or summary.invalid_because or "no answer"
-            return Request(None, None, Count(None, "no answer"), why)
+            return ProbeRequest(None, None, Count(None, "no answer"), why)
         one = taken[0]
         if role != "warm-up":
             conditions = conditions_of(self.settings, server, summary, self.fitted, None)

@@ -25,7 +25,7 @@ CURVES = {
 
 
 @dataclass(frozen=True)
-class Said:
+class RolloutAnswer:
     """One sampled answer as it is kept. `row` is None where it is not known which picture it belongs to."""
 
     row: Row | None
@@ -40,16 +40,16 @@ class Said:
     reason: str = ""
 
 
-class Evidence:
+class GrpoEvidence:
     """Writes a run's steps. A step is written before its checkpoint, so a resumed run can be cut back to it."""
 
     def __init__(self, run: RunFolder, total: int) -> None:
         self.run, self.total = run, total
         run.file(PICTURES).mkdir(mode=0o700, exist_ok=True)
 
-    def step(self, line: dict[str, Any], said: Iterable[Said]) -> None:
+    def step(self, line: dict[str, Any], said: Iterable[RolloutAnswer]) -> None:
         """One training step: `line` holds `step` and the figures, `said` its answers, group after group."""
-        groups: dict[int, list[Said]] = {}
+        groups: dict[int, list[RolloutAnswer]] = {}
         for one in said:
             groups.setdefault(one.group, []).append(one)
             self._answer(line["step"], one)
@@ -77,7 +77,7 @@ class Evidence:
         note = f"reward {line['reward_mean']:.3f}" if isinstance(line.get("reward_mean"), float) else None
         self.run.events.progress(line["step"], self.total, note=note)
 
-    def _answer(self, step: int, one: Said) -> None:
+    def _answer(self, step: int, one: RolloutAnswer) -> None:
         row = one.row
         picture = self.picture(row) if row is not None else None
         shared = {

@@ -10,7 +10,7 @@ from vlmconsole.data.rows import Row, read_rows
 from vlmconsole.data.splits import LeakError, PictureIndex
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.data import LOADING, course, examined, ready
-from vlmconsole.jobs.grpo_evidence import Evidence, Said, first_and_last, unchanged
+from vlmconsole.jobs.grpo_evidence import GrpoEvidence, RolloutAnswer, first_and_last, unchanged
 from vlmconsole.jobs.grpo_settings import LEARNING, GrpoSpec, has_masters, learning, planned_work
 from vlmconsole.jobs.memory_plan import memory_plan, say_peak
 from vlmconsole.measure.machine import hardware
@@ -32,7 +32,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
 
     from vlmconsole.training import bases, checkpoint, export
     from vlmconsole.training.adapters.provenance import weights_sha256
-    from vlmconsole.training.grpo_train import Settings, Trainer
+    from vlmconsole.training.grpo_train import GrpoTraining, Trainer
     from vlmconsole.training.model import at_once, load
 
     torch.set_num_threads(spec.threads)
@@ -44,7 +44,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     refuse_leaks(rows, context)
     loaded = load(folder, dtype=precision, device=device)
     eyes = export.eyes_sha256(loaded.model)
-    settings = Settings(
+    settings = GrpoTraining(
         questions=spec.questions,
         answers=spec.answers,
         temperature=spec.temperature,
@@ -72,7 +72,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     made = _conditions(spec, bases.base_name(spec.base), identity, device, prompt)
     context.run.write_json("conditions.json", made)
     trainer = Trainer(loaded, rows, settings, masters=has_masters(spec, precision))
-    evidence = Evidence(context.run, spec.steps)
+    evidence = GrpoEvidence(context.run, spec.steps)
     _take_up(context, trainer, evidence, identity)
 
     def keep() -> None:
@@ -139,7 +139,7 @@ def refuse_leaks(rows: list[Row], context: Context) -> None:
             )
 
 
-def _take_up(context: Context, trainer: "Trainer", evidence: Evidence, identity: dict[str, Any]) -> None:
+def _take_up(context: Context, trainer: "Trainer", evidence: GrpoEvidence, identity: dict[str, Any]) -> None:
     from vlmconsole.training import checkpoint
 
     earlier = context.earlier
@@ -192,8 +192,8 @@ def _line(taken: "Taken", spec: GrpoSpec, seconds: float) -> dict[str, Any]:
     }
 
 
-def _said(one: Any) -> Said:
-    return Said(
+def _said(one: Any) -> RolloutAnswer:
+    return RolloutAnswer(
         one.row,
         one.group,
         one.text,

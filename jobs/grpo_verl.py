@@ -13,7 +13,7 @@ from typing import Any
 
 from vlmconsole.data.rows import Row
 from vlmconsole.jobs.contract import Context, JobError, Stopped
-from vlmconsole.jobs.grpo_evidence import TRAINING, Evidence, Said, first_and_last
+from vlmconsole.jobs.grpo_evidence import TRAINING, GrpoEvidence, RolloutAnswer, first_and_last
 from vlmconsole.jobs.grpo_local import ready_data, refuse_leaks, say_moved, split
 from vlmconsole.jobs.grpo_settings import GrpoSpec, learning
 from vlmconsole.measure.machine import hardware
@@ -84,7 +84,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         settings={"data": {dataset.name: digest}, "overrides": given},
     )
     context.run.write_json("conditions.json", conditions.known())
-    _Follower(context, spec, rows, run.rollouts).follow(settings.train_command(sys.executable, given))
+    _VerlFollower(context, spec, rows, run.rollouts).follow(settings.train_command(sys.executable, given))
     merged = context.run.file("model")
     code = _call(context, settings.merge_command(sys.executable, run.checkpoints, spec.steps, merged))
     if code != 0 or not list(merged.glob("*.safetensors")):
@@ -94,12 +94,12 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     return _summary(context, spec, folder, base_sha256, {dataset.name: digest})
 
 
-class _Follower:
+class _VerlFollower:
     """Runs verl's trainer and turns its lines and rollout files into evidence as they come."""
 
     def __init__(self, context: Context, spec: GrpoSpec, rows: list[Row], rollouts: Path) -> None:
         self.context, self.spec, self.rows, self.rollouts = context, spec, rows, rollouts
-        self.evidence = Evidence(context.run, spec.steps)
+        self.evidence = GrpoEvidence(context.run, spec.steps)
         self.reached = 0
         self.tail: list[str] = []
         self.memory = False
@@ -141,7 +141,7 @@ class _Follower:
                 code="training-diverged",
             )
 
-    def _told(self, printed: Any) -> tuple[dict[str, Any], list[Said]]:
+    def _told(self, printed: Any) -> tuple[dict[str, Any], list[RolloutAnswer]]:
         """The step's figures and answers; the picture is named only where the truth proves which one it was."""
         from vlmconsole.training.grpo import zero_share
         from vlmconsole.training.verl.logs import group_advantages, read_rollouts
@@ -166,7 +166,9 @@ class _Follower:
         for i, (one, advantage) in enumerate(zip(sampled, group_advantages(scores, n), strict=True)):
             row = self.rows[((printed.step - 1) * self.spec.questions + i // n) % len(self.rows)]
             known = row if row.truth == one.truth else None
-            said.append(Said(known, i // n, one.answer, None, None, one.truth, one.score, advantage, one.valid))
+            said.append(
+                RolloutAnswer(known, i // n, one.answer, None, None, one.truth, one.score, advantage, one.valid)
+            )
         return line, said
 
     def _explain(self, code: int) -> None:

@@ -8,10 +8,10 @@ from vlmconsole.gauges import nvidia
 
 if TYPE_CHECKING:
     from vlmconsole.jobs.contract import Context
-    from vlmconsole.training.memory import Plan, Work
+    from vlmconsole.training.memory import MemoryPlan, Work
 
 
-def memory_plan(work: Work, device: str = "auto") -> Plan:
+def memory_plan(work: Work, device: str = "auto") -> MemoryPlan:
     """The plan on "cpu", "cuda", "gpu0" … or "auto" (the first card, where there is one). Raises LabError."""
     from vlmconsole.training import memory
 
@@ -24,7 +24,7 @@ def memory_plan(work: Work, device: str = "auto") -> Plan:
     return memory.plan(work, f"{named.name} ({named.product})" if named.product else named.name, named.memory_total)
 
 
-def say_peak(context: Context, plan: Plan) -> dict[str, Any]:
+def say_peak(context: Context, plan: MemoryPlan) -> dict[str, Any]:
     """At a job's end: the measured peak beside the plan, as a note of the run; returns both for the summary."""
     from vlmconsole.training import memory
 

@@ -12,7 +12,7 @@ from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Spec,
 from vlmconsole.text.numbers import percent
 
 if TYPE_CHECKING:
-    from vlmconsole.toy.lessons import Recipe
+    from vlmconsole.toy.lessons import LessonRecipe
 
 CHECKPOINT = "checkpoint.pt"
 
@@ -59,11 +59,11 @@ MEASURING, PARTS = "measuring", 4
 A_SCENE = 0.25  # seconds of measuring for each of `measure`
 
 
-def recipe_of(spec: ModelSpec) -> Recipe:
+def recipe_of(spec: ModelSpec) -> LessonRecipe:
     """The recipe without how often to look up from it."""
-    from vlmconsole.toy.lessons import Recipe
+    from vlmconsole.toy.lessons import LessonRecipe
 
-    return Recipe(**spec.model_dump(exclude={"checkpoint_every", "measure", "measure_seed"}))
+    return LessonRecipe(**spec.model_dump(exclude={"checkpoint_every", "measure", "measure_seed"}))
 
 
 def phases(spec: ModelSpec) -> dict[str, float]:
@@ -106,7 +106,7 @@ def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
         before[name] = total
         total += steps
 
-    def report(point: pretrain.Point) -> None:
+    def report(point: pretrain.LossPoint) -> None:
         done = before[point.phase] + point.step
         right = "objects named right" if point.phase in ("eyes", *lessons.LOOKS) else "answer tokens right"
         note = f"loss {point.loss:.3f}, {right} {percent(point.accuracy)}"

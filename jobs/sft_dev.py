@@ -9,7 +9,7 @@ from vlmconsole.runs.events import json_line
 from vlmconsole.runs.folder import RunFolder, write_atomic
 from vlmconsole.scoring.scorers import score
 from vlmconsole.training import selection
-from vlmconsole.training.generation import Ask, Generated, answers
+from vlmconsole.training.generation import Generated, Prompt, answers
 
 if TYPE_CHECKING:
     from vlmconsole.data.rows import Row
@@ -22,7 +22,7 @@ def develop(teacher: "Teacher", epoch: int) -> None:
     A kill in the middle leaves no half file: the pass is made again. Raises Stopped.
     """
     began, context, dev = time.monotonic(), teacher.context, teacher.dev
-    asks = [Ask(row.uid, row.question, (row.image(),)) for row in dev]
+    asks = [Prompt(row.uid, row.question, (row.image(),)) for row in dev]
     made: list[dict[str, Any]] = []
     step = teacher.course.done
     total = teacher.course.plan.steps

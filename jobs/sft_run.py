@@ -62,7 +62,9 @@ class Teacher:
         adapted = self._begin(loaded, left)
         frozen = sft.frozen_sha256(adapted)
         self._audit_mask(loaded, rows)
-        plan = curriculum.Plan(len(rows), self.spec.epochs, self.spec.batch, self.spec.accumulation, self.spec.seed)
+        plan = curriculum.Curriculum(
+            len(rows), self.spec.epochs, self.spec.batch, self.spec.accumulation, self.spec.seed
+        )
         self.course = sft.Course(loaded, adapted, rows, plan, self._settings())
         if left is not None:
             self._take_up(left)
@@ -86,7 +88,7 @@ class Teacher:
 
     def _freeze(self) -> None:
         """The rule of selection goes into the ledger before anything is learnt."""
-        rule = selection.Rule(
+        rule = selection.SelectionRule(
             self.dataset,
             self.digest,
             self.dev_split,
@@ -285,7 +287,7 @@ class Teacher:
         file = self.run_folder.file(selection.development_file(epoch))
         return epoch not in self.spec.dev_epochs or file.exists()
 
-    def _took(self, step: sft.Step) -> None:
+    def _took(self, step: sft.SftStep) -> None:
         line = step.to_json()
         self.run_folder.append_jsonl(TRAINING, line)
         self._curves(line)
@@ -336,9 +338,9 @@ class Teacher:
             self.context.events.note(f"memory was not planned: {error.message}", "warning")
             return {}
 
-    def _settings(self) -> sft.Settings:
+    def _settings(self) -> sft.SftTraining:
         s = self.spec
-        return sft.Settings(s.rank, s.alpha, s.lr, s.warm_up, s.schedule, s.clip, s.seed, s.gradient_checkpointing)
+        return sft.SftTraining(s.rank, s.alpha, s.lr, s.warm_up, s.schedule, s.clip, s.seed, s.gradient_checkpointing)
 
     # ── after the last step ────────────────────────────────────────────────────────────────────────────────────
 

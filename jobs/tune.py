@@ -44,7 +44,7 @@ def run(context: Context, spec: TuneSettings) -> dict[str, Any]:
     with contextlib.suppress(Stopped):
         for cell in cells:
             _cell(context, spec, profile, cell, book, cell.name)
-        measured = [rule.Measured.of(entry) for entry in book.done if not entry["name"].startswith(CONFIRM)]
+        measured = [rule.MeasuredCell.of(entry) for entry in book.done if not entry["name"].startswith(CONFIRM)]
         if all(cell.state == "failed" for cell in measured):
             raise JobError(f"no cell could be measured: {measured[0].why}", code="cells-unmeasured")
         choice = rule.choose(measured, spec.rule, base.name)
@@ -174,8 +174,8 @@ def _confirm(
         nothing = dict.fromkeys(("ttft_p95", "throughput", "peak_bytes"))
         both = {"chosen": winner.name, "baseline": base.name, "same_cell": True}
         return {"state": KEPT, "said": [reason], "change": nothing, **both}
-    chosen = rule.Measured.of(_cell(context, spec, profile, winner, book, f"{CONFIRM}chosen"))
-    other = rule.Measured.of(_cell(context, spec, profile, base, book, f"{CONFIRM}baseline"))
+    chosen = rule.MeasuredCell.of(_cell(context, spec, profile, winner, book, f"{CONFIRM}chosen"))
+    other = rule.MeasuredCell.of(_cell(context, spec, profile, base, book, f"{CONFIRM}baseline"))
     confirmed, said = rule.confirm(chosen, other, spec.rule)
     changed = rule.change(chosen, other)
     context.events.note(

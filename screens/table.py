@@ -11,7 +11,7 @@ from textual.screen import Screen
 
 
 @dataclass(frozen=True)
-class Entry:
+class ScreenEntry:
     """`number` gives its keys (F1 and 1); `place` is module:class, imported when the screen is first opened."""
 
     number: int
@@ -21,13 +21,13 @@ class Entry:
     twin: str
 
 
-SCREENS: tuple[Entry, ...] = (
-    Entry(1, "chat", "Chat", "vlmconsole.screens.chat.screen:ChatScreen", "vlmconsole chat"),
-    Entry(2, "gauges", "Gauges", "vlmconsole.screens.gauges.screen:GaugesScreen", "vlmconsole gauges"),
-    Entry(3, "jobs", "Jobs", "vlmconsole.screens.jobs.screen:JobsScreen", "vlmconsole jobs"),
-    Entry(4, "gates", "Gates", "vlmconsole.screens.gates.screen:GatesScreen", "vlmconsole gates"),
-    Entry(5, "runs", "Runs", "vlmconsole.screens.runs.screen:RunsScreen", "vlmconsole runs"),
-    Entry(6, "servers", "Servers", "vlmconsole.screens.servers.screen:ServersScreen", "vlmconsole servers"),
+SCREENS: tuple[ScreenEntry, ...] = (
+    ScreenEntry(1, "chat", "Chat", "vlmconsole.screens.chat.screen:ChatScreen", "vlmconsole chat"),
+    ScreenEntry(2, "gauges", "Gauges", "vlmconsole.screens.gauges.screen:GaugesScreen", "vlmconsole gauges"),
+    ScreenEntry(3, "jobs", "Jobs", "vlmconsole.screens.jobs.screen:JobsScreen", "vlmconsole jobs"),
+    ScreenEntry(4, "gates", "Gates", "vlmconsole.screens.gates.screen:GatesScreen", "vlmconsole gates"),
+    ScreenEntry(5, "runs", "Runs", "vlmconsole.screens.runs.screen:RunsScreen", "vlmconsole runs"),
+    ScreenEntry(6, "servers", "Servers", "vlmconsole.screens.servers.screen:ServersScreen", "vlmconsole servers"),
 )
 
 
@@ -49,5 +49,5 @@ def is_imported(name: str) -> bool:
     return hasattr(sys.modules.get(module), attribute)
 
 
-def _entry(name: str) -> Entry:
+def _entry(name: str) -> ScreenEntry:
     return next(entry for entry in SCREENS if entry.name == name)

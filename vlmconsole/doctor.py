@@ -41,7 +41,7 @@ EXTRAS = {
 
 
 @dataclass(frozen=True)
-class Check:
+class DoctorCheck:
     """One line of the check-up. `wrong` is a fault to mend; `missing` only takes a feature away."""
 
     name: str
@@ -50,7 +50,7 @@ class Check:
     hint: str = ""
 
 
-def examine(lab: Lab) -> list[Check]:
+def examine(lab: Lab) -> list[DoctorCheck]:
     """Every check, in the order a person would ask. Starts nothing and changes nothing."""
     return [
         *_python(),
@@ -66,7 +66,7 @@ def examine(lab: Lab) -> list[Check]:
     ]
 
 
-def as_json(checks: list[Check]) -> dict[str, Any]:
+def as_json(checks: list[DoctorCheck]) -> dict[str, Any]:
     """`{ok, checks: [{name, state, found, hint}]}`; ok is false when any check is `wrong`."""
     return {
         "ok": all(check.state != "wrong" for check in checks),
@@ -74,18 +74,20 @@ def as_json(checks: list[Check]) -> dict[str, Any]:
     }
 
 
-def _python() -> Iterator[Check]:
+def _python() -> Iterator[DoctorCheck]:
     version = platform.python_version()
     fine = sys.version_info >= (3, 11)
-    yield Check("python", "ok" if fine else "wrong", f"{version} ({sys.executable})", "" if fine else "3.11 or newer")
-    yield Check("vlmconsole", "ok", f"{__version__}, {platform.system()} {platform.machine()}")
+    yield DoctorCheck(
+        "python", "ok" if fine else "wrong", f"{version} ({sys.executable})", "" if fine else "3.11 or newer"
+    )
+    yield DoctorCheck("vlmconsole", "ok", f"{__version__}, {platform.system()} {platform.machine()}")
 
 
-def _packages() -> Iterator[Check]:
+def _packages() -> Iterator[DoctorCheck]:
     try:
         wanted = [Requirement(line) for line in metadata.requires("vlmconsole") or []]
     except metadata.PackageNotFoundError:
-        yield Check(
+        yield DoctorCheck(
             "install",
             "wrong",
             "vlmconsole runs from a folder, not from an install",
@@ -106,12 +108,12 @@ def _packages() -> Iterator[Check]:
         name = f"extra [{extra}]" if extra else "base packages"
         install = f"pip install 'vlmconsole[{extra}]'" if extra else "pip install vlmconsole"
         if bad:
-            yield Check(name, "wrong", "mispinned: " + ", ".join(bad), install)
+            yield DoctorCheck(name, "wrong", "mispinned: " + ", ".join(bad), install)
         elif absent:
             lost = f"without it: no {EXTRAS[extra]}; " if extra else ""
-            yield Check(name, "missing" if extra else "wrong", "missing: " + ", ".join(absent), lost + install)
+            yield DoctorCheck(name, "missing" if extra else "wrong", "missing: " + ", ".join(absent), lost + install)
         else:
-            yield Check(name, "ok", ", ".join(f"{need.name} {metadata.version(need.name)}" for need in mine))
+            yield DoctorCheck(name, "ok", ", ".join(f"{need.name} {metadata.version(need.name)}" for need in mine))
 
 
 def _belongs(need: Requirement, extra: str) -> bool:
@@ -122,15 +124,15 @@ def _belongs(need: Requirement, extra: str) -> bool:
     return plain if extra == "" else (not plain and need.marker.evaluate({"extra": extra}))
 
 
-def _home(lab: Lab) -> Iterator[Check]:
+def _home(lab: Lab) -> Iterator[DoctorCheck]:
     home = lab.places.home
     free = shutil.disk_usage(home).free
     writable = os.access(home, os.W_OK)
     if not writable:
-        yield Check("lab home", "wrong", f"{home} cannot be written", "choose another with --home DIR")
+        yield DoctorCheck("lab home", "wrong", f"{home} cannot be written", "choose another with --home DIR")
     else:
         low = free < GIB
-        yield Check(
+        yield DoctorCheck(
             "lab home",
             "wrong" if low else "ok",
             f"{home}, {size(free)} free",
@@ -138,28 +140,28 @@ def _home(lab: Lab) -> Iterator[Check]:
         )
     config = lab.places.config
     if lab.fault:
-        yield Check("settings", "wrong", lab.fault, "put that right; until then every other command refuses")
+        yield DoctorCheck("settings", "wrong", lab.fault, "put that right; until then every other command refuses")
         return
-    yield Check(
+    yield DoctorCheck(
         "settings",
         "ok" if config.exists() else "info",
         f"{config}" + ("" if config.exists() else " (none yet)"),
     )
 
 
-def _books(lab: Lab) -> Iterator[Check]:
+def _books(lab: Lab) -> Iterator[DoctorCheck]:
     """The two databases: readable as SQLite, or damaged. Opened read-only, and never waited for."""
     for name, path in (("conversations", lab.places.chats), ("queue", lab.places.queue)):
         if not path.exists():
-            yield Check(name, "info", f"{path} (none yet)")
+            yield DoctorCheck(name, "info", f"{path} (none yet)")
             continue
         try:
             with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1)) as database:
                 database.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except sqlite3.Error as error:
-            yield Check(name, "wrong", *_book_fault(error, path))
+            yield DoctorCheck(name, "wrong", *_book_fault(error, path))
         else:
-            yield Check(name, "ok", str(path))
+            yield DoctorCheck(name, "ok", str(path))
 
 
 def _book_fault(error: sqlite3.Error, path: Path) -> tuple[str, str]:
@@ -171,26 +173,26 @@ def _book_fault(error: sqlite3.Error, path: Path) -> tuple[str, str]:
     return f"{path}: {error}", hint if damaged else "see that its disk works and has room, and that you may write it"
 
 
-def _bundled_model() -> Iterator[Check]:
+def _bundled_model() -> Iterator[DoctorCheck]:
     folder = files("vlmconsole.assets") / "tiny-qwen2.5-vl"
     names = ("config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json")
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:
-        yield Check("bundled model", "wrong", "missing: " + ", ".join(absent), "reinstall vlmconsole")
+        yield DoctorCheck("bundled model", "wrong", "missing: " + ", ".join(absent), "reinstall vlmconsole")
     else:
-        yield Check("bundled model", "ok", "tiny-qwen2.5-vl")
+        yield DoctorCheck("bundled model", "ok", "tiny-qwen2.5-vl")
 
 
-def _profiles(lab: Lab) -> Iterator[Check]:
+def _profiles(lab: Lab) -> Iterator[DoctorCheck]:
     from vlmconsole.engines.profile import ProfileError, load_profiles
 
     problems: list[ProfileError] = []
     profiles = load_profiles(lab.places.servers, problems=problems)
     for problem in problems:
-        yield Check("server profile", "wrong", str(problem), f"edit the file in {lab.places.servers}")
-    yield Check("server profiles", "ok", ", ".join(sorted(profiles)))
+        yield DoctorCheck("server profile", "wrong", str(problem), f"edit the file in {lab.places.servers}")
+    yield DoctorCheck("server profiles", "ok", ", ".join(sorted(profiles)))
     if lab.settings.server not in profiles:
-        yield Check(
+        yield DoctorCheck(
             "default server",
             "wrong",
             f"{lab.settings.server!r} is no profile",
@@ -198,7 +200,7 @@ def _profiles(lab: Lab) -> Iterator[Check]:
         )
 
 
-def _environments(lab: Lab) -> Iterator[Check]:
+def _environments(lab: Lab) -> Iterator[DoctorCheck]:
     """The Python environments of the heavy stacks: whether each that was made is whole and holds its pins."""
     absent = []
     for name, recipe in environments.recipes().items():
@@ -206,25 +208,25 @@ def _environments(lab: Lab) -> Iterator[Check]:
         if now == "not built":
             absent.append(name)
         elif now == "unfinished":
-            yield Check(f"environment {name}", "wrong", "its making did not end well, or goes on", again)
+            yield DoctorCheck(f"environment {name}", "wrong", "its making did not end well, or goes on", again)
         else:
             try:
                 bad = environments.off_pins(recipe, lab.places)
             except LabError as error:
-                yield Check(f"environment {name}", "wrong", error.message, again)
+                yield DoctorCheck(f"environment {name}", "wrong", error.message, again)
                 continue
             said = ", ".join(f"{package} {version}" for package, version in bad.items())
             whole = f"{recipe.title}, as pinned; `vlmconsole env list --check` imports it"
-            yield Check(f"environment {name}", "wrong" if bad else "ok", said or whole, again if bad else "")
+            yield DoctorCheck(f"environment {name}", "wrong" if bad else "ok", said or whole, again if bad else "")
     if absent:
-        yield Check("environments", "info", f"not built: {', '.join(absent)}", "vlmconsole env list")
+        yield DoctorCheck("environments", "info", f"not built: {', '.join(absent)}", "vlmconsole env list")
 
 
-def _devices() -> Iterator[Check]:
-    yield Check("cpu", "info", f"{os.cpu_count()} cores")
+def _devices() -> Iterator[DoctorCheck]:
+    yield DoctorCheck("cpu", "info", f"{os.cpu_count()} cores")
     from vlmconsole.gauges.nvidia import summary
 
-    yield Check("nvidia gpu", "info", summary())
+    yield DoctorCheck("nvidia gpu", "info", summary())
     from vlmconsole.devices.locks import DeviceLocks
     from vlmconsole.queue.process import lock_folder
 
@@ -234,12 +236,14 @@ def _devices() -> Iterator[Check]:
     try:
         where = locks.folder
     except OSError as error:
-        yield Check("device locks", "wrong", str(error), "set VLMCONSOLE_DEVICE_LOCKS to a folder on a local disk")
+        yield DoctorCheck(
+            "device locks", "wrong", str(error), "set VLMCONSOLE_DEVICE_LOCKS to a folder on a local disk"
+        )
         return
-    yield Check("device locks", "wrong" if locks.remark else "ok", locks.remark or str(where))
+    yield DoctorCheck("device locks", "wrong" if locks.remark else "ok", locks.remark or str(where))
 
 
-def _logout(root: Path = Path("/")) -> Iterator[Check]:
+def _logout(root: Path = Path("/")) -> Iterator[DoctorCheck]:
     """Whether systemd lets jobs live on after their owner has logged out; nothing where there is no systemd.
 
     A session of its own is enough against closed terminals; against KillUserProcesses only lingering helps.
@@ -260,17 +264,19 @@ def _logout(root: Path = Path("/")) -> Iterator[Check]:
         user = str(os.getuid())
     if kills and user != "root" and not (root / "var/lib/systemd/linger" / user).exists():
         hint = f"`loginctl enable-linger {user}` lets them live; without it: no job outlives your last session"
-        yield Check("logout", "missing", "this machine ends all your processes when you log out", hint)
+        yield DoctorCheck("logout", "missing", "this machine ends all your processes when you log out", hint)
     else:
-        yield Check("logout", "ok", "jobs go on when you log out")
+        yield DoctorCheck("logout", "ok", "jobs go on when you log out")
 
 
-def _terminal() -> Iterator[Check]:
+def _terminal() -> Iterator[DoctorCheck]:
     env = os.environ
     facts = [f"TERM={env.get('TERM', 'unset')}"]
     facts += [name for name in ("TMUX", "SSH_CONNECTION", "NO_COLOR") if env.get(name)]
     facts.append("true colour" if env.get("COLORTERM") in {"truecolor", "24bit"} else "true colour not announced")
-    yield Check("terminal", "info", ", ".join(facts))
+    yield DoctorCheck("terminal", "info", ", ".join(facts))
     for tool, use in (("tmux", "sessions that survive SSH"), ("ssh", "remote servers through a tunnel")):
         path = shutil.which(tool)
-        yield Check(tool, "ok" if path else "missing", path or "not found", "" if path else f"without it: no {use}")
+        yield DoctorCheck(
+            tool, "ok" if path else "missing", path or "not found", "" if path else f"without it: no {use}"
+        )

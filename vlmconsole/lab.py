@@ -32,7 +32,7 @@ def _setting(default: Any, help: str, *allowed: str, least: float | None = None,
 
 
 @dataclass(frozen=True)
-class Settings:
+class LabSettings:
     """What the user has set: defaults, then config.toml, then `VLMCONSOLE_*` of the environment (which wins).
 
     Checked by hand: these are the only values read before the first frame, and pydantic (with its settings) would
@@ -59,7 +59,7 @@ class Lab:
     """An opened lab home: its places on disk and its settings. Opening makes the folders, and starts nothing."""
 
     places: Places
-    settings: Settings
+    settings: LabSettings
     fault: str = ""  # why the usual settings hold in the place of its own
     note: str = ""  # what was put right when it was opened, for people
 
@@ -93,10 +93,10 @@ class Lab:
         except SettingsError as error:
             if not lenient:
                 raise
-            return cls(places, Settings(), error.message, note)
+            return cls(places, LabSettings(), error.message, note)
 
 
-def read_settings(config: Path) -> Settings:
+def read_settings(config: Path) -> LabSettings:
     """Settings from `config` (which may be missing) and the environment. Raises :class:`SettingsError`."""
     try:
         values: dict[str, Any] = read_toml(config)
@@ -105,7 +105,7 @@ def read_settings(config: Path) -> Settings:
             raise SettingsError(error.message, code=error.code) from None
         values = {}
     keys = _keys(values.pop("keys", {}), config)
-    known = {setting.name: setting for setting in fields(Settings) if setting.name != "keys"}
+    known = {setting.name: setting for setting in fields(LabSettings) if setting.name != "keys"}
     overrides = {key: os.environ[ENV_PREFIX + key.upper()] for key in known if ENV_PREFIX + key.upper() in os.environ}
     for key in values.keys() - known.keys():
         raise SettingsError(f"{config} sets {key!r}, which is no setting. Known: {', '.join(known)}, [keys].")
@@ -113,7 +113,7 @@ def read_settings(config: Path) -> Settings:
     for key, value in {**values, **overrides}.items():
         source = f"the environment's {ENV_PREFIX}{key.upper()}" if key in overrides else str(config)
         checked[key] = _checked(known[key], value, source)
-    return Settings(**checked, keys=keys)
+    return LabSettings(**checked, keys=keys)
 
 
 def _keys(table: Any, config: Path) -> dict[str, str]:

@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
-from vlmconsole.desks.gates import Opened
+from vlmconsole.desks.gates import OpenedEntry
 from vlmconsole.gates.figures import short_answer
 from vlmconsole.gates.plan import Gate
 from vlmconsole.gates.samples import Case
@@ -62,7 +62,7 @@ class Verdicts(Vertical):
             part.display = there
         self.empty.say(text)
 
-    def show(self, opened: Opened, *, first: bool) -> None:
+    def show(self, opened: OpenedEntry, *, first: bool) -> None:
         for part, there in ((self.head, True), (self.columns, True), (self.rows, True), (self.empty, False)):
             part.display = there
         self.head.say(head(opened))
@@ -85,7 +85,7 @@ def when(t: float | None) -> str:
     return minute(t) if t is not None else "at an unknown time"
 
 
-def head(opened: Opened) -> Content:
+def head(opened: OpenedEntry) -> Content:
     """Two or more lines: the verdict with its counts; plan, hash and chain; the first faults of the evidence."""
     pieces: list[Piece] = []
     verdict, plan = opened.verdict, opened.plan
@@ -120,7 +120,7 @@ def head(opened: Opened) -> Content:
     return Content.assemble(*pieces)
 
 
-def chain_state(opened: Opened) -> Content:
+def chain_state(opened: OpenedEntry) -> Content:
     """Whether the ledger is whole and the run as it was sealed."""
     if opened.chain:
         return Content(f"✗ {one_line(opened.chain, 200)}").stylize("$error")
@@ -167,7 +167,7 @@ class Evidence(Vertical):
                 yield self.text
                 yield self.frame
 
-    def show(self, opened: Opened | None, gate: Gate | None, *, first: bool) -> None:
+    def show(self, opened: OpenedEntry | None, gate: Gate | None, *, first: bool) -> None:
         cases = opened.deciding(gate) if opened is not None and gate is not None else ()
         self.rows.show(cases, first=first)
         self.head.say(_flips(opened, gate, cases))
@@ -213,7 +213,7 @@ class Evidence(Vertical):
         await self.frame.mount(view)
 
 
-def _flips(opened: Opened | None, gate: Gate | None, cases: tuple[Case, ...]) -> Content:
+def _flips(opened: OpenedEntry | None, gate: Gate | None, cases: tuple[Case, ...]) -> Content:
     """`hollow: 17 of 64 wrong after · 9 won, 1 lost · McNemar p 0.0215`."""
     if gate is None or opened is None or not cases:
         return Content("No paired samples to show.").stylize("$faint")
@@ -262,7 +262,7 @@ class Spoken(VerticalScroll):
         self.body.say(text)
 
 
-def claims_text(opened: Opened) -> Content:
+def claims_text(opened: OpenedEntry) -> Content:
     """What may and what may not be claimed, one sentence a line."""
     plan = opened.plan
     if opened.verdict is None:
@@ -284,7 +284,7 @@ def claims_text(opened: Opened) -> Content:
     return Content.assemble(*pieces)
 
 
-def audit_text(opened: Opened) -> Content:
+def audit_text(opened: OpenedEntry) -> Content:
     """The audit's checklist, what is wrong first; or how to have the run audited."""
     if opened.entry.kind == "plan":
         return Content("A plan is not audited; its runs are.").stylize("$faint")

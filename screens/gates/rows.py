@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from vlmconsole.desks.gates import Entry
+from vlmconsole.desks.gates import GateEntry
 from vlmconsole.gates.figures import figures, short_answer
 from vlmconsole.gates.plan import Gate
 from vlmconsole.gates.samples import Case
@@ -21,10 +21,10 @@ from vlmconsole.text.signs import LATE_PASS, QUIET, WORKING, sign_of
 OUTCOME_SIGNS = {"lost": ("▼", "$error"), "wrong": ("✗", "$error"), "won": ("▲", "$accent"), "right": ("✓", "$muted")}
 
 
-class EntryRows(ItemList[Entry]):
+class EntryRows(ItemList[GateEntry]):
     """Judged runs and frozen plans."""
 
-    def key(self, item: Entry) -> tuple[str, str]:
+    def key(self, item: GateEntry) -> tuple[str, str]:
         return (item.kind, item.name)
 
     def line(self, y: int, width: int) -> Content:
@@ -60,7 +60,7 @@ def run_label(name: str) -> tuple[str, str, str]:
     return "", name, ""
 
 
-def plan_label(entry: Entry) -> tuple[str, str, str]:
+def plan_label(entry: GateEntry) -> tuple[str, str, str]:
     """A frozen plan as (when, name, beginning of its hash), which its file's name ends with."""
     when = time.strftime("%m-%d %H:%M", time.localtime(entry.t)) if entry.t else "never frozen"
     return when, entry.plan, one_line(entry.name.removesuffix(".json").rpartition("-")[2][:4], 4)

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from vlmconsole.desks import forms
-from vlmconsole.desks.gates import Entry, GateDesk, Opened
+from vlmconsole.desks.gates import GateDesk, GateEntry, OpenedEntry
 from vlmconsole.desks.queue import Desk
 from vlmconsole.errors import LabError
 from vlmconsole.gates.binding import record
@@ -55,8 +55,8 @@ class GatesScreen(LookingScreen[GateDesk]):
         self.verdicts = Verdicts(id="verdicts")
         self.evidence = Evidence(lambda: self.console.drawing, self._load, id="evidence")
         self.claims, self.audit = Spoken(id="claims"), Spoken(id="audit")
-        self.opened: Opened | None = None
-        self._listing: list[Entry] = []
+        self.opened: OpenedEntry | None = None
+        self._listing: list[GateEntry] = []
 
     def compose_panes(self) -> Iterable[Widget]:
         with Horizontal(classes="panes"):
@@ -83,7 +83,7 @@ class GatesScreen(LookingScreen[GateDesk]):
     def show_fault(self, error: LabError | OSError) -> None:
         self.verdicts.show_empty(Content(f"✗ {inert(str(error))}").stylize("$error"))
 
-    def _show(self, listing: list[Entry], opened: Opened | None) -> None:
+    def _show(self, listing: list[GateEntry], opened: OpenedEntry | None) -> None:
         self._listing = listing
         self._fill()
         if opened is not None and self._is_another(opened):
@@ -108,7 +108,7 @@ class GatesScreen(LookingScreen[GateDesk]):
         self.audit.say(audit_text(opened))
         self.refresh_bindings()
 
-    def _is_another(self, opened: Opened) -> bool:
+    def _is_another(self, opened: OpenedEntry) -> bool:
         """Whether the cursor stands on another entry than the one that was read."""
         chosen = self.entries.chosen
         return chosen is not None and (chosen.kind, chosen.name) != (opened.entry.kind, opened.entry.name)
@@ -208,7 +208,7 @@ class GatesScreen(LookingScreen[GateDesk]):
         if self.opened is not None:
             in_background(self, partial(self._check, self.opened), "check", exclusive=True)
 
-    async def _check(self, opened: Opened) -> None:
+    async def _check(self, opened: OpenedEntry) -> None:
         def judged(desk: GateDesk) -> bool:
             now = desk.open(opened.entry)
             return now.verdict is not None and record(now.verdict, RunFolder(now.entry.path), desk.ledger)
@@ -249,7 +249,7 @@ class GatesScreen(LookingScreen[GateDesk]):
             self.open_folder(self.opened.entry.path)
 
 
-def _read(desk: GateDesk, chosen: Entry | None) -> tuple[list[Entry], Opened | None]:
+def _read(desk: GateDesk, chosen: GateEntry | None) -> tuple[list[GateEntry], OpenedEntry | None]:
     """One look, in the desk's thread: the list, and the chosen entry (else the first) opened."""
     listing = desk.listing()
     found = next((e for e in listing if chosen and (e.kind, e.name) == (chosen.kind, chosen.name)), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vlmconsole.desks.gates import Opened
+from vlmconsole.desks.gates import OpenedEntry
 from vlmconsole.gates.figures import figures, group_figures
 from vlmconsole.gates.plan import Gate
 from vlmconsole.gates.samples import Case, Sample
@@ -19,7 +19,7 @@ def _when(t: float | None) -> str:
     return moment(t) if t is not None else "unknown"
 
 
-def gate_parts(opened: Opened, item: Judged | Gate | None) -> Parts:
+def gate_parts(opened: OpenedEntry, item: Judged | Gate | None) -> Parts:
     """The condition with all its figures, its group's flips, the plan, the conditions, faults and past verdicts."""
     parts: Parts = []
     if isinstance(item, Judged):

@@ -13,7 +13,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.visual import Visual
 
-from vlmconsole.gauges.board import Snapshot, Tile
+from vlmconsole.gauges.board import GaugeTile, Snapshot
 from vlmconsole.gauges.words import course
 from vlmconsole.text.plain import one_line
 from vlmconsole.text.signs import sign_of
@@ -38,8 +38,8 @@ WITH = {"server.running": "server.queued"}  # figures without a card of their ow
 class Card:
     """One tile as it is drawn; `second` is the figure behind the stroke (queued, behind running)."""
 
-    tile: Tile
-    second: Tile | None = None
+    tile: GaugeTile
+    second: GaugeTile | None = None
 
     def lines(self, width: int) -> tuple[Content, ...]:
         """HEIGHT lines of `width` cells at most."""
@@ -75,7 +75,7 @@ class Card:
         )
 
 
-def arranged(tiles: Mapping[str, Tile], silent: Sequence[str], columns: int) -> list[list[Card]]:
+def arranged(tiles: Mapping[str, GaugeTile], silent: Sequence[str], columns: int) -> list[list[Card]]:
     """Rows of cards, `columns` wide; without the figures of `silent` sources, which never answered at all."""
     left = {
         key: Card(tile, tiles.get(WITH[key]) if key in WITH else None)

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual_plot import HiResMode, PlotWidget
 from textual_plot.axis_formatter import AxisFormatter
 
-from vlmconsole.gauges.curves import SINGLE, Curve
+from vlmconsole.gauges.curves import SINGLE, GaugeCurve
 from vlmconsole.gauges.figures import Mark
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.text.numbers import decimal
@@ -31,7 +31,7 @@ STROKES = (("⠒⠒", "accent"), ("∘∘", "warning"), ("××", "muted"), ("++"
 class Plot:
     """What is drawn. Times are wall seconds; `seconds` is how far back it looks from `now`."""
 
-    curves: tuple[Curve, ...]
+    curves: tuple[GaugeCurve, ...]
     marks: tuple[Mark, ...]
     now: float
     seconds: float

@@ -40,7 +40,7 @@ WINDOWS = (60.0, 300.0, 600.0, 3600.0, 86400.0)  # seconds that the plot looks b
 
 
 @dataclass(frozen=True)
-class Look:
+class GaugesView:
     """One look: everything as it is, and what the plot draws."""
 
     snapshot: Snapshot
@@ -66,7 +66,7 @@ class GaugesScreen(LookingScreen[None]):
         self.cards = GaugeCards(id="gauge-cards")
         self.plot = GaugePlot(id="gauge-plot")
         self.facts = Said(id="gauge-facts")
-        self.look_found: Look | None = None
+        self.look_found: GaugesView | None = None
         self.pinned: frozenset[str] = frozenset()
         self.window = 2
         self._whole = 0.0  # seconds of the stretch at which it was said that there is nothing older, 0: not said
@@ -159,9 +159,9 @@ class GaugesScreen(LookingScreen[None]):
     def show_fault(self, error: LabError | OSError) -> None:
         self.notify(refusal(error), severity="error", markup=False)
 
-    def _read(self, gauges: Gauges | Replay) -> Look:
+    def _read(self, gauges: Gauges | Replay) -> GaugesView:
         snapshot = gauges.snapshot()
-        return Look(snapshot, self._plotted(gauges, snapshot))
+        return GaugesView(snapshot, self._plotted(gauges, snapshot))
 
     def _plotted(self, gauges: Gauges | Replay, snapshot: Snapshot) -> Plot:
         """The chosen figure, the same one from the other side, and what is pinned of the same unit."""
@@ -176,7 +176,7 @@ class GaugesScreen(LookingScreen[None]):
         seconds = next((span for span in WINDOWS if span >= min(seconds, snapshot.t - first)), seconds)
         return Plot(answered, snapshot.marks, snapshot.t, seconds, self.logarithmic)
 
-    def _show(self, found: Look) -> None:
+    def _show(self, found: GaugesView) -> None:
         self.look_found = found
         self.cards.pin(self.pinned)
         self.cards.show(found.snapshot)
@@ -218,7 +218,7 @@ class GaugesScreen(LookingScreen[None]):
         """Draw the plot anew, also of what is paused."""
         if self.gauges is not None and self.look_found is not None:
             snapshot = self.look_found.snapshot
-            self._show(Look(snapshot, self._plotted(self.gauges, snapshot)))
+            self._show(GaugesView(snapshot, self._plotted(self.gauges, snapshot)))
 
     def go_to_pane(self, index: int) -> None:
         self.mark_pane(index)  # the tiles keep the focus: the arrows choose a figure wherever one is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from vlmconsole.gauges.board import Snapshot, Tile
+from vlmconsole.gauges.board import GaugeTile, Snapshot
 from vlmconsole.gauges.words import job_said
 from vlmconsole.measure.definitions import DEFINITIONS
 from vlmconsole.runs.folder import to_json
@@ -43,7 +43,7 @@ def facts(snapshot: Snapshot) -> Content:
     return Content("\n").join(lines)
 
 
-def particulars(tile: Tile, snapshot: Snapshot) -> list[tuple[str, str]]:
+def particulars(tile: GaugeTile, snapshot: Snapshot) -> list[tuple[str, str]]:
     """(heading, text) of what the figure is, where it comes from, and under which conditions."""
     parts = [("now", f"{of_total(tile.value, tile.total, tile.unit)}   {tile.state}  {tile.why}".rstrip())]
     if tile.p50 is not None:

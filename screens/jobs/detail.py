@@ -11,9 +11,9 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
 
-from vlmconsole.desks.queue import Particulars, Row
+from vlmconsole.desks.queue import Particulars, QueueRow
 from vlmconsole.queue.view import waits
-from vlmconsole.runs.live_view import Curve, Told
+from vlmconsole.runs.live_view import Curve, RunState
 from vlmconsole.runs.logfile import LogPage, shown
 from vlmconsole.runs.pace import SHOWN, Progress
 from vlmconsole.screens.jobs.rows import devices, job_name, state_sign
@@ -98,9 +98,11 @@ class JobDetail(VerticalScroll):
         yield from (*before, self.curves, last)
 
     def on_mount(self) -> None:
-        self.show(None, None, Told(), None, 0.0)
+        self.show(None, None, RunState(), None, 0.0)
 
-    def show(self, row: Row | None, more: Particulars | None, told: Told, page: LogPage | None, now: float) -> None:
+    def show(
+        self, row: QueueRow | None, more: Particulars | None, told: RunState, page: LogPage | None, now: float
+    ) -> None:
         """Put a job there. `now` is wall time; `told` and `page` belong to the job's present run."""
         if row is None:
             self._put("job-head", Content("The chosen job is shown here.").stylize("$faint"))
@@ -123,7 +125,7 @@ class JobDetail(VerticalScroll):
         part.say(text)
 
 
-def _head(row: Row, told: Told, now: float) -> Content:
+def _head(row: QueueRow, told: RunState, now: float) -> Content:
     job = row.job
     attempt = f" · attempt {job.attempt}" if job.attempt > 1 else ""
     pieces: list[Piece] = [(f"{job.id} {job_name(job)}", "bold"), (attempt, "$muted")]
@@ -149,7 +151,7 @@ def _head(row: Row, told: Told, now: float) -> Content:
     return Content.assemble(*pieces)
 
 
-def how_far(row: Row, told: Told) -> Content:
+def how_far(row: QueueRow, told: RunState) -> Content:
     """How far it is, or how far it came; of a job that is done nothing that looks unfinished."""
     progress = row.progress or told.progress
     if progress is None:
@@ -174,7 +176,7 @@ def _progress(progress: Progress) -> list[Piece]:
     return [(full, "$accent"), (empty, "$faint"), f" {int(100 * progress.share)} %", (counted, "$muted")]
 
 
-def _cause(row: Row) -> Content:
+def _cause(row: QueueRow) -> Content:
     if row.job.state == "queued":
         word, space, rest = waits(row.why).partition(" ")
         keys: list[Piece] = []
@@ -192,7 +194,7 @@ def _tail(page: LogPage | None) -> Content:
     return Content.assemble(("\nend of the log\n", "$faint"), ("\n".join(lines), "$muted")) if lines else Content("")
 
 
-def all_curves(told: Told) -> tuple[Curve, ...]:
+def all_curves(told: RunState) -> tuple[Curve, ...]:
     """The job's own curves, then its worker's load."""
     curves = in_order(told.curves)
     if told.cpu is not None:
@@ -204,7 +206,7 @@ def all_curves(told: Told) -> tuple[Curve, ...]:
     return tuple(curves)
 
 
-def _more(row: Row, more: Particulars | None, told: Told) -> Content:
+def _more(row: QueueRow, more: Particulars | None, told: RunState) -> Content:
     lines: list[Content] = []
     job = row.job
     if job.state not in ("failed", "lost", "queued") and row.why:

@@ -9,7 +9,7 @@ from typing import Any
 from textual.app import App
 
 from vlmconsole.desks import forms
-from vlmconsole.desks.queue import Board
+from vlmconsole.desks.queue import QueueBoard
 from vlmconsole.errors import LabError
 from vlmconsole.queue.adding import Planned
 from vlmconsole.queue.model import Mode
@@ -23,7 +23,7 @@ Waits = list[tuple[int, Mode]]
 Queue = Callable[[Sequence[Planned], Waits, int | None], Awaitable[bool]]
 
 
-def ahead(board: Board) -> str:
+def ahead(board: QueueBoard) -> str:
     """What a job that is queued now waits for."""
     waiting = board.count("queued")
     if board.drained:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
-from vlmconsole.desks.queue import Row
+from vlmconsole.desks.queue import QueueRow
 from vlmconsole.devices.labels import device_words
 from vlmconsole.queue.model import Job
 from vlmconsole.queue.view import WAITING
@@ -68,7 +68,7 @@ class Columns:
         rest = f"{'progress':<{self.bar + 5}}  {'left':>6}  {'device':<{self.device}}"
         return Content((name + rest)[: self.width]).stylize("$faint")
 
-    def row(self, row: Row, now: float) -> Content:
+    def row(self, row: QueueRow, now: float) -> Content:
         job = row.job
         return Content.assemble(
             " ",
@@ -81,7 +81,7 @@ class Columns:
             self._rest(row, now).truncate(self.rest, ellipsis=True),
         )
 
-    def _rest(self, row: Row, now: float) -> Content:
+    def _rest(self, row: QueueRow, now: float) -> Content:
         job = row.job
         if job.state in ("failed", "lost", "queued", "cancelled") or state_word(job) == "stopping":
             return Content(whole_words(one_line(row.why.removeprefix(WAITING), 300), self.rest)).stylize("$muted")
@@ -107,7 +107,7 @@ class Columns:
             )
         return Content.assemble(self._progress(row, now), "  ", device)
 
-    def _progress(self, row: Row, now: float) -> Content:
+    def _progress(self, row: QueueRow, now: float) -> Content:
         progress = row.progress
         if progress is None:
             return Content(" " * (self.bar + 13))

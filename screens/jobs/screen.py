@@ -9,13 +9,13 @@ from pathlib import Path
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from vlmconsole.desks.queue import WINDOW, Board, Desk, Particulars, Row, losses
+from vlmconsole.desks.queue import WINDOW, Desk, Particulars, QueueBoard, QueueRow, losses
 from vlmconsole.errors import LabError
 from vlmconsole.queue.adding import Planned
 from vlmconsole.queue.model import ACTIVE, FINAL
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder, to_json
-from vlmconsole.runs.live_view import RunStory, Told
+from vlmconsole.runs.live_view import RunState, RunStory
 from vlmconsole.runs.logfile import LogPage
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.jobs.detail import Curves, JobDetail, all_curves
@@ -46,13 +46,13 @@ _OF_A_JOB = {
 
 
 @dataclass(frozen=True)
-class Look:
+class JobsView:
     """What one look found: the queue, and of the chosen job its particulars, its story and the end of its log."""
 
-    board: Board
+    board: QueueBoard
     number: int | None
     more: Particulars | None
-    told: Told
+    told: RunState
     page: LogPage | None
 
 
@@ -71,9 +71,9 @@ class JobsScreen(LookingScreen[Desk]):
         self.detail = JobDetail(id="job")
         self.answers = Answers(id="answers")
         self.log_view = LogView(id="log")
-        self.board = Board()
+        self.board = QueueBoard()
         self.more: Particulars | None = None
-        self.told = Told()
+        self.told = RunState()
         self.words = ""
         self._window = WINDOW
         self._stories: dict[str, RunStory] = {}
@@ -93,7 +93,7 @@ class JobsScreen(LookingScreen[Desk]):
     def close_desk(self, desk: Desk) -> None:
         desk.close()
 
-    async def look_now(self) -> Told:
+    async def look_now(self) -> RunState:
         """Look, and give the chosen job's story."""
         await self._look()
         return self.told
@@ -110,17 +110,17 @@ class JobsScreen(LookingScreen[Desk]):
         )
         self._show_nothing()
 
-    def _read(self, desk: Desk, number: int | None, page: LogPage | None) -> Look:
+    def _read(self, desk: Desk, number: int | None, page: LogPage | None) -> JobsView:
         """One look, in the desk's thread."""
         board = desk.board(self.words, self._window)
         numbers = [row.job.id for row in board.rows]
         if number not in numbers:
             number = numbers[0] if numbers else None
         if number is None:
-            return Look(board, None, None, Told(), None)
+            return JobsView(board, None, None, RunState(), None)
         more = desk.particulars(number)
         if not more.job.run:
-            return Look(board, number, more, Told(), None)
+            return JobsView(board, number, more, RunState(), None)
         run = RunFolder(Path(more.job.run))
         story = self._stories.pop(more.job.run, None) or RunStory(run)
         self._stories[more.job.run] = story
@@ -128,9 +128,9 @@ class JobsScreen(LookingScreen[Desk]):
             self._stories.pop(next(iter(self._stories)))
         path = logfile.newest(run.log)
         new = logfile.grown(page) if page is not None and page.path == path else logfile.tail(path)
-        return Look(board, number, more, story.read(), new)
+        return JobsView(board, number, more, story.read(), new)
 
-    def _show(self, found: Look, read_from: LogPage | None) -> None:
+    def _show(self, found: JobsView, read_from: LogPage | None) -> None:
         self.board = found.board
         self.table.show(found.board, self.words)
         row = self.row
@@ -150,9 +150,9 @@ class JobsScreen(LookingScreen[Desk]):
         self.show_answers()
         self.log_view.grow(found.page, read_from)
 
-    def _blank(self, row: Row) -> None:
+    def _blank(self, row: QueueRow) -> None:
         """What is known of the chosen job at once; the rest follows with the look, and no other job's stays."""
-        self.more, self.told = None, Told()
+        self.more, self.told = None, RunState()
         self.detail.show(row, None, self.told, None, self.console.clock())
         self.show_answers()
         self.log_view.forget_search()
@@ -160,7 +160,7 @@ class JobsScreen(LookingScreen[Desk]):
 
     def _show_nothing(self) -> None:
         """No job is there to be chosen."""
-        self.told = Told()
+        self.told = RunState()
         self.detail.show(None, None, self.told, None, 0.0)
         self.show_answers()
         self.log_view.show(None)
@@ -179,7 +179,7 @@ class JobsScreen(LookingScreen[Desk]):
     # -- parts and moving about ----------------------------------------------------------------------------
 
     @property
-    def row(self) -> Row | None:
+    def row(self) -> QueueRow | None:
         """The chosen job's line."""
         return self.table.rows.chosen
 
@@ -248,7 +248,7 @@ class JobsScreen(LookingScreen[Desk]):
             self.notify(said, markup=False)
         return True
 
-    def _row(self) -> Row | None:
+    def _row(self) -> QueueRow | None:
         if self.row is None:
             self.notify("no job is chosen; n makes one", markup=False)
         return self.row

@@ -13,10 +13,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from vlmconsole.desks.forms import Entry, as_text
+from vlmconsole.desks.forms import PresetEntry, as_text
 from vlmconsole.devices.labels import device_words
 from vlmconsole.queue.adding import Planned
-from vlmconsole.runs.live_view import Curve, Told
+from vlmconsole.runs.live_view import Curve, RunState
 from vlmconsole.screens.jobs.detail import all_curves
 from vlmconsole.screens.jobs.form import takes
 from vlmconsole.screens.theme import DIALOGS
@@ -37,7 +37,7 @@ class PresetList(ModalScreen[str | None]):
         Binding("up", "cursor(-1)", "previous", show=False, priority=True),
     ]
 
-    def __init__(self, entries: Sequence[Entry], wrong: str = "") -> None:
+    def __init__(self, entries: Sequence[PresetEntry], wrong: str = "") -> None:
         super().__init__(classes="reader")
         self._entries, self._wrong = list(entries), wrong
 
@@ -75,7 +75,7 @@ class PresetList(ModalScreen[str | None]):
         if first is None:
             self.query_one("#preview", Static).update(Content("no preset holds these words").stylize("$muted"))
 
-    def _found(self, words: Sequence[str]) -> list[tuple[int, Entry]]:
+    def _found(self, words: Sequence[str]) -> list[tuple[int, PresetEntry]]:
         """The entries that hold every word; names that begin with the first one first, then names that hold them."""
         found = []
         for index, entry in enumerate(self._entries):
@@ -194,7 +194,7 @@ class CurveSheet(ModalScreen[None]):
         Binding("shift+tab,left_square_bracket,k", "other(-1)", "previous", show=False, priority=True),
     ]
 
-    def __init__(self, told: Told, at: int, look: Callable[[], Awaitable[Told]]) -> None:
+    def __init__(self, told: RunState, at: int, look: Callable[[], Awaitable[RunState]]) -> None:
         super().__init__(classes="reader")
         self._told, self._at, self._look = told, at, look
         self._drawn: tuple[Curve, str] | None = None  # and the theme that it has its colour of

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from textual.content import Content
 from textual.message import Message
 
-from vlmconsole.desks.queue import Board, Row
+from vlmconsole.desks.queue import QueueBoard, QueueRow
 from vlmconsole.queue.view import UNATTENDED
 from vlmconsole.screens.jobs.rows import Columns
 from vlmconsole.screens.widgets.filtered_table import FilteredTable
@@ -24,7 +24,7 @@ EMPTY = Content.assemble(
 )
 
 
-class JobRows(ItemList[Row]):
+class JobRows(ItemList[QueueRow]):
     """The lines of the queue."""
 
     class Wanted(Message):
@@ -34,10 +34,10 @@ class JobRows(ItemList[Row]):
         super().__init__(id="job-rows")
         self._clock = clock
 
-    def key(self, item: Row) -> int:
+    def key(self, item: QueueRow) -> int:
         return item.job.id
 
-    def differs(self, before: Row, now: Row) -> bool:
+    def differs(self, before: QueueRow, now: QueueRow) -> bool:
         return before != now or now.progress is not None
 
     def header(self, width: int) -> Content:
@@ -62,13 +62,13 @@ class JobTable(FilteredTable[JobRows]):
     def __init__(self, clock: Callable[[], float] = time.time, *, id: str) -> None:
         super().__init__(JobRows(clock), "number, name, kind or state", EMPTY, id=id)
 
-    def show(self, board: Board, words: str) -> None:
+    def show(self, board: QueueBoard, words: str) -> None:
         self.rows.show(board.rows)
         named = not self.screen.has_class("-narrow")  # there the pane's tab says it
         self.show_head(_counts(board, words, named=named), empty=not board.rows and not words.strip())
 
 
-def _counts(board: Board, words: str, *, named: bool) -> Content:
+def _counts(board: QueueBoard, words: str, *, named: bool) -> Content:
     pieces: list[Content | str | tuple[str, str]] = [(" Queue", "bold"), "  "] if named else [" "]
     running, queued = board.count("running", "starting"), board.count("queued")
     failed = board.count("failed", "lost")

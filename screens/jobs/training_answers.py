@@ -20,7 +20,7 @@ from textual.widget import Widget
 
 from vlmconsole.errors import LabError
 from vlmconsole.gates.figures import short_answer
-from vlmconsole.runs.live_view import Rollout
+from vlmconsole.runs.live_view import RolloutProgress
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.pictures.choose import picture_view
 from vlmconsole.screens.terminal.terminal import Drawing
@@ -42,7 +42,7 @@ class Shown:
     """One picture of one step with all answers to it."""
 
     picture: str
-    answers: tuple[Rollout, ...]
+    answers: tuple[RolloutProgress, ...]
 
     @property
     def turned(self) -> int:
@@ -61,12 +61,12 @@ class Shown:
         return len(self.answers) > 1 and len({one.reward for one in self.answers}) == 1
 
 
-def steps_of(rollouts: Sequence[Rollout]) -> list[float]:
+def steps_of(rollouts: Sequence[RolloutProgress]) -> list[float]:
     """The steps that answers were kept of, oldest first."""
     return list(dict.fromkeys(one.step for one in rollouts))
 
 
-def shown_at(rollouts: Sequence[Rollout], step: float) -> list[Shown]:
+def shown_at(rollouts: Sequence[RolloutProgress], step: float) -> list[Shown]:
     """The step's pictures in the order in which they were answered."""
     these = [one for one in rollouts if one.step == step]
     return [Shown(group[0].picture, group) for _, some in groupby(these, lambda one: one.uid) if (group := tuple(some))]
@@ -213,7 +213,7 @@ class Answers(Vertical):
         self.tiles: list[Tile] = []
         self.shown: list[Shown] = []
         self.cursor = 0
-        self._rollouts: tuple[Rollout, ...] = ()
+        self._rollouts: tuple[RolloutProgress, ...] = ()
         self._folder = Path()
         self._step: float | None = None  # an earlier step that was chosen
 
@@ -225,7 +225,9 @@ class Answers(Vertical):
     def on_mount(self) -> None:
         self.show((), Path(), "off")
 
-    def show(self, rollouts: tuple[Rollout, ...], folder: Path, drawing: Drawing, *, large: bool = False) -> None:
+    def show(
+        self, rollouts: tuple[RolloutProgress, ...], folder: Path, drawing: Drawing, *, large: bool = False
+    ) -> None:
         """Put a run's answers there. `large`: over the whole screen."""
         if folder != self._folder:
             self._step, self.cursor = None, 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from vlmconsole.desks.queue import Row
-from vlmconsole.runs.live_view import Cell, Curve, Tally, Told
+from vlmconsole.desks.queue import QueueRow
+from vlmconsole.runs.live_view import CellProgress, Curve, RunState, Tally
 from vlmconsole.runs.pace import Progress
 from vlmconsole.screens.theme import painted
 from vlmconsole.text.numbers import UNKNOWN, figure, percent
@@ -33,7 +33,7 @@ def in_order(curves: tuple[Curve, ...]) -> list[Curve]:
     return sorted(curves, key=lambda curve: rank.get(curve.name, len(FIRST)))
 
 
-def course(row: Row, told: Told, now: float) -> Content:
+def course(row: QueueRow, told: RunState, now: float) -> Content:
     """What there is of it, line by line; empty for a job of another kind. `now` is wall time, seconds."""
     lines = [stall(row, told.progress or row.progress, now)]
     lines += [
@@ -45,7 +45,7 @@ def course(row: Row, told: Told, now: float) -> Content:
     return Content("\n").join([line for line in lines if line])
 
 
-def stall(row: Row, progress: Progress | None, now: float) -> Content:
+def stall(row: QueueRow, progress: Progress | None, now: float) -> Content:
     """A notice when a running job has not moved for much longer than one of its steps took."""
     if row.job.state != "running" or row.job.serves or row.job.kind == "flow":
         return Content("")
@@ -66,7 +66,7 @@ def stall(row: Row, progress: Progress | None, now: float) -> Content:
     return Content.assemble(*pieces)
 
 
-def _development(told: Told) -> list[Content]:
+def _development(told: RunState) -> list[Content]:
     """Scores on pictures that choose an epoch: under a heading that says what they are not, a line for each pass."""
     curves = [curve for name in DEVELOPMENT if (curve := told.curve(name)) is not None]
     if not curves:
@@ -85,7 +85,7 @@ def _development(told: Told) -> list[Content]:
     return lines
 
 
-def _pointless(told: Told) -> Content:
+def _pointless(told: RunState) -> Content:
     """How many groups taught nothing, because all their answers earned the same."""
     curve = told.curve("zero advantage")
     if curve is None or not curve.points:
@@ -116,7 +116,7 @@ def _scores(tallies: tuple[Tally, ...], whole: bool) -> list[Content]:
     return lines
 
 
-def _cells(row: Row, told: Told) -> list[Content]:
+def _cells(row: QueueRow, told: RunState) -> list[Content]:
     """The cells of a sweep that have finished, the newest below, and the one it is at."""
     if not told.cells:
         return [Content.assemble(("now  ", "$muted"), one_line(told.now, 80))] if told.now and _runs(row) else []
@@ -132,11 +132,11 @@ def _cells(row: Row, told: Told) -> list[Content]:
     return lines
 
 
-def _runs(row: Row) -> bool:
+def _runs(row: QueueRow) -> bool:
     return row.job.state == "running"
 
 
-def _cell(cell: Cell, wide: int) -> Content:
+def _cell(cell: CellProgress, wide: int) -> Content:
     mark = painted(sign_of(cell.state, CAUTION))
     name = f" {one_line(cell.name, 24):<{wide}}"
     if cell.ttft_p50 is None and cell.throughput is None:

@@ -16,9 +16,9 @@ from vlmconsole.compare.resampling import INTERVAL_MEANS
 from vlmconsole.compare.runs import (
     COMPARABLE_MEANS,
     COMPARED,
+    ComparedFigure,
+    ComparedSide,
     Comparison,
-    Row,
-    Side,
     compare_sides,
     shown,
     told_by_one,
@@ -50,7 +50,7 @@ class ComparisonSheet(ModalScreen[None]):
         Binding("k,up", "scroll(-1)", "up", show=False),
     ]
 
-    def __init__(self, a: Side, b: Side, only: str | None = None) -> None:
+    def __init__(self, a: ComparedSide, b: ComparedSide, only: str | None = None) -> None:
         """`only` is the condition that may differ, as said before."""
         super().__init__(classes="reader")
         self._a, self._b = a, b
@@ -58,7 +58,7 @@ class ComparisonSheet(ModalScreen[None]):
         self._only = only
         self._comparison, self._rows = self._compared()
 
-    def _compared(self) -> tuple[Comparison, list[Row]]:
+    def _compared(self) -> tuple[Comparison, list[ComparedFigure]]:
         """The verdict and the figures, with the one condition that may differ as it is now."""
         return compare_sides(self._a, self._b, self._only)
 
@@ -207,7 +207,7 @@ def _differences(found: Comparison, width: int) -> list[Content]:
     ]
 
 
-def _bars(rows: list[Row], names: int, width: int) -> list[Content]:
+def _bars(rows: list[ComparedFigure], names: int, width: int) -> list[Content]:
     """Both of each figure as bars; each pair has its own scale."""
     known = [row for row in rows if row.a is not None and row.b is not None and max(row.a, row.b) > 0]
     room = max(10, width - names - 14)

@@ -8,7 +8,7 @@ from textual import events
 from textual.content import Content
 from textual.message import Message
 
-from vlmconsole.desks.opened_run import Opened, Target
+from vlmconsole.desks.opened_run import OpenedRun, OpenTarget
 from vlmconsole.drawings.lines import Line
 from vlmconsole.drawings.run import lines_of
 from vlmconsole.screens.widgets.lines import LineView
@@ -25,18 +25,18 @@ class RunFigures(LineView):
 
     def __init__(self) -> None:
         super().__init__(id="run-figures")
-        self._opened: Opened | None = None
+        self._opened: OpenedRun | None = None
         self._marked: tuple[str, ...] = ()
         self._lines: list[Line] = []
         self._width = 0
 
     @property
-    def target(self) -> Target:
+    def target(self) -> OpenTarget:
         """What the cursor's line opens; the run where a line names nothing of its own."""
         found = self._lines[self.cursor].target if 0 <= self.cursor < len(self._lines) else None
-        return found or Target("run")
+        return found or OpenTarget("run")
 
-    def show(self, opened: Opened | None, marked: tuple[str, ...] = ()) -> None:
+    def show(self, opened: OpenedRun | None, marked: tuple[str, ...] = ()) -> None:
         """Put a run there; the same one again keeps its place."""
         if opened is self._opened and marked == self._marked:
             return

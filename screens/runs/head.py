@@ -6,8 +6,8 @@ import time
 
 from textual.content import Content
 
-from vlmconsole.desks.runs import Line
-from vlmconsole.runs.live_view import Told
+from vlmconsole.desks.runs import RunLine
+from vlmconsole.runs.live_view import RunState
 from vlmconsole.screens.runs.table import outcome
 from vlmconsole.text.bars import progress_bar
 from vlmconsole.text.counts import of_many
@@ -25,7 +25,7 @@ SAID = {
 }
 
 
-def head(row: Line | None, told: Told | None, now: float) -> Content:
+def head(row: RunLine | None, told: RunState | None, now: float) -> Content:
     """At most a few lines; `now` is wall time, seconds."""
     if row is None:
         return Content("The chosen run's figures are shown here.").stylize("$faint")

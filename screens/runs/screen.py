@@ -9,11 +9,11 @@ from functools import partial
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from vlmconsole.compare.runs import Side, sides
+from vlmconsole.compare.runs import ComparedSide, sides
 from vlmconsole.compare.sweeps import compare_sweeps, is_sweep
 from vlmconsole.compare.trainings import compare_trainings, family, refusal
-from vlmconsole.desks.opened_run import Opened, Opener, Target, evidence
-from vlmconsole.desks.runs import Board, Line, Shelf
+from vlmconsole.desks.opened_run import OpenedRun, Opener, OpenTarget, evidence
+from vlmconsole.desks.runs import RunLine, RunsBoard, Shelf
 from vlmconsole.errors import LabError
 from vlmconsole.reports.save import save
 from vlmconsole.runs.folder import RunFolder
@@ -55,8 +55,8 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
         self.table = RunTable(self.console.clock, id="runs")
         self.head = Said(id="run-head")
         self.figures = RunFigures()
-        self.board = Board()
-        self.opened: Opened | None = None
+        self.board = RunsBoard()
+        self.opened: OpenedRun | None = None
         self.marks: tuple[Mark, ...] = ()
         self.words = ""
 
@@ -111,7 +111,7 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
     # -- parts ---------------------------------------------------------------------------------------------
 
     @property
-    def row(self) -> Line | None:
+    def row(self) -> RunLine | None:
         """The chosen run's line."""
         return self.table.rows.chosen
 
@@ -167,7 +167,7 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
             return
         in_background(self, partial(self._open, self.figures.target), "open", exclusive=True)
 
-    async def _open(self, target: Target) -> None:
+    async def _open(self, target: OpenTarget) -> None:
         run, row = self.run_folder(), self.row
         if run is None or row is None:
             return
@@ -226,7 +226,7 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
             return
         if not any(cell for _, cell in marks) and await self._compare_sweeps(names):
             return
-        chosen: list[Side] = []
+        chosen: list[ComparedSide] = []
         alike = ""  # of two sweeps, the cell of the first is compared with the second's of that name
         for name, cell in marks:
             try:
@@ -272,7 +272,7 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
         self.app.push_screen(SweepSheet(found))
         return True
 
-    async def _one_of(self, name: str, cell: str, found: list[Side]) -> Side | None:
+    async def _one_of(self, name: str, cell: str, found: list[ComparedSide]) -> ComparedSide | None:
         """The marked cell, the only one, or the one that is chosen now."""
         by_name = {side.name.removeprefix(f"{name}:"): side for side in found}
         if len(found) == 1:
@@ -326,7 +326,7 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
             self.open_folder(self.row.path)
 
 
-def _read(shelf: Shelf, opener: Opener, words: str, chosen: str | None) -> tuple[Board, Opened | None]:
+def _read(shelf: Shelf, opener: Opener, words: str, chosen: str | None) -> tuple[RunsBoard, OpenedRun | None]:
     """One look, in its thread."""
     board = shelf.read(words)
     names = [line.name for line in board.lines]
@@ -334,7 +334,7 @@ def _read(shelf: Shelf, opener: Opener, words: str, chosen: str | None) -> tuple
     return board, opener.read(RunFolder(board.lines[at].path)) if board.lines else None
 
 
-def _figures(side: Side) -> str:
+def _figures(side: ComparedSide) -> str:
     """What tells the cells of one run apart."""
     c, b = side.conditions.client_concurrency, side.conditions.running_limit
     parts = [f"C {c}" if c is not None else "", f"B {b}" if b is not None else "B not told"]

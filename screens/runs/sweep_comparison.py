@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from vlmconsole.compare.runs import COMPARABLE_MEANS, Row
+from vlmconsole.compare.runs import COMPARABLE_MEANS, ComparedFigure
 from vlmconsole.compare.sweeps import CellPair, SweepComparison
 from vlmconsole.screens.keys import old_binding
 from vlmconsole.screens.runs.comparison import ComparisonSheet
@@ -125,7 +125,7 @@ def _line(pair: CellPair, names: int) -> Content:
     return Content.assemble(start, ("✓ ", "$muted"), *parts)
 
 
-def _figure(label: str, row: Row) -> Content:
+def _figure(label: str, row: ComparedFigure) -> Content:
     changed = "" if row.change is None else f" {change(row.change)}{' ?' if row.undecided else ''}"
     said = Content.assemble(
         (f"{label} ", "$muted"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from textual.content import Content
 
-from vlmconsole.desks.runs import Board, Line
+from vlmconsole.desks.runs import RunLine, RunsBoard
 from vlmconsole.screens.theme import painted
 from vlmconsole.screens.widgets.filtered_table import FilteredTable
 from vlmconsole.screens.widgets.item_list import ItemList
@@ -45,13 +45,13 @@ def when(started: float | None, now: float) -> str:
     return time.strftime("%H:%M" if is_today(started, now) else "%-d %b", time.localtime(started))
 
 
-def outcome(row: Line) -> tuple[str, str]:
+def outcome(row: RunLine) -> tuple[str, str]:
     """(sign, style) of a run: of its state, or of its verdict where it is done and its gates did not pass."""
     own = sign_of(row.state)
     return painted(sign_of(row.verdict, own) if row.state == "done" else own)
 
 
-class RunRows(ItemList[Line]):
+class RunRows(ItemList[RunLine]):
     """The lines of the runs."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -59,10 +59,10 @@ class RunRows(ItemList[Line]):
         self.marked: tuple[str, ...] = ()
         self._clock = clock
 
-    def key(self, item: Line) -> str:
+    def key(self, item: RunLine) -> str:
         return item.name
 
-    def differs(self, before: Line, now: Line) -> bool:
+    def differs(self, before: RunLine, now: RunLine) -> bool:
         return before != now or now.state == "running"
 
     def mark(self, names: tuple[str, ...]) -> None:
@@ -105,7 +105,7 @@ class RunRows(ItemList[Line]):
         )
 
 
-def _said(row: Line) -> tuple[str, str]:
+def _said(row: RunLine) -> tuple[str, str]:
     """(verdict, else what went wrong, else its figure; style)."""
     if row.wrong:
         return "damaged", "$error"
@@ -125,7 +125,7 @@ class RunTable(FilteredTable[RunRows]):
     def __init__(self, clock: Callable[[], float], *, id: str) -> None:
         super().__init__(RunRows(clock), "name, kind, state, verdict or files", EMPTY, id=id)
 
-    def show(self, board: Board, words: str, marked: tuple[str, ...], comparing: str) -> None:
+    def show(self, board: RunsBoard, words: str, marked: tuple[str, ...], comparing: str) -> None:
         """Put the runs there; `comparing` says what is marked for a comparison."""
         self.rows.show(board.lines)
         self.rows.mark(marked)
@@ -133,7 +133,7 @@ class RunTable(FilteredTable[RunRows]):
         self.show_head(head, empty=not board.total)
 
 
-def _counts(board: Board, words: str, comparing: str, *, named: bool) -> Content:
+def _counts(board: RunsBoard, words: str, comparing: str, *, named: bool) -> Content:
     pieces: list[Content | str | tuple[str, str]] = [(" Runs", "bold"), "  "] if named else [" "]
     pieces.append((f"{board.total}", "$muted"))
     if board.running:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from textual.content import Content
 
-from vlmconsole.compare.runs import Comparison, Row, Side
+from vlmconsole.compare.runs import ComparedFigure, ComparedSide, Comparison
 from vlmconsole.compare.trainings import NO_VERDICT, Trained, TrainingComparison, drawn_curves
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.screens.runs.comparison import ComparisonSheet
@@ -22,7 +22,7 @@ class TrainingSheet(ComparisonSheet):
         self._trained, self._again = found, again
         super().__init__(_side(found.a), _side(found.b))
 
-    def _compared(self) -> tuple[Comparison, list[Row]]:
+    def _compared(self) -> tuple[Comparison, list[ComparedFigure]]:
         if self._only is not None:
             self._trained = self._again(self._only)
         return self._trained.comparison, self._trained.rows
@@ -32,6 +32,6 @@ class TrainingSheet(ComparisonSheet):
         return [Content(""), *map(Content, curves), Content(""), Content(NO_VERDICT).stylize("$muted")]
 
 
-def _side(trained: Trained) -> Side:
+def _side(trained: Trained) -> ComparedSide:
     """What the sheet shows of a side besides figures: its name, and its steps as n."""
-    return Side(trained.name, Conditions(), {"n": trained.summary.get("steps")}, trained.invalid)
+    return ComparedSide(trained.name, Conditions(), {"n": trained.summary.get("steps")}, trained.invalid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.cells import cell_len
 from textual.content import Content
 
-from vlmconsole.desks.servers import Line
+from vlmconsole.desks.servers import ServerLine
 from vlmconsole.engines.registry import find_engine
 from vlmconsole.screens.theme import painted
 from vlmconsole.screens.widgets.item_list import ItemList
@@ -13,16 +13,16 @@ from vlmconsole.text.plain import one_line
 from vlmconsole.text.signs import sign_of
 
 
-class ServerList(ItemList[Line]):
+class ServerList(ItemList[ServerLine]):
     """One line a profile."""
 
-    def key(self, item: Line) -> str:
+    def key(self, item: ServerLine) -> str:
         return item.profile.name
 
-    def differs(self, before: Line, now: Line) -> bool:
+    def differs(self, before: ServerLine, now: ServerLine) -> bool:
         return _told(before) != _told(now)
 
-    def show_from(self, lines: tuple[Line, ...], first: str) -> None:
+    def show_from(self, lines: tuple[ServerLine, ...], first: str) -> None:
         """`first` is the profile that the cursor stands on when nothing was chosen yet."""
         if self.chosen is None:
             self.choose_key(first)
@@ -44,6 +44,6 @@ class ServerList(ItemList[Line]):
         ).truncate(width, ellipsis=True)
 
 
-def _told(line: Line) -> tuple[str, str, str, str]:
+def _told(line: ServerLine) -> tuple[str, str, str, str]:
     engine = find_engine(line.profile.engine).label
     return line.profile.name, engine if len(engine) <= 8 else line.profile.engine, line.status.word, line.why

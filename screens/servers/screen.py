@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from vlmconsole.client.adapter_effect import Effect
-from vlmconsole.desks.servers import Line, Look, ServerDesk
+from vlmconsole.desks.servers import ServerDesk, ServerLine, ServersView
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.errors import LabError
 from vlmconsole.runs.folder import to_json
@@ -46,7 +46,7 @@ class ServersScreen(LookingScreen[ServerDesk]):
         self.log_view = LogView(id="log")
         self.calc = Said(id="server-calc")
         self.faults = Said(id="server-faults")
-        self.found = Look()
+        self.found = ServersView()
         self.doing: dict[str, str] = {}  # profile → what is being done with it, and its phase
         #: What was found of its adapters, by profile and when that server was started.
         self._effects: dict[tuple[str, float | None], dict[str, Effect]] = {}
@@ -79,7 +79,7 @@ class ServersScreen(LookingScreen[ServerDesk]):
         words = self.table.field.value.lower().split()
         self.listing.show_from(tuple(line for line in self.found.lines if holds(line, words)), self._in_use())
 
-    def _show(self, found: Look) -> None:
+    def _show(self, found: ServersView) -> None:
         page = self.log_view.page
         self.found = found
         self._fill()
@@ -130,7 +130,7 @@ class ServersScreen(LookingScreen[ServerDesk]):
         return link.profile.name if link is not None else self.console.lab.settings.server
 
     @property
-    def line(self) -> Line | None:
+    def line(self) -> ServerLine | None:
         return self.listing.chosen
 
     @property
@@ -154,7 +154,7 @@ class ServersScreen(LookingScreen[ServerDesk]):
             return self.log_view.page is not None
         return super().check_action(action, parameters)
 
-    def _ours(self, line: Line | None) -> bool:
+    def _ours(self, line: ServerLine | None) -> bool:
         return line is not None and line.profile.launch is not None
 
     def on_filtered_table_filtered(self, event: FilteredTable.Filtered) -> None:
@@ -330,7 +330,7 @@ class ServersScreen(LookingScreen[ServerDesk]):
         self.app.push_screen(Reader(profile.name, [(heading, inert(text)) for heading, text in parts]))
 
 
-def holds(line: Line, words: Iterable[str]) -> bool:
+def holds(line: ServerLine, words: Iterable[str]) -> bool:
     """Does a server's line hold all the words?"""
     text = f"{line.profile.name} {line.profile.engine} {line.status.word}".lower()
     return all(word in text for word in words)

@@ -19,7 +19,7 @@ from vlmconsole.audit.run import audit
 from vlmconsole.data.dataset import manifest_digest, read_manifest
 from vlmconsole.ledger.freezing import freeze
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.training.selection import Rule
+from vlmconsole.training.selection import SelectionRule
 
 
 @pytest.mark.slow
@@ -49,7 +49,7 @@ def test_a_killed_training_that_went_on_is_no_fault_unless_its_rule_came_late(
     first = RunFolder.create(lab.places.runs, kind="sft", preset="sft", spec={}, title="", home=lab.places.home)
     if epochs is not None:
         digest, dev = manifest_digest(read_manifest(lab.dataset)), tuple(row.uid for row in lab.rows("dev"))
-        freeze(first, "selection.json", Rule("mini", digest, "dev", dev, epochs, 64).to_json(), lab.ledger)
+        freeze(first, "selection.json", SelectionRule("mini", digest, "dev", dev, epochs, 64).to_json(), lab.ledger)
     first.events.metric("loss", 1.0, step=1)
     first.set_state("lost")
     lab.ledger.seal(first)

@@ -12,10 +12,10 @@ from vlmconsole.chats.conversation import NEWEST, Conversation
 from vlmconsole.chats.records import ChatStoreError
 from vlmconsole.chats.sampling import Question, Sampling, checked_sampling
 from vlmconsole.chats.store import ChatStore
-from vlmconsole.lab import Settings
+from vlmconsole.lab import LabSettings
 from vlmconsole.vision.images import Picture, open_picture
 
-USUAL = Settings(temperature=0.5, max_tokens=100)
+USUAL = LabSettings(temperature=0.5, max_tokens=100)
 
 
 @pytest.fixture

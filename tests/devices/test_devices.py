@@ -18,7 +18,7 @@ from vlmconsole import doctor
 from vlmconsole.cli import main
 from vlmconsole.devices.locks import DeviceLocks
 from vlmconsole.gauges.host import HostReader
-from vlmconsole.gauges.nvidia import Card, Reading
+from vlmconsole.gauges.nvidia import CardsReading, GpuCard
 from vlmconsole.jobs.kinds import UnknownKindError, load_kind
 from vlmconsole.jobs.presets import PresetError, list_presets, load_preset, parse_value
 from vlmconsole.lab import Lab
@@ -105,16 +105,18 @@ def test_no_driver_is_a_reason(nvml: Path) -> None:
     ) == ("() Driver Not Loaded")
 
 
-def machine(tmp_path: Path, *cards: Card, slots: int = 2) -> Machine:
-    return Machine(DeviceLocks(tmp_path / "devices"), slots, lambda: Reading(cards))
+def machine(tmp_path: Path, *cards: GpuCard, slots: int = 2) -> Machine:
+    return Machine(DeviceLocks(tmp_path / "devices"), slots, lambda: CardsReading(cards))
 
 
 def test_foreign_use_of_a_card_is_named(tmp_path: Path) -> None:
     mine = os.getpid()
-    seen = Card("gpu0", memory_total=32 * GIB, memory_used=22 * GIB, processes=((mine, 21 * GIB + GIB // 3), (1, None)))
-    unseen = Card("gpu1", memory_total=32 * GIB, memory_used=5 * GIB)
-    idle = Card("gpu2", memory_total=32 * GIB, memory_used=GIB // 2)
-    lost = Card("gpu3", lost="GPU is lost")
+    seen = GpuCard(
+        "gpu0", memory_total=32 * GIB, memory_used=22 * GIB, processes=((mine, 21 * GIB + GIB // 3), (1, None))
+    )
+    unseen = GpuCard("gpu1", memory_total=32 * GIB, memory_used=5 * GIB)
+    idle = GpuCard("gpu2", memory_total=32 * GIB, memory_used=GIB // 2)
+    lost = GpuCard("gpu3", lost="GPU is lost")
     taken = machine(tmp_path, seen, unseen, idle, lost).look().taken
     assert taken["gpu0"].startswith(f"held by pid {mine} ") and taken["gpu0"].endswith("21.3 GiB and 1 more")
     assert mentions(taken["gpu1"], "cannot be seen", "5 GiB")
@@ -123,7 +125,7 @@ def test_foreign_use_of_a_card_is_named(tmp_path: Path) -> None:
 
 
 def test_workers_see_only_the_cards_they_hold(tmp_path: Path) -> None:
-    one = machine(tmp_path, Card("gpu0", "GPU-a"), Card("gpu1.mig0", "MIG-x"))
+    one = machine(tmp_path, GpuCard("gpu0", "GPU-a"), GpuCard("gpu1.mig0", "MIG-x"))
     one.look()
     assert one.variables(["cpu.0", "gpu1.mig0"]) == {"CUDA_VISIBLE_DEVICES": "MIG-x"}
     assert one.variables(["cpu.0"]) == {"CUDA_VISIBLE_DEVICES": ""}
@@ -231,7 +233,7 @@ def test_an_environment_is_checked_by_import(
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    recipe = environments.Recipe("probe", "", "3.11", (), ("json", "no_such_module_here"))
+    recipe = environments.EnvironmentRecipe("probe", "", "3.11", (), ("json", "no_such_module_here"))
     found = environments.check(recipe, places)
     assert found["json"] and not found["json"].startswith("!")
     assert found["no_such_module_here"].startswith("! ModuleNotFoundError")
@@ -251,7 +253,9 @@ def test_an_environment_is_checked_by_import(
 def test_doctor_looks_at_every_environment_that_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab.open(tmp_path)
     there = {"fine": f"numpy=={metadata.version('numpy')}", "old": "numpy==0.1", "gone": "no-such-package==1"}
-    made = {name: environments.Recipe(name, f"Probe {name}", "3.11", (line,), ()) for name, line in there.items()}
+    made = {
+        name: environments.EnvironmentRecipe(name, f"Probe {name}", "3.11", (line,), ()) for name, line in there.items()
+    }
     made["half"], made["none"] = replace(made["fine"], name="half"), replace(made["fine"], name="none")
     for name in ("fine", "old", "gone", "half"):
         python = environments.python_of(name, lab.places)

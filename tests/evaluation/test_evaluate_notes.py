@@ -15,7 +15,7 @@ from vlmconsole.evaluation.notes import NoteError, add_note, read_notes
 from vlmconsole.evaluation.spread import by_seed
 from vlmconsole.gates.verdict import judge
 from vlmconsole.reports import claimed
-from vlmconsole.reports.parts import Prose
+from vlmconsole.reports.parts import Paragraph
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
@@ -143,7 +143,9 @@ def test_a_report_puts_the_seeds_of_one_training_side_by_side_and_no_other_train
     (apart,) = [section for section in made if section.title == "Between training seeds"]
     (said,) = apart.parts
     assert (
-        isinstance(said, Prose) and said.lines[0] == f"2 seeds: {one.name}, {two.name}" and "Exploratory" in said.note
+        isinstance(said, Paragraph)
+        and said.lines[0] == f"2 seeds: {one.name}, {two.name}"
+        and "Exploratory" in said.note
     )
     assert any(mentions(line, "70.0–100.0 %", "2 trainings") for line in said.lines)
     assert not [s for s in claimed.sections([one, longer], places, ["a", "b"]) if s.title == "Between training seeds"]

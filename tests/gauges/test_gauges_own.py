@@ -17,7 +17,7 @@ from vlmconsole.chats.store import ChatStore
 from vlmconsole.cli import main
 from vlmconsole.cli.gauges import _table, said
 from vlmconsole.engines.profile import make_profile
-from vlmconsole.gauges.board import Board, Snapshot, SourceState, Tile
+from vlmconsole.gauges.board import Board, GaugeTile, Snapshot, SourceState
 from vlmconsole.gauges.feed import RequestFeed
 from vlmconsole.gauges.figures import Batch, SourceError
 from vlmconsole.gauges.machine import HostSource, NvidiaSource, parse_vm_stat
@@ -335,8 +335,8 @@ def test_default_sources_follow_the_profile(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [100, 150])
 def test_no_dash_is_without_its_reason(width: int) -> None:
-    def tile(title: str, source: str, why: str = "") -> Tile:
-        return Tile(title, title, None, "s", None, None, None, (), source, None, "none", why)
+    def tile(title: str, source: str, why: str = "") -> GaugeTile:
+        return GaugeTile(title, title, None, "s", None, None, None, (), source, None, "none", why)
 
     tiles = {
         one.title: one for one in (tile("TTFT", "own"), tile("lag", "own", "no job measures"), tile("KV", "server"))

@@ -35,9 +35,9 @@ from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.evaluation.resolve import resolve
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
-from vlmconsole.lab import Settings
+from vlmconsole.lab import LabSettings
 from vlmconsole.measure.bench import Server
-from vlmconsole.measure.load import REQUESTS, Body, Cell, Target, run_cell
+from vlmconsole.measure.load import REQUESTS, Body, LoadCell, Target, run_cell
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
@@ -179,7 +179,7 @@ class Surfaces:
                 chat = store.chat(chat.id)
                 store.add(chat.id, "user", f"case-{number}-")
                 empty = store.add(chat.id, "assistant", "", state="streaming", server="box")
-                turn = ChatTurn(link, store, chat, empty, Settings(), show=lambda *_: None)
+                turn = ChatTurn(link, store, chat, empty, LabSettings(), show=lambda *_: None)
                 message = await turn.run()
                 foot_text = foot(message, begun=True).plain
                 told.append(
@@ -211,7 +211,7 @@ class Surfaces:
             Body([json.dumps({**asked, "messages": [{"role": "user", "content": f"case-{n}-"}]}).encode()])
             for n in range(len(self.bodies))
         ]
-        cell = Cell("t", Target.of(f"{self.url}/v1/chat/completions"), bodies, lag_limit_s=60.0)
+        cell = LoadCell("t", Target.of(f"{self.url}/v1/chat/completions"), bodies, lag_limit_s=60.0)
         run_cell(cell, run)
         return sorted(run.read_jsonl(REQUESTS), key=lambda row: int(row["index"]))
 

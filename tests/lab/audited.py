@@ -34,7 +34,7 @@ from vlmconsole.ledger.freezing import freeze
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.training.adapters.provenance import Provenance, weights_sha256, write_provenance
-from vlmconsole.training.selection import Rule
+from vlmconsole.training.selection import SelectionRule
 
 RECIPE: dict[str, Any] = {
     "name": "mini",
@@ -159,7 +159,7 @@ class SmallLab:
             self.freeze()
         run = self.trained = self._run("sft", {"base": str(self.base), "data": "mini"})
         dev, rows, digest = self.rows("dev"), self.rows("train"), manifest_digest(read_manifest(self.dataset))
-        rule = Rule("mini", digest, "dev", tuple(row.uid for row in dev), (1, 2), 64).to_json()
+        rule = SelectionRule("mini", digest, "dev", tuple(row.uid for row in dev), (1, 2), 64).to_json()
         freeze(run, "selection.json", rule, self.ledger)
         run.write_json("mask.json", {"dataset": "mini", "each": [self._mask(row) for row in rows]})
         supervised = sum(self._taught(row) for row in rows)

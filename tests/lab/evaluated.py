@@ -10,7 +10,7 @@ from typing import Any
 
 import judged
 
-from vlmconsole.evaluation.answerer import Said, Who
+from vlmconsole.evaluation.answerer import ModelAnswer, Who
 from vlmconsole.evaluation.items import choose
 from vlmconsole.evaluation.resume import Earlier
 from vlmconsole.evaluation.run import Evaluation
@@ -38,7 +38,7 @@ class Scripted:
     die_after: int | None = None  # answers, over every attempt
     who: Who = field(default_factory=lambda: Who("scripted"))
 
-    def ask(self, items: Sequence[Any]) -> list[Said]:
+    def ask(self, items: Sequence[Any]) -> list[ModelAnswer]:
         out = []
         for item in items:
             if self.die_after is not None and len(self.asked) >= self.die_after:
@@ -48,7 +48,7 @@ class Scripted:
             answer = None if item.id in self.fails else "no" if item.id in self.wrong else truth
             error = "the server said 503" if answer is None else ""
             ids = None if answer is None else list(answer.encode())
-            out.append(Said(answer, ids, item.pixel_sha256, "stop", 80, 9, 0.01, error=error))
+            out.append(ModelAnswer(answer, ids, item.pixel_sha256, "stop", 80, 9, 0.01, error=error))
         return out
 
     def conditions(self) -> Conditions:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from vlmconsole.measure.calibration.reference import Reference, Schedule, running
-from vlmconsole.measure.inputs import Recipe
-from vlmconsole.measure.load import REQUESTS, Cell, Target, run_cell
+from vlmconsole.measure.inputs import InputRecipe
+from vlmconsole.measure.load import REQUESTS, LoadCell, Target, run_cell
 from vlmconsole.measure.summary import CellSummary
 from vlmconsole.runs.folder import RunFolder
 
 TOKENS = 8
-RECIPE = Recipe(
+RECIPE = InputRecipe(
     "test",
     {"model": "reference", "max_tokens": TOKENS, "stream": True, "stream_options": {"include_usage": True}},
 )
@@ -36,7 +36,7 @@ def run_fixture(tmp_path: Path) -> RunFolder:
 
 def measure(run: RunFolder, url: str, n: int = 4, **fields: Any) -> CellSummary:
     settings = {"lag_limit_s": PATIENT, "warm_up": [], **fields}
-    cell = Cell("test", Target.of(f"{url}/chat/completions"), list(RECIPE.bodies(range(n))), **settings)
+    cell = LoadCell("test", Target.of(f"{url}/chat/completions"), list(RECIPE.bodies(range(n))), **settings)
     return run_cell(cell, run)
 
 

@@ -9,7 +9,7 @@ import pytest
 from folders import HELPERS
 
 from vlmconsole.devices.locks import DeviceLocks
-from vlmconsole.gauges.nvidia import Card, Reading
+from vlmconsole.gauges.nvidia import CardsReading, GpuCard
 from vlmconsole.queue import process
 from vlmconsole.queue.model import FINAL, NewJob
 from vlmconsole.queue.resources import Machine
@@ -31,14 +31,14 @@ def places_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
 class Lab:
     """A supervisor in this very process, ticked by hand; `crash` forgets it as kill -9 would."""
 
-    def __init__(self, places: Places, cards: tuple[Card, ...] = ()) -> None:
+    def __init__(self, places: Places, cards: tuple[GpuCard, ...] = ()) -> None:
         self.places, self.cards = places, cards
         self.locks = DeviceLocks(places.home.parent / "devices")
         self.now = 0.0
         self.crash()
 
     def crash(self) -> None:
-        machine = Machine(self.locks, 2, lambda: Reading(self.cards))
+        machine = Machine(self.locks, 2, lambda: CardsReading(self.cards))
         self.supervisor = Supervisor(self.places, machine, clock=lambda: time.monotonic() + self.now)
         self.store = self.supervisor.store
 

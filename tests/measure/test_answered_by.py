@@ -13,9 +13,9 @@ from replay import Reply, json_reply, replay, said, sse
 from vlmconsole.compare.runs import compare
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.evaluation.answerer import Said
+from vlmconsole.evaluation.answerer import ModelAnswer
 from vlmconsole.measure.bench import Server, conditions_of
-from vlmconsole.measure.load import Body, Cell, Target, run_cell
+from vlmconsole.measure.load import Body, LoadCell, Target, run_cell
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.measure.summary import CellSummary
 from vlmconsole.runs.folder import RunFolder
@@ -31,7 +31,7 @@ def measured(home: Path, names: list[str | None]) -> tuple[CellSummary, str]:
     async def ask() -> tuple[CellSummary, str]:
         async with replay({CHAT: replies, "GET /v1/models": json_reply({"data": [{"id": "m"}]})}) as player:
             bodies = [Body([b'{"model":"m","messages":[],"stream":true}']) for _ in names]
-            cell = Cell("t", Target.of(f"{player.url}/v1/chat/completions"), bodies, lag_limit_s=60.0)
+            cell = LoadCell("t", Target.of(f"{player.url}/v1/chat/completions"), bodies, lag_limit_s=60.0)
             return await asyncio.to_thread(run_cell, cell, run), player.url
 
     return asyncio.run(ask())
@@ -65,7 +65,7 @@ def test_an_evaluation_names_the_model_that_answered(tmp_path: Path, monkeypatch
     """The rows keep who answered, so that an attempt that goes on from another one knows it, too."""
     ask = Scripted.ask
 
-    def by_another(self: Scripted, items: Sequence[Any]) -> list[Said]:
+    def by_another(self: Scripted, items: Sequence[Any]) -> list[ModelAnswer]:
         out = [replace(one, others=("other",), remarks=("model",)) for one in ask(self, items)]
         return [replace(out[0], remarks=("model", "limit")), *out[1:]]
 

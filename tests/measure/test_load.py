@@ -17,8 +17,8 @@ from load_runs import PATIENT, RECIPE, TOKENS, measure, rows, run_fixture, serve
 
 from vlmconsole.measure.calibration.reference import Reference, Schedule, running
 from vlmconsole.measure.client.plan import schedule
-from vlmconsole.measure.inputs import Recipe
-from vlmconsole.measure.load import Cell, Target, run_cell
+from vlmconsole.measure.inputs import InputRecipe
+from vlmconsole.measure.load import LoadCell, Target, run_cell
 from vlmconsole.runs.folder import RunFolder
 
 
@@ -27,7 +27,7 @@ def test_closed_loop_agrees_with_what_the_server_wrote(server: Reference, run: R
     n = max(6, 2 * concurrency)
     seen = []
     before = len(server.truth())
-    cell = Cell(
+    cell = LoadCell(
         f"closed-{concurrency}",
         Target.of(server.chat_url),
         list(RECIPE.bodies(range(n))),
@@ -140,8 +140,8 @@ def test_equal_work_sets_early_stops_aside_and_keeps_them(server: Reference, run
 
 
 def test_a_big_request_is_sent_whole(server: Reference, run: RunFolder) -> None:
-    recipe = Recipe("big", RECIPE.request, image=(1600, 1200), filler_words=200_000)
-    cell = Cell("big", Target.of(server.chat_url), [recipe.body(0), recipe.body(1)], 2, lag_limit_s=PATIENT)
+    recipe = InputRecipe("big", RECIPE.request, image=(1600, 1200), filler_words=200_000)
+    cell = LoadCell("big", Target.of(server.chat_url), [recipe.body(0), recipe.body(1)], 2, lag_limit_s=PATIENT)
     summary = run_cell(cell, run)
     assert (summary.n, summary.failures) == (2, 0)
     assert isinstance(summary.input_tokens, int)
@@ -151,7 +151,7 @@ def test_a_big_request_is_sent_whole(server: Reference, run: RunFolder) -> None:
 @pytest.mark.slow
 def test_ten_thousand_requests_in_bounded_memory(run: RunFolder) -> None:
     with running(Schedule(role_ms=0, ttft_ms=1, itl_ms=0.1, tokens=4)) as quick:
-        cell = Cell("many", Target.of(quick.chat_url), RECIPE.bodies(range(10_000)), 150, lag_limit_s=PATIENT)
+        cell = LoadCell("many", Target.of(quick.chat_url), RECIPE.bodies(range(10_000)), 150, lag_limit_s=PATIENT)
         summary = run_cell(cell, run)
     assert (summary.n, summary.failures) == (10_000, 0)
     assert summary.client is not None
@@ -163,7 +163,7 @@ def test_ten_thousand_requests_in_bounded_memory(run: RunFolder) -> None:
 
 def test_progress_is_told_and_the_server_is_watched(server: Reference, run: RunFolder) -> None:
     told: list[dict[str, Any]] = []
-    cell = Cell("told", Target.of(server.chat_url), list(RECIPE.bodies(range(12))), 2, lag_limit_s=PATIENT)
+    cell = LoadCell("told", Target.of(server.chat_url), list(RECIPE.bodies(range(12))), 2, lag_limit_s=PATIENT)
     thread = threading.current_thread()
     asked = []
 

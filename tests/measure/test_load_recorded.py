@@ -16,7 +16,7 @@ from replay import recorded_reply, replay
 from vlmconsole.measure.client.framing import Framing, Mode
 from vlmconsole.measure.client.replay import understand
 from vlmconsole.measure.client.spill import CLOSED, WHOLE, Raw
-from vlmconsole.measure.load import Body, Cell, Target, run_cell
+from vlmconsole.measure.load import Body, LoadCell, Target, run_cell
 from vlmconsole.runs.folder import RunFolder
 
 RECORDED = documented()
@@ -31,7 +31,7 @@ async def test_every_recorded_stream_over_real_sockets_gives_its_figures(tmp_pat
 
     async with replay({"POST /v1/chat/completions": pick}) as player:
         bodies = [Body([json.dumps({"number": number}).encode()]) for number in range(len(RECORDED))]
-        cell = Cell("recorded", Target.of(f"{player.url}/v1/chat/completions"), bodies, 8, lag_limit_s=60.0)
+        cell = LoadCell("recorded", Target.of(f"{player.url}/v1/chat/completions"), bodies, 8, lag_limit_s=60.0)
         await asyncio.to_thread(run_cell, cell, run)
     rows = {row["index"]: row for row in run.read_jsonl("requests.jsonl")}
     assert len(rows) == len(RECORDED)

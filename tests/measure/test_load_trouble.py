@@ -14,7 +14,7 @@ from load_runs import PATIENT, RECIPE, TOKENS, measure, rows, run_fixture, serve
 
 from vlmconsole.measure.calibration.reference import FAULTS, Reference, Schedule, running
 from vlmconsole.measure.client.process import LoadError
-from vlmconsole.measure.load import Cell, Target, run_cell
+from vlmconsole.measure.load import LoadCell, Target, run_cell
 from vlmconsole.runs.folder import RunFolder
 
 
@@ -81,7 +81,7 @@ def test_an_unknown_host_is_told_before_anything(run: RunFolder) -> None:
 
 def test_stopping_keeps_what_was_in_flight(server: Reference, run: RunFolder) -> None:
     url = f"{server.fault_url('stall')}/chat/completions"  # three pieces, then nothing: both stay in flight
-    cell = Cell("stopped", Target.of(url), list(RECIPE.bodies(range(50))), 2, lag_limit_s=PATIENT)
+    cell = LoadCell("stopped", Target.of(url), list(RECIPE.bodies(range(50))), 2, lag_limit_s=PATIENT)
     hung: list[float] = []
 
     def stopping() -> bool:
@@ -99,7 +99,7 @@ def test_stopping_keeps_what_was_in_flight(server: Reference, run: RunFolder) ->
 
 
 def test_stopping_before_the_first_request_is_no_error(server: Reference, run: RunFolder) -> None:
-    cell = Cell("stop", Target.of(server.chat_url), list(RECIPE.bodies(range(500))), 1, lag_limit_s=PATIENT)
+    cell = LoadCell("stop", Target.of(server.chat_url), list(RECIPE.bodies(range(500))), 1, lag_limit_s=PATIENT)
     summary = run_cell(cell, run, stopping=lambda: True)
     assert summary.invalid_because == "stopped on request"
     assert summary.n + summary.failures == 500

@@ -30,7 +30,7 @@ from vlmconsole.measure.cache.facts import other_layers
 from vlmconsole.measure.calibration.reference import Reference, Schedule, running
 from vlmconsole.measure.sweep import SweepSettings
 from vlmconsole.measure.variants import with_prefix_cache, with_running_limit
-from vlmconsole.measure.views import Bar, Cell, waterfalls
+from vlmconsole.measure.views import Bar, CellView, waterfalls
 from vlmconsole.queue.adding import plan
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
@@ -176,12 +176,12 @@ def test_a_sweep_keeps_every_cell_and_sets_early_stops_aside(server: Reference, 
     assert max(len(line) for line in text.getvalue().splitlines()) <= 90
 
 
-def drawn(name: str, ttft: float, state: str = "valid", **settings: Any) -> Cell:
+def drawn(name: str, ttft: float, state: str = "valid", **settings: Any) -> CellView:
     summary = {"ttft_s": {"p50": ttft}, "e2e_s": {"p50": 2 * ttft}, "throughput_tok_s": 100 * ttft}
     tokens = {"input_tokens": 30 + int(str(settings.get("image", "8x8")).partition("x")[0]), "output_tokens": 8}
     conditions = {**tokens, "running_limit": 4, "client_concurrency": settings.get("concurrency", 1)}
     conditions["output_tokens"] = settings.get("output_tokens", 8)
-    return Cell(name, state, "", "", {"concurrency": 1, "image": "8x8", **settings}, summary, conditions)
+    return CellView(name, state, "", "", {"concurrency": 1, "image": "8x8", **settings}, summary, conditions)
 
 
 def test_what_cells_differ_in_decides_their_axes() -> None:
@@ -199,7 +199,9 @@ def test_what_cells_differ_in_decides_their_axes() -> None:
     assert [point.name for point in pictures.points] == ["C1", "20", "40"]
     assert [point.name for point in answers.points] == ["C1", "out4", "out16"]
     assert axes(mixed[:1]) == [] and axes([]) == []
-    hostile = [Cell("x", "valid", "", "", {"image": ["?"]}, {"ttft_s": "much"}, {"input_tokens": {}}) for _ in range(4)]
+    hostile = [
+        CellView("x", "valid", "", "", {"image": ["?"]}, {"ttft_s": "much"}, {"input_tokens": {}}) for _ in range(4)
+    ]
     assert axes(hostile) == []
 
 

@@ -15,8 +15,8 @@ from vlmconsole.engines.profile import ProfileError, load_profiles
 from vlmconsole.jobs import tune
 from vlmconsole.jobs.presets import PresetError, load_preset, overlay
 from vlmconsole.measure.tune.memory import Peak
-from vlmconsole.measure.tune.rule import Choice, Measured, change, choose, confirm
-from vlmconsole.measure.tune.settings import SAMPLED, Rule, TuneSettings, with_parameters
+from vlmconsole.measure.tune.rule import MeasuredCell, TuneChoice, change, choose, confirm
+from vlmconsole.measure.tune.settings import SAMPLED, TuneRule, TuneSettings, with_parameters
 
 BASE = "chunked-512-mem-0.7"
 
@@ -26,19 +26,19 @@ def preset(name: str, *sets: str) -> Any:
 
 
 @cache
-def lab_rule() -> Rule:
-    found: Rule = preset("tune-lab").rule
+def lab_rule() -> TuneRule:
+    found: TuneRule = preset("tune-lab").rule
     return found
 
 
-def rule(**changes: Any) -> Rule:
-    return Rule.model_validate(lab_rule().model_dump() | changes)
+def rule(**changes: Any) -> TuneRule:
+    return TuneRule.model_validate(lab_rule().model_dump() | changes)
 
 
-def cell(chunk: int, memory: float, p95: float, throughput: float, **more: Any) -> Measured:
+def cell(chunk: int, memory: float, p95: float, throughput: float, **more: Any) -> MeasuredCell:
     """A sound cell of the lab's grid: 12 answers of exactly 128 tokens that ended at their ceiling."""
     values = {"chunked_prefill_size": chunk, "mem_fraction_static": memory}
-    made = Measured(
+    made = MeasuredCell(
         name=f"chunked-{chunk}-mem-{memory}",
         values=values,
         state="valid",
@@ -53,7 +53,7 @@ def cell(chunk: int, memory: float, p95: float, throughput: float, **more: Any) 
     return replace(made, **more)
 
 
-def the_lab() -> list[Measured]:
+def the_lab() -> list[MeasuredCell]:
     """Nine cells as the lab may have seen them: one out of memory, one inconsistent, two slow, three close."""
     return [
         cell(256, 0.55, 0.900, 300.0),
@@ -143,9 +143,9 @@ measured = st.builds(
 
 @settings(deadline=None)
 @given(st.lists(measured, unique_by=lambda one: one.name, max_size=9))
-def test_whatever_was_measured_the_choice_obeys_the_rule(cells: list[Measured]) -> None:
+def test_whatever_was_measured_the_choice_obeys_the_rule(cells: list[MeasuredCell]) -> None:
     given_rule = rule()
-    found: Choice = choose(cells, given_rule, BASE)
+    found: TuneChoice = choose(cells, given_rule, BASE)
     base = next((one for one in cells if one.name == BASE and not one.failures), None)
     assert (found.chosen is None) == (base is None)
     if base is None:

@@ -14,7 +14,7 @@ from refusals import mentions
 
 from vlmconsole.desks import forms
 from vlmconsole.desks.forms import FormField
-from vlmconsole.desks.queue import Desk, Row, losses
+from vlmconsole.desks.queue import Desk, QueueRow, losses
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
@@ -173,9 +173,9 @@ def test_what_is_lost_is_said_before_a_cancel(desk: Desk, places: Places) -> Non
     store.claim(one, ("cpu.0",), None, str(places.runs / "x"))
     store.running(one, 1, "1")
     job = store.get(one)
-    assert "1:30" in losses(Row(job, ""), (), (job.started or 0) + 90)
+    assert "1:30" in losses(QueueRow(job, ""), (), (job.started or 0) + 90)
     flow = replace(job, kind="flow", state="running")
-    said = losses(Row(flow, "", Progress(0.0, 4, 29, "steps", "", None)), (), 0.0)
+    said = losses(QueueRow(flow, "", Progress(0.0, 4, 29, "steps", "", None)), (), 0.0)
     assert mentions(said, "4 of its 29 steps", "not done")
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from refusals import check_nouns, mentions
 
 from vlmconsole.queue.schedule import decide
-from vlmconsole.queue.wants import ENDED, Decision, Devices, Held, Want
+from vlmconsole.queue.wants import ENDED, Decision, Devices, HeldDevices, Want
 
 TWO = Devices(cpu_slots=2, gpus=("gpu0",))
 
@@ -26,7 +26,7 @@ def test_order_and_slots() -> None:
 
 def test_a_timing_sensitive_job_takes_every_slot_and_is_not_starved() -> None:
     wants = [Want(2, ("cpu:all",)), Want(3), Want(4, ("gpu",))]
-    decision = decide(wants, [Held(1, ("cpu.0",))], {}, TWO)
+    decision = decide(wants, [HeldDevices(1, ("cpu.0",))], {}, TWO)
     assert only(decision) == [4]  # the free slot is reserved; the card is another device
     assert mentions(decision.why[2], "waiting for cpu", "held", "job 1")
     assert mentions(decision.why[3], "before", "job 2")
@@ -69,7 +69,7 @@ def test_a_guest_waits_for_its_server_and_then_uses_its_devices() -> None:
     server = Want(1, ("cpu",), serves="demo")
     decision = decide([server, guest], [], {}, TWO)
     assert only(decision) == [1] and mentions(decision.why[2], "server demo", "job 1")
-    held = Held(1, ("cpu.0", "server.demo"), serves="demo")
+    held = HeldDevices(1, ("cpu.0", "server.demo"), serves="demo")
     assert "is starting (job 1)" in decide([guest], [held], {}, TWO).why[2]
     start = decide([guest], [replace(held, ready=True)], {}, TWO).starts[0]
     assert start.devices == ("cpu.1",) and start.guest_of == 1
@@ -81,14 +81,14 @@ def test_a_guests_place_is_kept_while_its_server_starts() -> None:
     for wants in ([Want(1, serves="demo"), guest, later], [guest, Want(1, serves="demo"), later]):
         decision = decide(wants, [], {}, TWO)  # its server starts in this very round, wherever it stands in the queue
         assert only(decision) == [1] and decision.why[3].endswith("is before it")
-    starting = Held(1, ("cpu.0", "server.demo"), serves="demo")
+    starting = HeldDevices(1, ("cpu.0", "server.demo"), serves="demo")
     decision = decide([guest, later], [starting], {}, TWO)
     assert only(decision) == [] and "which is starting" in decision.why[2]
     assert mentions(decision.why[3], "waiting for cpu", "job 2")
     # A guest of all that is left waits for what runs there; nothing new gets between.
     four = Devices(cpu_slots=4)
     wants = [replace(guest, devices=("cpu:all",)), later]
-    assert only(decide(wants, [starting, Held(4, ("cpu.3",))], {}, four)) == []
+    assert only(decide(wants, [starting, HeldDevices(4, ("cpu.3",))], {}, four)) == []
     # What only a person can set free is not kept from anybody.
     foreign = replace(TWO, taken={"cpu.1": "held by pid 7 x"})
     decision = decide([replace(guest, devices=("gpu", "cpu")), later, Want(5, ("gpu",))], [starting], {}, foreign)
@@ -96,7 +96,7 @@ def test_a_guests_place_is_kept_while_its_server_starts() -> None:
 
 
 def test_a_server_for_guests_gives_way_and_a_kept_one_waits_for_a_person() -> None:
-    server = Held(1, ("gpu0", "server.demo"), serves="demo", ready=True)
+    server = HeldDevices(1, ("gpu0", "server.demo"), serves="demo", ready=True)
     train, guest = Want(2, ("gpu",)), Want(3, ("cpu",), server="demo")
     decision = decide([train, guest], [server], {}, TWO)
     assert decision.stops == [1] and mentions(decision.why[3], "job 2", "replace")
@@ -127,7 +127,7 @@ class World:
     wants: list[Want]
     kept: set[int]
     random: random.Random
-    held: dict[int, Held] = field(default_factory=dict)
+    held: dict[int, HeldDevices] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
     next_id: int = 1000
 
@@ -141,7 +141,7 @@ class World:
             assert not taken & set(start.devices), "a device was given twice"
             assert not set(start.devices) & set(self.devices.taken)
             self.wants.remove(want)
-            self.held[want.id] = Held(
+            self.held[want.id] = HeldDevices(
                 want.id, start.devices, want.serves, keep=want.id in self.kept, guest_of=start.guest_of
             )
             self.states[want.id] = "running"

@@ -9,8 +9,8 @@ from refusals import mentions
 from supervised import LONG, Lab, lab_fixture, places_fixture  # noqa: F401
 
 from vlmconsole.cli.jobs import line
-from vlmconsole.desks.queue import Row
-from vlmconsole.gauges.nvidia import Card
+from vlmconsole.desks.queue import QueueRow
+from vlmconsole.gauges.nvidia import GpuCard
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.view import views
 from vlmconsole.runs.places import Places
@@ -43,19 +43,19 @@ def test_two_labs_of_one_machine_share_its_devices(lab: Lab, tmp_path: Path) -> 
 
 
 def test_cards_are_given_and_named_to_the_worker(places: Places) -> None:
-    busy = Card("gpu0", "GPU-a", "Fake", 100, 90, processes=((os.getpid(), 21 * 1024**3),))
-    lab = Lab(places, (busy, Card("gpu1", "GPU-b", "Fake", 100, 1)))
+    busy = GpuCard("gpu0", "GPU-a", "Fake", 100, 90, processes=((os.getpid(), 21 * 1024**3),))
+    lab = Lab(places, (busy, GpuCard("gpu1", "GPU-b", "Fake", 100, 1)))
     number, waits = lab.add(devices=("gpu",), steps=1), lab.add(devices=("gpu0",), steps=1)
     assert lab.ends(number) == ["done"]
     assert lab.run(number).job()["devices"] == ["gpu1"]
     assert "cuda=GPU-b" in lab.run(number).log.read_text()
     why = lab.supervisor.decision.why[waits]
     assert mentions(why, "waiting for gpu0", f"pid {os.getpid()} python") and why.endswith("21 GiB")
-    lab.cards = (Card("gpu1", "GPU-b", "Fake", 100, 1),)  # the card falls off the bus
+    lab.cards = (GpuCard("gpu1", "GPU-b", "Fake", 100, 1),)  # the card falls off the bus
     lab.supervisor._looked = -1e9
     lab.supervisor.tick()
     assert "which is lost" in lab.supervisor.decision.why[waits]
-    lab.cards = (Card("gpu0", "GPU-a", "Fake", 100, 1), *lab.cards)
+    lab.cards = (GpuCard("gpu0", "GPU-a", "Fake", 100, 1), *lab.cards)
     lab.supervisor._looked = -1e9
     assert lab.ends(waits) == ["done"]
 
@@ -87,7 +87,7 @@ def test_a_kept_server_waits_for_the_hand_over_and_comes_back(lab: Lab) -> None:
     ways = f"`vlmconsole servers stop demo`, or `vlmconsole jobs hand-over {train}`"
     assert mentions(shown[0].told, f"job {server}", "hand-over") and shown[0].told.endswith(ways)
     assert line(shown[0]).endswith(ways) and shown[1].kept is None and shown[1].told == shown[1].why
-    cause = _cause(Row(shown[0].job, shown[0].why, kept=shown[0].kept)).plain
+    cause = _cause(QueueRow(shown[0].job, shown[0].why, kept=shown[0].kept)).plain
     assert mentions(cause.splitlines()[-1], "h", "F6 x", "demo"), "on the screen its keys"
     lab.store.set(train, hand_over=True)
     assert lab.ends(server, train) == ["done", "done"]

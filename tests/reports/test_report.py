@@ -22,7 +22,7 @@ from recorded_runs import ATTACK, BENCH, GRID, PROBE, failed_run, hostile_run, l
 from vlmconsole.cli import main
 from vlmconsole.measure.views import Bar, cells, grid, pairs, parts, shortest, waterfalls
 from vlmconsole.reports import book, flat, save
-from vlmconsole.reports.svg import Mark, scatter, ticks
+from vlmconsole.reports.svg import PlotMark, scatter, ticks
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
@@ -298,11 +298,11 @@ def test_views_of_the_recorded_grid(places: Places) -> None:
 
 
 def test_names_of_points_stay_inside_the_drawing() -> None:
-    drawn = scatter("t", [Mark(f"cell-{i}", 1.0, 2.0) for i in range(300)], "x", "y")
+    drawn = scatter("t", [PlotMark(f"cell-{i}", 1.0, 2.0) for i in range(300)], "x", "y")
     heights = [float(y) for y in re.findall(r'<text x="[\d.]+" y="([-\d.]+)" class="name', drawn)]
     assert 0 < len(heights) < 40 and min(heights) > 0 and f"{300 - len(heights)} names" in drawn
     assert "<title>cell-299</title>" in drawn
-    assert " names" not in scatter("t", [Mark("one", 1.0, 2.0), Mark("two", 1.0, 2.0)], "x", "y")
+    assert " names" not in scatter("t", [PlotMark("one", 1.0, 2.0), PlotMark("two", 1.0, 2.0)], "x", "y")
 
 
 def test_the_parts_of_a_request_add_up_to_its_span() -> None:

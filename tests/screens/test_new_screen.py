@@ -71,7 +71,7 @@ class NotesScreen(LookingScreen[Path]):
         self.look()
 
 
-LINE = table.Entry(7, "notes", "Notes", f"{__name__}:NotesScreen", "vlmconsole notes")
+LINE = table.ScreenEntry(7, "notes", "Notes", f"{__name__}:NotesScreen", "vlmconsole notes")
 
 
 def test_it_is_at_most_sixty_lines() -> None:

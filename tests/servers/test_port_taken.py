@@ -26,8 +26,8 @@ from vlmconsole.engines.profile import ServerProfile, make_profile
 from vlmconsole.engines.readback import readback
 from vlmconsole.gauges.fetch import Fetcher
 from vlmconsole.gauges.figures import SourceError
-from vlmconsole.measure.inputs import Recipe
-from vlmconsole.measure.load import Cell, Target, run_cell
+from vlmconsole.measure.inputs import InputRecipe
+from vlmconsole.measure.load import LoadCell, Target, run_cell
 from vlmconsole.models.messages import Message
 from vlmconsole.remote.ssh import SshHost
 from vlmconsole.runs.folder import RunFolder
@@ -129,7 +129,7 @@ async def test_the_load_client_opens_no_connection_to_a_stranger(
     killed: ServerProfile, places: Places, tmp_path: Path
 ) -> None:
     """The client's own process looks at each connection, since a server may die in mid-cell."""
-    recipe = Recipe("taken/1", {"model": "served", "max_tokens": 4, "stream": True}, None)
+    recipe = InputRecipe("taken/1", {"model": "served", "max_tokens": 4, "stream": True}, None)
     target = Target.to(killed)  # made while nobody listens
     run = RunFolder.create(places.runs, kind="bench", preset="t", spec={}, title="t", home=places.home)
     with thief(port_of(killed), tmp_path) as loot:
@@ -143,11 +143,11 @@ async def test_the_load_client_opens_no_connection_to_a_stranger(
             def listener(self) -> int | None:
                 return 0
 
-        cell = Cell("taken", Before(plain.host, plain.port, plain.path), list(recipe.bodies(range(4))), 2)
+        cell = LoadCell("taken", Before(plain.host, plain.port, plain.path), list(recipe.bodies(range(4))), 2)
         summary = await asyncio.to_thread(run_cell, cell, run)
         assert summary.n == 0 and loot.bytes == b""
         with pytest.raises(PortTakenError):
-            await asyncio.to_thread(run_cell, Cell("taken", target, list(recipe.bodies(range(4))), 2), run)
+            await asyncio.to_thread(run_cell, LoadCell("taken", target, list(recipe.bodies(range(4))), 2), run)
         assert loot.bytes == b""
 
 

@@ -25,7 +25,7 @@ WORDS = {
     "servers": (*get_args(status.State), "not reachable", "key refused", "waiting"),
     "checks": get_args(doctor.State) + get_args(findings.State),
     "gauges": get_args(board.State),
-    "seals": get_args(get_type_hints(chain.Verdict)["status"]),
+    "seals": get_args(get_type_hints(chain.SealVerdict)["status"]),
     "pictures": get_args(get_type_hints(sight.Sight)["state"]),
     "adapters": get_args(get_type_hints(adapter_effect.Effect)["state"]),
 }

@@ -35,19 +35,21 @@ def weights(run: RunFolder) -> bytes:
 
 def test_preset_is_the_recipe() -> None:
     """The shipped preset says what the code's own recipe says, so neither can drift."""
-    from vlmconsole.toy.lessons import Recipe
+    from vlmconsole.toy.lessons import LessonRecipe
 
     spec = overlay(load_preset("model-tiny"), []).model_dump()
-    assert {key: spec[key] for key in vars(Recipe())} == vars(Recipe())
+    assert {key: spec[key] for key in vars(LessonRecipe())} == vars(LessonRecipe())
 
 
 def test_every_phase_has_its_share_of_the_time() -> None:
     from vlmconsole.jobs import model
-    from vlmconsole.toy.lessons import Recipe, phase_steps
+    from vlmconsole.toy.lessons import LessonRecipe, phase_steps
 
     spec = model.ModelSpec()
     took = model.phases(spec)
-    assert [*took] == [*phase_steps(Recipe()), model.MEASURING] and model.TOOK.keys() == phase_steps(Recipe()).keys()
+    assert [*took] == [*phase_steps(LessonRecipe()), model.MEASURING] and model.TOOK.keys() == phase_steps(
+        LessonRecipe()
+    ).keys()
     assert 60 < sum(took.values()) / 60 < 75  # one run on two cores took 67 minutes
     assert sum(model.phases(spec.model_copy(update={"threads": 1})).values()) == 2 * sum(took.values())
 

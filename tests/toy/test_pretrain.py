@@ -17,7 +17,7 @@ from vlmconsole.toy.bundle import begin
 from vlmconsole.toy.lessons import (
     BOUNDS,
     STAGES,
-    Recipe,
+    LessonRecipe,
     eyes_scene,
     lesson,
     phase_steps,
@@ -26,7 +26,7 @@ from vlmconsole.toy.lessons import (
     token_names,
     token_sizes,
 )
-from vlmconsole.toy.pretrain import Point, plain_patches, pretrain
+from vlmconsole.toy.pretrain import LossPoint, plain_patches, pretrain
 from vlmconsole.training.lora import inject
 from vlmconsole.training.model import encode, features, load
 from vlmconsole.training.prompts import Turn
@@ -39,12 +39,12 @@ LAST = {
     "question_refresh": 2,
 }
 NAMELESS = ("it?", "this?", "the object?", "the thing?", "the shape?")
-SHORT = Recipe(seed=3, threads=1, batch=3, eyes_steps=3, language_steps=3, count_share=1, warm_up=2, **LAST)
+SHORT = LessonRecipe(seed=3, threads=1, batch=3, eyes_steps=3, language_steps=3, count_share=1, warm_up=2, **LAST)
 
 
-def train(folder: Path, recipe: Recipe, stop_after: int | None = None) -> tuple[Any, list[Point]]:
+def train(folder: Path, recipe: LessonRecipe, stop_after: int | None = None) -> tuple[Any, list[LossPoint]]:
     """Trains in `folder`, taking up its checkpoint; stops after so many steps if asked to."""
-    points: list[Point] = []
+    points: list[LossPoint] = []
     loaded = begin(folder / "model", recipe)
     head = pretrain(
         loaded,
@@ -76,12 +76,12 @@ def test_stopped_or_killed_runs_end_in_the_same_weights(tmp_path: Path) -> None:
     assert len(rest) < len(points)
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
-    other, _ = train(tmp_path / "other", Recipe(**{**vars(SHORT), "seed": 4}))
+    other, _ = train(tmp_path / "other", LessonRecipe(**{**vars(SHORT), "seed": 4}))
     assert not torch.equal(
         whole["model.language_model.embed_tokens.weight"], other["model.language_model.embed_tokens.weight"]
     )
     with pytest.raises(ValueError, match="another recipe"):
-        train(parts, Recipe(**{**vars(SHORT), "eyes_steps": 4}))
+        train(parts, LessonRecipe(**{**vars(SHORT), "eyes_steps": 4}))
 
 
 def test_eyes_are_told_the_truth() -> None:
@@ -143,7 +143,7 @@ def test_stages_that_leave_the_eyes_alone_do(tmp_path: Path) -> None:
     eyes: dict[str, dict[str, Any]] = {}
     loaded = begin(tmp_path / "model", SHORT)
 
-    def look(point: Point) -> None:
+    def look(point: LossPoint) -> None:
         eyes[point.phase] = {k: v.clone() for k, v in loaded.model.state_dict().items() if "visual" in k}
 
     pretrain(loaded, SHORT, checkpoint=tmp_path / "c.pt", report=look, stopping=lambda: False, report_every=1)
@@ -157,7 +157,7 @@ def test_stages_that_leave_the_eyes_alone_do(tmp_path: Path) -> None:
 
 
 def test_lessons_never_count_past_the_limit() -> None:
-    recipe = Recipe()
+    recipe = LessonRecipe()
     lessons = [lesson(recipe, step, index) for step in range(3) for index in range(recipe.batch)]
     counted = [json.loads(one.chat[0].answer or "") for one in lessons if one.chat[0].text == COUNT_PROMPT]
     assert len(counted) == 3 * recipe.count_share

@@ -27,7 +27,7 @@ from vlmconsole.training.adapters.store import (
     list_adapters,
     open_adapter,
 )
-from vlmconsole.training.generation import Ask, answers
+from vlmconsole.training.generation import Prompt, answers
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_loaded_merged_and_unloaded_answer_as_they_must(made: Path, tmp_path: Pa
     """PEFT in the model and merged weights answer alike; without the adapter the base is what it was."""
     from vlmconsole.training.model import load
 
-    asks = [Ask(str(i), text) for i, text in enumerate(("Hello", "How many?", "What colour is it?"))]
+    asks = [Prompt(str(i), text) for i, text in enumerate(("Hello", "How many?", "What colour is it?"))]
     loaded = bundled()
     base = [one.token_ids for one in answers(loaded, asks, max_new_tokens=12)]
     wrapped = store.load_peft(loaded, made)

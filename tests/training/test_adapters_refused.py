@@ -235,7 +235,7 @@ def test_a_pissa_adapter_is_refused_at_every_door(
     with pytest.raises(AdapterError, match="init_lora_weights"):
         load_peft(bundled(), folder)
     with pytest.raises(AdapterError, match="init_lora_weights"):
-        sft.adapted(bundled(), sft.Settings(rank=4, alpha=8), folder)
+        sft.adapted(bundled(), sft.SftTraining(rank=4, alpha=8), folder)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_what_a_training_here_does_not_have_is_no_start_for_one(
     set_config(adapter, **values)
     assert refused(open_adapter(adapter)) == ""
     with pytest.raises(AdapterError, match=named):
-        sft.adapted(bundled(), sft.Settings(rank=4, alpha=8), adapter)
+        sft.adapted(bundled(), sft.SftTraining(rank=4, alpha=8), adapter)
 
 
 def test_layers_with_their_own_rank_and_scale_are_served_as_one_plain_lora(adapter: Path, tmp_path: Path) -> None:

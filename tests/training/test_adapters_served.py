@@ -27,7 +27,7 @@ from vlmconsole.servers.server import Ready
 from vlmconsole.training.adapters import store
 from vlmconsole.training.adapters.serving import select
 from vlmconsole.training.adapters.store import OTHER_MODEL
-from vlmconsole.training.generation import Ask, answers
+from vlmconsole.training.generation import Prompt, answers
 from vlmconsole.vision.images import open_picture
 
 
@@ -42,7 +42,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
 @pytest.mark.slow
 async def test_mlx_changes_its_answers_as_torch_does(mlx_server: Ready, places: Places) -> None:
     scenes = [make_scene(f"served:{i}", red=i % 4, blue=(i + 1) % 4) for i in range(2)]
-    asks = [Ask(str(i), COUNT_PROMPT, (scene.draw(),)) for i, scene in enumerate(scenes)]
+    asks = [Prompt(str(i), COUNT_PROMPT, (scene.draw(),)) for i, scene in enumerate(scenes)]
     loaded = bundled()
     plain = [one.text for one in answers(loaded, asks, max_new_tokens=24)]
     wrapped = store.load_peft(loaded, places.adapters / "taught")

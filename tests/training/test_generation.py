@@ -12,30 +12,30 @@ from model_folders import bundled_copy, system_turn
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.scene import GROUPS, make_scene
 from vlmconsole.models.door import door
-from vlmconsole.training.generation import Ask, Generated, answers, invariance, tensor_sha256
+from vlmconsole.training.generation import Generated, Prompt, answers, invariance, tensor_sha256
 from vlmconsole.training.model import encode
 from vlmconsole.training.prompts import Turn
 
 
-def some(n: int) -> list[Ask]:
+def some(n: int) -> list[Prompt]:
     """Counting questions of equal length, with a text without a picture and a longer one between them."""
-    asks = [Ask(f"s{i}", COUNT_PROMPT, (make_scene(f"gen:{i}", GROUPS[i % 6]).draw(),)) for i in range(n - 2)]
-    asks.insert(1, Ask("bare", "Hello"))
+    asks = [Prompt(f"s{i}", COUNT_PROMPT, (make_scene(f"gen:{i}", GROUPS[i % 6]).draw(),)) for i in range(n - 2)]
+    asks.insert(1, Prompt("bare", "Hello"))
     few = make_scene("gen:few").draw()
-    return [*asks, Ask("two", "What colour is the circle?", (few, few), system="Answer briefly.")]
+    return [*asks, Prompt("two", "What colour is the circle?", (few, few), system="Answer briefly.")]
 
 
 @pytest.fixture(scope="module")
-def asks() -> list[Ask]:
+def asks() -> list[Prompt]:
     return some(7)
 
 
 @pytest.fixture(scope="module")
-def made(asks: list[Ask]) -> list[Generated]:
+def made(asks: list[Prompt]) -> list[Generated]:
     return list(answers(bundled(), asks, max_new_tokens=24, batch=3))
 
 
-def test_every_answer_says_in_which_company_it_was_made(asks: list[Ask], made: list[Generated]) -> None:
+def test_every_answer_says_in_which_company_it_was_made(asks: list[Prompt], made: list[Generated]) -> None:
     assert [one.batch for one in made] == [0, 0, 0, 1, 1, 1, 2]
     assert made[4].batch_members == tuple(ask.uid for ask in asks[3:6])
     assert made[6].batch_members == ("two",)
@@ -59,13 +59,13 @@ def test_the_models_own_system_turn_is_asked(tmp_path: Path) -> None:
     )
 
 
-def test_a_batch_is_checked_against_single_questions(asks: list[Ask]) -> None:
+def test_a_batch_is_checked_against_single_questions(asks: list[Prompt]) -> None:
     found = invariance(bundled(), asks, max_new_tokens=12, batch=4)
     assert found.invariant and found.n == 7 and "batch-invariant: 7 of 7" in str(found)
 
 
 @pytest.mark.slow
-def test_a_batch_that_changes_answers_is_told(asks: list[Ask], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_changes_answers_is_told(asks: list[Prompt], monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the attention mask the padding is read: the check must see it."""
     from vlmconsole.training import generation
 
@@ -90,7 +90,7 @@ def test_the_end_mark_belongs_to_the_tokens(made: list[Generated]) -> None:
     assert short.finish == "length" and len(short.token_ids) == 3 and short.token_ids == first.token_ids[:3]
 
 
-def test_the_tensors_hash_is_of_the_question_alone(asks: list[Ask], made: list[Generated]) -> None:
+def test_the_tensors_hash_is_of_the_question_alone(asks: list[Prompt], made: list[Generated]) -> None:
     alone = list(answers(bundled(), asks, max_new_tokens=1, batch=1))
     assert [one.tensor_sha256 for one in alone] == [one.tensor_sha256 for one in made]
     assert [one.prompt_tokens for one in alone] == [one.prompt_tokens for one in made]
@@ -98,7 +98,7 @@ def test_the_tensors_hash_is_of_the_question_alone(asks: list[Ask], made: list[G
     # One pixel, or one word of the question, is another input.
     picture = make_scene("gen:0", GROUPS[0]).draw()
     picture.putpixel((0, 0), (0, 0, 0))
-    changed = [Ask("p", COUNT_PROMPT, (picture,)), Ask("t", COUNT_PROMPT + " ", asks[0].pictures)]
+    changed = [Prompt("p", COUNT_PROMPT, (picture,)), Prompt("t", COUNT_PROMPT + " ", asks[0].pictures)]
     for one in answers(bundled(), changed, max_new_tokens=1):
         assert one.tensor_sha256 != made[0].tensor_sha256
 
@@ -112,7 +112,7 @@ def test_shapes_and_types_are_part_of_the_hash() -> None:
     assert tensor_sha256({"pixel_values": row.bfloat16()}) != tensor_sha256({"pixel_values": row.half()})
 
 
-def test_a_stop_ends_after_a_batch_and_progress_is_told(asks: list[Ask]) -> None:
+def test_a_stop_ends_after_a_batch_and_progress_is_told(asks: list[Prompt]) -> None:
     told: list[tuple[int, int]] = []
     made = list(
         answers(
@@ -128,7 +128,7 @@ def test_a_stop_ends_after_a_batch_and_progress_is_told(asks: list[Ask]) -> None
     assert list(answers(bundled(), [], max_new_tokens=2)) == []
 
 
-def test_a_stop_is_heeded_between_two_tokens(asks: list[Ask], made: list[Generated]) -> None:
+def test_a_stop_is_heeded_between_two_tokens(asks: list[Prompt], made: list[Generated]) -> None:
     looked: list[int] = []
 
     def stopping() -> bool:
@@ -142,12 +142,12 @@ def test_a_stop_is_heeded_between_two_tokens(asks: list[Ask], made: list[Generat
     assert [one.token_ids for one in again] == [one.token_ids[:12] for one in made]
 
 
-def test_what_makes_no_batches_is_refused(asks: list[Ask]) -> None:
+def test_what_makes_no_batches_is_refused(asks: list[Prompt]) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         next(answers(bundled(), asks, batch=0))
 
 
-def test_the_models_own_sampling_settings_do_not_count_and_come_back(asks: list[Ask], made: list[Generated]) -> None:
+def test_the_models_own_sampling_settings_do_not_count_and_come_back(asks: list[Prompt], made: list[Generated]) -> None:
     model = bundled().model
     own = model.generation_config
     own.repetition_penalty, own.do_sample, own.temperature = 5.0, True, 3.0

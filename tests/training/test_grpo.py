@@ -17,7 +17,7 @@ from vlmconsole.counting.scene import label_json, make_scene
 from vlmconsole.data.rows import Row
 from vlmconsole.training import checkpoint, export, grpo, rollout
 from vlmconsole.training.bases import base_folder
-from vlmconsole.training.grpo_train import Settings, Trainer
+from vlmconsole.training.grpo_train import GrpoTraining, Trainer
 from vlmconsole.training.model import Loaded, encode, load
 from vlmconsole.training.prompts import Turn
 from vlmconsole.training.verl.logs import group_advantages
@@ -118,7 +118,7 @@ def test_draws_repeat_by_seed_and_never_stand_for_a_picture() -> None:
     loaded = tiny()
     prompts = rollout.look(loaded, [[Turn(COUNT_PROMPT, None, (make_scene(3).draw(),))]])
 
-    def drawn(seed: int) -> rollout.Answers:
+    def drawn(seed: int) -> rollout.SampledAnswers:
         draw = torch.Generator().manual_seed(seed)
         # So hot that every token is about as likely: 1536 draws would hit a barred one.
         return rollout.sample(loaded, prompts, n=96, generator=draw, max_new_tokens=16, temperature=1e4)
@@ -134,7 +134,7 @@ def test_draws_repeat_by_seed_and_never_stand_for_a_picture() -> None:
 def test_a_step_moves_the_language_and_nothing_of_the_eyes() -> None:
     loaded = tiny()
     before, eyes = weights(loaded.model), export.eyes_sha256(loaded.model)
-    trainer = Trainer(loaded, rows(4), Settings(**{**FAST, "passes": 2}))
+    trainer = Trainer(loaded, rows(4), GrpoTraining(**{**FAST, "passes": 2}))
     taken = trainer.take()
     assert [len(group) for group in taken.groups()] == [4, 4]
     assert {one.row.uid for one in taken.rollouts} == {"r0", "r1"}
@@ -185,7 +185,7 @@ def test_taken_up_between_steps_it_ends_in_the_same_weights(tmp_path: Path) -> N
     data = rows(6)
 
     def trainer(seed: int = 3) -> Trainer:
-        return Trainer(tiny(), data, Settings(**{**FAST, "seed": seed}))
+        return Trainer(tiny(), data, GrpoTraining(**{**FAST, "seed": seed}))
 
     whole = trainer()
     steps = [whole.take() for _ in range(3)]

@@ -19,7 +19,7 @@ from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.training import checkpoint, export
 from vlmconsole.training.bases import base_folder
-from vlmconsole.training.grpo_train import Settings, Trainer
+from vlmconsole.training.grpo_train import GrpoTraining, Trainer
 from vlmconsole.training.masters import Masters, half_steps, lost_above
 from vlmconsole.training.model import load
 
@@ -72,7 +72,7 @@ def test_copies_take_steps_that_coarse_numbers_lose() -> None:
 def test_going_on_with_copies_is_exact(tmp_path: Path) -> None:
     def trainer() -> Trainer:
         loaded = load(base_folder(""), dtype="bfloat16")
-        return Trainer(loaded, rows(8), Settings(**{**FAST, "rate": 1e-5}), masters=True)
+        return Trainer(loaded, rows(8), GrpoTraining(**{**FAST, "rate": 1e-5}), masters=True)
 
     whole, first, second = trainer(), trainer(), trainer()
     whole.take(), whole.take(), first.take()
@@ -88,7 +88,7 @@ def test_going_on_with_copies_is_exact(tmp_path: Path) -> None:
 def test_few_numbers_of_many_tensors_is_a_warning() -> None:
     loaded = load(base_folder(""), dtype="bfloat16")
     before = weights(loaded.model)
-    trainer = Trainer(loaded, rows(2), Settings(**{**FAST, "rate": 1e-6}))
+    trainer = Trainer(loaded, rows(2), GrpoTraining(**{**FAST, "rate": 1e-6}))
     for parameter in trainer.stepped().values():
         parameter.grad = torch.ones_like(parameter)
     trainer.optimizer.step()

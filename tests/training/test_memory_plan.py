@@ -92,7 +92,7 @@ def test_answers_to_one_question_share_its_prompt(precision: str, questions: int
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        rollout.log_probabilities(loaded, prompts, rollout.Answers(ids, torch.ones_like(ids), n))
+        rollout.log_probabilities(loaded, prompts, rollout.SampledAnswers(ids, torch.ones_like(ids), n))
     work = Work(
         precision=precision,
         trained="language",

@@ -95,8 +95,8 @@ def test_a_run_leaves_all_of_its_evidence(done: tuple[Places, RunFolder]) -> Non
 def test_taken_up_in_this_process_ends_in_the_same_weights(done: tuple[Places, RunFolder]) -> None:
     places, whole = done
     base = load(base_folder(""))
-    model = sft.adapted(base, sft.Settings(rate=2e-3, seed=1))
-    plan, settings = curriculum.Plan(10, 2, 4, 1, 1), sft.Settings(rate=2e-3, seed=1)
+    model = sft.adapted(base, sft.SftTraining(rate=2e-3, seed=1))
+    plan, settings = curriculum.Curriculum(10, 2, 4, 1, 1), sft.SftTraining(rate=2e-3, seed=1)
     first = sft.Course(base, model, rows(places), plan, settings)
     list(first.steps(2))
     state = first.state()
@@ -117,8 +117,8 @@ def test_accumulation_changes_memory_and_nothing_else(done: tuple[Places, RunFol
     ends = []
     for batch, accumulation in ((4, 1), (1, 4)):
         base = load(base_folder(""))
-        settings = sft.Settings(rate=1e-3, seed=3)
-        plan = curriculum.Plan(10, 1, batch, accumulation, 3)
+        settings = sft.SftTraining(rate=1e-3, seed=3)
+        plan = curriculum.Curriculum(10, 1, batch, accumulation, 3)
         course = sft.Course(base, sft.adapted(base, settings), rows(places), plan, settings)
         ends.append((list(course.steps(2)), course.state()["adapter"]))
     (one, a), (four, b) = ends
@@ -131,10 +131,10 @@ def test_accumulation_changes_memory_and_nothing_else(done: tuple[Places, RunFol
 def test_a_bfloat16_base_has_a_float32_adapter(done: tuple[Places, RunFolder]) -> None:
     places, _ = done
     base = load(base_folder(""), dtype="bfloat16")
-    settings = sft.Settings(gradient_checkpointing=True)
+    settings = sft.SftTraining(gradient_checkpointing=True)
     model = sft.adapted(base, settings)
     before = sft.frozen_sha256(model)
-    course = sft.Course(base, model, rows(places)[:4], curriculum.Plan(4, 1, 4, 1, 0), settings)
+    course = sft.Course(base, model, rows(places)[:4], curriculum.Curriculum(4, 1, 4, 1, 0), settings)
     step = next(course.steps(1))
     assert 0 < step.loss < 10 and step.grad_norm > 0
     kinds = {p.dtype for name, p in model.named_parameters() if not p.requires_grad}
@@ -336,7 +336,7 @@ def test_a_later_divergence_blames_the_rate(tmp_path: Path, monkeypatch: pytest.
     """The base was whole and a step was taken: then it is the training's own settings, and that step is kept."""
     steps = sft.Course.steps
 
-    def spoilt(course: sft.Course, until: int) -> Iterator[sft.Step]:
+    def spoilt(course: sft.Course, until: int) -> Iterator[sft.SftStep]:
         for step in steps(course, until):
             yield step
             next(course.model.parameters()).data.fill_(torch.nan)

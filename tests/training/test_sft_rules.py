@@ -10,15 +10,15 @@ from refusals import refused
 from vlmconsole.jobs.presets import PresetError, load_preset, overlay
 from vlmconsole.jobs.sft import KIND
 from vlmconsole.queue.flows import read_flow
-from vlmconsole.training.curriculum import Plan, rate_at
-from vlmconsole.training.selection import Rule, choose
+from vlmconsole.training.curriculum import Curriculum, rate_at
+from vlmconsole.training.selection import SelectionRule, choose
 
 FEW = st.integers(1, 9)
 
 
 @given(rows=st.integers(1, 60), epochs=st.integers(1, 3), batch=FEW, accumulation=FEW, seed=st.integers(0, 5))
 def test_every_picture_is_seen_once_an_epoch(rows: int, epochs: int, batch: int, accumulation: int, seed: int) -> None:
-    plan = Plan(rows, epochs, batch, accumulation, seed)
+    plan = Curriculum(rows, epochs, batch, accumulation, seed)
     for epoch in range(epochs):
         first = epoch * plan.steps_per_epoch
         steps = [plan.step_rows(step) for step in range(first, first + plan.steps_per_epoch)]
@@ -28,9 +28,9 @@ def test_every_picture_is_seen_once_an_epoch(rows: int, epochs: int, batch: int,
 
 
 def test_order_follows_the_seed_and_the_epoch() -> None:
-    plan = Plan(30, 2, 4, 1, 1)
-    assert plan.order(1) == Plan(30, 9, 2, 2, 1).order(1)
-    assert plan.order(1) != plan.order(2) != Plan(30, 2, 4, 1, 2).order(2)
+    plan = Curriculum(30, 2, 4, 1, 1)
+    assert plan.order(1) == Curriculum(30, 9, 2, 2, 1).order(1)
+    assert plan.order(1) != plan.order(2) != Curriculum(30, 2, 4, 1, 2).order(2)
 
 
 def test_rate_rises_then_falls_to_a_twentieth() -> None:
@@ -55,7 +55,7 @@ def test_selection_needs_the_same_samples_of_each() -> None:
     for bad in ({}, {1: []}, {1: [1.0], 2: [1.0, 0.5]}):
         with pytest.raises(ValueError, match="same, non-empty"):
             choose(bad)
-    rule = Rule("few", "0" * 64, "dev", ("a", "b"), (2, 4, 6), 64).to_json()
+    rule = SelectionRule("few", "0" * 64, "dev", ("a", "b"), (2, 4, 6), 64).to_json()
     assert rule["epochs"] == [2, 4, 6] and "earlier epoch" in rule["rule"]
     assert "not a baseline" in rule["label"]
 

@@ -19,7 +19,7 @@ from verl_run import TRUTH, settings
 from vlmconsole.data.rows import Row
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.grpo_settings import GrpoSpec
-from vlmconsole.jobs.grpo_verl import _Follower
+from vlmconsole.jobs.grpo_verl import _VerlFollower
 from vlmconsole.jobs.presets import load_preset, overlay
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
@@ -167,7 +167,7 @@ for step in range(1, 4):
 
 
 @pytest.fixture
-def follower(tmp_path: Path) -> tuple[_Follower, Context, threading.Event]:
+def follower(tmp_path: Path) -> tuple[_VerlFollower, Context, threading.Event]:
     places = Places(tmp_path / "home").ensure()
     sets = ["engine=verl", "questions=2", "answers=4", "steps=3"]
     spec = overlay(load_preset("grpo-3"), sets)
@@ -179,7 +179,7 @@ def follower(tmp_path: Path) -> tuple[_Follower, Context, threading.Event]:
         Row(f"u{i}", b"\x89PNG" + bytes([i]), "How many?", TRUTH, "vlmconsole/counting", "", "train", i)
         for i in range(4)
     ]
-    return _Follower(context, spec, rows, run.file("verl-rollouts")), context, stop
+    return _VerlFollower(context, spec, rows, run.file("verl-rollouts")), context, stop
 
 
 def trainer(context: Context, mode: str) -> list[str]:
@@ -188,7 +188,7 @@ def trainer(context: Context, mode: str) -> list[str]:
     return [sys.executable, "-P", str(script), str(context.run.file("verl-rollouts")), mode]
 
 
-def test_its_steps_become_the_same_evidence(follower: tuple[_Follower, Context, threading.Event]) -> None:
+def test_its_steps_become_the_same_evidence(follower: tuple[_VerlFollower, Context, threading.Event]) -> None:
     one, context, _ = follower
     one.follow(trainer(context, "fine"))
     steps, said = list(context.run.read_jsonl("training.jsonl")), list(context.run.read_jsonl("rollouts.jsonl"))
@@ -213,7 +213,7 @@ def test_its_steps_become_the_same_evidence(follower: tuple[_Follower, Context, 
     ],
 )
 def test_its_end_is_explained(
-    follower: tuple[_Follower, Context, threading.Event], mode: str, code: str, nouns: list[str]
+    follower: tuple[_VerlFollower, Context, threading.Event], mode: str, code: str, nouns: list[str]
 ) -> None:
     one, context, _ = follower
     with refused(code, *nouns, error=JobError):
@@ -221,7 +221,7 @@ def test_its_end_is_explained(
     assert next(context.run.read_jsonl("training.jsonl"))["step"] == 1
 
 
-def test_a_request_to_stop_ends_it(follower: tuple[_Follower, Context, threading.Event]) -> None:
+def test_a_request_to_stop_ends_it(follower: tuple[_VerlFollower, Context, threading.Event]) -> None:
     one, context, stop = follower
     threading.Timer(1.0, stop.set).start()
     began = time.monotonic()

@@ -190,10 +190,10 @@ def audit_dataset(shelves: Shelves, name: str, expected: str | None) -> list[Fin
     manifest = shelves.manifests.get(name)
     if manifest is None:
         return [Finding(f"{name}: there", "not verifiable", f"the dataset {name} is not in this lab any more")]
-    return _Inspector(shelves, name, manifest).findings(expected)
+    return _ImageInspector(shelves, name, manifest).findings(expected)
 
 
-class _Inspector:
+class _ImageInspector:
     def __init__(self, shelves: Shelves, name: str, manifest: dict[str, Any]) -> None:
         self.shelves, self.name, self.manifest = shelves, name, manifest
         self.folder = shelves.datasets / name

@@ -138,9 +138,9 @@ def replay(
     tick("loading the model")
     loaded, limit = _model(run, places, side)
     tick(f"generating {len(members)} answers together")
-    from vlmconsole.training.generation import Ask, answers
+    from vlmconsole.training.generation import Prompt, answers
 
-    asks = [Ask(row.uid, row.question, (row.image(),)) for row in members]
+    asks = [Prompt(row.uid, row.question, (row.image(),)) for row in members]
     made = {
         ask.uid: got
         for ask, got in zip(asks, answers(loaded, asks, max_new_tokens=limit, batch=len(asks)), strict=True)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from vlmconsole.audit.images import Seen
 from vlmconsole.audit.replay_errors import ReplayError
-from vlmconsole.evaluation.answerer import Said
+from vlmconsole.evaluation.answerer import ModelAnswer
 from vlmconsole.evaluation.items import Item
 from vlmconsole.evaluation.resolve import resolve
 from vlmconsole.evaluation.resume import ATTEMPT, differing
@@ -32,7 +32,7 @@ def ask_again(
     members: Sequence[Seen],
     lines: dict[str, dict[str, Any]],
     tick: Callable[[str], None],
-) -> dict[str, Said]:
+) -> dict[str, ModelAnswer]:
     """The answers to `members` by the side's server now, by id; `lines` are the batch's as they were answered.
 
     Raises ReplayError when that server is not the one that was evaluated, or cannot be reached.

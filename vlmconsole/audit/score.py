@@ -13,7 +13,7 @@ FIELDS = ("red_circles", "blue_squares")
 
 
 @dataclass(frozen=True)
-class Mark:
+class ScoredAnswer:
     """One answer's marks; `reward` and `partial` as exact fractions."""
 
     valid: bool
@@ -22,10 +22,10 @@ class Mark:
     reward: Fraction
 
 
-NONE = Mark(False, False, Fraction(0), Fraction(0))
+NONE = ScoredAnswer(False, False, Fraction(0), Fraction(0))
 
 
-def counting_reward(answer: Any, truth: str) -> Mark:
+def counting_reward(answer: Any, truth: str) -> ScoredAnswer:
     """Exactly one JSON object with exactly the two counts as whole numbers: half the reward for each right one."""
     if not isinstance(answer, str):
         return NONE
@@ -44,17 +44,17 @@ def counting_reward(answer: Any, truth: str) -> Mark:
     if not all(type(counts[field]) is int for field in FIELDS):
         return NONE
     right = Fraction(sum(counts[field] == wanted[field] for field in FIELDS), 2)
-    return Mark(True, right == 1, right, right)
+    return ScoredAnswer(True, right == 1, right, right)
 
 
-def naming_reward(answer: Any, truth: str) -> Mark:
+def naming_reward(answer: Any, truth: str) -> ScoredAnswer:
     """One word, whatever its case and the space around it, with or without a full stop."""
     if not isinstance(answer, str) or not answer.strip():
         return NONE
     word = answer.strip()
     word = word[:-1] if word.endswith(".") else word
     right = Fraction(word.casefold() == truth.casefold())
-    return Mark(True, bool(right), right, right)
+    return ScoredAnswer(True, bool(right), right, right)
 
 
 def _count(digits: str) -> int:

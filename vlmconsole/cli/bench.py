@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vlmconsole.jobs.presets import Preset
-    from vlmconsole.measure.calibration.calibrate import Step
+    from vlmconsole.measure.calibration.calibrate import CalibrationStep
 
 KIND = "bench"
 
@@ -157,7 +157,7 @@ def calibrate() -> None:
     raise typer.Exit(0 if found.trusted_to is not None else FAILED)
 
 
-def step_line(step: Step) -> str:
+def step_line(step: CalibrationStep) -> str:
     """One concurrency of a calibration, for people."""
     error, tpot = step.ttft_error_s, step.tpot_error_s
     if error is None or step.ttft_error_abs_p95_s is None:

@@ -12,7 +12,7 @@ from vlmconsole.text.numbers import change, figure
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vlmconsole.compare.runs import Comparison, Row, Side
+    from vlmconsole.compare.runs import ComparedFigure, ComparedSide, Comparison
     from vlmconsole.compare.sweeps import SweepComparison
     from vlmconsole.compare.trainings import TrainingComparison
     from vlmconsole.runs.folder import RunFolder
@@ -66,7 +66,7 @@ def compare(
     raise typer.Exit(0 if comparison.comparable else CANNOT_JUDGE)
 
 
-def _remarks(a: Side, b: Side, cell: str = "") -> list[str]:
+def _remarks(a: ComparedSide, b: ComparedSide, cell: str = "") -> list[str]:
     """What is worth knowing of both sides and refuses nothing."""
     return [f"{cell}{name}: {side.remark}" for name, side in (("a", a), ("b", b)) if side.remark]
 
@@ -85,7 +85,9 @@ def _show_names(console: Console, a: str, b: str, doubts: list[str], remarks: li
         console.print(Text(f"  {BUSY_MEANS}", style="yellow"), soft_wrap=True)
 
 
-def _show_pair(console: Console, comparison: Comparison, rows: list[Row], counted: str = "n", means: str = "") -> None:
+def _show_pair(
+    console: Console, comparison: Comparison, rows: list[ComparedFigure], counted: str = "n", means: str = ""
+) -> None:
     """The verdict, then the figures, or the conditions that differ.
 
     `counted` is what the figures' n are, `means` what being comparable means.
@@ -205,5 +207,5 @@ def _named(name: str) -> tuple[RunFolder, str]:
         return find_run(runs, run), cell
 
 
-def _change(row: Row) -> str:
+def _change(row: ComparedFigure) -> str:
     return "" if row.change is None or not row.better else change(row.change)

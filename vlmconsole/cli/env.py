@@ -79,13 +79,13 @@ def make(
     emit({"name": name, "path": str(folder), "check": found}, "\n".join(lines))
 
 
-def _checked(recipe: environments.Recipe) -> dict[str, str]:
+def _checked(recipe: environments.EnvironmentRecipe) -> dict[str, str]:
     """As `environments.check`, which is silent for minutes where the imports are large and the disk is cold."""
     say(f"importing what {recipe.name} should hold: {', '.join([*recipe.check, *recipe.gpu_check])}")
     return environments.check(recipe, state.lab.places)
 
 
-def _do(step: list[str], recipe: environments.Recipe) -> None:
+def _do(step: list[str], recipe: environments.EnvironmentRecipe) -> None:
     """One command of the building. Raises Failure, and leaves what is there to the next `env make`."""
     say("$ " + " ".join(step))
     try:

@@ -21,7 +21,7 @@ from vlmconsole.text.times import age, clock
 from vlmconsole.text.units import in_unit, of_total
 
 if TYPE_CHECKING:
-    from vlmconsole.gauges.board import Snapshot, Tile
+    from vlmconsole.gauges.board import GaugeTile, Snapshot
     from vlmconsole.gauges.recording import Recorder, Replay
     from vlmconsole.gauges.sources import Gauges
 
@@ -140,12 +140,12 @@ def _watch(shown: Gauges | Replay, recorder: Recorder | None) -> None:
             time.sleep(1.0)
 
 
-def _reason(tile: Tile) -> str:
+def _reason(tile: GaugeTile) -> str:
     """What is to be said beside a figure; why there is none, where its source names no reason."""
     return tile.why or ("" if tile.value is not None else "no request has told it yet")
 
 
-def _origin(tile: Tile) -> str:
+def _origin(tile: GaugeTile) -> str:
     """Where a figure is from; of our clients' figures the server or run too, since both change."""
     return f"{tile.source} {one_line(tile.subject, 40)}" if tile.source == "own" and tile.subject else tile.source
 

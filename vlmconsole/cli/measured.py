@@ -9,7 +9,7 @@ from rich.text import Text
 
 from vlmconsole.compare.runs import COMPARED, shown
 from vlmconsole.measure.machine_load import busy
-from vlmconsole.measure.views import Cell, cells
+from vlmconsole.measure.views import CellView, cells
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.titles import title
@@ -61,7 +61,7 @@ def is_measurement(run: RunFolder) -> bool:
     return len(found) == 1 and not found[0].name
 
 
-def _figures(console: Console, cell: Cell) -> None:
+def _figures(console: Console, cell: CellView) -> None:
     summary = cell.summary
     table = Table(box=None, pad_edge=False)
     for name in ("", "p50", "p95", "n"):

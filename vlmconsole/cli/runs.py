@@ -19,7 +19,7 @@ from vlmconsole.text.times import duration
 from vlmconsole.text.toml import toml_lines
 
 if TYPE_CHECKING:
-    from vlmconsole.desks.runs import Line
+    from vlmconsole.desks.runs import RunLine
 
 
 UNSET: tuple[object, ...] = (None, "", [], {})  # a preset would leave it out
@@ -49,7 +49,7 @@ def brief(run: RunFolder) -> dict[str, Any]:
     }
 
 
-def _result(line: "Line") -> str | None:
+def _result(line: "RunLine") -> str | None:
     """Why it ended so, else what cannot be read, its verdict, its figure; None where it has told none of them yet."""
     return line.reason or line.wrong or line.verdict or line.said or None
 

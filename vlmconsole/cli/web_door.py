@@ -24,7 +24,7 @@ LOOK = 1.0  # seconds between two looks for those whose time is over
 QUIET = 60.0  # seconds between two lines about the same trouble of the machine
 
 
-class Door:
+class WebDoor:
     """Counts connections of one server; `known` is called with a connection that has shown the key."""
 
     def __init__(self, say: Callable[[str], None]) -> None:

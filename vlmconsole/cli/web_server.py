@@ -28,7 +28,7 @@ from aiohttp import web
 from textual_serve.server import Server
 
 import vlmconsole.assets
-from vlmconsole.cli.web_door import Door
+from vlmconsole.cli.web_door import WebDoor
 from vlmconsole.runs.places import Places
 from vlmconsole.text.sizes import size
 from vlmconsole.vision.images import PictureError, open_picture
@@ -59,7 +59,7 @@ class ConsoleServer(Server):
         self._hosts = {f"{name}:{self.port_here}" for name in (shown, "127.0.0.1", "localhost")}
         self._page = _asset("index.html").decode()
         self._writing = asyncio.Lock()
-        self.door = Door(LOG.warning)
+        self.door = WebDoor(LOG.warning)
 
     @property
     def entry(self) -> str:

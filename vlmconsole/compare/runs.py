@@ -206,7 +206,7 @@ def shown(key: str, value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedFigure:
     """One figure of both, in the figure's unit. `change` is b / a − 1; None where either is unknown."""
 
     key: str
@@ -236,7 +236,7 @@ def _number(value: Any) -> Any:
     return value if good else None
 
 
-def figures(a: dict[str, Any], b: dict[str, Any], values: tuple[Values, Values] = NO_VALUES) -> list[Row]:
+def figures(a: dict[str, Any], b: dict[str, Any], values: tuple[Values, Values] = NO_VALUES) -> list[ComparedFigure]:
     """The figures of two summaries side by side: p50 and p95 of distributions, plain figures as they are.
 
     `values`: what the requests of each side took; with them a p50's change has its interval.
@@ -248,7 +248,7 @@ def figures(a: dict[str, Any], b: dict[str, Any], values: tuple[Values, Values] 
             for share in ("p50", "p95"):
                 first, second = (value if isinstance(value, dict) else {} for value in (left, right))
                 rows.append(
-                    Row(
+                    ComparedFigure(
                         f"{key}.{share}",
                         f"{name} {share}",
                         unit,
@@ -259,12 +259,12 @@ def figures(a: dict[str, Any], b: dict[str, Any], values: tuple[Values, Values] 
                 )
         elif left is not None or right is not None:
             known = [_number(value) for value in (left, right, a.get("n"), b.get("n"))]
-            rows.append(Row(key, name, unit, better, *known))
+            rows.append(ComparedFigure(key, name, unit, better, *known))
     return rows
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedSide:
     """One measurement to compare: a run that has one, or a cell of a run that has several."""
 
     name: str
@@ -279,7 +279,7 @@ class Side:
         return busy(self.summary)
 
 
-def sides(run: RunFolder, faults: list[str] | None = None) -> list[Side]:
+def sides(run: RunFolder, faults: list[str] | None = None) -> list[ComparedSide]:
     """The measurements of a run, each with figures and conditions. Raises LabError when it has none.
 
     One without readable conditions is an error as well; with `faults` it is left out, and its sentence put there.
@@ -306,11 +306,11 @@ def sides(run: RunFolder, faults: list[str] | None = None) -> list[Side]:
             faults.append(fault)
             continue
         why = "" if cell.state == "valid" else (cell.why or "it was set aside").rstrip(".")
-        made.append(Side(name, conditions, cell.summary, why, whole(values.get(cell.name, {}), cell.summary)))
+        made.append(ComparedSide(name, conditions, cell.summary, why, whole(values.get(cell.name, {}), cell.summary)))
     return made
 
 
-def side(run: RunFolder, cell: str = "") -> Side:
+def side(run: RunFolder, cell: str = "") -> ComparedSide:
     """The measurement `cell` of a run, or its only one. Raises LabError, which names the cells there are."""
     known = sides(run)
     if not cell and len(known) == 1:
@@ -323,13 +323,13 @@ def side(run: RunFolder, cell: str = "") -> Side:
     return chosen
 
 
-def compare_sides(a: Side, b: Side, only: str | None = None) -> tuple[Comparison, list[Row]]:
+def compare_sides(a: ComparedSide, b: ComparedSide, only: str | None = None) -> tuple[Comparison, list[ComparedFigure]]:
     """Whether two measurements may be compared, and their figures side by side."""
     invalid = [f"{measured.name} is INVALID: {measured.invalid}." for measured in (a, b) if measured.invalid]
     rows = figures(a.summary, b.summary, (a.values, b.values))
     return replace(compare(a.conditions, b.conditions, only), invalid=invalid), rows
 
 
-def compare_runs(a: RunFolder, b: RunFolder, only: str | None = None) -> tuple[Comparison, list[Row]]:
+def compare_runs(a: RunFolder, b: RunFolder, only: str | None = None) -> tuple[Comparison, list[ComparedFigure]]:
     """Two runs of one measurement each. Raises LabError when one has none, or several."""
     return compare_sides(side(a), side(b), only)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vlmconsole.compare.runs import Comparison, Row, Side, compare_sides, sides
+from vlmconsole.compare.runs import ComparedFigure, ComparedSide, Comparison, compare_sides, sides
 from vlmconsole.measure.views import cells
 from vlmconsole.runs.folder import RunFolder
 
@@ -20,13 +20,13 @@ class CellPair:
     """The cells of one name of both sweeps, and whether they may be compared."""
 
     name: str
-    a: Side
-    b: Side
+    a: ComparedSide
+    b: ComparedSide
     comparison: Comparison
-    rows: list[Row]
+    rows: list[ComparedFigure]
 
     @classmethod
-    def of(cls, name: str, a: Side, b: Side, only: str | None = None) -> CellPair:
+    def of(cls, name: str, a: ComparedSide, b: ComparedSide, only: str | None = None) -> CellPair:
         """The pair compared; `only` is the one condition that may differ."""
         return cls(name, a, b, *compare_sides(a, b, only))
 
@@ -91,12 +91,12 @@ def compare_sweeps(a: RunFolder, b: RunFolder, only: str | None = None) -> Sweep
     return SweepComparison(a.name, b.name, pairs, alone)
 
 
-def _by_name(run: RunFolder, faults: list[str]) -> dict[str, Side]:
+def _by_name(run: RunFolder, faults: list[str]) -> dict[str, ComparedSide]:
     """One damaged cell must not refuse the others: its sentence goes to `faults`."""
     return {side.name.removeprefix(f"{run.name}:"): side for side in sides(run, faults)}
 
 
-def _alone(run: RunFolder, own: dict[str, Side], others: dict[str, Side], other: str) -> Sequence[str]:
+def _alone(run: RunFolder, own: dict[str, ComparedSide], others: dict[str, ComparedSide], other: str) -> Sequence[str]:
     """A sentence for every cell of `run` that is not compared: it has no figures, or the other sweep has none."""
     unpaired = []
     for cell in cells(run):

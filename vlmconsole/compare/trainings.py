@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from vlmconsole.compare.runs import Comparison, Difference, Row
+from vlmconsole.compare.runs import ComparedFigure, Comparison, Difference
 from vlmconsole.errors import LabError
 from vlmconsole.measure.views import cells
 from vlmconsole.runs.conditions import prompt_of
@@ -71,7 +71,7 @@ class TrainingComparison:
     a: Trained
     b: Trained
     comparison: Comparison
-    rows: list[Row]
+    rows: list[ComparedFigure]
 
     def to_json(self) -> dict[str, Any]:
         """The shape of `runs compare --json` for trainings."""
@@ -216,13 +216,13 @@ def _last_tenth(points: Sequence[tuple[float, float]] | None) -> float | None:
     return fmean(y for _, y in points[-max(1, len(points) // 10) :])
 
 
-def _figures(a: Trained, b: Trained) -> list[Row]:
+def _figures(a: Trained, b: Trained) -> list[ComparedFigure]:
     """Point figures of both, `n` being steps, or pictures for development."""
     rows = []
 
     def add(key: str, name: str, unit: str, better: str, values: Sequence[float | None], n: Sequence[Any]) -> None:
         if any(value is not None for value in values):
-            rows.append(Row(key, name, unit, better, values[0], values[1], n[0], n[1]))
+            rows.append(ComparedFigure(key, name, unit, better, values[0], values[1], n[0], n[1]))
 
     sides = (a, b)
     steps = [number(side.summary.get("steps")) for side in sides]

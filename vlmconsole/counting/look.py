@@ -47,7 +47,7 @@ DARK: tuple[RGB, ...] = ((0, 0, 0), (24, 26, 32), (38, 34, 30), (16, 32, 40))
 
 
 @dataclass(frozen=True)
-class Look:
+class SceneLook:
     """One rendering: RGB 0–255 throughout, `noise` is the standard deviation of the grain in the same units."""
 
     background: RGB = (255, 255, 255)
@@ -58,10 +58,10 @@ class Look:
     noise: float = 0.0
 
 
-PLAIN = Look()
+PLAIN = SceneLook()
 
 
-def random_look(rng: random.Random) -> Look:
+def random_look(rng: random.Random) -> SceneLook:
     """A varied rendering; each part changes on its own, about half of them at a time."""
     dark = rng.random() < 0.3
     background = rng.choice(DARK if dark else LIGHT)
@@ -74,7 +74,7 @@ def random_look(rng: random.Random) -> Look:
         outline = (245, 245, 245) if dark else (20, 20, 20)
     smooth = rng.random() < 0.6
     noise = rng.choice((4.0, 8.0, 12.0)) if rng.random() < 0.45 else 0.0
-    return Look(background, second, palette, outline, smooth, noise)
+    return SceneLook(background, second, palette, outline, smooth, noise)
 
 
 @lru_cache(maxsize=64)

@@ -18,7 +18,7 @@ from PIL import Image
 
 from vlmconsole.counting.draw import SHAPES, stamp
 from vlmconsole.counting.layout import DENSE, LARGEST, OPEN, REGULAR, SCATTERED, SIDE, Layout, arrange, clear
-from vlmconsole.counting.look import COLOURS, PALETTES, PLAIN, Look, add_grain, backdrop, random_look
+from vlmconsole.counting.look import COLOURS, PALETTES, PLAIN, SceneLook, add_grain, backdrop, random_look
 
 GROUPS = ("regular", "variants", "scattered", "dense", "hollow", "high")
 KINDS = tuple((colour, shape) for colour in COLOURS for shape in SHAPES)
@@ -68,7 +68,7 @@ class Scene:
     seed: str
     group: str
     things: tuple[Thing, ...]
-    look: Look
+    look: SceneLook
 
     @property
     def label(self) -> dict[str, int]:
@@ -114,7 +114,7 @@ def _press(picture: Image.Image, thing: Thing, colour: tuple[int, int, int], mas
 
 
 def compose(
-    seed: str, wanted: list[Wanted], *, group: str = "regular", layout: Layout = REGULAR, look: Look = PLAIN
+    seed: str, wanted: list[Wanted], *, group: str = "regular", layout: Layout = REGULAR, look: SceneLook = PLAIN
 ) -> Scene:
     """A scene of exactly the wanted things, each at a seeded place. Raises ValueError past 64 things."""
     rng = random.Random(f"{seed}:places")

@@ -23,7 +23,7 @@ Watch = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """What a name stands for: a `folder` that holds a made dataset, the `recipe` that would make one, or both."""
 
     folder: Path | None
@@ -46,16 +46,16 @@ class Promised:
     n: int | None
 
 
-def look_up(name: str, datasets: Path) -> Source:
+def look_up(name: str, datasets: Path) -> DataSource:
     """What `name` stands for; nothing is made. Raises DataError and RecipeError, with the nearest name."""
     place = named(name)
     for folder in (place,) if "/" in name else (datasets / name, place):
         if (folder / MANIFEST).is_file():
-            return Source(folder.absolute(), None)
+            return DataSource(folder.absolute(), None)
     if name.endswith(".toml") or name in recipe_names():
         recipe = load_recipe(name)
         made = datasets / recipe.name
-        return Source(made.absolute() if (made / MANIFEST).is_file() else None, recipe)
+        return DataSource(made.absolute() if (made / MANIFEST).is_file() else None, recipe)
     if name == TEXTVQA:
         raise DataError(
             f"{TEXTVQA} is not made yet.",

@@ -41,11 +41,11 @@ class RecipeError(LabError):
     exit_status = 2
 
 
-class _Model(BaseModel):
+class _RecipeModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Part(_Model):
+class Part(_RecipeModel):
     """One source of pictures: exactly one of `group`, `replay` and `file`.
 
     `every` renders each combination of `low`..`high` red circles and blue squares that often; `count` spreads
@@ -120,7 +120,7 @@ class Part(_Model):
         return self.count if self.count is not None else (self.every or 0) * len(self.combinations) or None
 
 
-class Split(_Model):
+class Split(_RecipeModel):
     """One split. Only `train` splits may ever be replayed; `exploratory` ones belong to no frozen plan."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
@@ -128,7 +128,7 @@ class Split(_Model):
     parts: tuple[Part, ...] = Field(min_length=1)
 
 
-class Recipe(_Model):
+class Recipe(_RecipeModel):
     """A whole dataset. `seed` decides every picture; two recipes that differ anywhere have different hashes."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")

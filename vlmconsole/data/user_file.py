@@ -223,13 +223,13 @@ def own_truths(path: Path) -> Iterator[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _AskedRow:
     question: str
     truth: str
     counting: bool  # whether two counts are asked for
 
 
-def _asked(value: Mapping[str, Any], where: str) -> _Asked:
+def _asked(value: Mapping[str, Any], where: str) -> _AskedRow:
     question = _first(value, QUESTIONS)
     answer = _first(value, ANSWERS)
     if answer is None:
@@ -251,7 +251,7 @@ def _asked(value: Mapping[str, Any], where: str) -> _Asked:
         truth = json.dumps({"red_circles": counts.red_circles, "blue_squares": counts.blue_squares})
     else:
         truth = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-    return _Asked(question or COUNT_PROMPT, truth, counting or isinstance(answer, Mapping))
+    return _AskedRow(question or COUNT_PROMPT, truth, counting or isinstance(answer, Mapping))
 
 
 def _row(value: Mapping[str, Any], folder: Path, where: str, index: int) -> Row:

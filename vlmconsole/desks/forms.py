@@ -30,7 +30,7 @@ FLOWS = "Several steps as one"
 
 
 @dataclass(frozen=True)
-class Entry:
+class PresetEntry:
     """A preset in the list to choose from, under the title of its kind."""
 
     name: str
@@ -64,14 +64,14 @@ class FormGroup:
     fields: tuple[FormField, ...]
 
 
-def catalogue(places: Places) -> tuple[list[Entry], str]:
+def catalogue(places: Places) -> tuple[list[PresetEntry], str]:
     """Every preset, by the title of its kind and then by name; and what is wrong with a user's file, or ""."""
     wrong = ""
     try:
         presets = list_presets(places)
     except PresetError as error:
         presets, wrong = list_presets(None), str(error)
-    entries = [Entry(p.name, p.kind, p.title, _group(p.kind, places), p.notes.strip(), p.source) for p in presets]
+    entries = [PresetEntry(p.name, p.kind, p.title, _group(p.kind, places), p.notes.strip(), p.source) for p in presets]
     return sorted(entries, key=lambda entry: (entry.group, entry.name)), wrong
 
 

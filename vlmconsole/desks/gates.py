@@ -17,7 +17,7 @@ from vlmconsole.gates.tamper_check import AUDITS, altered_audit
 from vlmconsole.gates.trained import Freezing, standing
 from vlmconsole.gates.verdict import Verdict, judge
 from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
-from vlmconsole.ledger.chain import Verdict as Seal
+from vlmconsole.ledger.chain import SealVerdict as Seal
 from vlmconsole.runs.folder import RunFolder, list_runs
 from vlmconsole.runs.places import Places
 from vlmconsole.system.reading import UnreadableError, read_json
@@ -28,7 +28,7 @@ SWEEPS = frozenset({"sweep", "tune", "cache_probe", "bench"})
 
 
 @dataclass(frozen=True)
-class Entry:
+class GateEntry:
     """One line of the list: a run with a gate plan or a verdict, or a plan frozen for the lab. `t` is wall seconds.
 
     `verdict` is the newest in the ledger as it is labelled (a PASS by a late plan is no plain one), "" while none was
@@ -45,10 +45,10 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedEntry:
     """A run or plan with everything the screen shows of it. `fault` says why a plan cannot be read."""
 
-    entry: Entry
+    entry: GateEntry
     plan: Plan | None = None
     verdict: Verdict | None = None
     frozen: float | None = None
@@ -77,7 +77,7 @@ class GateDesk:
         self._chain: tuple[Any, Chain] | None = None
         self._names: dict[Path, tuple[Any, str, str]] = {}
         self._labels: dict[str, tuple[Any, str]] = {}
-        self._opened: tuple[Any, Opened] | None = None
+        self._opened: tuple[Any, OpenedEntry] | None = None
         self.images = SampleImages(places)
 
     def chain(self) -> Chain:
@@ -87,7 +87,7 @@ class GateDesk:
             self._chain = (stamp, self.ledger.read())
         return self._chain[1]
 
-    def listing(self) -> list[Entry]:
+    def listing(self) -> list[GateEntry]:
         """Runs that hold a gate plan or were judged, newest first; then the plans frozen for the lab, newest first.
 
         Limits that a bound plan came of are left out: they are in it.
@@ -101,16 +101,16 @@ class GateDesk:
             frozen = _frozen(chain, run.name, PLAN)
             state = str(run.state().get("state", ""))
             word = self._label(run, str(entry["verdict"])) if entry else ""
-            found.append(Entry("run", run.name, plan, run.path, frozen, word, state))
+            found.append(GateEntry("run", run.name, plan, run.path, frozen, word, state))
         plans = []
         for path in (self.places.home / PLANS).glob("*.json"):
-            plans.append(Entry("plan", path.name, self._plan_name(path), path, _frozen(chain, PLANS, path.name)))
+            plans.append(GateEntry("plan", path.name, self._plan_name(path), path, _frozen(chain, PLANS, path.name)))
         # The limits of a bound plan are frozen just before it, under a hash of their own: one freezing, one line.
         limits = {self._limits(one.path if one.kind == "plan" else one.path / PLAN) for one in (*found, *plans)}
         kept = [one for one in plans if one.name not in limits]
         return found + sorted(kept, key=lambda one: (-(one.t or 0.0), one.name))
 
-    def open(self, entry: Entry) -> Opened:
+    def open(self, entry: GateEntry) -> OpenedEntry:
         """Judge a run, or read a plan. Never raises for what is wrong with it."""
         if entry.kind == "plan":
             return self._open_plan(entry)
@@ -126,13 +126,13 @@ class GateDesk:
             self._opened = (stamp, self._open_run(entry, run))
         return self._opened[1]
 
-    def _open_run(self, entry: Entry, run: RunFolder) -> Opened:
+    def _open_run(self, entry: GateEntry, run: RunFolder) -> OpenedEntry:
         chain = self.chain()
         verdict = judge(run, self.ledger)
         first, second = (read_side(run.file(f"{side}.jsonl")).samples for side in ("before", "after"))
         cases = tuple(Case(first[i], second[i]) for i in sorted(first.keys() & second.keys()))
         path = run.file(PLAN)
-        return Opened(
+        return OpenedEntry(
             entry,
             verdict.plan,
             verdict,
@@ -147,19 +147,19 @@ class GateDesk:
             verdict.freezing,
         )
 
-    def _open_plan(self, entry: Entry) -> Opened:
+    def _open_plan(self, entry: GateEntry) -> OpenedEntry:
         chain = self.chain()
         try:
             sha = sha256_file(entry.path)
             plan = parse_plan(read_json(entry.path), entry.name)
         except (OSError, ValueError, PlanError) as error:
             told = str(error) if isinstance(error, UnreadableError) else f"{entry.path} cannot be read: {error}"
-            return Opened(entry, chain=chain.broken or "", fault=told)
+            return OpenedEntry(entry, chain=chain.broken or "", fault=told)
         known = [e for e in chain.entries if e.get("kind") == "frozen" and e.get("file") == entry.name]
         fault = "" if known else "it was never frozen"
         if known and known[0]["sha256"] != sha:
             fault = f"it was changed after freezing (frozen {known[0]['sha256'][:12]}…, now {sha[:12]}…)"
-        return Opened(entry, plan, None, entry.t, sha, chain.broken or "", fault=fault)
+        return OpenedEntry(entry, plan, None, entry.t, sha, chain.broken or "", fault=fault)
 
     def _label(self, run: RunFolder, verdict: str) -> str:
         """The verdict as :func:`standing` labels it, looked up again only when the run's own verdict changed."""

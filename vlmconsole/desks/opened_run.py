@@ -9,36 +9,36 @@ from itertools import islice
 from vlmconsole.compare.runs import COMPARED, shown
 from vlmconsole.desks.runs import Stamp, moved
 from vlmconsole.measure.definitions import DEFINITIONS
-from vlmconsole.measure.views import Bar, Cell, PairLine, cells, pairs, waterfalls
+from vlmconsole.measure.views import Bar, CellView, PairLine, cells, pairs, waterfalls
 from vlmconsole.reports import judged, learned, measured, tuned
 from vlmconsole.reports.book import guarded, settings
 from vlmconsole.reports.parts import Section, flat
 from vlmconsole.runs.folder import FINAL, RunFolder, to_json
-from vlmconsole.runs.live_view import RunStory, Told
+from vlmconsole.runs.live_view import RunState, RunStory
 from vlmconsole.runs.places import Places
 from vlmconsole.runs.titles import title
 
-NOTHING = Told()
+NOTHING = RunState()
 MOST_RAW = 60  # raw requests shown at once
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedRun:
     """What a run's folder holds, of whatever kind it is. `sections` are those of its report but for the measuring."""
 
     name: str
     kind: str
     state: str
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[CellView, ...] = ()
     pairs: tuple[PairLine, ...] = ()
     falls: tuple[tuple[str, tuple[Bar, ...]], ...] = ()
     conditions: tuple[Section, ...] = ()
-    told: Told = NOTHING
+    told: RunState = NOTHING
     sections: tuple[Section, ...] = ()
 
 
 @dataclass(frozen=True)
-class Target:
+class OpenTarget:
     """What a line of the screen opens: the run ("run"), a cell, a pair's arm, a request of a cell."""
 
     kind: str
@@ -53,9 +53,9 @@ class Opener:
         self.places = places
         self._stamp: tuple[str, Stamp] = ("", ())
         self._story: RunStory | None = None
-        self._last: Opened | None = None
+        self._last: OpenedRun | None = None
 
-    def read(self, run: RunFolder) -> Opened:
+    def read(self, run: RunFolder) -> OpenedRun:
         """The run as it is now. The same object when nothing moved."""
         if self._story is None or self._story.run.path != run.path:
             self._story, self._last = RunStory(run), None
@@ -72,7 +72,7 @@ class Opener:
             sections += guarded("training", run, lambda: _without_curves(learned.sections(run)))
         under = guarded("measurement", run, lambda: _conditions(run))
         sections += guarded("settings", run, lambda: settings(run, job, [*sections, *under]))
-        self._last = Opened(
+        self._last = OpenedRun(
             run.name,
             str(job.get("kind") or "?"),
             state,
@@ -96,7 +96,7 @@ def _without_curves(found: Sequence[Section]) -> list[Section]:
     return [one for one in found if one.title not in ("Training", "While it ran")]
 
 
-def evidence(run: RunFolder, target: Target) -> list[tuple[str, str]]:
+def evidence(run: RunFolder, target: OpenTarget) -> list[tuple[str, str]]:
     """What stands behind a figure, as (heading, text): conditions first, then figures, definitions, raw requests."""
     found = cells(run)
     cell = next((one for one in found if one.name == target.name), None)

@@ -32,7 +32,7 @@ REACH = 64 * 1024  # bytes of a running job's newest events that its speed is ta
 
 
 @dataclass(frozen=True)
-class Row:
+class QueueRow:
     """One line of the queue. `why` says why it waits or how it ended; `verdict` is what the gates said of a job
     that is done (of a flow: the worst of its steps'), "" where nothing was judged. `kept`: see JobView.
     """
@@ -45,10 +45,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Board:
+class QueueBoard:
     """A moment of the queue. `counts` are over all jobs, `more` is how many of them have no row here."""
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[QueueRow, ...] = ()
     counts: tuple[tuple[str, int], ...] = ()
     drained: bool = False
     supervised: bool = False
@@ -59,7 +59,7 @@ class Board:
 
 
 @dataclass(frozen=True)
-class File:
+class JobFile:
     """One file of a run, named from its folder; bytes."""
 
     name: str
@@ -74,7 +74,7 @@ class Particulars:
     attempts: tuple[Attempt, ...] = ()
     steps: tuple[Job, ...] = ()
     waiters: tuple[int, ...] = ()
-    files: tuple[File, ...] = ()
+    files: tuple[JobFile, ...] = ()
     run_state: tuple[tuple[str, Any], ...] = ()
 
 
@@ -87,13 +87,13 @@ class Desk:
         self._paces: dict[str, tuple[EventTail, Pace]] = {}
         self._verdicts: dict[str, str] = {}
         self._seen: tuple[object, ...] = ()
-        self._board = Board()
+        self._board = QueueBoard()
 
     def close(self) -> None:
         self._store.close()
 
     # --- showing ---
-    def board(self, words: str = "", window: int = WINDOW) -> Board:
+    def board(self, words: str = "", window: int = WINDOW) -> QueueBoard:
         """The queue now: running, waiting in order, ended newest first, `window` of each; or those with `words`.
 
         A flow has its steps beneath it, and those that run stand below the other running jobs. The same object while
@@ -111,7 +111,7 @@ class Desk:
         self._verdicts = {run: said for run, said in self._verdicts.items() if run in {job.run for job in jobs}}
         verdicts = {job.id: self.verdict(job) for job in jobs}
         rows = tuple(
-            Row(
+            QueueRow(
                 one.job,
                 one.why,
                 self._progress(one.job),
@@ -126,7 +126,7 @@ class Desk:
         active = {row.job.run for row in rows if row.job.state in ACTIVE}
         self._paces = {run: pace for run, pace in self._paces.items() if run in active}
         shown = sum(1 for row in rows if row.job.kind != "flow")
-        board = Board(
+        board = QueueBoard(
             rows,
             tuple(sorted(counts.items())),
             bool(self._store.meta("drained", False)),
@@ -305,7 +305,7 @@ def worst(verdicts: Iterable[str]) -> str:
     return min((one for one in verdicts if one), key=VERDICTS.index, default="")
 
 
-def losses(row: Row, waiters: Sequence[int], now: float) -> str:
+def losses(row: QueueRow, waiters: Sequence[int], now: float) -> str:
     """What cancelling a job would cost, in sentences."""
     job = row.job
     said = []
@@ -335,13 +335,13 @@ def losses(row: Row, waiters: Sequence[int], now: float) -> str:
     return " ".join(said)
 
 
-def _files(folder: Path, most: int = 200) -> list[File]:
+def _files(folder: Path, most: int = 200) -> list[JobFile]:
     """The run's files by name, those in folders below it named with their folder."""
-    found: list[File] = []
+    found: list[JobFile] = []
     try:
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not path.is_symlink() and path.name not in PRIVATE and path.name[0] != ".":
-                found.append(File(str(path.relative_to(folder)), path.stat().st_size))
+                found.append(JobFile(str(path.relative_to(folder)), path.stat().st_size))
                 if len(found) == most:
                     break
     except OSError:

@@ -25,7 +25,7 @@ Stamp = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Line:
+class RunLine:
     """One run. `seal` is open, sealed (not looked at yet) or what verifying said; `why` is its sentence.
 
     `verdict` is the run's own word ("" where nothing was judged), `said` its figure in a few words, `wrong` what
@@ -58,10 +58,10 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Board:
+class RunsBoard:
     """The lines that the filter leaves, newest first; `total` are all, `failed` those that did not end well."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[RunLine, ...] = ()
     total: int = 0
     failed: int = 0
     running: int = 0
@@ -73,12 +73,12 @@ class Shelf:
 
     def __init__(self, places: Places) -> None:
         self.places = places
-        self._known: dict[str, tuple[Stamp, Line]] = {}
-        self._seals: dict[str, tuple[Stamp, ledger.Verdict]] = {}
+        self._known: dict[str, tuple[Stamp, RunLine]] = {}
+        self._seals: dict[str, tuple[Stamp, ledger.SealVerdict]] = {}
         self._chain = ledger.Chain()
         self._chain_stamp: Stamp = (-1,)
 
-    def read(self, words: str = "") -> Board:
+    def read(self, words: str = "") -> RunsBoard:
         """All runs whose name, kind, title, state, verdict or seal hold every one of `words`."""
         self._read_chain()
         sealed = {e.get("run") for e in self._chain.entries if e.get("kind") == "sealed"}
@@ -89,7 +89,7 @@ class Shelf:
             self._seals.pop(gone, None)
         self._check(runs, lines)
         wanted = words.lower().split()
-        return Board(
+        return RunsBoard(
             tuple(line for line in lines if all(word in line.words for word in wanted)),
             len(lines),
             sum(line.state in ("failed", "lost") for line in lines),
@@ -97,7 +97,7 @@ class Shelf:
             self._chain.broken or "",
         )
 
-    def verify(self, name: str) -> ledger.Verdict:
+    def verify(self, name: str) -> ledger.SealVerdict:
         """Hash this run's files now, whatever is remembered of it."""
         self._read_chain()
         run = RunFolder(self.places.runs / name)
@@ -111,7 +111,7 @@ class Shelf:
             self._chain_stamp = stamp
             self._chain = Ledger(self.places.ledger).read()
 
-    def _line(self, run: RunFolder, sealed: bool) -> Line:
+    def _line(self, run: RunFolder, sealed: bool) -> RunLine:
         stamp = stamp_of([run.file(name) for name in STAMPED])
         known = self._known.get(run.name)
         if known is None or known[0] != stamp:
@@ -123,7 +123,7 @@ class Shelf:
             return replace(line, seal=seal[1].status, why=seal[1].why)
         return replace(line, seal=SEALED if sealed else OPEN)
 
-    def _check(self, runs: Sequence[RunFolder], lines: list[Line]) -> None:
+    def _check(self, runs: Sequence[RunFolder], lines: list[RunLine]) -> None:
         """Verify some of the ended runs whose files were not looked at since they moved, for CHECK_S at most."""
         until = time.monotonic() + CHECK_S
         for at, run in enumerate(runs):
@@ -141,7 +141,7 @@ class Shelf:
                 lines[at] = replace(lines[at], seal=found.status, why=found.why)
 
 
-def line_of(run: RunFolder) -> Line:
+def line_of(run: RunFolder) -> RunLine:
     """A run's line as its own files tell it, its seal not looked at."""
     job, state, summary = run.job(), run.state(), run.read_json("summary.json")
     wrong = [f"{name} cannot be read" for name, value in (("job.json", job), ("state.json", state)) if not value]
@@ -151,7 +151,7 @@ def line_of(run: RunFolder) -> Line:
     verdict = found.get("verdict")
     word = one_line(verdict, 20) if isinstance(verdict, str) else ("INVALID" if found.get("valid") is False else "")
     word = standing(run, word)
-    return Line(
+    return RunLine(
         run.name,
         run.path,
         one_line(job.get("preset") or run.name, 80),

@@ -41,7 +41,7 @@ AHEAD = 200  # queued jobs looked into to say why a server's job waits
 
 
 @dataclass(frozen=True)
-class Line:
+class ServerLine:
     """One profile in the list. `job` is the one that serves it or will; `why` says what its state comes from."""
 
     profile: ServerProfile
@@ -54,7 +54,7 @@ class Line:
 class Sheet:
     """The chosen server. `unread` says why nothing was read back."""
 
-    line: Line
+    line: ServerLine
     settings: tuple[Setting, ...] = ()
     effective: EffectiveSettings | None = None
     unread: str = ""
@@ -63,10 +63,10 @@ class Sheet:
 
 
 @dataclass(frozen=True)
-class Look:
+class ServersView:
     """One look: all profiles, the files that are none, the chosen one, and why nobody is asked ("" usually)."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[ServerLine, ...] = ()
     problems: tuple[str, ...] = ()
     sheet: Sheet | None = None
     quiet: str = ""
@@ -95,7 +95,7 @@ class ServerDesk:
         if self._store is not None:
             self._store.close()
 
-    def look(self, name: str | None, page: LogPage | None = None) -> Look:
+    def look(self, name: str | None, page: LogPage | None = None) -> ServersView:
         """Everything now; `name` is the chosen profile (None: the first), `page` its log as last read."""
         problems: list[ProfileError] = []
         profiles = load_profiles(self.places.servers, problems=problems)
@@ -109,7 +109,7 @@ class ServerDesk:
         sheet = next((self._sheet(line, page) for line in lines if line.profile.name == chosen), None)
         # A question from here would be in its figures.
         quiet = f"job {measuring.id} measures alone: servers are not asked meanwhile" if measuring else ""
-        return Look(lines, tuple(str(problem) for problem in problems), sheet, quiet)
+        return ServersView(lines, tuple(str(problem) for problem in problems), sheet, quiet)
 
     async def _ask(self, profiles: Mapping[str, ServerProfile], chosen: str | None) -> None:
         now = time.monotonic()
@@ -142,14 +142,14 @@ class ServerDesk:
                 asked.effective, asked.unread = None, str(error)
             asked.read_at = now
 
-    def _line(self, profile: ServerProfile) -> Line:
+    def _line(self, profile: ServerProfile) -> ServerLine:
         asked = self._asked.get(profile.name)
         status = asked.status if asked is not None else server_of(profile, self.places).status()
         assert self._store is not None
         status, job = with_its_job(status, self._store, self.places)
-        return Line(profile, status, job, status.why)
+        return ServerLine(profile, status, job, status.why)
 
-    def _sheet(self, line: Line, page: LogPage | None) -> Sheet:
+    def _sheet(self, line: ServerLine, page: LogPage | None) -> Sheet:
         asked = self._asked.get(line.profile.name)
         effective = asked.effective if asked is not None else None
         log = server_of(line.profile, self.places).log

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from vlmconsole.desks.opened_run import Target
+from vlmconsole.desks.opened_run import OpenTarget
 from vlmconsole.text.fitting import wrapped as wrapped_text
 from vlmconsole.text.signs import RICH_STYLES
 
@@ -23,7 +23,7 @@ class Line:
     """A line, and what it stands for (None: the run as a whole)."""
 
     pieces: tuple[Piece, ...]
-    target: Target | None = None
+    target: OpenTarget | None = None
 
     @property
     def plain(self) -> str:
@@ -31,7 +31,7 @@ class Line:
         return "".join(text for text, _ in self.pieces)
 
 
-def line(*pieces: Piece | str, target: Target | None = None) -> Line:
+def line(*pieces: Piece | str, target: OpenTarget | None = None) -> Line:
     """A line of pieces; a text alone has no style."""
     styled = ((piece, "") if isinstance(piece, str) else piece for piece in pieces)
     return Line(tuple(piece for piece in styled if piece[0]), target)
@@ -42,7 +42,7 @@ def heading(title: str, note: str = "") -> list[Line]:
     return [line(), line((title, "bold"), (f"  {note}" if note else "", "faint"))]
 
 
-def wrapped(text: str, width: int, style: str = "muted", target: Target | None = None) -> list[Line]:
+def wrapped(text: str, width: int, style: str = "muted", target: OpenTarget | None = None) -> list[Line]:
     """A sentence over as many lines as it takes."""
     return [line((part, style), target=target) for part in wrapped_text(text, max(10, width))]
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
-from vlmconsole.desks.opened_run import Target
+from vlmconsole.desks.opened_run import OpenTarget
 from vlmconsole.drawings.lines import Line, Piece, heading, line, wrapped
 from vlmconsole.measure.axes import Axes
 from vlmconsole.measure.machine_load import busy
-from vlmconsole.measure.views import Bar, Cell, PairLine, grid, parts, shortest
+from vlmconsole.measure.views import Bar, CellView, PairLine, grid, parts, shortest
 from vlmconsole.scoring.distribution import SMALL_N
 from vlmconsole.text.fitting import fitted
 from vlmconsole.text.numbers import UNKNOWN, figure
@@ -29,7 +29,7 @@ PLOT_ROWS = 11
 NARROW = ("E2E s", "TPOT ms", "p95 s", "n", "peak")  # columns that a narrow pane has no room for, in this order
 
 
-def cell_table(found: Sequence[Cell], width: int, marked: Sequence[str] = ()) -> list[Line]:
+def cell_table(found: Sequence[CellView], width: int, marked: Sequence[str] = ()) -> list[Line]:
     """A line a cell; those that are not valid say so in words, and why. `marked` are names of cells."""
     columns = {"C": 4, "B": 4, "TTFT p50 s": 12, "p95 s": 8, "TPOT ms": 9, "E2E s": 8, "tok/s": 8, "n": 5}
     if peaks := [len(cell.peak) for cell in found if cell.peak]:  # a tuning's cells
@@ -43,7 +43,7 @@ def cell_table(found: Sequence[Cell], width: int, marked: Sequence[str] = ()) ->
     head = "".join(f"{name:>{size}}" for name, size in columns.items())
     made = [*heading("Cells" if len(found) > 1 else "Figures"), line((" " * (room + 3) + head, "faint"))]
     for cell, name in zip(found, names, strict=True):
-        good, target = cell.state == "valid", Target("cell", cell.name)
+        good, target = cell.state == "valid", OpenTarget("cell", cell.name)
         tpot = cell.share("tpot_s", "p50")
         values = {
             "C": _known(cell.concurrency),
@@ -101,7 +101,7 @@ def scatter(one: Axes, width: int) -> list[Line]:
     return made + wrapped("   ".join(f"{letter} {one_line(point.name, 24)}" for letter, point in letters), width)
 
 
-def heat(found: Sequence[Cell], width: int) -> list[Line]:
+def heat(found: Sequence[CellView], width: int) -> list[Line]:
     """Throughput and TTFT by C and B; each field holds its figure, and its ground says the same again."""
     table = grid(found)
     if table is None:
@@ -138,7 +138,7 @@ def pair_bars(found: Sequence[PairLine], width: int) -> list[Line]:
     room = max(8, width - 38)
     arm = None
     for pair in found:
-        target = Target("arm", pair.arm)
+        target = OpenTarget("arm", pair.arm)
         if pair.arm != arm:
             arm = pair.arm
             made.append(line((one_line(arm, 60), "accent"), target=target))
@@ -180,7 +180,7 @@ def _waterfall(name: str, bars: Sequence[Bar], width: int) -> list[Line]:
     thought = any(bar.thought for bar in some)
     what = "shortest wait for a first token, of the reasoning" if thought else "shortest TTFT"
     note = "no request gave text" if least is None else f"{what} {latency(least)}"
-    title = line((one_line(name or "requests", 60), "accent"), (f"  {note}", "faint"), target=Target("cell", name))
+    title = line((one_line(name or "requests", 60), "accent"), (f"  {note}", "faint"), target=OpenTarget("cell", name))
     made = [line(), title]
     for bar in some:
         wait, prefill, _ = parts(bar, least)
@@ -201,7 +201,7 @@ def _waterfall(name: str, bars: Sequence[Bar], width: int) -> list[Line]:
                 (REASONING * (answers - filled), "accent"),
                 (DECODE * (end - answers), "accent"),
             ]
-        made.append(line(*pieces, target=Target("request", name, bar.index)))
+        made.append(line(*pieces, target=OpenTarget("request", name, bar.index)))
     made.append(line((" " * 7 + "0" + latency(span).rjust(room - 1), "faint")))
     if len(bars) > MOST_BARS:
         made.append(line((f"{len(bars) - MOST_BARS} more requests in requests.jsonl", "faint")))

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
-from vlmconsole.desks.opened_run import Opened
+from vlmconsole.desks.opened_run import OpenedRun
 from vlmconsole.drawings.lines import Line, heading, line, wrapped
 from vlmconsole.drawings.measured import cell_table, heat, pair_bars, scatter, waterfalls
 from vlmconsole.measure.axes import axes
-from vlmconsole.reports.parts import Facts, Pictures, Plot, Prose, Section, Table
+from vlmconsole.reports.parts import Facts, Paragraph, Pictures, ReportPlot, Section, Table
 from vlmconsole.runs.folder import FINAL
-from vlmconsole.runs.live_view import Told
+from vlmconsole.runs.live_view import RunState
 from vlmconsole.text.bars import sparkline
 from vlmconsole.text.fitting import fitted
 from vlmconsole.text.numbers import figure
@@ -22,7 +22,7 @@ STYLES = {"bad": "error", "warn": "warning"}
 MOST_ROWS = 40  # of one table; the report has all of them
 
 
-def lines_of(opened: Opened, width: int, marked: Sequence[str] = ()) -> list[Line]:
+def lines_of(opened: OpenedRun, width: int, marked: Sequence[str] = ()) -> list[Line]:
     """The whole of an opened run for `width` cells; `marked` are names of cells."""
     made: list[Line] = []
     if opened.cells:
@@ -44,7 +44,7 @@ def lines_of(opened: Opened, width: int, marked: Sequence[str] = ()) -> list[Lin
     for section in opened.conditions:
         made += heading("Conditions")
         for part in section.parts:
-            if not part.title.startswith("Verdict") and not isinstance(part, Plot) and part.title != "Pairs":
+            if not part.title.startswith("Verdict") and not isinstance(part, ReportPlot) and part.title != "Pairs":
                 made += _part(part, width)
     late = [one for one in opened.sections if one not in early]
     if opened.state not in FINAL:  # what it says now before what it was asked for
@@ -56,7 +56,7 @@ def lines_of(opened: Opened, width: int, marked: Sequence[str] = ()) -> list[Lin
     return made
 
 
-def _curves(told: Told, width: int) -> list[Line]:
+def _curves(told: RunState, width: int) -> list[Line]:
     curves = [curve for curve in told.curves if curve.points]
     if not curves:
         return []
@@ -79,13 +79,13 @@ def _section(section: Section, width: int) -> list[Line]:
     return made
 
 
-def _part(part: Table | Plot | Facts | Prose | Pictures, width: int) -> list[Line]:
+def _part(part: Table | ReportPlot | Facts | Paragraph | Pictures, width: int) -> list[Line]:
     made: list[Line] = []
-    if isinstance(part, Plot | Pictures):  # the report has the pictures
+    if isinstance(part, ReportPlot | Pictures):  # the report has the pictures
         return []
     if part.title:
         made.append(line((one_line(part.title, 120), "accent")))
-    if isinstance(part, Prose):
+    if isinstance(part, Paragraph):
         for text in part.lines:
             made += wrapped(inert(text), width, STYLES.get(part.kind, ""))
     elif isinstance(part, Facts):

@@ -39,7 +39,7 @@ class Holder:
         return self
 
 
-class Held(Protocol):
+class PortHolder(Protocol):
     """Something that holds a port of ours: a server that was started here, or a tunnel."""
 
     def holder(self) -> Holder:
@@ -50,7 +50,7 @@ class Held(Protocol):
 class Access:
     """How a server of ours is reached: whose port it is, and the file of the key made for this start (None: no key)."""
 
-    held: Held | None = None
+    held: PortHolder | None = None
     key_file: Path | None = None
 
 
@@ -58,7 +58,7 @@ _proven: dict[Holder, int] = {}
 """The inode at which each holder was seen listening: while it listens, the port is theirs."""
 
 
-def check(held: Held | None, connected: bool = False) -> int | None:
+def check(held: PortHolder | None, connected: bool = False) -> int | None:
     """The inode of the listening socket, proven to be the holder's (None where the system does not tell).
 
     `connected`: somebody did take the connection. A port where nobody listens passes otherwise: the connection
@@ -87,7 +87,7 @@ def check(held: Held | None, connected: bool = False) -> int | None:
 Hook = Callable[[Any], Awaitable[None]]
 
 
-def event_hooks(held: Held | None, fault: Callable[[PortTakenError], Exception]) -> dict[str, list[Hook]]:
+def event_hooks(held: PortHolder | None, fault: Callable[[PortTakenError], Exception]) -> dict[str, list[Hook]]:
     """For an asynchronous httpx client: prove the port before each request and on each new connection.
 
     Between the two somebody may take the port, so the second look comes once a connection stands and before a byte

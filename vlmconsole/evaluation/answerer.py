@@ -18,7 +18,7 @@ class Stopping(Exception):
 
 
 @dataclass(frozen=True)
-class Said:
+class ModelAnswer:
     """One answer as it came. `answer` is None when the request failed, and `error` says why; times in seconds.
 
     `token_ids` and `tensor_sha256` are None where a server keeps them to itself.
@@ -76,7 +76,7 @@ class Answerer(Protocol):
     who: Who
     facts: dict[str, Any]
 
-    def ask(self, items: Sequence[Item]) -> list[Said]:
+    def ask(self, items: Sequence[Item]) -> list[ModelAnswer]:
         """The answers to one batch, in its order. Raises Stopping where a stop is asked for meanwhile."""
 
     def conditions(self) -> Conditions:

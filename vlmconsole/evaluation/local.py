@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from vlmconsole import __version__
-from vlmconsole.evaluation.answerer import Said, Stopping
+from vlmconsole.evaluation.answerer import ModelAnswer, Stopping
 from vlmconsole.evaluation.items import Item
 from vlmconsole.evaluation.resolve import ResolvedSide
 from vlmconsole.measure.machine import hardware
@@ -49,20 +49,20 @@ class InProcess:
         self._notes = tuple(filter(None, (self.who.label, f"adapter {self.who.adapter} {asked}" if asked else "")))
         self.facts |= another_prompt(self.prompt)  # answers to another prompt are not taken over
 
-    def ask(self, items: Sequence[Item]) -> list[Said]:
+    def ask(self, items: Sequence[Item]) -> list[ModelAnswer]:
         """One batch, generated together; `seconds` is the batch's time shared out evenly. A stop is heeded between
         two tokens: raises Stopping, and the batch is generated whole another time."""
-        from vlmconsole.training.generation import Ask, answers
+        from vlmconsole.training.generation import Prompt, answers
 
         loaded, limit = self._load(), self.settings.max_new_tokens
-        asks = [Ask(i.id, i.question, (open_picture(i.picture, name=i.id).image(),)) for i in items]
+        asks = [Prompt(i.id, i.question, (open_picture(i.picture, name=i.id).image(),)) for i in items]
         begun = time.monotonic()
         made = list(answers(loaded, asks, max_new_tokens=limit, batch=len(asks), stopping=self.stopping))
         if len(made) < len(asks):
             raise Stopping
         each = round((time.monotonic() - begun) / len(asks), 4)
         return [
-            Said(
+            ModelAnswer(
                 answer=one.text,
                 token_ids=one.token_ids,
                 tensor_sha256=one.tensor_sha256,

@@ -27,7 +27,7 @@ class NoteError(LabError):
 
 
 @dataclass(frozen=True)
-class Note:
+class ReadingNote:
     """One note; `t` is wall time (seconds). Notes are only ever added: a later one does not replace an earlier."""
 
     t: float
@@ -41,7 +41,7 @@ class Note:
         return asdict(self)
 
 
-def add_note(home: Path, run: RunFolder, sample: str, tag: str, text: str = "", side: str = "") -> Note:
+def add_note(home: Path, run: RunFolder, sample: str, tag: str, text: str = "", side: str = "") -> ReadingNote:
     """Append one note on a sample of a run. Raises NoteError for a sample that the run does not hold, or a bad tag."""
     tag = tag.strip().lower()
     if not _TAG.fullmatch(tag):
@@ -51,14 +51,14 @@ def add_note(home: Path, run: RunFolder, sample: str, tag: str, text: str = "", 
     found = next((one for one in ([side] if side else SIDES) if _holds(run, one, sample)), None)
     if found is None:
         raise NoteError(f"{run.name} holds no sample {sample}{f' on the side {side}' if side else ''}.")
-    note = Note(round(time.time(), 3), found, sample, tag, text)
+    note = ReadingNote(round(time.time(), 3), found, sample, tag, text)
     path = _path(home, run)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     append_line(path, note.to_json())
     return note
 
 
-def read_notes(home: Path, run: RunFolder) -> list[Note]:
+def read_notes(home: Path, run: RunFolder) -> list[ReadingNote]:
     """The notes on a run's samples, in the order of their writing; torn or foreign lines are left out."""
     try:
         lines = _path(home, run).read_bytes().split(b"\n")
@@ -68,7 +68,7 @@ def read_notes(home: Path, run: RunFolder) -> list[Note]:
     for line in lines:
         value = parse_line(line) or {}
         try:
-            notes.append(Note(float(value["t"]), *(str(value[k]) for k in ("side", "sample", "tag", "text"))))
+            notes.append(ReadingNote(float(value["t"]), *(str(value[k]) for k in ("side", "sample", "tag", "text"))))
         except (KeyError, TypeError, ValueError):
             continue  # no note: nothing is made up for it
     return notes

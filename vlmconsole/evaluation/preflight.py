@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from vlmconsole.data.dataset import manifest_digest, read_manifest
 from vlmconsole.data.generations import generation
-from vlmconsole.data.names import Promised, Source, look_up, promised
+from vlmconsole.data.names import DataSource, Promised, look_up, promised
 from vlmconsole.data.rows import DataError
 from vlmconsole.data.textvqa import NAME as TEXTVQA
 from vlmconsole.data.textvqa import PICTURES
@@ -98,7 +98,7 @@ def of_data(plan: Plan, data: Sequence[str], places: Places, alone: bool, *, tex
             yield f"{dataset}:{group.split} has {found.n} pictures, {plan.name} wants {group.n}"
 
 
-def _changed(plan: Plan, source: Source) -> Iterator[str]:
+def _changed(plan: Plan, source: DataSource) -> Iterator[str]:
     wanted = plan.data.digests.get(source.name)
     if wanted is not None and source.folder is not None:
         now = manifest_digest(read_manifest(source.folder))

@@ -12,7 +12,7 @@ from typing import Any
 from PIL import Image
 
 from vlmconsole.errors import LabError
-from vlmconsole.evaluation.answerer import Answerer, Opener, Said, Stopping, condition_hash
+from vlmconsole.evaluation.answerer import Answerer, ModelAnswer, Opener, Stopping, condition_hash
 from vlmconsole.evaluation.figures import group_figures, side_figures
 from vlmconsole.evaluation.items import Item, batches, items_digest
 from vlmconsole.evaluation.resume import ATTEMPT, Changed, Earlier
@@ -148,7 +148,7 @@ class Evaluation:
                         code="requests-failed",
                     )
 
-    def _line(self, item: Item, said: Said, batch: str) -> dict[str, Any]:
+    def _line(self, item: Item, said: ModelAnswer, batch: str) -> dict[str, Any]:
         scored = score(item.scorer, said.answer, item.truth)
         return {
             "id": item.id,

@@ -18,7 +18,7 @@ from vlmconsole.engines.readback import adapter_label, readback
 from vlmconsole.engines.registry import find_engine
 from vlmconsole.engines.served_model import prompt_facts, serves_another
 from vlmconsole.errors import LabError
-from vlmconsole.evaluation.answerer import Said, Stopping, Who
+from vlmconsole.evaluation.answerer import ModelAnswer, Stopping, Who
 from vlmconsole.evaluation.items import Item
 from vlmconsole.evaluation.resolve import ResolvedSide
 from vlmconsole.measure.bench import Server
@@ -62,21 +62,21 @@ class Served:
             "concurrency": settings.concurrency,
         }
 
-    def ask(self, items: Sequence[Item]) -> list[Said]:
+    def ask(self, items: Sequence[Item]) -> list[ModelAnswer]:
         """The answers, at most `concurrency` requests at a time. A request that fails is an answer that says so.
 
         Raises Stopping within `LOOK_S` of a stop; closing its connection ends a request at the server too.
         """
         return self._runner.run(self._ask(items))
 
-    async def _ask(self, items: Sequence[Item]) -> list[Said]:
+    async def _ask(self, items: Sequence[Item]) -> list[ModelAnswer]:
         if self._client is None:
             self._client = ChatClient(self.server.profile, self.told)
         client, free = self._client, asyncio.Semaphore(self.settings.concurrency)
         fields = find_engine(self.server.profile.engine).request_fields
         extra = {"seed": self.settings.seed} if "seed" in fields else None
 
-        async def one(item: Item) -> Said:
+        async def one(item: Item) -> ModelAnswer:
             message = Message("user", item.question, (open_picture(item.picture, name=item.id),))
             async with free:
                 answer = await client.ask(
@@ -180,7 +180,7 @@ def _who(side: ResolvedSide, server: Server) -> tuple[Who, SelectedAdapter | Non
     return Who(model, sha, chosen.name, chosen.sha256, label), chosen
 
 
-def _said(answer: Answer) -> Said:
+def _said(answer: Answer) -> ModelAnswer:
     """An answer of which events were lost counts as a failed request: its words are not what the model said."""
     result = answer.result
     remarks = tuple(remark.code for remark in answer.remarks if remark.code not in CONSTANT)
@@ -188,8 +188,8 @@ def _said(answer: Answer) -> Said:
     if not answer.ok:
         why = result.error or result.loss or result.ended
         finish = "lost" if result.ended == "done" else result.ended
-        return Said(None, finish=finish, seconds=answer.timing.e2e_s, error=why, remarks=remarks, others=others)
-    return Said(
+        return ModelAnswer(None, finish=finish, seconds=answer.timing.e2e_s, error=why, remarks=remarks, others=others)
+    return ModelAnswer(
         answer=answer.text,
         finish=result.finish_reason,
         prompt_tokens=result.usage.prompt_tokens,

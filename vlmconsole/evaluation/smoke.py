@@ -68,7 +68,7 @@ def smoke_picture() -> Picture:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SmokeVerdict:
     """The three verdicts; None: could not be told, as the one before failed. `why` says what was found."""
 
     reachable: bool
@@ -83,12 +83,12 @@ class Verdict:
         return {"reachable": self.reachable, "usable": self.usable, "right": self.right, "why": self.why}
 
 
-def unreachable(why: str) -> Verdict:
+def unreachable(why: str) -> SmokeVerdict:
     """The verdict on a server that cannot be asked."""
-    return Verdict(False, None, None, {"reachable": why})
+    return SmokeVerdict(False, None, None, {"reachable": why})
 
 
-async def look(profile: ServerProfile) -> Verdict:
+async def look(profile: ServerProfile) -> SmokeVerdict:
     """Ask the three questions, one after the other."""
     picture = smoke_picture()
     async with ChatClient(profile) as client:
@@ -103,7 +103,7 @@ async def look(profile: ServerProfile) -> Verdict:
     return judge(picture, asked)
 
 
-def judge(picture: Picture, asked: list[tuple[Check, Answer]]) -> Verdict:
+def judge(picture: Picture, asked: list[tuple[Check, Answer]]) -> SmokeVerdict:
     """The verdict on the answers. A request that fails has no wrong answer: it makes the server unusable."""
     samples = tuple(_sample(picture, check, answer) for check, answer in asked)
     if not any(answer.ok or _heard(answer) for _, answer in asked):
@@ -121,7 +121,7 @@ def judge(picture: Picture, asked: list[tuple[Check, Answer]]) -> Verdict:
     wrong = [f"{s['name']}: {s['wanted']!r} wanted, {s['answer']!r} said" for s in samples if not s["right"]]
     why["right"] = "; ".join(wrong) or "all three answers are right"
     conditions = asked[-1][1].conditions.model_dump(mode="json")
-    return Verdict(True, usable, not wrong if usable else None, why, samples, conditions)
+    return SmokeVerdict(True, usable, not wrong if usable else None, why, samples, conditions)
 
 
 def _heard(answer: Answer) -> bool:

@@ -23,7 +23,7 @@ _NOISE = 1e-9
 
 
 @dataclass(frozen=True)
-class Form:
+class MetricForm:
     """How a metric's numbers are written: the value is in `unit`, and shown `times` that with so many digits."""
 
     unit: Unit
@@ -32,9 +32,9 @@ class Form:
     ending: str = ""
 
 
-PERCENT = Form("share", 100, 1, " %")
-SHARE = Form("share", 1, 4)
-POINTS = Form("points", 1, 2, " points")  # hundredths of a share
+PERCENT = MetricForm("share", 100, 1, " %")
+SHARE = MetricForm("share", 1, 4)
+POINTS = MetricForm("points", 1, 2, " points")  # hundredths of a share
 
 
 class Metric(ABC):
@@ -44,7 +44,7 @@ class Metric(ABC):
     title: ClassVar[str]
     short: ClassVar[str] = ""  # 14 cells for a table's column; "": the title
     limit: ClassVar[Limit] = "at_least"  # the key by which a gate sets its limit
-    form: ClassVar[Form] = SHARE
+    form: ClassVar[MetricForm] = SHARE
     of_partial: ClassVar[bool] = False  # whether the interval, which is of the partial reward, may stand beside it
 
     @abstractmethod

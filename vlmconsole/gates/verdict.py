@@ -163,7 +163,7 @@ def judge(run: RunFolder, ledger: Ledger) -> Verdict:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class VerdictEvidence:
     """What a run is judged on, as examined: its sides, and every reason why a gate of it is CANNOT JUDGE.
 
     - of the whole run (`run`): the plan was not frozen before the first sample, was changed, or is bound to other
@@ -201,7 +201,7 @@ class Evidence:
         return ""
 
 
-def examine(run: RunFolder, ledger: Ledger, plan: Plan) -> Evidence:
+def examine(run: RunFolder, ledger: Ledger, plan: Plan) -> VerdictEvidence:
     """Examine a run's evidence under its plan."""
     before, after = read_side(run.file("before.jsonl")), read_side(run.file("after.jsonl"))
     starts = [side.first for side in (before, after) if side.first is not None]
@@ -219,7 +219,7 @@ def examine(run: RunFolder, ledger: Ledger, plan: Plan) -> Evidence:
         remarks.append(
             "no input-tensor hashes: the server keeps its tensors to itself, so pictures were compared as sent"
         )
-    return Evidence(
+    return VerdictEvidence(
         before,
         after,
         run=tuple(Problem(None, text) for text in texts),
@@ -240,7 +240,7 @@ def _plan_value(run: RunFolder) -> Any:
     return value
 
 
-def _measure(plan: Plan, group: Group, evidence: Evidence) -> Measures:
+def _measure(plan: Plan, group: Group, evidence: VerdictEvidence) -> Measures:
     """A group's figures under the plan's own seed, resamples and confidence."""
     before, after = evidence.before.samples, evidence.after.samples
     ids = sorted(i for i, sample in before.items() if sample.group == group.name)

@@ -21,7 +21,7 @@ State = Literal["ok", "stale", "none", "missing"]
 
 
 @dataclass(frozen=True)
-class Tile:
+class GaugeTile:
     """One figure on the screen. `state`: ok; stale (the source itself says it is old); none (the source answers, but
     has no such figure yet); missing (the source does not answer). `why` explains all but a plain ok.
 
@@ -64,7 +64,7 @@ class Snapshot:
     """Everything at one moment (`t`: wall-clock seconds). What the command prints and the screen paints."""
 
     t: float
-    tiles: Mapping[str, Tile]
+    tiles: Mapping[str, GaugeTile]
     sources: Mapping[str, SourceState]
     marks: tuple[Mark, ...]
     job: Mapping[str, Any] | None
@@ -161,7 +161,7 @@ class Board:
             return SourceState("missing", f"no answer for {age:.0f} s; still asking", "", age, seen.readings)
         return SourceState("ok", "", "", age, seen.readings)
 
-    def _tile(self, key: str, name: str, source: SourceState, now: float) -> Tile:
+    def _tile(self, key: str, name: str, source: SourceState, now: float) -> GaugeTile:
         title, unit = title_of(key)
         series = self._series.get(key)
         p50, p95 = series.quantiles(now) if series else (None, None)
@@ -182,4 +182,4 @@ class Board:
             state = "none"
         if key not in self._figures:
             age = None
-        return Tile(key, title, value, unit, figure.total, p50, p95, points, name, age, state, why, figure.subject)
+        return GaugeTile(key, title, value, unit, figure.total, p50, p95, points, name, age, state, why, figure.subject)

@@ -17,7 +17,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Curve:
+class GaugeCurve:
     """One figure over a stretch of time: pieces of (wall seconds, value), each drawn as one line.
 
     `minutes`: true where the points are means of a minute each, since the stretch is longer than what is kept fine.
@@ -34,13 +34,13 @@ class Curve:
         return [value for piece in self.pieces for _, value in piece]
 
 
-def curve(board: Board, key: str, since: float) -> Curve:
+def curve(board: Board, key: str, since: float) -> GaugeCurve:
     """The curve of `key` from wall-clock `since` on; without pieces where nothing is known."""
     title, unit = title_of(key)
     with board.reading():
         series = board.series(key)
         if series is None:
-            return Curve(key, title, unit, ())
+            return GaugeCurve(key, title, unit, ())
         points = series.points(since)
         # Of a stretch that began before the oldest fine point, the part before it is known by minutes only.
         bands = series.bands(since) if not points or (points[0][0] - since > 90 and series.full) else []
@@ -48,7 +48,7 @@ def curve(board: Board, key: str, since: float) -> Curve:
     early = [(band.at + 30.0, band.mean) for band in bands if band.at + 60.0 <= first]
     fine = _pieces(points, SINGLE_GAP if key in SINGLE else GAP)
     pieces = (*_pieces(early, 150.0), *(thin(piece) for piece in fine))
-    return Curve(key, title, unit, pieces, minutes=bool(early))
+    return GaugeCurve(key, title, unit, pieces, minutes=bool(early))
 
 
 def thin(points: Sequence[Point], most: int = MOST) -> tuple[Point, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from vlmconsole.gauges.figures import Batch, Figure, SourceError
 from vlmconsole.gauges.machine import card_figures
-from vlmconsole.gauges.nvidia import Card
+from vlmconsole.gauges.nvidia import GpuCard
 from vlmconsole.remote.ssh import SshHost, end, explain, run
 from vlmconsole.text.plain import beginning
 from vlmconsole.text.sizes import MIB
@@ -26,7 +26,7 @@ CONSOLE_EVERY = 10.0  # seconds between two readings through the console there: 
 _LACKING = ("not found", "No such file", "127")
 
 
-def parse_nvidia_smi(lines: Iterable[str]) -> list[Card]:
+def parse_nvidia_smi(lines: Iterable[str]) -> list[GpuCard]:
     """Cards from nvidia-smi's CSV lines of :data:`FIELDS` (no header, no units; memory in MiB).
 
     What a card does not tell (`[N/A]`, `[Not Supported]`, `[Unknown Error]`) is None. Raises SourceError when
@@ -43,7 +43,7 @@ def parse_nvidia_smi(lines: Iterable[str]) -> list[Card]:
             raise SourceError(f"nvidia-smi there says {beginning(line)}") from None
         memory_used, memory_total, percent, degrees = map(_told, (used, total, use, temperature))
         cards.append(
-            Card(
+            GpuCard(
                 name=f"gpu{number}",
                 uuid=uuid,
                 product=product,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import httpx
 
-from vlmconsole.engines.access import Held, event_hooks
+from vlmconsole.engines.access import PortHolder, event_hooks
 from vlmconsole.engines.http import tls_fault
 from vlmconsole.engines.profile import ProfileError, ServerProfile
 from vlmconsole.gauges.figures import SourceError
@@ -32,7 +32,7 @@ class Fetcher:
         base_url: str,
         headers: Mapping[str, str] | None = None,
         deadline: float = DEADLINE,
-        held: Held | None = None,
+        held: PortHolder | None = None,
     ) -> None:
         """held: who must hold the port at each request and each new connection (see engines.access)."""
         self.base_url = base_url.rstrip("/").removesuffix("/v1")

@@ -148,7 +148,7 @@ def _moment(value: Any) -> float:
     return float(value)
 
 
-class Source(Protocol):
+class GaugeSource(Protocol):
     """Something that can be asked about once a second. `read` may block: each source has a thread of its own."""
 
     @property

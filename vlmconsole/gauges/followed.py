@@ -96,7 +96,7 @@ def _positive(seconds: float | None) -> float | None:
 
 
 @dataclass
-class Measured:
+class MeasuredAnswer:
     """What the running measurement told since the last look; `others`: how many more measure beside it.
 
     `gauges`: `in_flight` (requests) and `lag` (seconds), where its events tell them.
@@ -119,7 +119,7 @@ class RunningJobs:
         self._measuring: set[Path] = set()  # runs that told of a request or of their client
         self._progress: dict[Path, Mapping[str, Any]] = {}
 
-    def read(self, tick: float) -> tuple[Measured | None, list[Mark]]:
+    def read(self, tick: float) -> tuple[MeasuredAnswer | None, list[Mark]]:
         """(what the newest measurement told, marks of all runs) since the last call; `tick` is monotonic seconds.
 
         One run alone: figures of two measurements in one curve would be of neither.
@@ -139,7 +139,7 @@ class RunningJobs:
             return None, marks
         newest = max(self._measuring)
         gauges = self._gauges.get(newest, {})
-        return Measured(newest.name, finished[newest], gauges, len(self._measuring) - 1), marks
+        return MeasuredAnswer(newest.name, finished[newest], gauges, len(self._measuring) - 1), marks
 
     def _look(self) -> None:
         running = {run.path: run for run in list_runs(self._runs)[:NEWEST] if run.state().get("state") in ACTIVE}

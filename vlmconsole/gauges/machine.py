@@ -64,7 +64,7 @@ class NvidiaSource:
         """The NVML session is shared with the rest of the process."""
 
 
-def card_figures(card: nvidia.Card, where: str = "") -> dict[str, Figure]:
+def card_figures(card: nvidia.GpuCard, where: str = "") -> dict[str, Figure]:
     """A card's tiles; `where` is `@host` for another machine's card. What it does not tell is left empty."""
     name = f"{card.name}{where}"
     missing = card.lost or f"{card.product} does not tell"

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Card:
+class GpuCard:
     """One device that work can be put on: a whole card (`gpu0`) or a MIG slice of one (`gpu0.mig1`).
 
     Memory in bytes. None means that NVML would not say (permissions, an old card), never zero.
@@ -31,10 +31,10 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Reading:
+class CardsReading:
     """All cards, in NVML's order; `why` says why there are none."""
 
-    cards: tuple[Card, ...] = ()
+    cards: tuple[GpuCard, ...] = ()
     why: str = ""
 
 
@@ -45,12 +45,12 @@ class Nvml:
         self._lock = threading.Lock()
         self._open = False
 
-    def read(self) -> Reading:
+    def read(self) -> CardsReading:
         """Ask every card. Never raises: what cannot be read is None, a card that fails is `lost`."""
         try:
             import pynvml
         except ImportError:
-            return Reading(why="the package nvidia-ml-py is not installed")
+            return CardsReading(why="the package nvidia-ml-py is not installed")
         with self._lock:
             try:
                 if not self._open:
@@ -59,13 +59,13 @@ class Nvml:
                 count = pynvml.nvmlDeviceGetCount()
             except pynvml.NVMLError as error:
                 self._open = False
-                return Reading(why=_say(error))
-            cards: list[Card] = []
+                return CardsReading(why=_say(error))
+            cards: list[GpuCard] = []
             for index in range(count):
                 cards += self._read_card(pynvml, index)
-            return Reading(tuple(cards), "" if cards else "NVML reports no card")
+            return CardsReading(tuple(cards), "" if cards else "NVML reports no card")
 
-    def _read_card(self, nvml: Any, index: int) -> list[Card]:
+    def _read_card(self, nvml: Any, index: int) -> list[GpuCard]:
         name = f"gpu{index}"
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -73,11 +73,11 @@ class Nvml:
         except nvml.NVMLError as error:
             if error.value == nvml.NVML_ERROR_UNINITIALIZED:
                 self._open = False
-            return [Card(name, lost=_say(error))]
+            return [GpuCard(name, lost=_say(error))]
         mode = _ask(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
         if mode != nvml.NVML_DEVICE_MIG_ENABLE:
             return [whole]
-        slices: list[Card] = []
+        slices: list[GpuCard] = []
         for number in range(_ask(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
             part = _ask(nvml, lambda number=number: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))  # type: ignore[misc]
             if part is not None:
@@ -86,14 +86,14 @@ class Nvml:
         return slices
 
     @staticmethod
-    def _read_device(nvml: Any, name: str, handle: Any) -> Card:
+    def _read_device(nvml: Any, name: str, handle: Any) -> GpuCard:
         memory = _ask(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
         if memory is not None and not memory.total:
             memory = None  # a call that succeeds with zeros (a driver in trouble, some containers) told nothing
         rates = _ask(nvml, lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
         power = _ask(nvml, lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         processes = _ask(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
-        return Card(
+        return GpuCard(
             name=name,
             uuid=_text(_ask(nvml, lambda: nvml.nvmlDeviceGetUUID(handle))),
             product=_text(_ask(nvml, lambda: nvml.nvmlDeviceGetName(handle))),
@@ -109,7 +109,7 @@ class Nvml:
 _session = Nvml()
 
 
-def read() -> Reading:
+def read() -> CardsReading:
     """All cards of this machine, through one shared NVML session."""
     return _session.read()
 

@@ -12,7 +12,7 @@ from vlmconsole.engines.metrics import Scrape
 from vlmconsole.gauges.deltas import LONG, SHORT, Window
 from vlmconsole.gauges.feed import Finished, RequestFeed
 from vlmconsole.gauges.figures import Batch, Figure, Mark, SourceError
-from vlmconsole.gauges.followed import ChatAnswers, Measured, RunningJobs
+from vlmconsole.gauges.followed import ChatAnswers, MeasuredAnswer, RunningJobs
 from vlmconsole.text.counts import many
 
 
@@ -92,7 +92,7 @@ class OwnRequests:
         return {key: replace(figure, subject=self._subject) for key, figure in figures.items()}
 
     @staticmethod
-    def _beside(measured: Measured, chat: int) -> str:
+    def _beside(measured: MeasuredAnswer, chat: int) -> str:
         """What ended meanwhile and is not of the run that is measured."""
         left_out = [many(chat, "chat answer")] if chat else []
         left_out += [many(measured.others, "other run")] if measured.others else []

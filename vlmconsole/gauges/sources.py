@@ -14,7 +14,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.gauges.board import CONSOLE, Board, Snapshot
 from vlmconsole.gauges.far import FarGpu
 from vlmconsole.gauges.feed import RequestFeed
-from vlmconsole.gauges.figures import Batch, Mark, Remembering, Source, SourceError
+from vlmconsole.gauges.figures import Batch, GaugeSource, Mark, Remembering, SourceError
 from vlmconsole.gauges.machine import AppleSource, HostSource, NvidiaSource
 from vlmconsole.gauges.requests import OwnRequests
 from vlmconsole.gauges.scrape import KEYS, ServerMetrics
@@ -66,7 +66,7 @@ class ServerSource:
 class _Poller(threading.Thread):
     """Asks one source again and again; what goes wrong becomes a batch that says so."""
 
-    def __init__(self, source: Source, deliver: Callable[[Batch, Source], None], interval: float) -> None:
+    def __init__(self, source: GaugeSource, deliver: Callable[[Batch, GaugeSource], None], interval: float) -> None:
         super().__init__(name=f"gauges-{source.name}", daemon=True)
         self.source = source
         self._deliver, self._interval = deliver, interval
@@ -123,7 +123,7 @@ class Gauges:
     """The board and what feeds it. Start, take snapshots from any thread, stop."""
 
     def __init__(
-        self, sources: Sequence[Source], interval: float = 1.0, record: Callable[[Batch], None] | None = None
+        self, sources: Sequence[GaugeSource], interval: float = 1.0, record: Callable[[Batch], None] | None = None
     ) -> None:
         """`record` gets every batch as it comes (see gauges.recording)."""
         self.board = Board()
@@ -174,7 +174,7 @@ class Gauges:
         """Put a mark on every curve, now."""
         self._take(Batch(CONSOLE, time.time(), marks=(Mark(time.time(), text),)), None)
 
-    def _take(self, batch: Batch, source: Source | None) -> None:
+    def _take(self, batch: Batch, source: GaugeSource | None) -> None:
         slow = max(source.slow, self._interval) if source is not None else 0.0
         self.board.take(batch, slow if slow > 1.0 else 0.0)
         record = self._record
@@ -184,9 +184,9 @@ class Gauges:
 
 def default_sources(
     places: Places, profile: ServerProfile | None = None, feed: RequestFeed | None = None
-) -> list[Source]:
+) -> list[GaugeSource]:
     """Everything that this machine and `profile` offer; the far GPUs where the profile names an SSH host."""
-    sources: list[Source] = [
+    sources: list[GaugeSource] = [
         OwnRequests(places.runs, places.chats, feed, server=profile.name if profile is not None else "")
     ]
     if profile is not None:

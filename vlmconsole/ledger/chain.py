@@ -32,7 +32,7 @@ LEFT_OUT = frozenset({MANIFEST, "worker.lock", "reserve", "stop.json"})
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SealVerdict:
     """What `verify` says of one run. `files` are the changed, missing or added ones; `why` is a sentence."""
 
     run: str
@@ -224,27 +224,27 @@ class Ledger:
             return data if hashlib.sha256(data).hexdigest() == entry.get("manifest") else None
         return None
 
-    def verify(self, run: RunFolder, chain: Chain | None = None) -> Verdict:
+    def verify(self, run: RunFolder, chain: Chain | None = None) -> SealVerdict:
         """Compare a run with its seal. A broken chain proves nothing about any run, and is said so."""
         chain = chain or self.read()
         if chain.broken:
-            return Verdict(run.name, "ledger broken", f"no seal can be trusted: {chain.broken}")
+            return SealVerdict(run.name, "ledger broken", f"no seal can be trusted: {chain.broken}")
         entry = chain.last("sealed", run.name)
         if not run.path.is_dir():
-            return Verdict(run.name, "missing", f"the folder {run.path} is gone")
+            return SealVerdict(run.name, "missing", f"the folder {run.path} is gone")
         if entry is None:
             if run.file(MANIFEST).exists():
-                return Verdict(run.name, "changed", "it has a manifest but stands in no ledger entry")
-            return Verdict(run.name, "not sealed", "the run has not ended, or ended without sealing")
+                return SealVerdict(run.name, "changed", "it has a manifest but stands in no ledger entry")
+            return SealVerdict(run.name, "not sealed", "the run has not ended, or ended without sealing")
         data = self._manifest(run, entry)
         if data is None:
-            return Verdict(run.name, "missing", f"{MANIFEST} is gone", missing=(MANIFEST,))
+            return SealVerdict(run.name, "missing", f"{MANIFEST} is gone", missing=(MANIFEST,))
         if hashlib.sha256(data).hexdigest() != entry["manifest"]:
-            return Verdict(run.name, "changed", f"{MANIFEST} was changed", changed=(MANIFEST,))
+            return SealVerdict(run.name, "changed", f"{MANIFEST} was changed", changed=(MANIFEST,))
         return self._compare(run, json.loads(data)["files"])
 
     @staticmethod
-    def _compare(run: RunFolder, sealed: dict[str, dict[str, Any]]) -> Verdict:
+    def _compare(run: RunFolder, sealed: dict[str, dict[str, Any]]) -> SealVerdict:
         now = manifest(run.path)
         missing = tuple(name for name in sealed if name not in now)
         added = tuple(name for name in now if name not in sealed)
@@ -254,14 +254,14 @@ class Ledger:
             if name in now and now[name] != was and not _only_grew(run.file(name), was, name)
         )
         if not (missing or added or changed):
-            return Verdict(run.name, "intact", f"all {len(sealed)} files are as they were sealed")
+            return SealVerdict(run.name, "intact", f"all {len(sealed)} files are as they were sealed")
         parts = [
             f"{label}: {', '.join(names[:5])}{'…' if len(names) > 5 else ''}"
             for label, names in (("changed", changed), ("missing", missing), ("added", added))
             if names
         ]
         status: Literal["changed", "missing"] = "missing" if missing and not changed and not added else "changed"
-        return Verdict(run.name, status, "; ".join(parts), changed, missing, added)
+        return SealVerdict(run.name, status, "; ".join(parts), changed, missing, added)
 
 
 def _only_grew(path: Path, was: dict[str, Any], name: str) -> bool:

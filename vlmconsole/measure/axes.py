@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from vlmconsole.measure.views import Cell
+from vlmconsole.measure.views import CellView
 from vlmconsole.text.numbers import number
 
 FEWEST = 3  # cells that differ in one thing alone make a course of it; of two one reads the table
 
 
 @dataclass(frozen=True)
-class Point:
+class AxisPoint:
     """One cell on its axes, both in the unit that the axis names."""
 
     name: str
@@ -31,11 +31,11 @@ class Axes:
     title: str
     x: str
     y: str
-    points: tuple[Point, ...]
+    points: tuple[AxisPoint, ...]
     only: str = ""
 
 
-def axes(cells: Sequence[Cell]) -> list[Axes]:
+def axes(cells: Sequence[CellView]) -> list[Axes]:
     """The plots of a run's cells: what a larger picture, a longer prompt or a longer answer costs where three cells or
     more differ in that alone; and throughput against TTFT, unless such a course has every cell. Each has two points.
     """
@@ -54,16 +54,16 @@ def axes(cells: Sequence[Cell]) -> list[Axes]:
     return [both, *made] if len(both.points) > 1 else made
 
 
-Read = Callable[[Cell], float | None]
+Read = Callable[[CellView], float | None]
 
 #: How many requests a cell has changes nothing of what one costs; a picture's tokens are a part of the prompt's.
 _APART = {"image": ("requests", "warm_up", "input_tokens")}
 
 
-def _alone(measured: Sequence[Cell], key: str, title: str, x: str, y: str, across: Read, up: Read) -> list[Axes]:
+def _alone(measured: Sequence[CellView], key: str, title: str, x: str, y: str, across: Read, up: Read) -> list[Axes]:
     """One plot for each group of cells alike in all settings and in B but for `key`."""
     apart = (key, "name", *_APART.get(key, ("requests", "warm_up")))
-    groups: dict[str, list[Cell]] = {}
+    groups: dict[str, list[CellView]] = {}
     for cell in measured:
         others = sorted((name, repr(value)) for name, value in cell.settings.items() if name not in apart)
         groups.setdefault(f"{others} {cell.running_limit}", []).append(cell)
@@ -72,26 +72,26 @@ def _alone(measured: Sequence[Cell], key: str, title: str, x: str, y: str, acros
     return [Axes(title, x, y, points, key) for points in made if len({point.x for point in points}) >= FEWEST]
 
 
-def _points(cells: Sequence[Cell], across: Read, up: Read) -> tuple[Point, ...]:
+def _points(cells: Sequence[CellView], across: Read, up: Read) -> tuple[AxisPoint, ...]:
     placed = [(cell, across(cell), up(cell)) for cell in cells]
-    return tuple(Point(cell.name, x, y, cell.state) for cell, x, y in placed if x is not None and y is not None)
+    return tuple(AxisPoint(cell.name, x, y, cell.state) for cell, x, y in placed if x is not None and y is not None)
 
 
-def _ttft(cell: Cell) -> float | None:
+def _ttft(cell: CellView) -> float | None:
     return cell.share("ttft_s", "p50")
 
 
-def _e2e(cell: Cell) -> float | None:
+def _e2e(cell: CellView) -> float | None:
     return cell.share("e2e_s", "p50")
 
 
-def _throughput(cell: Cell) -> float | None:
+def _throughput(cell: CellView) -> float | None:
     return cell.throughput
 
 
-def _input_tokens(cell: Cell) -> float | None:
+def _input_tokens(cell: CellView) -> float | None:
     return number(cell.conditions.get("input_tokens"))
 
 
-def _output_tokens(cell: Cell) -> float | None:
+def _output_tokens(cell: CellView) -> float | None:
     return number(cell.conditions.get("output_tokens"))

@@ -23,8 +23,8 @@ from vlmconsole.measure.calibration.calibrate import read_calibration
 from vlmconsole.measure.client.plan import schedule
 from vlmconsole.measure.client.process import Progress, Watch
 from vlmconsole.measure.client.replay import Measured
-from vlmconsole.measure.inputs import NOT_COUNTED, WITHOUT, Fitted, Recipe, fit
-from vlmconsole.measure.load import Cell, Target, run_cell
+from vlmconsole.measure.inputs import NOT_COUNTED, WITHOUT, Fitted, InputRecipe, fit
+from vlmconsole.measure.load import LoadCell, Target, run_cell
 from vlmconsole.measure.machine import hardware
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.measure.summary import CellSummary
@@ -104,19 +104,19 @@ def request_fields(settings: BenchSettings, server: Server) -> dict[str, Any]:
     return body
 
 
-def fit_input(settings: BenchSettings, server: Server, recipe: Recipe) -> Fitted | None:
+def fit_input(settings: BenchSettings, server: Server, recipe: InputRecipe) -> Fitted | None:
     """The filler that makes the wanted input length, found by asking the server; None when none is wanted."""
     if settings.input_tokens is None:
         return None
     return asyncio.run(_fit(server, recipe, settings.input_tokens))
 
 
-async def _fit(server: Server, recipe: Recipe, wanted: int) -> Fitted:
+async def _fit(server: Server, recipe: InputRecipe, wanted: int) -> Fitted:
     loop = asyncio.get_running_loop()
     async with open_client(server.profile, 300.0) as client:
 
         async def ask(words: int, probe: int) -> int | str:
-            trial = Recipe(f"{recipe.cell}/probe", recipe.request, recipe.image, words)
+            trial = InputRecipe(f"{recipe.cell}/probe", recipe.request, recipe.image, words)
             body = {**trial.request, "messages": trial.messages(probe), "max_tokens": 1}
             body.pop("min_tokens", None)
             answer = await request(client, server.profile, "/v1/chat/completions", "POST", body)
@@ -154,15 +154,15 @@ def measure(
     so that a second run does not meet the first one's prompts in the server's cache.
     """
     cell_name = f"{run.name}{f'-{name}' if name else ''}"
-    recipe = Recipe(f"{cell_name}/{settings.seed}", request_fields(settings, server), settings.image_size)
+    recipe = InputRecipe(f"{cell_name}/{settings.seed}", request_fields(settings, server), settings.image_size)
     fitted = fit_input(settings, server, recipe)
     if fitted is not None:
-        recipe = Recipe(recipe.cell, recipe.request, recipe.image, fitted.filler_words)
+        recipe = InputRecipe(recipe.cell, recipe.request, recipe.image, fitted.filler_words)
     warm = settings.warm_ups
     due = None
     if settings.rate is not None:
         due = schedule(settings.requests, settings.rate, settings.arrivals, settings.seed)
-    cell = Cell(
+    cell = LoadCell(
         name=cell_name,
         target=Target.to(server.profile),
         measured=recipe.bodies(range(settings.requests)),

@@ -74,7 +74,7 @@ def picture(cell: str, number: int, width: int, height: int) -> Picture:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class InputRecipe:
     """How the bodies of a cell are made. `request` holds every field but the messages."""
 
     cell: str

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from vlmconsole.engines.access import Held, check
+from vlmconsole.engines.access import PortHolder, check
 from vlmconsole.engines.profile import ServerProfile
-from vlmconsole.measure.client.plan import MEASURED, WARM_UP, BodyFile, Phase, Plan
+from vlmconsole.measure.client.plan import MEASURED, WARM_UP, BodyFile, LoadPhase, LoadPlan
 from vlmconsole.measure.client.process import LoadError, Progress, Watch, run_client
 from vlmconsole.measure.client.replay import NOT_SENT, Measured, not_sent_row, to_row, understand
 from vlmconsole.measure.client.spill import Raw, SpillReader
@@ -47,7 +47,7 @@ class Target:
     path: str
     tls: bool = False
     headers: tuple[tuple[str, str], ...] = ()
-    held: Held | None = None
+    held: PortHolder | None = None
     """Who must hold the port (see engines.access); None: a server that is only given by its address."""
 
     @classmethod
@@ -95,7 +95,7 @@ class Body:
 
 
 @dataclass(frozen=True)
-class Cell:
+class LoadCell:
     """One measurement. `due_s` None: closed loop with `concurrency` in flight; else seconds after the start.
 
     With `equal_work` a request whose output is not exactly `wanted_output` tokens is set aside.
@@ -118,7 +118,7 @@ class Cell:
 
 
 def run_cell(
-    cell: Cell,
+    cell: LoadCell,
     run: RunFolder,
     *,
     on_progress: Progress | None = None,
@@ -153,7 +153,7 @@ def run_cell(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _plan(cell: Cell, work: Path) -> Plan:
+def _plan(cell: LoadCell, work: Path) -> LoadPlan:
     bodies = BodyFile(str(work / "bodies"))
     try:
         # Warm-ups have numbers below zero: no measured request has the same, and rows sort by time anyhow.
@@ -166,7 +166,7 @@ def _plan(cell: Cell, work: Path) -> Plan:
     if cell.due_s is not None and len(cell.due_s) != len(measured):
         raise LoadError(f"{len(measured)} requests, but {len(cell.due_s)} due times")
     open_loop, tokens = cell.due_s is not None, cell.wanted_output or UNKNOWN_OUTPUT
-    return Plan(
+    return LoadPlan(
         host=cell.target.host,
         port=cell.target.port,
         path=cell.target.path,
@@ -177,8 +177,8 @@ def _plan(cell: Cell, work: Path) -> Plan:
         spill=str(work / "spill"),
         report=str(work / "report.json"),
         phases=[
-            Phase(WARM_UP, warm, concurrency=min(cell.concurrency, max(1, len(warm)))),
-            Phase(MEASURED, measured, concurrency=16 if open_loop else cell.concurrency, due_s=cell.due_s),
+            LoadPhase(WARM_UP, warm, concurrency=min(cell.concurrency, max(1, len(warm)))),
+            LoadPhase(MEASURED, measured, concurrency=16 if open_loop else cell.concurrency, due_s=cell.due_s),
         ],
         request_id=cell.name,
         stall_timeout_s=cell.stall_timeout_s,
@@ -192,7 +192,7 @@ def _plan(cell: Cell, work: Path) -> Plan:
 class _Intake:
     """Takes in requests as they end: one line each in requests.jsonl, and their numbers into the summary."""
 
-    def __init__(self, cell: Cell, run: RunFolder, plan: Plan, on_request: OnRequest | None) -> None:
+    def __init__(self, cell: LoadCell, run: RunFolder, plan: LoadPlan, on_request: OnRequest | None) -> None:
         self.cell, self.on_request = cell, on_request
         self.gathered = Gatherer(cell.wanted_output, cell.equal_work)
         self.missing = {phase.name: {index for index, _ in phase.requests} for phase in plan.phases}
@@ -241,7 +241,7 @@ class _Intake:
 
 
 def _summary(
-    cell: Cell, intake: _Intake, report: dict[str, Any], server: Server, asked: int, host: HostLoad
+    cell: LoadCell, intake: _Intake, report: dict[str, Any], server: Server, asked: int, host: HostLoad
 ) -> CellSummary:
     measured = next((phase for phase in report["phases"] if phase["name"] == MEASURED), None)
     client = None

@@ -33,7 +33,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellView:
     """One measured cell of any run. `state` is valid, invalid or failed, `why` what speaks against it, `work`
     whether it did equal work; `summary`, `conditions` and `settings` are as the run's files have them.
     """
@@ -85,9 +85,9 @@ class Grid:
 
     columns: tuple[int, ...]
     rows: tuple[int, ...]
-    cells: dict[tuple[int, int], Cell]
+    cells: dict[tuple[int, int], CellView]
 
-    def cell(self, column: int, row: int) -> Cell | None:
+    def cell(self, column: int, row: int) -> CellView | None:
         return self.cells.get((column, row))
 
 
@@ -148,7 +148,7 @@ def parts(bar: Bar, least: float | None) -> tuple[float, float, float]:
     return ttft - prefill, prefill, max(0.0, bar.end - bar.first)
 
 
-def cells(run: RunFolder) -> list[Cell]:
+def cells(run: RunFolder) -> list[CellView]:
     """Every cell of a sweep (also while it runs) or of a tuning; the one cell of a measurement; else nothing."""
     rows = list(run.read_jsonl("cells.jsonl"))
     if rows:
@@ -161,9 +161,9 @@ def cells(run: RunFolder) -> list[Cell]:
     return [_cell({**row, "conditions": conditions})]
 
 
-def grid(cells: Sequence[Cell]) -> Grid | None:
+def grid(cells: Sequence[CellView]) -> Grid | None:
     """The cells by C and B, when they are such a grid: two values of one of them at least, and no two cells alike."""
-    placed: dict[tuple[int, int], Cell] = {}
+    placed: dict[tuple[int, int], CellView] = {}
     for cell in cells:
         if cell.concurrency is None or cell.running_limit is None:
             continue
@@ -197,9 +197,9 @@ def pairs(run: RunFolder) -> list[PairLine]:
     return rows
 
 
-def _cell(row: dict[str, Any]) -> Cell:
+def _cell(row: dict[str, Any]) -> CellView:
     parts = {key: value if isinstance(value := row.get(key), dict) else {} for key in _DICTS}
-    return Cell(
+    return CellView(
         str(row.get("name", "")),
         str(row.get("state", "?")),
         str(row.get("why") or ""),

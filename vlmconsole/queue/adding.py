@@ -13,7 +13,7 @@ from vlmconsole.jobs.contract import Estimate, JobKind
 from vlmconsole.jobs.kinds import IMPORT_FROM, TRUSTED_VARIABLE, load_kind, place_of, trusted
 from vlmconsole.jobs.presets import Preset, PresetError, lay_over, load_preset, no_number, odd_number
 from vlmconsole.queue.environments import is_name
-from vlmconsole.queue.flows import Step, read_flow, sources
+from vlmconsole.queue.flows import FlowStep, read_flow, sources
 from vlmconsole.queue.model import Mode, NewJob
 from vlmconsole.queue.schedule import odd
 from vlmconsole.queue.schema import QueueError
@@ -173,7 +173,7 @@ def together(steps: Sequence[Planned]) -> Estimate:
     return Estimate(sum(seconds) if seconds else None, max(memory, default=None), sum(disk) if disk else None, note)
 
 
-def _plan_step(step: Step, sets: Sequence[str], places: Places, queue: dict[str, Any]) -> Planned:
+def _plan_step(step: FlowStep, sets: Sequence[str], places: Places, queue: dict[str, Any]) -> Planned:
     """One step; `queue` is the flow's own [queue] table, which each step's preset may overrule."""
     own = load_preset(step.preset, places)
     preset = replace(own, spec=merge(own.spec, step.set), queue={**queue, **own.queue})

@@ -13,7 +13,7 @@ from vlmconsole.system.privacy import close_database
 BUSY = 30.0  # seconds to wait for another writer before giving up
 
 
-class Connection(sqlite3.Connection):
+class QueueConnection(sqlite3.Connection):
     """Says what is wrong with the file itself as a QueueError; a busy queue stays SQLite's own error."""
 
     path = Path()
@@ -62,12 +62,12 @@ def fault(error: sqlite3.DatabaseError, path: Path) -> LabError | None:
     return None
 
 
-def opened(path: Path) -> Connection:
+def opened(path: Path) -> QueueConnection:
     """The queue's file, made or brought up to date where need be. Raises QueueError."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         close_database(path)
-        database = sqlite3.connect(path, timeout=BUSY, isolation_level=None, factory=Connection)
+        database = sqlite3.connect(path, timeout=BUSY, isolation_level=None, factory=QueueConnection)
         database.path = path
         database.row_factory = sqlite3.Row
         database.text_factory = partial(str, encoding="utf-8", errors="replace")  # an odd byte hides no other job

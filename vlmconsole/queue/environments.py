@@ -31,7 +31,7 @@ class NoEnvironmentError(LabError):
 
 
 @dataclass(frozen=True)
-class Recipe:
+class EnvironmentRecipe:
     """How an environment is made: Python version, pinned requirements, and the imports that prove it works."""
 
     name: str
@@ -45,7 +45,7 @@ class Recipe:
     notes: str = ""
 
 
-def recipes() -> dict[str, Recipe]:
+def recipes() -> dict[str, EnvironmentRecipe]:
     """The shipped recipes by name."""
     known = {}
     for entry in files("vlmconsole.presets").joinpath("environments").iterdir():
@@ -53,7 +53,7 @@ def recipes() -> dict[str, Recipe]:
             name = entry.name.removesuffix(".toml")
             table: dict[str, Any] = tomllib.loads(entry.read_text("utf-8"))
             table = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-            known[name] = Recipe(name=name, **table)
+            known[name] = EnvironmentRecipe(name=name, **table)
     return dict(sorted(known.items()))
 
 
@@ -126,7 +126,7 @@ def interpreter_of(name: Any, places: Places, proven: bool = True) -> Path:
     return python_of(str(name), places) if name else Path(sys.executable)
 
 
-def plan(recipe: Recipe, places: Places, core: str, anew: bool = True) -> list[list[str]]:
+def plan(recipe: EnvironmentRecipe, places: Places, core: str, anew: bool = True) -> list[list[str]]:
     """The commands that build it, in order: uv where it is installed, else venv and pip. `core` is what to install
     of vlmconsole itself (a path or a requirement), without extras, so that the worker runs there. Without `anew` one
     that is built is only brought to its pins."""
@@ -143,7 +143,7 @@ def plan(recipe: Recipe, places: Places, core: str, anew: bool = True) -> list[l
     return [*([make] if anew else []), [*install, *recipe.requirements], [*install, core]]
 
 
-def base_python(recipe: Recipe) -> str:
+def base_python(recipe: EnvironmentRecipe) -> str:
     """What the environment is made from: this Python's path where the recipe takes it, else a version to be found."""
     least = recipe.python.removeprefix(">=")
     if least == recipe.python:
@@ -152,7 +152,7 @@ def base_python(recipe: Recipe) -> str:
     return sys.executable if sys.version_info[: len(wanted)] >= wanted else least
 
 
-def off_pins(recipe: Recipe, places: Places) -> dict[str, str]:
+def off_pins(recipe: EnvironmentRecipe, places: Places) -> dict[str, str]:
     """What a built environment holds otherwise than its recipe says: {package: version there, or "missing"}.
 
     Read from what is installed, nothing is imported (`check` does that). Raises NoEnvironmentError.
@@ -195,7 +195,7 @@ print(json.dumps(found))
 """
 
 
-def check(recipe: Recipe, places: Places) -> dict[str, str]:
+def check(recipe: EnvironmentRecipe, places: Places) -> dict[str, str]:
     """Import the recipe's modules in the built environment: {module: version, "! error", or "? why it was not tried"}.
 
     Raises NoEnvironmentError when it is not built.

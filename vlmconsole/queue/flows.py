@@ -27,7 +27,7 @@ class FlowError(LabError):
     code = "flow-invalid"
 
 
-class Step(BaseModel):
+class FlowStep(BaseModel):
     """One step: a preset with changed settings. `after` names steps: `train`, or `train:any` whatever its end."""
 
     model_config = ConfigDict(extra="forbid")
@@ -43,11 +43,11 @@ class Flow(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    steps: list[Step] = Field(min_length=1)
+    steps: list[FlowStep] = Field(min_length=1)
 
     @field_validator("steps")
     @classmethod
-    def _in_order(cls, steps: list[Step]) -> list[Step]:
+    def _in_order(cls, steps: list[FlowStep]) -> list[FlowStep]:
         seen: set[str] = set()
         for step in steps:
             needed = {name.partition(":")[0] for name in step.after} | set(sources(step.set))

@@ -218,7 +218,7 @@ def _is_utf8(path: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Reader:
+class ColumnReader:
     """How one column is read: `empty` stands for what cannot be, and NULL is allowed where that is None."""
 
     read: Callable[[Any], Any]
@@ -228,45 +228,45 @@ class Reader:
         return None if value is None and self.empty is None else self.read(value)
 
 
-READERS: Mapping[str, Reader] = {
-    "preset": Reader(text, "?"),
-    "kind": Reader(text, "?"),
-    "title": Reader(text, "?"),
-    "spec": Reader(table, {}),
-    "options": Reader(table, {}),
-    "devices": Reader(names, ()),
-    "server": Reader(text),
-    "serves": Reader(text),
-    "keep": Reader(bool, False),
-    "hand_over": Reader(bool, False),
-    "flow": Reader(whole),
-    "step": Reader(text),
-    "server_for": Reader(whole),
-    "priority": Reader(whole, 0),
-    "position": Reader(number, 0.0),
-    "state": Reader(state_of, "lost"),
-    "reason": Reader(text),
-    "note": Reader(text),
-    "attempt": Reader(whole, 1),
-    "failures": Reader(whole, 0),
-    "not_before": Reader(number, 0.0),
-    "added": Reader(number, 0.0),
-    "started": Reader(number),
-    "ended": Reader(number),
-    "pid": Reader(process_id),
-    "pid_started": Reader(text),
-    "granted": Reader(names, ()),
-    "guest_of": Reader(whole),
-    "stop": Reader(text),
+READERS: Mapping[str, ColumnReader] = {
+    "preset": ColumnReader(text, "?"),
+    "kind": ColumnReader(text, "?"),
+    "title": ColumnReader(text, "?"),
+    "spec": ColumnReader(table, {}),
+    "options": ColumnReader(table, {}),
+    "devices": ColumnReader(names, ()),
+    "server": ColumnReader(text),
+    "serves": ColumnReader(text),
+    "keep": ColumnReader(bool, False),
+    "hand_over": ColumnReader(bool, False),
+    "flow": ColumnReader(whole),
+    "step": ColumnReader(text),
+    "server_for": ColumnReader(whole),
+    "priority": ColumnReader(whole, 0),
+    "position": ColumnReader(number, 0.0),
+    "state": ColumnReader(state_of, "lost"),
+    "reason": ColumnReader(text),
+    "note": ColumnReader(text),
+    "attempt": ColumnReader(whole, 1),
+    "failures": ColumnReader(whole, 0),
+    "not_before": ColumnReader(number, 0.0),
+    "added": ColumnReader(number, 0.0),
+    "started": ColumnReader(number),
+    "ended": ColumnReader(number),
+    "pid": ColumnReader(process_id),
+    "pid_started": ColumnReader(text),
+    "granted": ColumnReader(names, ()),
+    "guest_of": ColumnReader(whole),
+    "stop": ColumnReader(text),
 }
 # A line's options are shared with other lines of the same text.
-LINE_READERS: Mapping[str, Reader] = {
-    key: Reader(options, {}) if key == "options" else READERS[key]
+LINE_READERS: Mapping[str, ColumnReader] = {
+    key: ColumnReader(options, {}) if key == "options" else READERS[key]
     for key in ("devices", "server", "serves", "hand_over", "options", "not_before", "failures")
 }
 
 
-def read(values: dict[str, Any], readers: Mapping[str, Reader]) -> tuple[dict[str, Any], str]:
+def read(values: dict[str, Any], readers: Mapping[str, ColumnReader]) -> tuple[dict[str, Any], str]:
     """A row as its columns' readers take it, and what is wrong with the first bad one ("" for nothing).
 
     One bad row must not hide all the others: what cannot be read is empty.

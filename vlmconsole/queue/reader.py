@@ -13,7 +13,7 @@ from vlmconsole.runs.places import Places
 ORDER = "priority DESC, position, id"
 
 
-class Reading:
+class QueueReader:
     """Reads over one connection to the queue of a lab home."""
 
     lab: Places

@@ -26,7 +26,7 @@ class Machine:
         self,
         locks: DeviceLocks,
         cpu_slots: int | None = None,
-        read: Callable[[], nvidia.Reading] = nvidia.read,
+        read: Callable[[], nvidia.CardsReading] = nvidia.read,
     ) -> None:
         self.locks = locks
         self.home = Path()  # the lab home that this is looked at from; its supervisor sets it
@@ -34,7 +34,7 @@ class Machine:
         self._again: dict[str, list[int]] = {}
         self.cpu_slots = cpu_slots or usable_cores()
         self._read = read
-        self.cards: dict[str, nvidia.Card] = {}
+        self.cards: dict[str, nvidia.GpuCard] = {}
         self._holders: dict[str, tuple[str, float]] = {}
 
     def look(self, ours: Iterable[str] = (), shared: Iterable[str] = (), timed: bool = False) -> Devices:
@@ -49,7 +49,7 @@ class Machine:
         reading = self._read()
         cards = {card.name: card for card in reading.cards}
         for name in self.cards.keys() - cards.keys():
-            cards[name] = nvidia.Card(name, lost=reading.why or "the driver no longer reports it")
+            cards[name] = nvidia.GpuCard(name, lost=reading.why or "the driver no longer reports it")
         self.cards = cards
         gpus = tuple(self.cards) or _mac()
         devices = Devices(self.cpu_slots, gpus)

@@ -16,12 +16,12 @@ The rules, which together keep any set of jobs from waiting for each other for e
 from collections.abc import Iterable, Mapping, Sequence
 
 from vlmconsole.devices.labels import SERVER, TIMED, device_words
-from vlmconsole.queue.wants import ALL, ENDED, OK_STATES, Decision, Devices, Held, Start, Want
+from vlmconsole.queue.wants import ALL, ENDED, OK_STATES, Decision, Devices, HeldDevices, Start, Want
 
 
 def decide(
     wants: Sequence[Want],
-    held: Iterable[Held],
+    held: Iterable[HeldDevices],
     states: Mapping[int, str],
     devices: Devices,
     drained: bool = False,
@@ -34,7 +34,7 @@ class _Round:
     def __init__(
         self,
         wants: Sequence[Want],
-        held: list[Held],
+        held: list[HeldDevices],
         states: Mapping[int, str],
         devices: Devices,
         drained: bool,
@@ -124,7 +124,7 @@ class _Round:
             return False
         return True
 
-    def _host(self, want: Want) -> Held | None:
+    def _host(self, want: Want) -> HeldDevices | None:
         """The running, ready server that `want` may use now; else says why not."""
         name = want.server or ""
         host = next((job for job in self.held if job.serves == name and not job.stopping), None)
@@ -151,7 +151,7 @@ class _Round:
                 self.waits_on[want.id] = server.id
                 self.wait(want, f"needs server {name}, first in line for it is job {server.id}")
                 if start is not None:
-                    self._keep_place(want, Held(server.id, start.devices, name))
+                    self._keep_place(want, HeldDevices(server.id, start.devices, name))
             return None
         if host.id in self.claimed:
             self.wait(want, f"needs server {name}, which job {self.claimed[host.id]} waits to replace")
@@ -163,7 +163,7 @@ class _Round:
             return None
         return host
 
-    def _keep_place(self, want: Want, host: Held) -> None:
+    def _keep_place(self, want: Want, host: HeldDevices) -> None:
         """While its server starts, a guest's devices are promised to it, or a later job would have them by then.
 
         Only of a server that has its own devices: one that waits itself would wait for what its guest keeps.
@@ -173,7 +173,7 @@ class _Round:
         if chosen is not None and (worst is None or self._rank(worst, want) < 4):
             self._reserve(want, chosen, host)
 
-    def _place(self, want: Want, host: Held | None) -> None:
+    def _place(self, want: Want, host: HeldDevices | None) -> None:
         """Give `want` its devices, or say who has them and reserve them if they will come free."""
         requests = [*want.devices, *([f"server:{want.serves}"] if want.serves else [])]
         chosen = self._choose(want, requests, host)
@@ -225,7 +225,7 @@ class _Round:
         elif name in self.holder and not name.startswith("server."):
             self.decision.kept[want.id] = self.holder[name].serves or ""
 
-    def _choose(self, want: Want, requests: list[str], host: Held | None) -> list[str] | None:
+    def _choose(self, want: Want, requests: list[str], host: HeldDevices | None) -> list[str] | None:
         """The devices nearest to being free that would do; None (and said why) when the machine has too few."""
         chosen: list[str] = []
         # Named devices first: else "gpu" could take the very card that "gpu0" asks for.
@@ -243,7 +243,7 @@ class _Round:
         busy = [name for name in chosen or [] if self._rank(name, want) > 0]
         return max(busy, key=lambda name: self._rank(name, want), default=None)
 
-    def _candidates(self, request: str, host: Held | None) -> tuple[list[str], int]:
+    def _candidates(self, request: str, host: HeldDevices | None) -> tuple[list[str], int]:
         """The concrete devices that would do for `request`, and how many of them it takes."""
         kind, _, size = request.partition(":")
         mine = set(host.devices) if host else set()
@@ -298,7 +298,7 @@ class _Round:
             return f"{server}; stop it, or confirm the hand-over"
         return f"{server}, which ends when its guests have"
 
-    def _reserve(self, want: Want, chosen: list[str], host: Held | None) -> None:
+    def _reserve(self, want: Want, chosen: list[str], host: HeldDevices | None) -> None:
         if host is not None:
             self.awaited.add(host.id)
         for name in chosen:

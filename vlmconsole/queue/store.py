@@ -14,13 +14,13 @@ from typing import Any
 from vlmconsole.queue import variables
 from vlmconsole.queue.connection import opened
 from vlmconsole.queue.model import FINAL, STATES, Job, NewJob, flow_state, stored_run, unreadable
-from vlmconsole.queue.reader import Reading
+from vlmconsole.queue.reader import QueueReader
 from vlmconsole.queue.schedule import hopeless
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.runs.places import Places
 
 
-class Store(Reading):
+class Store(QueueReader):
     """One connection to the queue of a lab home. Not for several threads: each makes its own."""
 
     def __init__(self, path: Path) -> None:

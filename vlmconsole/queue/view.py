@@ -14,7 +14,7 @@ from vlmconsole.queue.model import ACTIVE, FINAL, Job, QueueLine, backoff, unrea
 from vlmconsole.queue.schedule import decide, odd
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.variables import HELD, held_back
-from vlmconsole.queue.wants import Decision, Devices, Held, Want, is_timed
+from vlmconsole.queue.wants import Decision, Devices, HeldDevices, Want, is_timed
 from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import Pace, Progress
@@ -92,7 +92,7 @@ def decide_now(store: Store, places: Places, devices: Devices, ready: set[int], 
     lacking = store.meta(HELD)
     wants = [replace(to_want(job, places, store, profiles), lacks=held_back(lacking, job.id)) for job in waiting]
     held = [
-        Held(
+        HeldDevices(
             job.id,
             job.granted,
             job.serves,

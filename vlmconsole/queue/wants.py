@@ -36,7 +36,7 @@ class Want:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldDevices:
     """A job that was started and has not ended, with the devices it was given. `keep`: a server asked to stay."""
 
     id: int

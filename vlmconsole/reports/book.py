@@ -17,7 +17,7 @@ from vlmconsole import __version__
 from vlmconsole.errors import LabError
 from vlmconsole.ledger.chain import MANIFEST, Ledger
 from vlmconsole.reports import claimed, judged, learned, measured, tuned
-from vlmconsole.reports.parts import Facts, Part, Prose, Section, flat, shown
+from vlmconsole.reports.parts import Facts, Paragraph, Part, Section, flat, shown
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.live_view import RunStory
@@ -38,7 +38,7 @@ SEALS = {
 
 
 @dataclass(frozen=True)
-class File:
+class ReportFile:
     """One raw file: bytes, its hash as sealed, and a link relative to the report ("" when the report has no place)."""
 
     name: str
@@ -60,7 +60,7 @@ class Chapter:
     seal: str
     verdict: str
     sections: Sequence[Section]
-    files: Sequence[File]
+    files: Sequence[ReportFile]
     more_files: int
 
 
@@ -151,7 +151,7 @@ def guarded(what: str, run: RunFolder, read: Any) -> list[Section]:
         sections: list[Section] = read()
     except (LabError, OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
         message = f"The {what} files of this run are damaged: {type(error).__name__}: {one_line(error, 300)}."
-        return [Section("Damaged", [Prose("", [message, f"They lie in {run.path}."], "bad")])]
+        return [Section("Damaged", [Paragraph("", [message, f"They lie in {run.path}."], "bad")])]
     return sections
 
 
@@ -166,13 +166,13 @@ def settings(run: RunFolder, job: dict[str, Any], before: Sequence[Section]) -> 
     made = [Section("Settings and summary" if len(parts) > 1 else "Settings", parts)]
     live = RunStory(run).read()
     notes = [f"{note.level}: {inert(note.text)}" if note.level != "info" else inert(note.text) for note in live.notes]
-    parts = [Prose("Notes", notes)] if notes else []
+    parts = [Paragraph("Notes", notes)] if notes else []
     if live.bad:
-        parts.append(Prose("", [f"{live.bad} lines of events.jsonl could not be read."], "warn"))
+        parts.append(Paragraph("", [f"{live.bad} lines of events.jsonl could not be read."], "warn"))
     if run.state().get("state") in ("failed", "lost", "cancelled"):
         page = logfile.tail(logfile.newest(run.log))
         lines = [logfile.shown(line) for line in page.lines[-LOG_LINES:]]
-        parts += [Prose("End of the log", lines, "log")] if lines else []
+        parts += [Paragraph("End of the log", lines, "log")] if lines else []
     return [*made, Section("What it told", parts)] if parts else made
 
 
@@ -181,7 +181,7 @@ def _set(spec: Any) -> list[tuple[str, str]]:
     return [row for row in flat(spec, raw=True) if row[1] != UNKNOWN] if isinstance(spec, dict) else []
 
 
-def _files(run: RunFolder, beside: Path | None) -> tuple[list[File], int]:
+def _files(run: RunFolder, beside: Path | None) -> tuple[list[ReportFile], int]:
     sealed = run.read_json(MANIFEST, {})
     known = sealed.get("files", {}) if isinstance(sealed, dict) else {}
     listed = []
@@ -192,5 +192,5 @@ def _files(run: RunFolder, beside: Path | None) -> tuple[list[File], int]:
         entry = known.get(name) if isinstance(known, dict) else None
         sha = str(entry.get("sha256", "")) if isinstance(entry, dict) else ""
         link = quote(os.fsencode(os.path.relpath(path, beside.parent))) if beside is not None else ""
-        listed.append(File(inert(name), path.stat().st_size, inert(sha), link))
+        listed.append(ReportFile(inert(name), path.stat().st_size, inert(sha), link))
     return listed[:MOST_FILES], max(0, len(listed) - MOST_FILES)

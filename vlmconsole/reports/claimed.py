@@ -10,7 +10,7 @@ from vlmconsole.evaluation.spread import by_seed, spread
 from vlmconsole.gates.verdict import judge
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.reports.judged import is_planned
-from vlmconsole.reports.parts import Column, Part, Prose, Section, Table
+from vlmconsole.reports.parts import Column, Paragraph, Part, Section, Table
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.text.numbers import number, signed
@@ -31,8 +31,8 @@ def sections(runs: Sequence[RunFolder], places: Places, titles: Sequence[str]) -
         numbers = (str(counts[word]) for word in ("PASS", "FAIL", "CANNOT JUDGE"))
         rows.append([title, verdict.label, *numbers, freezing.text if freezing else "training not known", run.name])
         marks.append("bad" if verdict.verdict != "PASS" else "warn" if verdict.late else "")
-        parts.append(Prose(f"{title}: may be claimed", verdict.claims.may or ["nothing"]))
-        parts.append(Prose(f"{title}: may not be claimed", verdict.claims.may_not, "warn"))
+        parts.append(Paragraph(f"{title}: may be claimed", verdict.claims.may or ["nothing"]))
+        parts.append(Paragraph(f"{title}: may not be claimed", verdict.claims.may_not, "warn"))
     made = []
     if rows:
         heads = [
@@ -45,20 +45,20 @@ def sections(runs: Sequence[RunFolder], places: Places, titles: Sequence[str]) -
         table = Table("", [Column("judged", False), Column("verdict", False), *heads], rows, marks)
         made.append(Section("Every verdict", [table]))
     note = "Exploratory: the same training with other seeds, over the same pictures. No frozen gate judges by it."
-    apart = [Prose("", _apart(group), note=note) for group in by_seed(runs, places)]
+    apart = [Paragraph("", _apart(group), note=note) for group in by_seed(runs, places)]
     if apart:
         made.append(Section("Between training seeds", apart))
     looked = [line for run, title in zip(runs, titles, strict=True) for line in _without_plan(run, title)]
     if looked:
         note = "No plan was frozen for these, so that no gate judges them and nothing is claimed from them."
-        made.append(Section("Compared without a plan", [Prose("", looked, note=note)]))
+        made.append(Section("Compared without a plan", [Paragraph("", looked, note=note)]))
     broken = [
         f"{title}: {run.state().get('state')} ({inert(str(run.state().get('reason') or 'no reason kept'))})"
         for run, title in zip(runs, titles, strict=True)
         if run.state().get("state") in ("failed", "lost", "cancelled")
     ]
     if broken:
-        made.append(Section("What did not come to its end", [Prose("", broken, "bad")]))
+        made.append(Section("What did not come to its end", [Paragraph("", broken, "bad")]))
     return [*made, Section("Claims", parts)] if parts else made
 
 

@@ -14,8 +14,8 @@ from vlmconsole.gates.samples import Sample, Side, read_side
 from vlmconsole.gates.verdict import Judged, Verdict, judge
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.reports import svg
-from vlmconsole.reports.parts import Column, Facts, Part, Pictures, Plot, Prose, Section, Table, answer, flat
-from vlmconsole.reports.parts import Picture as Shown
+from vlmconsole.reports.parts import Column, Facts, Paragraph, Part, Pictures, ReportPlot, Section, Table, answer, flat
+from vlmconsole.reports.parts import ReportImage as Shown
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.scoring.intervals import paired_interval
@@ -77,9 +77,9 @@ def _verdict(verdict: Verdict) -> list[Section]:
     parts: list[Part] = [Facts("", facts)]
     if verdict.problems:
         lines = [f"{problem.group or 'the whole run'}: {problem.text}" for problem in verdict.problems]
-        parts.append(Prose("What the evidence lacks", lines, "bad"))
+        parts.append(Paragraph("What the evidence lacks", lines, "bad"))
     if verdict.remarks:
-        parts.append(Prose("Remarks", verdict.remarks, "warn"))
+        parts.append(Paragraph("Remarks", verdict.remarks, "warn"))
     if verdict.gates:
         parts.append(_gates(verdict.gates))
     made = [Section(f"Verdict: {verdict.label}", parts)]
@@ -87,7 +87,10 @@ def _verdict(verdict: Verdict) -> list[Section]:
     made.append(
         Section(
             "What may be claimed",
-            [Prose("May be claimed", claims.may or ["nothing"]), Prose("May not be claimed", claims.may_not, "warn")],
+            [
+                Paragraph("May be claimed", claims.may or ["nothing"]),
+                Paragraph("May not be claimed", claims.may_not, "warn"),
+            ],
         )
     )
     if verdict.measures:
@@ -125,7 +128,9 @@ def _measures(measures: dict[str, Measures]) -> list[Part]:
         )  # fmt: skip
         lines.append(_range(name, interval.low, interval.difference, interval.high))
     title = "Difference of partial reward, 95 % interval"
-    drawn = Plot(title, svg.ranges(title, lines, "after − before"), "Paired bootstrap over pictures, not trainings.")
+    drawn = ReportPlot(
+        title, svg.ranges(title, lines, "after − before"), "Paired bootstrap over pictures, not trainings."
+    )
     return [Table("Groups", columns, rows), drawn]
 
 
@@ -141,9 +146,9 @@ def _groups(before: Side, after: Side) -> list[Part]:
         if other is not None:
             by[sample.group].append((sample, other))
     problems = [*before.problems, *after.problems]
-    made: list[Part] = [Prose("No verdict", ["The run was not made under a gate plan."], "warn")]
+    made: list[Part] = [Paragraph("No verdict", ["The run was not made under a gate plan."], "warn")]
     if problems:
-        made.append(Prose("What the evidence lacks", problems, "bad"))
+        made.append(Paragraph("What the evidence lacks", problems, "bad"))
     rows, lines = [], []
     for group, some in sorted(by.items()):
         n = len(some)
@@ -160,7 +165,7 @@ def _groups(before: Side, after: Side) -> list[Part]:
         made.append(Table("Groups", [Column("group", False), *(Column(head) for head in heads)], rows))
     if lines:
         title = "Difference of partial reward, 95 % interval"
-        made.append(Plot(title, svg.ranges(title, lines, "after − before")))
+        made.append(ReportPlot(title, svg.ranges(title, lines, "after − before")))
     return made
 
 
@@ -182,7 +187,7 @@ def _one(before: Side, after: Side) -> list[Part]:
         Table(f"Groups of {side.name}", columns, rows, note="One model only: there is no difference to judge.")
     ]
     if side.problems:
-        made.append(Prose("What the evidence lacks", side.problems, "bad"))
+        made.append(Paragraph("What the evidence lacks", side.problems, "bad"))
     return made
 
 

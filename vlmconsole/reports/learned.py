@@ -13,11 +13,11 @@ from vlmconsole.reports import svg
 from vlmconsole.reports.parts import (
     Column,
     Facts,
+    Paragraph,
     Part,
-    Picture,
     Pictures,
-    Plot,
-    Prose,
+    ReportImage,
+    ReportPlot,
     Section,
     Table,
     answer,
@@ -92,13 +92,13 @@ def told_curves(run: RunFolder) -> tuple[Curve, ...]:
     return live.curves
 
 
-def _plot(name: str, points: Sequence[tuple[float, float]], x: str) -> Plot:
+def _plot(name: str, points: Sequence[tuple[float, float]], x: str) -> ReportPlot:
     every = max(1, -(-len(points) // MOST_POINTS))
     thin = [*points[::every], *([points[-1]] if (len(points) - 1) % every else [])]
     note = f"{len(points)} points" + (f", one of {every} drawn." if every > 1 else ".")
     values = [y for _, y in points]
     note += f" First {figure(values[0])}, last {figure(values[-1])}."
-    return Plot(name, svg.curves(name, [svg.Line(name, thin)], "seconds" if x == "s" else x, name), note)
+    return ReportPlot(name, svg.curves(name, [svg.Polyline(name, thin)], "seconds" if x == "s" else x, name), note)
 
 
 def _development(run: RunFolder) -> list[Part]:
@@ -125,10 +125,10 @@ def _development(run: RunFolder) -> list[Part]:
     columns = [Column("epoch"), Column("n"), Column("all correct, %"), Column("mean reward"), Column("", False)]
     made: list[Part] = [Table("Development pictures", columns, rows_of, marks)]
     if len(scores) > 1:
-        line = svg.Line(
+        line = svg.Polyline(
             "mean reward", [(epoch, float(row[3])) for (epoch, _), row in zip(scores, rows_of, strict=True)]
         )
-        made.append(Plot("Mean reward on development", svg.curves("mean reward", [line], "epoch", "mean reward")))
+        made.append(ReportPlot("Mean reward on development", svg.curves("mean reward", [line], "epoch", "mean reward")))
     rule = run.read_json("selection.json")
     if isinstance(rule, dict):
         made.append(Facts("The rule, frozen before the first step", flat(rule)))
@@ -174,7 +174,7 @@ def _rollouts(run: RunFolder) -> list[Part]:
             caption = f"step {shown(some[0].get('step'))}, truth {answer(some[0].get('truth'))}; " + "; ".join(
                 f"{answer(row.get('answer'))} → {figure(row.get('reward'))}" for row in some[:4]
             )
-            pictures.append(Picture(source, caption))
+            pictures.append(ReportImage(source, caption))
     return [*made, Pictures("Their pictures", pictures[:MOST_PICTURES])] if pictures else made
 
 
@@ -213,7 +213,7 @@ def _weights(run: RunFolder) -> list[Part]:
         if isinstance(tensors, list):
             made += listed("Tensors", [tensor for tensor in tensors if isinstance(tensor, dict)], name, MOST_TENSORS)
     if made and run.file("selection.json").exists() and not _names(run, DEV):
-        made.append(Prose("", ["The run has a selection rule but no development answers."], "warn"))
+        made.append(Paragraph("", ["The run has a selection rule but no development answers."], "warn"))
     return made
 
 
@@ -259,7 +259,9 @@ def _samples(run: RunFolder) -> list[Part]:
     """What single questions came to, and the pictures that lie in the run folder itself."""
     made = listed("Answers", list(run.read_jsonl("samples.jsonl")), "samples.jsonl", MOST_SAMPLES)
     pictures = [
-        Picture(url, name) for name in _names(run, re.compile(r"[\w.-]+\.png"))[:8] if (url := data_url(run.file(name)))
+        ReportImage(url, name)
+        for name in _names(run, re.compile(r"[\w.-]+\.png"))[:8]
+        if (url := data_url(run.file(name)))
     ]
     return [*made, Pictures("Pictures of this run", pictures)] if pictures else made
 

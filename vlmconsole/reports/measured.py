@@ -10,9 +10,9 @@ from vlmconsole.measure.axes import axes
 from vlmconsole.measure.definitions import DEFINITIONS
 from vlmconsole.measure.machine_load import busy
 from vlmconsole.measure.sweep import differing
-from vlmconsole.measure.views import Bar, Cell, PairLine, cells, grid, pairs, parts, shortest, waterfalls
+from vlmconsole.measure.views import Bar, CellView, PairLine, cells, grid, pairs, parts, shortest, waterfalls
 from vlmconsole.reports import svg
-from vlmconsole.reports.parts import Column, Facts, Part, Plot, Prose, Section, Table
+from vlmconsole.reports.parts import Column, Facts, Paragraph, Part, ReportPlot, Section, Table
 from vlmconsole.runs import titles
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
@@ -38,7 +38,7 @@ def sections(run: RunFolder) -> list[Section]:
         made.append(Section("Cold and warm pairs", _pairs(run, lines)))
     falls = waterfalls(run)
     if falls:
-        made.append(Section("Each request", [*_waterfalls(falls), Prose("", [_HOW_READ])]))
+        made.append(Section("Each request", [*_waterfalls(falls), Paragraph("", [_HOW_READ])]))
     if measured:
         made.append(Section("Conditions", conditions(measured)))
     return made
@@ -50,7 +50,7 @@ _HOW_READ = (
 )
 
 
-def _overview(run: RunFolder, cells: Sequence[Cell]) -> list[Part]:
+def _overview(run: RunFolder, cells: Sequence[CellView]) -> list[Part]:
     heads = ("C", "B", "TTFT p50, s", "p95, s", "TPOT p50, ms", "E2E p50, s", "tok/s", "n", "failed", "set aside")
     rows, marks = [], []
     for cell in cells:
@@ -81,19 +81,19 @@ def _overview(run: RunFolder, cells: Sequence[Cell]) -> list[Part]:
     failures = [f"{cell.name or run.name} ({cell.state}): {cell.why}" for cell in cells if cell.why]
     failures += [line for cell in cells for line in _failures(cell)]
     if failures:
-        made.append(Prose("Set aside and failed", failures, "bad"))
+        made.append(Paragraph("Set aside and failed", failures, "bad"))
     remarks = [f"{cell.name or run.name}: {remark}" for cell in cells if (remark := busy(cell.summary))]
     if remarks:
-        made.append(Prose("The machine", remarks, "warn"))
+        made.append(Paragraph("The machine", remarks, "warn"))
     return [*made, *_scatter(cells), *_heat(cells)]
 
 
-def _failures(cell: Cell) -> list[str]:
+def _failures(cell: CellView) -> list[str]:
     first = cell.summary.get("first_failures")
     return [f"{cell.name}: {line}" for line in first] if isinstance(first, list) else []
 
 
-def _scatter(cells: Sequence[Cell]) -> list[Part]:
+def _scatter(cells: Sequence[CellView]) -> list[Part]:
     known = {cell.name: cell for cell in cells}
     made: list[Part] = []
     alike = differing([_as_conditions(cell.conditions) for cell in cells])
@@ -102,15 +102,17 @@ def _scatter(cells: Sequence[Cell]) -> list[Part]:
         for point in line.points:
             good, n = point.state == "valid", _known(known[point.name].n)
             caption = f"{point.name}: {line.x} {figure(point.x)}, {line.y} {figure(point.y)}, n = {n}"
-            marks.append(svg.Mark(point.name if good else f"{point.name} (set aside)", point.x, point.y, good, caption))
+            marks.append(
+                svg.PlotMark(point.name if good else f"{point.name} (set aside)", point.x, point.y, good, caption)
+            )
         names = [_named(key) for key in alike if key not in ("client_concurrency", "running_limit")]
         more = f"The cells differ in more than C and B: {', '.join(names)}." if names else ""
         note = f"These cells differ in {_named(line.only)} alone." if line.only else more
-        made.append(Plot(line.title, svg.scatter(line.title, marks, line.x, line.y), note))
+        made.append(ReportPlot(line.title, svg.scatter(line.title, marks, line.x, line.y), note))
     return made
 
 
-def _heat(cells: Sequence[Cell]) -> list[Part]:
+def _heat(cells: Sequence[CellView]) -> list[Part]:
     table = grid(cells)
     if table is None:
         return []
@@ -134,11 +136,11 @@ def _heat(cells: Sequence[Cell]) -> list[Part]:
             "columns: client concurrency C",
             "server's running limit B",
         )
-        made.append(Plot(title, drawn))
+        made.append(ReportPlot(title, drawn))
     return made
 
 
-def _percentiles(cell: Cell) -> Table:
+def _percentiles(cell: CellView) -> Table:
     rows = []
     for key, name in TIMES.items():
         spread = cell.summary.get(key)
@@ -172,7 +174,7 @@ def _pairs(run: RunFolder, lines: Sequence[PairLine]) -> list[Part]:
         reasons = summary.get("reasons")
         reasons_listed = [str(reason) for reason in reasons] if isinstance(reasons, list) else []
         kind = "" if summary["verdict"] == "hit proven" else "warn"
-        made.append(Prose(f"Verdict: {summary['verdict']}", reasons_listed, kind))
+        made.append(Paragraph(f"Verdict: {summary['verdict']}", reasons_listed, kind))
     bars = []
     for line in lines:
         for role, seconds in (("cold", line.cold_s), ("warm", line.warm_s)):
@@ -184,7 +186,7 @@ def _pairs(run: RunFolder, lines: Sequence[PairLine]) -> list[Part]:
             bars.append(svg.Span(name, 0.0, [("wait" if role == "cold" else "decode", seconds)], tail=tail))
     if bars:
         title = "TTFT of each pair"
-        made.append(Plot(title, svg.spans(title, bars, "TTFT, s", 140)))
+        made.append(ReportPlot(title, svg.spans(title, bars, "TTFT, s", 140)))
     rows = [
         [
             line.arm,
@@ -203,7 +205,7 @@ def _pairs(run: RunFolder, lines: Sequence[PairLine]) -> list[Part]:
     made.append(Table("Pairs", columns, rows, note="Not reported is unknown, not zero."))
     stored = run.read_json("conditions.json")
     if isinstance(stored, dict):
-        arms = [Cell(str(k), "valid", "", "", {}, {}, v) for k, v in stored.items() if isinstance(v, dict)]
+        arms = [CellView(str(k), "valid", "", "", {}, {}, v) for k, v in stored.items() if isinstance(v, dict)]
         made += conditions(arms)
     return made
 
@@ -224,15 +226,17 @@ def _waterfalls(falls: dict[str, list[Bar]]) -> list[Part]:
         title = f"Requests of {name}" if name else "Requests"
         more = f"{len(bars) - MOST_BARS} more in requests.jsonl. " if len(bars) > MOST_BARS else ""
         note = more + (f"Shortest TTFT {least:.3f} s." if least is not None else "No request gave text.")
-        made.append(Plot(title, svg.spans(title, lines, "seconds since the first was sent", 60), note))
+        made.append(ReportPlot(title, svg.spans(title, lines, "seconds since the first was sent", 60), note))
     return made
 
 
-def conditions(cells: Sequence[Cell]) -> list[Part]:
+def conditions(cells: Sequence[CellView]) -> list[Part]:
     """What all cells share, what they differ in, and the server's settings as read back."""
     known = [(cell.name, _as_conditions(cell.conditions)) for cell in cells if cell.conditions]
     if not known:
-        return [Prose("", ["No conditions are recorded: these figures may not be compared with any other."], "warn")]
+        return [
+            Paragraph("", ["No conditions are recorded: these figures may not be compared with any other."], "warn")
+        ]
     varied = differing([stated for _, stated in known])
     first = known[0][1].model_dump(mode="json")
     same = [
@@ -255,7 +259,7 @@ def conditions(cells: Sequence[Cell]) -> list[Part]:
         made.append(Facts(f"The server's settings, as read back{whose}", rows_of))
     notes = list(dict.fromkeys(note for _, stated in known for note in stated.notes))
     if notes:
-        made.append(Prose("Notes", notes))
+        made.append(Paragraph("Notes", notes))
     return made
 
 

@@ -40,7 +40,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Plot:
+class ReportPlot:
     """Finished SVG markup, whose texts are escaped already."""
 
     form: ClassVar[str] = "plot"
@@ -60,7 +60,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Prose:
+class Paragraph:
     """Sentences; `kind` is "", "bad", "warn" or "log" (as it is, in a fixed width)."""
 
     form: ClassVar[str] = "prose"
@@ -71,7 +71,7 @@ class Prose:
 
 
 @dataclass(frozen=True)
-class Picture:
+class ReportImage:
     """A picture as a data URL, with what is said below it."""
 
     source: str
@@ -83,11 +83,11 @@ class Picture:
 class Pictures:
     form: ClassVar[str] = "pictures"
     title: str
-    pictures: Sequence[Picture]
+    pictures: Sequence[ReportImage]
     note: str = ""
 
 
-Part = Table | Plot | Facts | Prose | Pictures
+Part = Table | ReportPlot | Facts | Paragraph | Pictures
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64.0, 20.0, 16.0, 44.0
 
 
 @dataclass(frozen=True)
-class Mark:
+class PlotMark:
     """A point with its name; `good` False: hollow and named as set aside. `said` is its tool tip."""
 
     name: str
@@ -31,7 +31,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Line:
+class Polyline:
     """A curve: (x, y) in drawing order."""
 
     name: str
@@ -124,7 +124,7 @@ def _beside(y: float, bottom: float) -> list[float]:
     return [row for row in rows if TOP + 4 <= row <= bottom]
 
 
-def scatter(title: str, marks: Sequence[Mark], x_label: str, y_label: str) -> str:
+def scatter(title: str, marks: Sequence[PlotMark], x_label: str, y_label: str) -> str:
     """Named points. Axes start at 0, as both are amounts. A name that finds no room above or below its point stands in
     its tool tip alone, and the drawing says how many do.
     """
@@ -153,7 +153,7 @@ def scatter(title: str, marks: Sequence[Mark], x_label: str, y_label: str) -> st
     return picture(title, height, axes.made)
 
 
-def curves(title: str, lines: Sequence[Line], x_label: str, y_label: str, *, from_zero: bool = False) -> str:
+def curves(title: str, lines: Sequence[Polyline], x_label: str, y_label: str, *, from_zero: bool = False) -> str:
     """Curves over a common x; each is named at its end and has its own dash."""
     height = 300.0
     every = [point for line in lines for point in line.points]

@@ -7,7 +7,7 @@ from typing import Any
 
 from vlmconsole.measure.views import cells
 from vlmconsole.reports import svg
-from vlmconsole.reports.parts import Column, Facts, Part, Plot, Prose, Section, Table, flat, shown
+from vlmconsole.reports.parts import Column, Facts, Paragraph, Part, ReportPlot, Section, Table, flat, shown
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.text.numbers import UNKNOWN, change, figure, number
 from vlmconsole.text.plain import one_line
@@ -24,18 +24,18 @@ def sections(run: RunFolder) -> list[Section]:
     summary_read: dict[str, Any] = summary if isinstance(summary, dict) else {}
     choice, confirmed, rule = (_object(summary_read.get(key)) for key in ("choice", "confirmation", "rule"))
     if choice:
-        made.append(Prose("How the rule chose", _lines(choice.get("steps"))))
+        made.append(Paragraph("How the rule chose", _lines(choice.get("steps"))))
         facts = [("chosen", shown(choice.get("chosen"))), ("why", shown(choice.get("why")))]
         made.append(Facts("The choice", [*facts, ("baseline", shown(summary_read.get("baseline")))]))
         dropped = _object(choice.get("dropped"))
         if dropped:
-            made.append(Prose("Dropped", [f"{name}: {shown(why)}" for name, why in dropped.items()], "warn"))
+            made.append(Paragraph("Dropped", [f"{name}: {shown(why)}" for name, why in dropped.items()], "warn"))
     if confirmed:
         good = confirmed.get("state") in ("confirmed", "baseline kept")
         changes = {key: value for key, value in _object(confirmed.get("change")).items() if value is not None}
         heading = "Fresh starts" if changes or not good else "Confirmation"
         reasons = _lines(confirmed.get("said"))
-        made.append(Prose(f"{heading}: {shown(confirmed.get('state'))}", reasons, "" if good else "bad"))
+        made.append(Paragraph(f"{heading}: {shown(confirmed.get('state'))}", reasons, "" if good else "bad"))
         if changes:
             made.append(
                 Facts(
@@ -45,11 +45,11 @@ def sections(run: RunFolder) -> list[Section]:
             )
     launch = summary_read.get("launch")
     if isinstance(launch, list) and launch:
-        made.append(Prose("Launch line of the chosen cell", [shlex.join(map(str, launch))], "log"))
+        made.append(Paragraph("Launch line of the chosen cell", [shlex.join(map(str, launch))], "log"))
     if rule:
         made.append(Facts("The rule, frozen before the first cell", flat(rule)))
     if summary_read.get("limits_of_this"):
-        made.append(Prose("", [shown(summary_read["limits_of_this"])], "warn"))
+        made.append(Paragraph("", [shown(summary_read["limits_of_this"])], "warn"))
     return [Section("Tuning", made)]
 
 
@@ -84,7 +84,7 @@ def _memory(rows: list[dict[str, Any]]) -> list[Part]:
         if (peak := _peak(row)) is not None
     ]
     title = "Sampled memory peak"
-    return [Plot(title, svg.spans(title, bars, "MiB", 190), "Shorter peaks are missed.")] if bars else []
+    return [ReportPlot(title, svg.spans(title, bars, "MiB", 190), "Shorter peaks are missed.")] if bars else []
 
 
 def _change(name: str, value: object) -> tuple[str, str]:

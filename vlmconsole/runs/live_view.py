@@ -37,14 +37,14 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Note:
+class RunNote:
     t: float
     text: str
     level: str
 
 
 @dataclass(frozen=True)
-class Rollout:
+class RolloutProgress:
     """One answer to one picture while training. `picture` is a path inside the run ("" for none); `advantage` is
     None where there is none (development pictures); `trail` says of the same picture at earlier steps whether it was
     right (mean reward 1), oldest first.
@@ -76,7 +76,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellProgress:
     """One cell of a sweep as it finished. TTFT in seconds, throughput in tokens a second; None: not measured."""
 
     name: str
@@ -88,18 +88,18 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Told:
+class RunState:
     """A moment of a story, safe to hand to another thread. CPU is per cent of one core, memory bytes."""
 
     curves: tuple[Curve, ...] = ()
-    notes: tuple[Note, ...] = ()
+    notes: tuple[RunNote, ...] = ()
     progress: Progress | None = None
     cpu: Curve | None = None
     memory: Curve | None = None
     bad: int = 0  # lines of the events that could not be read
-    rollouts: tuple[Rollout, ...] = ()
+    rollouts: tuple[RolloutProgress, ...] = ()
     tallies: tuple[Tally, ...] = ()
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[CellProgress, ...] = ()
     now: str = ""  # what a sweep is at, by its last mark
     left_s: float | None = None  # what a sweep itself expects still to take, seconds, at `left_at` (wall)
     left_at: float = 0.0
@@ -138,26 +138,26 @@ class RunStory:
         self._pace = Pace()
         self._curves: dict[str, _Growing] = {}
         self._cpu, self._memory = _Growing("cpu", "%", False), _Growing("memory", "B", False)
-        self._notes: deque[Note] = deque(maxlen=NOTES)
-        self._rollouts: deque[Rollout] = deque(maxlen=ROLLOUTS)
+        self._notes: deque[RunNote] = deque(maxlen=NOTES)
+        self._rollouts: deque[RolloutProgress] = deque(maxlen=ROLLOUTS)
         self._trails: OrderedDict[str, list[tuple[float, float, int]]] = OrderedDict()
         self._sides = {side: EventTail(run.file(f"{side}.jsonl")) for side in SIDES}
         self._tallies: dict[tuple[str, str], Tally] = {}
         self._cells_tail = EventTail(run.file("cells.jsonl"))
-        self._cells: list[Cell] = []
+        self._cells: list[CellProgress] = []
         self._mark, self._left_at = "", 0.0
         self._left: float | None = None
         self._began: float | None = None
-        self._told = Told()
+        self._told = RunState()
 
-    def read(self) -> Told:
+    def read(self) -> RunState:
         """Take in what was added, at most ROUND bytes a call, and tell the whole. The same object when nothing was."""
         events = self._tail.read(ROUND)
         more = self._read_answers() + self._read_cells()
         if events or more or self._tail.bad != self._told.bad:
             for event in events:
                 self._take(event)
-            self._told = Told(
+            self._told = RunState(
                 tuple(curve.curve() for curve in self._curves.values()),
                 tuple(self._notes),
                 self._pace.now,
@@ -209,7 +209,7 @@ class RunStory:
             curve = self._curves.setdefault(name, _Growing(name, str(event.get("unit") or "")[:20], step is not None))
             curve.add(step if step is not None else t - self._began, value)
         elif kind == "note":
-            self._notes.append(Note(t, str(event.get("text", "")), str(event.get("level", "info"))))
+            self._notes.append(RunNote(t, str(event.get("text", "")), str(event.get("level", "info"))))
         elif kind == "sample":
             for growing, key in ((self._cpu, "cpu_percent"), (self._memory, "rss_bytes")):
                 value = number(event.get(key))
@@ -240,7 +240,7 @@ class RunStory:
             trail.append((step, reward, 1))
             del trail[:-12]
         self._rollouts.append(
-            Rollout(
+            RolloutProgress(
                 step,
                 number(event.get("epoch")),
                 uid,
@@ -267,12 +267,12 @@ def _inside(value: object) -> str:
     return str(path) if path.parts and not path.is_absolute() and ".." not in path.parts else ""
 
 
-def _cell(line: Mapping[str, Any]) -> Cell:
+def _cell(line: Mapping[str, Any]) -> CellProgress:
     summary = line.get("summary")
     figures = summary if isinstance(summary, dict) else {}
     ttft = figures.get("ttft_s")
     spread = ttft if isinstance(ttft, dict) else {}
-    return Cell(
+    return CellProgress(
         str(line.get("name", ""))[:80],
         str(line.get("state", "?"))[:20],
         str(line.get("why") or ""),

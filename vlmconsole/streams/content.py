@@ -13,7 +13,7 @@ CALLS = frozenset({"tool_use", "tool_call", "function_call"})
 
 
 @dataclass(slots=True)
-class Held:
+class Content:
     """The contents of one; calls: keys of the tool calls that it begins or goes on with; strange: parts not known."""
 
     text: str = ""
@@ -23,9 +23,9 @@ class Held:
     strange: int = 0
 
 
-def held(holder: dict[str, Any]) -> Held:
+def held(holder: dict[str, Any]) -> Content:
     """Reads a `delta` or `message` as servers fill them; what is there in no known form is counted, never dropped."""
-    made = Held()
+    made = Content()
     if len(holder) == 1 and isinstance(text := holder.get("content"), str):  # nearly always so
         made.text = text
         return made
@@ -46,7 +46,7 @@ def held(holder: dict[str, Any]) -> Held:
     return made
 
 
-def _parts(content: Any, made: Held) -> None:
+def _parts(content: Any, made: Content) -> None:
     if content is None:
         return
     if isinstance(content, str):
@@ -56,7 +56,7 @@ def _parts(content: Any, made: Held) -> None:
         _part(part, place, made)
 
 
-def _part(part: Any, place: int, made: Held) -> None:
+def _part(part: Any, place: int, made: Content) -> None:
     kind = part.get("type") if isinstance(part, dict) else None
     if isinstance(part, str):
         made.text += part

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vlmconsole.streams.content import Held, held
+from vlmconsole.streams.content import Content, held
 from vlmconsole.streams.sse import BLANK, Event, EventSplitter, pieces
 from vlmconsole.streams.usage import Usage, read_usage
 from vlmconsole.system.redaction import StreamRedactor, redact, redacted, without_keys
@@ -282,7 +282,7 @@ class StreamParser:
         if not choice.get("delta") and not choice.get("message") and isinstance(choice.get("text"), str):
             self._piece("text", choice["text"], at, deltas)  # as of the older /v1/completions
 
-    def _besides(self, part: Held, *, whole: bool) -> None:
+    def _besides(self, part: Content, *, whole: bool) -> None:
         result = self.result
         result.unreadable += part.strange
         if len(self._calls) < MAX_CALLS:

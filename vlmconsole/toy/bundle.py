@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.toy import tiny
-from vlmconsole.toy.lessons import Recipe
+from vlmconsole.toy.lessons import LessonRecipe
 from vlmconsole.training.model import Loaded, load, parameters
 
 SIZE_LIMIT = 6_000_000  # bytes, the whole folder
 
 
-def begin(folder: Path, recipe: Recipe) -> Loaded:
+def begin(folder: Path, recipe: LessonRecipe) -> Loaded:
     """A model folder with fresh weights drawn from the recipe's seed, loaded."""
     import torch
 
@@ -23,7 +23,7 @@ def begin(folder: Path, recipe: Recipe) -> Loaded:
     return load(folder)
 
 
-def finish(loaded: Loaded, recipe: Recipe, skills: dict[str, Any]) -> int:
+def finish(loaded: Loaded, recipe: LessonRecipe, skills: dict[str, Any]) -> int:
     """Write the learnt weights and the model card; returns the folder's size in bytes."""
     tiny.save_weights(loaded.model, loaded.folder)
     (loaded.folder / "README.md").write_text(card(recipe, skills, parameters(loaded.model)), "utf-8")
@@ -34,7 +34,7 @@ def _percent(rate: dict[str, Any]) -> str:
     return f"{100 * rate['rate']:.1f} % | {rate['n']}"
 
 
-def card(recipe: Recipe, skills: dict[str, Any], count: int) -> str:
+def card(recipe: LessonRecipe, skills: dict[str, Any], count: int) -> str:
     """The model card, in Markdown, with what was measured and on how many."""
     names, counts, groups = skills["naming"], skills["counting"], skills["groups"]
     rows = [f"| naming an object from the frozen vision features: {k} | {_percent(v)} |" for k, v in names.items()]

@@ -35,7 +35,7 @@ SYSTEM = "You are a helpful assistant."
 
 
 @dataclass(frozen=True)
-class Recipe:
+class LessonRecipe:
     """What decides the weights, apart from the code: change one and another model results."""
 
     seed: int = 7
@@ -111,7 +111,7 @@ class Lesson:
     system: str | None
 
 
-def lesson(recipe: Recipe, step: int, index: int) -> Lesson:
+def lesson(recipe: LessonRecipe, step: int, index: int) -> Lesson:
     """The lesson at a place in a batch: counting first, then question sets, small talk last."""
     key = f"{recipe.seed}:language:{step}:{index}"
     rng = random.Random(key)
@@ -155,7 +155,7 @@ class Stage:
     colours: float = 1.0
     eyes: bool = True
 
-    def steps(self, recipe: Recipe) -> int:
+    def steps(self, recipe: LessonRecipe) -> int:
         """How many steps it takes under a recipe."""
         return round(recipe.question_steps * self.longer)
 
@@ -231,7 +231,7 @@ STAGES = (
 LOOKS = {"sharpen": ("names", 5, 0.7), "polish": ("sizes", 4, 0.3)}
 
 
-def phase_steps(recipe: Recipe) -> dict[str, int]:
+def phase_steps(recipe: LessonRecipe) -> dict[str, int]:
     """Every phase of the training in its order, and its steps under a recipe."""
     steps = {"eyes": recipe.eyes_steps, "language": recipe.language_steps}
     for stage in STAGES:
@@ -242,7 +242,7 @@ def phase_steps(recipe: Recipe) -> dict[str, int]:
     return steps
 
 
-def looking_scenes(recipe: Recipe, name: str, step: int) -> list[Scene]:
+def looking_scenes(recipe: LessonRecipe, name: str, step: int) -> list[Scene]:
     """What the eyes look at by themselves in one of LOOKS: small things, few things, anything."""
     make = (
         small_scene,
@@ -255,7 +255,7 @@ def looking_scenes(recipe: Recipe, name: str, step: int) -> list[Scene]:
     return [make[i % 6](f"{recipe.seed}:{name}:{step}:{i}") for i in range(recipe.batch)]
 
 
-def question_lesson(recipe: Recipe, stage: Stage, step: int, index: int) -> Lesson:
+def question_lesson(recipe: LessonRecipe, stage: Stage, step: int, index: int) -> Lesson:
     """The lesson at a place in a stage's batch: some counting, then question sets, small talk last."""
     key = f"{recipe.seed}:{stage.name}:{step}:{index}"
     rng = random.Random(key)
@@ -276,7 +276,7 @@ def question_lesson(recipe: Recipe, stage: Stage, step: int, index: int) -> Less
     return _asked_lesson(question_set(key, turns, counts=stage.things, shares=dict(stage.shares)), system)
 
 
-def _counting_lesson(recipe: Recipe, key: str, rng: random.Random, system: str | None) -> Lesson:
+def _counting_lesson(recipe: LessonRecipe, key: str, rng: random.Random, system: str | None) -> Lesson:
     plain = rng.random() < 0.5
     group = "regular" if plain else rng.choice([g for g in GROUPS if g != "high"])
     varied = None if plain else rng.random() < 0.5
@@ -292,13 +292,13 @@ def _asked_lesson(asked: QuestionSet, system: str | None) -> Lesson:
     return Lesson(turns, asked.scene, system)
 
 
-def language_lessons(recipe: Recipe, step: int) -> tuple[list[Lesson], list[Scene]]:
+def language_lessons(recipe: LessonRecipe, step: int) -> tuple[list[Lesson], list[Scene]]:
     """One language step's lessons, and the eyes scenes beside them."""
     more = [eyes_scene(f"{recipe.seed}:refresh:{step}:{i}") for i in range(recipe.refresh)]
     return [lesson(recipe, step, index) for index in range(recipe.batch)], more
 
 
-def question_lessons(recipe: Recipe, stage: Stage, step: int) -> tuple[list[Lesson], list[Scene]]:
+def question_lessons(recipe: LessonRecipe, stage: Stage, step: int) -> tuple[list[Lesson], list[Scene]]:
     """One step's lessons of a stage of questions, and the eyes scenes beside them, half of them small things."""
     # The second word of the key is each stage's own; the first two keep those that the shipped weights saw.
     word = {"questions": "again"}.get(stage.name, stage.name)

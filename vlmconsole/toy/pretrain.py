@@ -30,7 +30,7 @@ from vlmconsole.toy.lessons import (
     LOOKS,
     STAGES,
     Lesson,
-    Recipe,
+    LessonRecipe,
     Stage,
     eyes_scene,
     language_lessons,
@@ -44,7 +44,7 @@ from vlmconsole.training.model import Loaded, encode, merged_tokens
 
 
 @dataclass(frozen=True)
-class Point:
+class LossPoint:
     """One step as it is reported: mean losses since the last report, seconds per step."""
 
     phase: str
@@ -57,7 +57,7 @@ class Point:
 
 SIZE_SHARE = 0.05  # weight of the size classes' loss, which is of objects only, beside that of all tokens' names
 
-Report = Callable[[Point], None]
+Report = Callable[[LossPoint], None]
 Stopping = Callable[[], bool]
 
 
@@ -99,7 +99,7 @@ def plain_patches(visual: Any) -> None:
     )
 
 
-def eyes_loss(loaded: Loaded, head: Any, recipe: Recipe, step: int) -> tuple[Any, float]:
+def eyes_loss(loaded: Loaded, head: Any, recipe: LessonRecipe, step: int) -> tuple[Any, float]:
     """Loss of one eyes step and the share of objects named right (before the step)."""
     return _look(loaded, head, [eyes_scene(f"{recipe.seed}:{step}:{i}") for i in range(recipe.batch)])
 
@@ -113,7 +113,7 @@ def _look(loaded: Loaded, head: Any, scenes: Sequence[Scene]) -> tuple[Any, floa
 def language_loss(
     loaded: Loaded,
     head: Any,
-    recipe: Recipe,
+    recipe: LessonRecipe,
     lessons: Sequence[Lesson],
     more: Sequence[Scene],
     digits: Any,
@@ -192,7 +192,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 @dataclass
-class Phase:
+class PretrainPhase:
     """One phase's parts: what it optimises, how a step's loss comes about."""
 
     rate: float
@@ -202,7 +202,7 @@ class Phase:
 
 def pretrain(
     loaded: Loaded,
-    recipe: Recipe,
+    recipe: LessonRecipe,
     *,
     checkpoint: Path,
     report: Report,
@@ -236,15 +236,20 @@ def pretrain(
 
     seeing_parts, everything = [*visual.parameters(), *head.parameters()], [*model.parameters(), *head.parameters()]
     made = {
-        "eyes": Phase(recipe.eyes_rate, seeing_parts, lambda step: eyes_loss(loaded, head, recipe, step)),
-        "language": Phase(
+        "eyes": PretrainPhase(recipe.eyes_rate, seeing_parts, lambda step: eyes_loss(loaded, head, recipe, step)),
+        "language": PretrainPhase(
             recipe.language_rate,
             everything,
             lambda step: language_loss(loaded, head, recipe, *language_lessons(recipe, step), digits),
         ),
-        **{name: Phase(recipe.eyes_rate * rate, seeing_parts, alone(name)) for name, (_, _, rate) in LOOKS.items()},
         **{
-            stage.name: Phase(recipe.question_rate * stage.rate, everything if stage.eyes else words, asked(stage))
+            name: PretrainPhase(recipe.eyes_rate * rate, seeing_parts, alone(name))
+            for name, (_, _, rate) in LOOKS.items()
+        },
+        **{
+            stage.name: PretrainPhase(
+                recipe.question_rate * stage.rate, everything if stage.eyes else words, asked(stage)
+            )
             for stage in STAGES
         },
     }
@@ -304,7 +309,7 @@ def pretrain(
                 now = time.monotonic()
                 mean = sum(losses) / len(losses)
                 pace = (now - clock) / len(losses)
-                report(Point(name, step + 1, steps, mean, sum(rights) / len(rights), pace))
+                report(LossPoint(name, step + 1, steps, mean, sum(rights) / len(rights), pace))
                 losses, rights, clock = [], [], now
             if (step + 1) % every == 0:
                 keep(step + 1)

@@ -21,7 +21,7 @@ IGNORED = -100
 
 
 @dataclass(frozen=True)
-class Plan:
+class Curriculum:
     """`rows` pictures, each once an epoch; a step takes `accumulation` batches of `batch`, an epoch's last the rest."""
 
     rows: int

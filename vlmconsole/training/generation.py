@@ -20,7 +20,7 @@ from vlmconsole.training.prompts import Turn
 
 
 @dataclass(frozen=True)
-class Ask:
+class Prompt:
     """One question; its pictures come before the text. `uid` names it among the batch's members."""
 
     uid: str
@@ -63,7 +63,7 @@ class Invariance:
 
 def answers(
     loaded: Loaded,
-    asks: Sequence[Ask],
+    asks: Sequence[Prompt],
     *,
     max_new_tokens: int = 64,
     batch: int = 32,
@@ -97,11 +97,11 @@ def texts(
     batch: int = 32,
 ) -> list[str]:
     """Only the answers' texts, for (question, pictures) pairs."""
-    asks = [Ask(str(i), text, pictures) for i, (text, pictures) in enumerate(questions)]
+    asks = [Prompt(str(i), text, pictures) for i, (text, pictures) in enumerate(questions)]
     return [answer.text for answer in answers(loaded, asks, max_new_tokens=max_new_tokens, batch=batch)]
 
 
-def invariance(loaded: Loaded, asks: Sequence[Ask], *, max_new_tokens: int = 64, batch: int = 32) -> Invariance:
+def invariance(loaded: Loaded, asks: Sequence[Prompt], *, max_new_tokens: int = 64, batch: int = 32) -> Invariance:
     """Answers each question alone and in batches, and compares the token ids. Costs both."""
     alone = answers(loaded, asks, max_new_tokens=max_new_tokens, batch=1)
     together = answers(loaded, asks, max_new_tokens=max_new_tokens, batch=batch)
@@ -126,7 +126,7 @@ def tensor_sha256(inputs: dict[str, Any]) -> str:
 
 
 def _one_batch(
-    loaded: Loaded, asks: Sequence[Ask], number: int, max_new_tokens: int, stopping: Callable[[], bool] | None
+    loaded: Loaded, asks: Sequence[Prompt], number: int, max_new_tokens: int, stopping: Callable[[], bool] | None
 ) -> list[Generated] | None:
     """The answers to one batch; None when a stop cut them short."""
     import torch

@@ -12,13 +12,13 @@ from typing import Any
 
 from vlmconsole.models.qwen2_5_vl import IMAGE
 from vlmconsole.training.model import Loaded
-from vlmconsole.training.rollout import Answers, Prompts, log_probabilities
+from vlmconsole.training.rollout import Prompts, SampledAnswers, log_probabilities
 
 EPSILON = 1e-6  # beside the spread, as in verl
 
 
 @dataclass(frozen=True)
-class Step:
+class GrpoStep:
     """What one optimizer step did. Entropy is in nats a token; `clip_fraction` the share of tokens whose ratio was
     cut; `grad_norm` before clipping."""
 
@@ -64,7 +64,7 @@ def update(
     loaded: Loaded,
     optimizer: Any,
     prompts: Prompts,
-    answers: Answers,
+    answers: SampledAnswers,
     advantage: Any,
     *,
     clip: float,
@@ -72,7 +72,7 @@ def update(
     temperature: float,
     passes: int = 1,
     micro: int = 4,
-) -> list[Step]:
+) -> list[GrpoStep]:
     """`passes` optimizer steps on one batch of sampled answers, `micro` questions a forward pass.
 
     `advantage` is (rows,). The policy that sampled is the one before the first pass, so with one pass every ratio is 1
@@ -86,14 +86,14 @@ def update(
     tokens = answers.mask.sum()
     taught = [tensor for group in optimizer.param_groups for tensor in group["params"]]
     old: dict[int, Any] = {}
-    made: list[Step] = []
+    made: list[GrpoStep] = []
     for _ in range(passes):
         optimizer.zero_grad(set_to_none=True)
         loss = entropy = cut = 0.0
         for start in range(0, questions, micro):
             stop = min(start + micro, questions)
             rows = slice(start * n, stop * n)
-            part = Answers(answers.ids[rows], answers.mask[rows], n)
+            part = SampledAnswers(answers.ids[rows], answers.mask[rows], n)
             picked = prompts.pick(start, stop, image_id)
             new, spread = log_probabilities(loaded, picked, part, temperature=temperature)
             before = old.setdefault(start, new.detach())
@@ -103,7 +103,7 @@ def update(
             entropy += float((spread * part.mask).sum())
             cut += float(clipped)
         norm = float(torch.nn.utils.clip_grad_norm_(taught, max_norm, foreach=False))
-        step = Step(loss / int(tokens), norm, entropy / int(tokens), cut / int(tokens))
+        step = GrpoStep(loss / int(tokens), norm, entropy / int(tokens), cut / int(tokens))
         if not (math.isfinite(step.loss) and math.isfinite(norm)):
             optimizer.zero_grad(set_to_none=True)
             raise FloatingPointError(f"the loss is {step.loss} and the gradient's norm {norm}")

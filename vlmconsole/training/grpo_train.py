@@ -8,9 +8,9 @@ from typing import Any
 
 from vlmconsole.data.rows import Row
 from vlmconsole.scoring.scorers import Scored, score
-from vlmconsole.training.generation import Ask, Generated, end_ids
+from vlmconsole.training.generation import Generated, Prompt, end_ids
 from vlmconsole.training.generation import answers as greedy
-from vlmconsole.training.grpo import Step, advantages, freeze_eyes, update, zero_share
+from vlmconsole.training.grpo import GrpoStep, advantages, freeze_eyes, update, zero_share
 from vlmconsole.training.masters import Masters
 from vlmconsole.training.model import Loaded
 from vlmconsole.training.prompts import Turn
@@ -18,7 +18,7 @@ from vlmconsole.training.rollout import look, sample
 
 
 @dataclass(frozen=True)
-class Settings:
+class GrpoTraining:
     """What decides the weights, beside base and data. Rates are AdamW's; `micro` is questions a forward pass."""
 
     questions: int = 4
@@ -54,7 +54,7 @@ class Taken:
 
     number: int  # from 1
     rollouts: list[Rollout]
-    passes: list[Step]
+    passes: list[GrpoStep]
     zero_advantage: float
 
     def groups(self) -> list[list[Rollout]]:
@@ -69,7 +69,7 @@ class Trainer:
     The questions come in the data's own order, four (say) a step, and begin again when they are used up.
     """
 
-    def __init__(self, loaded: Loaded, rows: Sequence[Row], settings: Settings, *, masters: bool = False) -> None:
+    def __init__(self, loaded: Loaded, rows: Sequence[Row], settings: GrpoTraining, *, masters: bool = False) -> None:
         """`masters`: step float32 copies of the trained weights, for a model of a coarser type."""
         import torch
 
@@ -174,5 +174,5 @@ class Trainer:
 
 def greedy_answers(loaded: Loaded, rows: Sequence[Row], max_new_tokens: int, batch: int = 16) -> list[Generated]:
     """Greedy answers to rows, for in-training validation and for the check after reloading."""
-    asks = [Ask(row.uid, row.question, (row.image(),)) for row in rows]
+    asks = [Prompt(row.uid, row.question, (row.image(),)) for row in rows]
     return list(greedy(loaded, asks, max_new_tokens=max_new_tokens, batch=batch))

@@ -74,7 +74,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Part:
+class MemoryPart:
     """One line of a plan, in bytes; `phase` "" is there all the time, others are not there at once. `how` explains."""
 
     name: str
@@ -84,12 +84,12 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """A plan's lines and its verdict. `peak` is what is always there and the largest phase, named `peak_phase`."""
 
     device: str
     available: int | None
-    parts: tuple[Part, ...]
+    parts: tuple[MemoryPart, ...]
     peak: int
     peak_phase: str
     verdict: Verdict
@@ -118,7 +118,7 @@ class Plan:
         }
 
 
-def plan(work: Work, device: str = "cpu", available: int | None = None) -> Plan:
+def plan(work: Work, device: str = "cpu", available: int | None = None) -> MemoryPlan:
     """The plan for `work` on a device with `available` bytes (None: not known; for "cpu" the machine's memory is read).
 
     Raises ShapeError or BaseError for a base whose sizes cannot be known.
@@ -135,7 +135,7 @@ def plan(work: Work, device: str = "cpu", available: int | None = None) -> Plan:
     phase = max(phases, key=lambda name: phases[name])
     peak = always + phases[phase]
     verdict, why = _verdict(peak, phase, device, available)
-    return Plan(device, available, parts, peak, phase, verdict, why)
+    return MemoryPlan(device, available, parts, peak, phase, verdict, why)
 
 
 def host_memory() -> int:
@@ -178,7 +178,7 @@ def _verdict(peak: int, phase: str, device: str, available: int | None) -> tuple
     return ("tight", of) if peak > TIGHT * available else ("fits", of)
 
 
-def _parts(work: Work, shape: Shape, settings: ProcessorSettings, kind: Literal["cpu", "gpu"]) -> list[Part]:
+def _parts(work: Work, shape: Shape, settings: ProcessorSettings, kind: Literal["cpu", "gpu"]) -> list[MemoryPart]:
     width = WIDTH[work.precision]
     visual = visual_tokens(*work.picture, settings).visual_tokens
     tokens = visual + work.text_tokens + work.answer_tokens
@@ -188,15 +188,19 @@ def _parts(work: Work, shape: Shape, settings: ProcessorSettings, kind: Literal[
     where = "on the CPU except in its step" if work.offload else ""
     step = "optimizer step" if work.offload else ""
     parts = [
-        Part("process", PROCESS[kind], how="measured on a CPU" if kind == "cpu" else "CUDA context, assumed"),
-        Part("data", work.pictures * KEPT if kind == "cpu" else 0, how=f"{work.pictures} pictures made and examined"),
-        Part("kernels", KERNELS if kind == "cpu" and width < 4 else 0, how="bfloat16 on a CPU"),
-        Part("weights", shape.parameters * width, how=f"{shape.parameters:,} × {width} bytes"),
-        Part("adapter", trained * own if adapter else 0, how=f"rank {work.rank}, {trained:,} × 4 bytes"),
-        Part("float32 copies", trained * 4 if work.masters else 0, how=f"{trained:,} × 4 bytes"),
-        Part("gradients", trained * own, how=f"{trained:,} × {own} bytes"),
-        Part("optimizer", ADAM * trained * own, step, f"two moments of {trained:,}{', ' + where if where else ''}"),
-        Part(
+        MemoryPart("process", PROCESS[kind], how="measured on a CPU" if kind == "cpu" else "CUDA context, assumed"),
+        MemoryPart(
+            "data", work.pictures * KEPT if kind == "cpu" else 0, how=f"{work.pictures} pictures made and examined"
+        ),
+        MemoryPart("kernels", KERNELS if kind == "cpu" and width < 4 else 0, how="bfloat16 on a CPU"),
+        MemoryPart("weights", shape.parameters * width, how=f"{shape.parameters:,} × {width} bytes"),
+        MemoryPart("adapter", trained * own if adapter else 0, how=f"rank {work.rank}, {trained:,} × 4 bytes"),
+        MemoryPart("float32 copies", trained * 4 if work.masters else 0, how=f"{trained:,} × 4 bytes"),
+        MemoryPart("gradients", trained * own, how=f"{trained:,} × {own} bytes"),
+        MemoryPart(
+            "optimizer", ADAM * trained * own, step, f"two moments of {trained:,}{', ' + where if where else ''}"
+        ),
+        MemoryPart(
             "optimizer's work", _step(work, shape, trained) * own, "optimizer step", "foreach" if work.foreach else ""
         ),
     ]
@@ -208,23 +212,23 @@ def _parts(work: Work, shape: Shape, settings: ProcessorSettings, kind: Literal[
     scored = work.rows * (tokens if work.scored is None else work.scored)
     learning = "forward and backward"
     parts += [
-        Part("activations", run * each, learning, f"{run:,} tokens of {work.rows} rows"),
-        Part(
+        MemoryPart("activations", run * each, learning, f"{run:,} tokens of {work.rows} rows"),
+        MemoryPart(
             "shared prompts", 2 * shape.kv(tokens - 1, work.rows, width) if shared else 0, learning, "keys and values"
         ),
-        Part("logits", scored * shape.vocabulary * (width + 12), learning, f"{scored} × {shape.vocabulary:,}"),
+        MemoryPart("logits", scored * shape.vocabulary * (width + 12), learning, f"{scored} × {shape.vocabulary:,}"),
     ]
     looks = {learning: 0 if shared else work.rows, "answering": work.rollouts // work.group, checking: work.checked}
     for phase, rows in looks.items():
         patches = rows * visual * settings.merge_size**2
         wide = 5 * shape.vision_hidden + 3 * shape.vision_inner
         pixels = (1 if phase == learning else PIXELS) * 4 * 3 * shape.temporal * shape.patch**2
-        parts.append(Part("vision", patches * (wide * width + pixels), phase, f"{patches} patches, no gradient"))
-    parts.append(Part("a second copy", shape.parameters * width if work.checked else 0, checking, "loaded anew"))
+        parts.append(MemoryPart("vision", patches * (wide * width + pixels), phase, f"{patches} patches, no gradient"))
+    parts.append(MemoryPart("a second copy", shape.parameters * width if work.checked else 0, checking, "loaded anew"))
     for phase, rows in (("answering", work.rollouts), (checking, work.checked)):
-        parts.append(Part("KV cache", shape.kv(tokens, rows, width), phase, f"{rows} × {tokens}"))
+        parts.append(MemoryPart("KV cache", shape.kv(tokens, rows, width), phase, f"{rows} × {tokens}"))
         # Every row's own logits, and the float32 copy that sampling works on.
-        parts.append(Part("logits", rows * shape.vocabulary * (width + 8), phase))
+        parts.append(MemoryPart("logits", rows * shape.vocabulary * (width + 8), phase))
     return parts
 
 

@@ -40,7 +40,7 @@ class Prompts:
 
 
 @dataclass(frozen=True)
-class Answers:
+class SampledAnswers:
     """Sampled tokens, n rows a question, questions in order. `ids` and `mask` are (rows, tokens); `mask` is 1 up to
     and including the end mark, where one came."""
 
@@ -72,7 +72,7 @@ def look(loaded: Loaded, chats: Sequence[Chat]) -> Prompts:
 
 def sample(
     loaded: Loaded, prompts: Prompts, *, n: int, generator: Any, max_new_tokens: int, temperature: float = 1.0
-) -> Answers:
+) -> SampledAnswers:
     """n answers a question, drawn from the whole distribution (no top-k, no top-p), pad tokens of pictures barred.
 
     Every draw comes from `generator`. Raises FloatingPointError when the model's scores are no longer numbers.
@@ -106,11 +106,11 @@ def sample(
                 loaded, loaded.model.get_input_embeddings()(drawn[:, None]), position[None, :, None], mask, cache
             )
             hidden, position = hidden[:, -1], position + 1
-    return Answers(torch.stack(ids, 1), torch.stack(kept, 1), n)
+    return SampledAnswers(torch.stack(ids, 1), torch.stack(kept, 1), n)
 
 
 def log_probabilities(
-    loaded: Loaded, prompts: Prompts, answers: Answers, *, temperature: float = 1.0
+    loaded: Loaded, prompts: Prompts, answers: SampledAnswers, *, temperature: float = 1.0
 ) -> tuple[Any, Any]:
     """How likely each token of each answer is, and the entropy where it stands: two (rows, tokens) tensors, in nats.
 

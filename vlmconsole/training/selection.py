@@ -20,7 +20,7 @@ def development_file(epoch: int) -> str:
 
 
 @dataclass(frozen=True)
-class Rule:
+class SelectionRule:
     """What is frozen: which epochs compete, on which development pictures, by which metric.
 
     `dataset_sha256` is the manifest's digest, `uids` the development rows in order, `max_new_tokens` the ceiling of

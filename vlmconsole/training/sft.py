@@ -17,13 +17,13 @@ from typing import Any
 
 from vlmconsole.data.rows import Row
 from vlmconsole.training.adapters.store import AdapterError, load_peft, open_adapter
-from vlmconsole.training.curriculum import IGNORED, Plan, Schedule, batch_inputs, rate_at
+from vlmconsole.training.curriculum import IGNORED, Curriculum, Schedule, batch_inputs, rate_at
 from vlmconsole.training.lora import inject
 from vlmconsole.training.model import Loaded
 
 
 @dataclass(frozen=True)
-class Settings:
+class SftTraining:
     """How the adapter is trained. `rate` is AdamW's, `clip` the largest gradient norm, `warm_up` in steps."""
 
     rank: int = 8
@@ -37,7 +37,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Step:
+class SftStep:
     """One step as it was: loss (mean over the supervised tokens), gradient norm before clipping, tokens, seconds.
 
     `step` counts from 1. `tokens` are all that went through the model, `supervised` those that count.
@@ -70,7 +70,7 @@ class DivergedError(FloatingPointError):
     """The loss or the gradient is no longer a number; the weights were not touched by it."""
 
 
-def adapted(loaded: Loaded, settings: Settings, start: Path | None = None) -> Any:
+def adapted(loaded: Loaded, settings: SftTraining, start: Path | None = None) -> Any:
     """The model with a fresh language-side LoRA, or with the adapter in `start` to go on from; both trainable.
 
     Raises AdapterError when `start` is damaged, does not fit, has another rank or alpha, or touches the vision half.
@@ -143,7 +143,9 @@ def frozen_sha256(model: Any) -> dict[str, str]:
 class Course:
     """A training in progress: `steps()` goes on from where it stands, `state()` and `take_up()` leave and enter it."""
 
-    def __init__(self, loaded: Loaded, model: Any, rows: Sequence[Row], plan: Plan, settings: Settings) -> None:
+    def __init__(
+        self, loaded: Loaded, model: Any, rows: Sequence[Row], plan: Curriculum, settings: SftTraining
+    ) -> None:
         import torch
 
         self.loaded, self.model, self.rows, self.plan, self.settings = loaded, model, rows, plan, settings
@@ -155,13 +157,13 @@ class Course:
         coarse = base.dtype == torch.bfloat16
         self._compute = torch.autocast(self._device.type, dtype=torch.bfloat16) if coarse else contextlib.nullcontext()
 
-    def steps(self, until: int) -> Iterator[Step]:
+    def steps(self, until: int) -> Iterator[SftStep]:
         """Train up to `until` steps in all, yielding each. Raises DivergedError before a bad update is made."""
         self.model.train()
         while self.done < until:
             yield self._step()
 
-    def _step(self) -> Step:
+    def _step(self) -> SftStep:
         import torch
 
         began = time.monotonic()
@@ -187,7 +189,7 @@ class Course:
             raise DivergedError(f"loss {loss}, gradient norm {norm} at step {self.done + 1}")
         self._optimizer.step()
         self.done += 1
-        return Step(
+        return SftStep(
             self.done,
             (self.done - 1) // self.plan.steps_per_epoch + 1,
             loss,

@@ -212,7 +212,7 @@ async def test_a_screen_that_imports_slowly_holds_no_key(tmp_path: Path, monkeyp
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     real = table._entry
-    slow = table.Entry(2, "gauges", "Gauges", "slow_screen:Slow", "")
+    slow = table.ScreenEntry(2, "gauges", "Gauges", "slow_screen:Slow", "")
     monkeypatch.setattr(table, "_entry", lambda name: slow if name == "gauges" else real(name))
     async with chat_server() as server:
         profile_file(tmp_path, server.port)

@@ -16,7 +16,7 @@ from vlmconsole.chats.conversation import Conversation
 from vlmconsole.chats.sampling import Question
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.client.sight import Budget
-from vlmconsole.lab import Settings
+from vlmconsole.lab import LabSettings
 from vlmconsole.screens.chat import budget
 from vlmconsole.screens.chat.attachments import Attachments
 from vlmconsole.screens.chat.budget import Budgeter
@@ -41,7 +41,7 @@ def conversation(store: ChatStore) -> Conversation:
     for number in range(4):
         store.add(chat.id, "user", f"question {number}")
         store.add(chat.id, "assistant", f"answer {number}")
-    conversation = Conversation(lambda: store, Settings(max_tokens=10))
+    conversation = Conversation(lambda: store, LabSettings(max_tokens=10))
     conversation.open(store.chat(chat.id))
     return conversation
 

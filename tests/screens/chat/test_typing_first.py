@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from vlmconsole.chats.store import ChatStore
-from vlmconsole.lab import Settings
+from vlmconsole.lab import LabSettings
 from vlmconsole.screens.chat.turn import ChatTurn
 
 
@@ -37,7 +37,7 @@ async def paints(folder: Path, since_key: float) -> tuple[int, str]:
         store,
         chat,
         message,
-        Settings(max_tokens=1000),
+        LabSettings(max_tokens=1000),
         show=lambda text, _: shown.append(text),
         since_key=lambda: since_key,
     )

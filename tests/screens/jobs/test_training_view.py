@@ -16,13 +16,13 @@ from job_queue import lab
 from jobs_console import jobs, seen, settled, until
 from refusals import check_nouns, mentions
 
-from vlmconsole.desks.queue import Desk, Row
+from vlmconsole.desks.queue import Desk, QueueRow
 from vlmconsole.jobs.evaluate import KIND as EVALUATE
 from vlmconsole.queue.model import NewJob
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.events import EventWriter
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.runs.live_view import RunStory, Told
+from vlmconsole.runs.live_view import RunState, RunStory
 from vlmconsole.runs.pace import Progress
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.jobs.detail import how_far
@@ -38,7 +38,7 @@ SWEEP = DATA / "runs" / "cb-grid-tiny"
 
 
 @pytest.fixture(scope="module")
-def grpo() -> Told:
+def grpo() -> RunState:
     return RunStory(RunFolder(RECORDED / "grpo")).read()
 
 
@@ -59,14 +59,14 @@ def running(home: Path, kind: str, recorded: Path, **queue: object) -> tuple[Pla
     return places, run
 
 
-def row_of(places: Places) -> Row:
-    return Row(Store(places.queue).get(1), "")
+def row_of(places: Places) -> QueueRow:
+    return QueueRow(Store(places.queue).get(1), "")
 
 
 # -- what is told --------------------------------------------------------------------------------------------
 
 
-def test_a_recorded_grpo_run_tells_its_groups_with_reward_and_advantage(grpo: Told) -> None:
+def test_a_recorded_grpo_run_tells_its_groups_with_reward_and_advantage(grpo: RunState) -> None:
     assert steps_of(grpo.rollouts) == [1, 2, 3]
     first = shown_at(grpo.rollouts, 1)
     assert [len(group.answers) for group in first] == [4, 4, 4, 4]
@@ -150,7 +150,7 @@ def test_cells_are_told_as_they_finish(tmp_path: Path) -> None:
     assert lines[-1].startswith("● cell ")
 
 
-def test_development_scores_say_what_they_are_not(grpo: Told, tmp_path: Path) -> None:
+def test_development_scores_say_what_they_are_not(grpo: RunState, tmp_path: Path) -> None:
     places, _ = running(tmp_path / "home", "grpo", RECORDED / "grpo")
     events = EventWriter(tmp_path / "events.jsonl")
     for step, value in ((10, 0.484), (20, 0.516)):
@@ -174,9 +174,9 @@ def test_a_stall_is_told_against_a_usual_step_and_the_limit(tmp_path: Path) -> N
     text = str(stall(row, replace(moving, t=now - 130), now))
     assert text.startswith("! ") and mentions(text, "no progress", "2:10", "2 s", "10:00")
     assert not stall(row, replace(moving, t=now - 130, rate=1 / 30), now), "slow steps may take their time"
-    done = Row(replace(row.job, state="done"), "")
+    done = QueueRow(replace(row.job, state="done"), "")
     assert not stall(done, replace(moving, t=now - 1000), now)
-    server = Row(replace(row.job, serves="demo"), "")
+    server = QueueRow(replace(row.job, serves="demo"), "")
     assert not stall(server, replace(moving, t=now - 1000), now)
 
 
@@ -184,12 +184,12 @@ def test_a_done_job_shows_no_unfinished_bar(tmp_path: Path) -> None:
     places, _ = running(tmp_path / "home", "sft", RECORDED / "grpo")
     row = row_of(places)
     part = Progress(10.0, 1184, 1184, "pictures", "", None, phase="making sft-expand-tiny", overall=0.94)
-    assert "94 % of the whole" in str(how_far(row, Told(progress=part)))
+    assert "94 % of the whole" in str(how_far(row, RunState(progress=part)))
     done = replace(row, job=replace(row.job, state="done"))
-    assert str(how_far(done, Told(progress=part))) == ""
-    assert "100 %" in str(how_far(done, Told(progress=replace(part, overall=None))))
+    assert str(how_far(done, RunState(progress=part))) == ""
+    assert "100 %" in str(how_far(done, RunState(progress=replace(part, overall=None))))
     failed = replace(row, job=replace(row.job, state="failed"))
-    assert "94 % of the whole" in str(how_far(failed, Told(progress=part))), "how far it came"
+    assert "94 % of the whole" in str(how_far(failed, RunState(progress=part))), "how far it came"
 
 
 # -- on the screen -------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from textual.widgets import Input
 from vlmconsole.app import ConsoleApp
 from vlmconsole.cli import main
 from vlmconsole.client.adapter_effect import Effect
-from vlmconsole.desks.servers import Line, Look, ServerDesk, Sheet
+from vlmconsole.desks.servers import ServerDesk, ServerLine, ServersView, Sheet
 from vlmconsole.engines.compared import capacity, compare_settings
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile, load_profiles, make_profile, save_profile
@@ -260,19 +260,19 @@ async def test_a_server_that_dies_while_starting_says_why(places: Places) -> Non
         await until(lambda: "no such weights" in seen(pilot) and "its job" in seen(pilot))
 
 
-def made_up(places: Places) -> Look:
+def made_up(places: Places) -> ServersView:
     """The lab's service as it looks from here, without a server: every figure from INFO."""
     profile = sglang().model_copy(update={"ssh_host": "gpu-box", "price_per_hour": 1.6, "currency": "EUR"})
     status = ServerStatus("sglang-remote", "ready", "", "http://127.0.0.1:30000 on gpu-box", None, None, None)
-    line = Line(profile, status)
+    line = ServerLine(profile, status)
     effective = from_server_info(INFO)
     effective.adapters = ("sft-expand",)
     sheet = Sheet(line, tuple(compare_settings(profile, effective)), effective, "",
                   cost_said(profile, replace(status, since=NOW - 8060), NOW))  # fmt: skip
     profiles = load_profiles(None)
-    rest = (Line(profiles["demo"], ServerStatus("demo", "stopped")),
-            Line(profiles["vllm"], ServerStatus("vllm", "unreachable", "nothing answers")))  # fmt: skip
-    return Look((rest[0], line, rest[1]), (), sheet)
+    rest = (ServerLine(profiles["demo"], ServerStatus("demo", "stopped")),
+            ServerLine(profiles["vllm"], ServerStatus("vllm", "unreachable", "nothing answers")))  # fmt: skip
+    return ServersView((rest[0], line, rest[1]), (), sheet)
 
 
 def pictured(places: Places, theme: str) -> tuple[ConsoleApp, Callable[[Pilot[None]], Any]]:

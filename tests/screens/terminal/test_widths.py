@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from test_chat_screen import answered, ask, console, until
 
-from vlmconsole.desks.runs import Line
+from vlmconsole.desks.runs import RunLine
 from vlmconsole.drawings.run import _table
 from vlmconsole.reports.parts import Column, Table
 from vlmconsole.screens.runs.table import RunRows
@@ -36,8 +36,8 @@ def test_the_columns_of_the_runs_stand_whatever_a_run_is_called(name: str) -> No
     assert line.endswith(drawn("x")[-20:]) and cell_len(line) == cell_len(drawn("x"))
 
 
-def made(preset: str) -> Line:
-    return Line(
+def made(preset: str) -> RunLine:
+    return RunLine(
         "20261130-000000-x-0000", Path(), preset, "bench", "", "done", "", None, None, "", "0.12 s", "", "sealed"
     )
 

@@ -26,17 +26,17 @@ def main() -> None:
 
     from vlmconsole.counting.questions import COUNT_PROMPT
     from vlmconsole.counting.scene import GROUPS, make_scene
-    from vlmconsole.training.generation import Ask, answers, end_ids
+    from vlmconsole.training.generation import Prompt, answers, end_ids
     from vlmconsole.training.model import encode, load
     from vlmconsole.training.prompts import Turn
 
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 96
     torch.set_num_threads(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
     loaded = load(Path(str(files("vlmconsole.assets") / "tiny-qwen2.5-vl")))
-    asks = [Ask(str(i), COUNT_PROMPT, (make_scene(f"bench:{i}", GROUPS[i % 6]).draw(),)) for i in range(count)]
+    asks = [Prompt(str(i), COUNT_PROMPT, (make_scene(f"bench:{i}", GROUPS[i % 6]).draw(),)) for i in range(count)]
     ends = end_ids(loaded)
 
-    def prepared(ask: Ask) -> dict[str, Any]:
+    def prepared(ask: Prompt) -> dict[str, Any]:
         inputs = encode(loaded, [[Turn(ask.question, None, ask.pictures)]])
         del inputs["labels"]
         return inputs

@@ -22,8 +22,8 @@ from typing import Any
 
 from vlmconsole.measure.calibration.reference import Schedule, running
 from vlmconsole.measure.client.replay import Measured
-from vlmconsole.measure.inputs import Recipe
-from vlmconsole.measure.load import Cell, Target, run_cell
+from vlmconsole.measure.inputs import InputRecipe
+from vlmconsole.measure.load import LoadCell, Target, run_cell
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.scoring.distribution import distribution
 
@@ -45,12 +45,12 @@ def measure(wanted: Wanted, url: str, model: str, truth: Callable[[], Truth]) ->
     """Run one cell against `url` and set it beside what the server says."""
     name = f"c{wanted.concurrency}i{wanted.itl_ms:g}"
     request = {"model": model, "max_tokens": TOKENS, "stream": True, "stream_options": {"include_usage": True}}
-    recipe = Recipe(name, request)
+    recipe = InputRecipe(name, request)
     seen: list[Measured] = []
     with tempfile.TemporaryDirectory() as folder:
         parent = Path(folder)
         run = RunFolder.create(parent, kind="bench", preset=name, spec={}, title=name, home=parent)
-        cell = Cell(
+        cell = LoadCell(
             name=name,
             target=Target.of(url),
             measured=recipe.bodies(range(wanted.requests)),

@@ -96,11 +96,11 @@ def rows(count: int) -> list[Any]:
 
 
 def ours_grpo(steps: int, warm_up: int) -> None:
-    from vlmconsole.training.grpo_train import Settings, Trainer
+    from vlmconsole.training.grpo_train import GrpoTraining, Trainer
     from vlmconsole.training.model import load
 
     data = rows(QUESTIONS * steps)
-    settings = Settings(QUESTIONS, ANSWERS, max_new_tokens=ANSWER_TOKENS, rate=GRPO_RATE, weight_decay=0.0)
+    settings = GrpoTraining(QUESTIONS, ANSWERS, max_new_tokens=ANSWER_TOKENS, rate=GRPO_RATE, weight_decay=0.0)
     trainer, watch, lengths = Trainer(load(MODEL), data, settings), Watch(), []
     watch.start()
     for _ in range(steps):
@@ -119,16 +119,16 @@ def told_lengths(lengths: list[list[int]]) -> dict[str, float]:
 
 
 def ours_sft(steps: int, warm_up: int) -> None:
-    from vlmconsole.training.curriculum import Plan
+    from vlmconsole.training.curriculum import Curriculum
     from vlmconsole.training.model import load
-    from vlmconsole.training.sft import Course, Settings, adapted
+    from vlmconsole.training.sft import Course, SftTraining, adapted
 
-    class InOrder(Plan):
+    class InOrder(Curriculum):
         def order(self, epoch: int) -> list[int]:
             return list(range(self.rows))
 
     loaded = load(MODEL)
-    settings = Settings(RANK, ALPHA, rate=SFT_RATE, warm_up=0, schedule="constant")
+    settings = SftTraining(RANK, ALPHA, rate=SFT_RATE, warm_up=0, schedule="constant")
     plan = InOrder(rows=QUESTIONS * steps, epochs=1, batch=QUESTIONS, accumulation=1, seed=0)
     course, watch, losses = Course(loaded, adapted(loaded, settings), rows(plan.rows), plan, settings), Watch(), []
     watch.start()

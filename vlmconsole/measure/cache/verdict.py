@@ -33,7 +33,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Request:
+class ProbeRequest:
     """One request of a pair. TTFT in seconds; `usage` is what the server sent, word for word."""
 
     ttft_s: float | None
@@ -47,8 +47,8 @@ class Request:
 class Pair:
     """The same request twice: after a flush, and again. `flushed` False: the cold one may not have been cold."""
 
-    cold: Request
-    warm: Request
+    cold: ProbeRequest
+    warm: ProbeRequest
     flushed: bool = True
     flush_said: str = ""
 
@@ -61,7 +61,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CacheVerdict:
     """The verdict, its reasons (each a sentence), and the figures it rests on."""
 
     state: State
@@ -92,9 +92,13 @@ def cached_count(reported: int | None, settings: EffectiveSettings, counted: int
     return Count(None, settings.cached_rule)
 
 
-def of_usage(usage: Usage, settings: EffectiveSettings, ttft_s: float | None, counted: int | None = None) -> Request:
+def of_usage(
+    usage: Usage, settings: EffectiveSettings, ttft_s: float | None, counted: int | None = None
+) -> ProbeRequest:
     """A request as a stream's usage tells of it."""
-    return Request(ttft_s, usage.prompt_tokens, cached_count(usage.cached_tokens, settings, counted), None, usage.raw)
+    return ProbeRequest(
+        ttft_s, usage.prompt_tokens, cached_count(usage.cached_tokens, settings, counted), None, usage.raw
+    )
 
 
 def judge(
@@ -104,7 +108,7 @@ def judge(
     block: int | None,
     control_cache: bool | None = None,
     least_pairs: int = LEAST_PAIRS,
-) -> Verdict:
+) -> CacheVerdict:
     """The verdict over the pairs with the cache on and those of the control with the cache off.
 
     block: tokens that the cache shares at least, None when unknown. control_cache: the control's
@@ -237,8 +241,8 @@ def _verdict(
     prefix: int | None,
     pairs: Sequence[Pair],
     control: Sequence[Pair],
-) -> Verdict:
-    return Verdict(
+) -> CacheVerdict:
+    return CacheVerdict(
         state,
         reasons,
         block,

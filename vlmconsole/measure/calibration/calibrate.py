@@ -11,8 +11,8 @@ from typing import Any
 
 from vlmconsole.measure.calibration.reference import Schedule, running
 from vlmconsole.measure.client.replay import Measured
-from vlmconsole.measure.inputs import Recipe
-from vlmconsole.measure.load import Cell, Target, run_cell
+from vlmconsole.measure.inputs import InputRecipe
+from vlmconsole.measure.load import LoadCell, Target, run_cell
 from vlmconsole.measure.machine import hardware
 from vlmconsole.measure.summary import CellSummary
 from vlmconsole.runs.folder import RunFolder, write_atomic
@@ -26,7 +26,7 @@ LIMIT_S = 0.005  # TTFT error (p95) past which the client is not to be trusted: 
 
 
 @dataclass(frozen=True)
-class Step:
+class CalibrationStep:
     """One concurrency. Errors are client − truth, seconds, over requests.
 
     `ttft_error_s`: our stamp of the first text − the moment the server had written it. `ttft_against_server_s`:
@@ -54,7 +54,7 @@ class Calibration:
     hardware: str
     limit_s: float
     schedule: Schedule
-    steps: list[Step]
+    steps: list[CalibrationStep]
     trusted_to: int | None
 
     def to_json(self) -> dict[str, Any]:
@@ -69,11 +69,11 @@ def calibrate(
     *,
     steps: tuple[tuple[int, int], ...] = STEPS,
     schedule: Schedule = SCHEDULE,
-    on_step: Callable[[Step], None] = lambda _: None,
+    on_step: Callable[[CalibrationStep], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Calibration:
     """Measure the client at each concurrency, with the raw requests in `run`. Takes about half a minute."""
-    measured: list[Step] = []
+    measured: list[CalibrationStep] = []
     trusted: int | None = None
     for concurrency, requests in steps:
         if stopping():
@@ -86,13 +86,15 @@ def calibrate(
     return Calibration(round(time.time(), 3), hardware(), LIMIT_S, schedule, measured, trusted)
 
 
-def _step(run: RunFolder, schedule: Schedule, concurrency: int, requests: int, stopping: Callable[[], bool]) -> Step:
+def _step(
+    run: RunFolder, schedule: Schedule, concurrency: int, requests: int, stopping: Callable[[], bool]
+) -> CalibrationStep:
     name = f"calibrate-{concurrency}"
     fields = {"model": "reference", "max_tokens": schedule.tokens, "stream": True}
-    recipe = Recipe(name, {**fields, "stream_options": {"include_usage": True}})
+    recipe = InputRecipe(name, {**fields, "stream_options": {"include_usage": True}})
     seen: list[Measured] = []
     with running(schedule) as server:
-        cell = Cell(
+        cell = LoadCell(
             name=name,
             target=Target.of(server.chat_url),
             measured=recipe.bodies(range(requests)),
@@ -117,7 +119,7 @@ def _step(run: RunFolder, schedule: Schedule, concurrency: int, requests: int, s
 
 def _judge(
     concurrency: int, summary: CellSummary, errors: list[float], against: list[float], tpot: list[float]
-) -> Step:
+) -> CalibrationStep:
     absolute = distribution(abs(error) for error in errors)
     why = summary.invalid_because
     if absolute is None:
@@ -126,7 +128,7 @@ def _judge(
         why = f"TTFT error p95 {absolute.p95 * 1000:.1f} ms > {LIMIT_S * 1000:g} ms"
     elif summary.failures:
         why = why or f"{summary.failures} requests failed: {'; '.join(summary.first_failures)}"
-    return Step(
+    return CalibrationStep(
         concurrency=concurrency,
         n=summary.n,
         failures=summary.failures,

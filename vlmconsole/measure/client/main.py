@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.measure.client.plan import Plan
-from vlmconsole.measure.client.reader import PhaseReport, Reader
+from vlmconsole.measure.client.plan import LoadPlan
+from vlmconsole.measure.client.reader import ClientLoop, PhaseReport
 from vlmconsole.measure.client.spill import SpillError, SpillWriter
 from vlmconsole.measure.client.stamps import clock
 from vlmconsole.system.machine import peak_rss_bytes, raise_file_limit
@@ -42,7 +42,7 @@ def percentile_of_sorted(values: list[int], share: float) -> int:
 
 
 def main() -> int:
-    plan = Plan.from_json(sys.stdin.readline())
+    plan = LoadPlan.from_json(sys.stdin.readline())
     started = clock()
     raise_file_limit(max((phase.concurrency for phase in plan.phases), default=1) * 2 + FILES_BESIDE)
     spill = SpillWriter(plan.spill)
@@ -67,7 +67,7 @@ def main() -> int:
         size = os.fstat(file.fileno()).st_size
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
     try:
-        reader = Reader(plan, memoryview(mapped), spill, tell, stop_on=sys.stdin.fileno())
+        reader = ClientLoop(plan, memoryview(mapped), spill, tell, stop_on=sys.stdin.fileno())
     except socket.gaierror as unknown:
         return _write_report(plan, {"error": f"{plan.host} is not known: {unknown.strerror}"})
 
@@ -128,7 +128,7 @@ def main() -> int:
     )
 
 
-def _write_report(plan: Plan, report: dict[str, Any]) -> int:
+def _write_report(plan: LoadPlan, report: dict[str, Any]) -> int:
     Path(plan.report).write_text(json.dumps(report))
     return 1 if report.get("error") else 0
 

@@ -20,7 +20,7 @@ Segments = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Phase:
+class LoadPhase:
     """Requests of one kind. Closed loop: `concurrency` always in flight. Open loop: each at its due time.
 
     `due_s` holds seconds after the phase's clock start, one per request; None means closed loop.
@@ -34,7 +34,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadPlan:
     """One cell for the client process. Times in seconds; `spill` and `report` are paths it writes."""
 
     host: str
@@ -43,7 +43,7 @@ class Plan:
     bodies: str
     spill: str
     report: str
-    phases: list[Phase]
+    phases: list[LoadPhase]
     headers: list[tuple[str, str]] = field(default_factory=list)
     tls: bool = False
     listener: int | None = None  # inode of the socket that must take every connection; None: any
@@ -60,10 +60,10 @@ class Plan:
         return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
+    def from_json(cls, text: str) -> LoadPlan:
         """Read back what :meth:`to_json` wrote. Raises ValueError or TypeError on anything else."""
         value: dict[str, Any] = json.loads(text)
-        value["phases"] = [Phase(**phase) for phase in value["phases"]]
+        value["phases"] = [LoadPhase(**phase) for phase in value["phases"]]
         return cls(**value)
 
 

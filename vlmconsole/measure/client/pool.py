@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from vlmconsole.measure.client.connection import Address, Connection, State, TlsConnection, resolve, tls_context
-from vlmconsole.measure.client.plan import Plan
+from vlmconsole.measure.client.plan import LoadPlan
 from vlmconsole.measure.client.poller import WRITE, Poller
 from vlmconsole.measure.client.spill import REFUSED, RESET, UNREACHABLE
 from vlmconsole.system.listening import listener
@@ -21,7 +21,7 @@ class Pool:
     Raises OSError when the host's name is not known.
     """
 
-    def __init__(self, plan: Plan, poller: Poller, on_failed: Callable[[str, str], None]) -> None:
+    def __init__(self, plan: LoadPlan, poller: Poller, on_failed: Callable[[str, str], None]) -> None:
         self._plan, self._poller, self._on_failed = plan, poller, on_failed
         self._context = tls_context() if plan.tls else None
         self._addresses: list[Address] = resolve(plan.host, plan.port)

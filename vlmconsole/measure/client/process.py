@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.errors import LabError
-from vlmconsole.measure.client.plan import Plan
+from vlmconsole.measure.client.plan import LoadPlan
 
 Progress = Callable[[dict[str, Any]], None]
 Watch = Callable[[], Mapping[str, float]]
@@ -29,7 +29,7 @@ class LoadError(LabError):
 
 
 def run_client(
-    plan: Plan,
+    plan: LoadPlan,
     *,
     on_progress: Progress | None,
     on_turn: Callable[[], None],
@@ -132,7 +132,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.stdout.close()
 
 
-def _report(plan: Plan, stderr: str) -> dict[str, Any]:
+def _report(plan: LoadPlan, stderr: str) -> dict[str, Any]:
     try:
         report: dict[str, Any] = json.loads(Path(plan.report).read_text())
     except (OSError, ValueError):

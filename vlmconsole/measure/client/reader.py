@@ -15,7 +15,7 @@ from time import process_time
 
 from vlmconsole.measure.client.connection import Connection, State
 from vlmconsole.measure.client.framing import Framing, Mode
-from vlmconsole.measure.client.plan import Phase, Plan, Segments
+from vlmconsole.measure.client.plan import LoadPhase, LoadPlan, Segments
 from vlmconsole.measure.client.poller import READ, WRITE, Poller
 from vlmconsole.measure.client.pool import Pool
 from vlmconsole.measure.client.spill import (
@@ -73,7 +73,7 @@ class Exchange:
     count: int = 0  # reads that are on the disk already
 
 
-class Reader:
+class ClientLoop:
     """Runs the phases of one plan. `on_turn(report, done, failed, total, in flight)` is called a few times a second.
 
     `stop` (set by anyone, or when the descriptor `stop_on` becomes readable) ends the run early.
@@ -81,7 +81,7 @@ class Reader:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: LoadPlan,
         bodies: memoryview,
         spill: SpillWriter,
         on_turn: Callable[[PhaseReport, int, int, int, int], None],
@@ -105,7 +105,7 @@ class Reader:
 
     # -- a phase ---------------------------------------------------------------------------------------------
 
-    def run(self, phase: Phase) -> PhaseReport:
+    def run(self, phase: LoadPhase) -> PhaseReport:
         """Send every request of `phase` and wait for each to end. Its clock starts when connections are open."""
         self._done = self._failed = 0
         self.pool.failures_in_row = 0
@@ -165,7 +165,7 @@ class Reader:
         self.on_turn(report, self._done, self._failed, self._total, 0)
         return report
 
-    def _send_due(self, now: int, waiting: deque[tuple[int, Segments]], phase: Phase) -> None:
+    def _send_due(self, now: int, waiting: deque[tuple[int, Segments]], phase: LoadPhase) -> None:
         """Send what is due: in a closed loop whatever fills C, in an open loop what the schedule says."""
         while waiting and len(self._busy) + len(self._ready) < phase.concurrency:
             number, segments = waiting.popleft()

@@ -21,7 +21,7 @@ TEXT_KEPT = 4000  # characters of an answer that are kept in requests.jsonl
 
 
 @dataclass(frozen=True)
-class Failure:
+class RequestFailure:
     """Why a request does not count: the kind (countable) and a sentence (readable)."""
 
     kind: str
@@ -43,7 +43,7 @@ class Measured:
     result: StreamResult
     timing: Timing
     gaps_s: list[float]
-    failure: Failure | None
+    failure: RequestFailure | None
     reads: int
     kernel_lag_s: list[float]
     ttft_kernel_s: float | None
@@ -109,33 +109,33 @@ def _kernel(raw: Raw, result: StreamResult) -> tuple[list[float], float | None]:
     return lags, ttft
 
 
-def _failure(raw: Raw, result: StreamResult, body: _Body, framing: Framing) -> Failure | None:
+def _failure(raw: Raw, result: StreamResult, body: _Body, framing: Framing) -> RequestFailure | None:
     """The first reason that holds, from the wire upwards; None when the answer is whole and no error."""
     broken, status, head = framing.broken, framing.status or None, framing.head
     shown = _shown(raw, body)
     pieces = len(result.stamps.text_pieces)
     if raw.outcome == GARBAGE or broken:
-        return Failure(GARBAGE, f"what came is no HTTP answer{f' ({broken})' if broken else ''}", None, shown)
+        return RequestFailure(GARBAGE, f"what came is no HTTP answer{f' ({broken})' if broken else ''}", None, shown)
     if status is not None and status >= 400:
         reason = result.error or error_text(shown or "nothing")
-        return Failure(HTTP_ERROR, f"the server answered {status}: {reason}", status, shown)
+        return RequestFailure(HTTP_ERROR, f"the server answered {status}: {reason}", status, shown)
     if raw.outcome in (WHOLE, CLOSED) and status is not None and (wrong := head_fault(status, head)):
-        return Failure(HTTP_ERROR if status >= 300 else NO_STREAM, f"the server answered {wrong}", status)
+        return RequestFailure(HTTP_ERROR if status >= 300 else NO_STREAM, f"the server answered {wrong}", status)
     if raw.outcome not in (WHOLE, CLOSED):
         reached = f" after {pieces} pieces of text" if raw.reads else ""
-        return Failure(raw.outcome, f"{raw.detail or raw.outcome}{reached}", status)
+        return RequestFailure(raw.outcome, f"{raw.detail or raw.outcome}{reached}", status)
     if result.error is not None:
         streamed = result.events > 0
         kind = ERROR_EVENT if streamed else NO_STREAM
         detail = f"the stream broke with an error after {pieces} pieces: {result.error}" if streamed else result.error
-        return Failure(kind, detail, status, None if streamed else shown)
+        return RequestFailure(kind, detail, status, None if streamed else shown)
     if result.stamps.done is None:
         where = f"after {pieces} pieces of text" if raw.reads else "without an answer"
         how = "the server closed the connection" if raw.outcome == CLOSED else "the stream ended"
         lost = f"; {result.loss}" if result.loss else ""
-        return Failure(CLOSED, f"{how} {where}, before [DONE]{lost}", status, None if pieces else shown)
+        return RequestFailure(CLOSED, f"{how} {where}, before [DONE]{lost}", status, None if pieces else shown)
     if result.loss:
-        return Failure(LOST, result.loss, status)
+        return RequestFailure(LOST, result.loss, status)
     return None
 
 

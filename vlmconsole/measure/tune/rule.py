@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vlmconsole.measure.tune.settings import SAMPLED, Rule, Value
+from vlmconsole.measure.tune.settings import SAMPLED, TuneRule, Value
 from vlmconsole.text.counts import many
 from vlmconsole.text.numbers import decimal, figure
 from vlmconsole.text.sizes import MIB
@@ -33,7 +33,7 @@ CONFIRMED = (
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCell:
     """What the rule looks at. Seconds, tokens a second, bytes; None where it was not measured."""
 
     name: str
@@ -51,10 +51,10 @@ class Measured:
     why: str = ""
 
     @staticmethod
-    def of(entry: dict[str, Any]) -> Measured:
+    def of(entry: dict[str, Any]) -> MeasuredCell:
         """A cell as it stands in cells.jsonl."""
         summary = entry.get("summary") or {}
-        return Measured(
+        return MeasuredCell(
             name=entry["name"],
             values=entry["parameters"],
             state=entry["state"],
@@ -70,7 +70,7 @@ class Measured:
             why=entry.get("why") or "",
         )
 
-    def memory(self, rule: Rule) -> float | None:
+    def memory(self, rule: TuneRule) -> float | None:
         """What decides between close cells: sampled peak in bytes, or the parameter's value."""
         if rule.memory == SAMPLED:
             return self.peak_bytes
@@ -79,7 +79,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TuneChoice:
     """The chosen cell's name (None: the rule chooses none), why, and each step in words."""
 
     chosen: str | None
@@ -91,7 +91,7 @@ class Choice:
         return asdict(self)
 
 
-def fault(cell: Measured, rule: Rule) -> str:
+def fault(cell: MeasuredCell, rule: TuneRule) -> str:
     """Why a cell cannot be used, "" when it can."""
     want = rule.consistent
     if cell.state == "failed":
@@ -115,7 +115,7 @@ def fault(cell: Measured, rule: Rule) -> str:
     return ""
 
 
-def choose(cells: Sequence[Measured], rule: Rule, baseline: str) -> Choice:
+def choose(cells: Sequence[MeasuredCell], rule: TuneRule, baseline: str) -> TuneChoice:
     """Apply the rule. `baseline` is a cell's name; without its throughput nothing can be chosen."""
     steps: list[str] = []
     dropped = {cell.name: why for cell in cells if (why := fault(cell, rule))}
@@ -124,7 +124,7 @@ def choose(cells: Sequence[Measured], rule: Rule, baseline: str) -> Choice:
     base = next((cell for cell in kept if cell.name == baseline), None)
     if base is None or base.throughput is None:
         why = f"the baseline {baseline} cannot be used ({dropped.get(baseline, 'not measured')})"
-        return Choice(None, f"{why}, so there is no throughput to hold others to", tuple(steps), dropped)
+        return TuneChoice(None, f"{why}, so there is no throughput to hold others to", tuple(steps), dropped)
 
     floor = rule.throughput_floor * base.throughput
     slow = {
@@ -137,7 +137,7 @@ def choose(cells: Sequence[Measured], rule: Rule, baseline: str) -> Choice:
     steps.append(f"2. throughput ≥ {floor:.1f} tok/s ({share}): {len(kept)} cells" + _listed("dropped", slow))
     dropped |= {name: f"throughput {why}" for name, why in slow.items()}
     if not kept:
-        return Choice(None, "no cell reaches the throughput floor", tuple(steps), dropped)
+        return TuneChoice(None, "no cell reaches the throughput floor", tuple(steps), dropped)
 
     ranked = [(cell.ttft_p95_s, cell) for cell in kept if cell.ttft_p95_s is not None]
     lowest, first = min(ranked, key=lambda rank: rank[0])
@@ -149,21 +149,23 @@ def choose(cells: Sequence[Measured], rule: Rule, baseline: str) -> Choice:
     )
     if len(close) == 1:
         steps.append(f"4. nothing is close to it: {first.name}")
-        return Choice(first.name, "lowest TTFT p95, and no other is close", tuple(steps), dropped)
+        return TuneChoice(first.name, "lowest TTFT p95, and no other is close", tuple(steps), dropped)
 
     sized = [(cell.memory(rule), cell) for cell in close]
     unknown = [cell.name for size, cell in sized if size is None]
     if unknown:
         why = f"the memory of {', '.join(unknown)} was not measured, so close cells cannot be told apart"
-        return Choice(None, why, tuple(steps), dropped)
+        return TuneChoice(None, why, tuple(steps), dropped)
     known = [(size, cell.ttft_p95_s or 0.0, cells.index(cell), cell) for size, cell in sized if size is not None]
     winner = min(known, key=lambda rank: rank[:3])[3]
     listed = ", ".join(f"{cell.name} {size_text(size, rule)}" for size, _, _, cell in known)
     steps.append(f"4. smallest memory ({rule.memory}) among the close: {listed} → {winner.name}")
-    return Choice(winner.name, f"close to the lowest TTFT p95, with the smallest {rule.memory}", tuple(steps), dropped)
+    return TuneChoice(
+        winner.name, f"close to the lowest TTFT p95, with the smallest {rule.memory}", tuple(steps), dropped
+    )
 
 
-def confirm(chosen: Measured, base: Measured, rule: Rule) -> tuple[bool, tuple[str, ...]]:
+def confirm(chosen: MeasuredCell, base: MeasuredCell, rule: TuneRule) -> tuple[bool, tuple[str, ...]]:
     """Whether fresh starts bear the choice out, and in words what was compared (see `CONFIRMED`)."""
     reasons: list[str] = []
     good = True
@@ -184,7 +186,7 @@ def confirm(chosen: Measured, base: Measured, rule: Rule) -> tuple[bool, tuple[s
     return good and holds, tuple(reasons)
 
 
-def change(chosen: Measured, base: Measured) -> dict[str, float | None]:
+def change(chosen: MeasuredCell, base: MeasuredCell) -> dict[str, float | None]:
     """The chosen against the baseline on fresh starts: shares (−0.1 is ten percent less) and bytes."""
 
     def share(value: float | None, other: float | None) -> float | None:
@@ -198,7 +200,7 @@ def change(chosen: Measured, base: Measured) -> dict[str, float | None]:
     }
 
 
-def size_text(amount: float, rule: Rule) -> str:
+def size_text(amount: float, rule: TuneRule) -> str:
     """A memory in the unit that it has: MiB for a sampled peak, the plain number for a parameter."""
     return f"{figure(amount / MIB)} MiB" if rule.memory == SAMPLED else decimal(amount)
 

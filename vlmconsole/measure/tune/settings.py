@@ -36,7 +36,7 @@ class Consistent(BaseModel):
     output_tokens: int = Field(ge=1, description="tokens that every answer must have, exactly")
 
 
-class Rule(BaseModel):
+class TuneRule(BaseModel):
     """How the winner is chosen. Nothing here has a default: it is decided, and frozen, before the first cell."""
 
     model_config = ConfigDict(extra="forbid")
@@ -55,7 +55,7 @@ class TuneSettings(BaseModel):
 
     server: str = Field(description="profile of a server that this lab starts")
     grid: dict[str, list[Value]] = Field(description="values to cross, by launch parameter, e.g. chunked_prefill_size")
-    rule: Rule = Field(description="how the winner is chosen; frozen before the first cell")
+    rule: TuneRule = Field(description="how the winner is chosen; frozen before the first cell")
     running_limit: int | None = Field(None, ge=1, description="B, the same in every cell; default: the profile's")
     prefix_cache: bool = Field(False, description="prefix cache while measuring; the chosen profile keeps its own")
     concurrency: int = Field(4, ge=1, description="C, requests that the client keeps in flight")
