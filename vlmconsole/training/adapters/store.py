@@ -75,7 +75,7 @@ class Adapter:
         try:
             return dict(read_header(self.weights))
         except WeightsError as error:
-            raise AdapterError(error.message, DAMAGED) from None
+            raise AdapterError(error.message, DAMAGED, code=error.code) from None
 
     @cached_property
     def settings(self) -> LoraSettings:
