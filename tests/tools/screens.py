@@ -84,7 +84,6 @@ SCENES: tuple[Scene, ...] = (
             ("edit", "escape up edit"),
             ("rename", "escape escape R"),
             ("delete", "escape d"),
-            ("image-large", "escape up up up up z"),
             ("filter", "escape / =red"),
             ("filter-none", "=zzz"),
         ),
@@ -113,6 +112,7 @@ SCENES: tuple[Scene, ...] = (
             ("nothing", "=zzz"),
         ),
     ),
+    Scene("chat-image", "old", (("large", "escape up up up up z"), ("back", "escape"))),
     Scene("chat-export", "old", (("done", "escape e"), ("light", "T"))),
     Scene("chat-delete", "old", (("deleted", "escape d y"), ("undone", "u"))),
     Scene(
