@@ -17,6 +17,7 @@ from vlmconsole.screens.chat.attachments import open_pictures
 from vlmconsole.screens.pictures.choose import picture_view
 from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.screens.widgets.dialogs import CANCEL
 from vlmconsole.screens.widgets.field import Field
 from vlmconsole.text.plain import one_line
 from vlmconsole.vision.paths import SUFFIXES
@@ -49,7 +50,7 @@ class Picker(ModalScreen[Path | None]):
 
     CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "back", key_display="Esc"),
+        CANCEL,
         Binding("down", "cursor(1)", "next", show=False, priority=True),
         Binding("up", "cursor(-1)", "previous", show=False, priority=True),
         Binding("ctrl+u", "up", "folder above", key_display="Ctrl+U", priority=True),

@@ -24,6 +24,7 @@ from vlmconsole.queue.adding import Planned
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.screens.widgets.dialogs import CANCEL
 from vlmconsole.screens.widgets.field import Field
 from vlmconsole.text.plain import inert, one_line
 from vlmconsole.text.sizes import size
@@ -159,7 +160,7 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
 
     CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "back", key_display="Esc"),
+        CANCEL,
         Binding("down,ctrl+n", "app.focus_next", "next", show=False),
         Binding("up", "app.focus_previous", "previous", show=False),
         Binding("pagedown", "page(1)", "page down", show=False),

@@ -20,11 +20,10 @@ from vlmconsole.runs.live_view import Curve, RunState
 from vlmconsole.screens.jobs.detail import all_curves
 from vlmconsole.screens.jobs.form import takes
 from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.screens.widgets.dialogs import CANCEL
 from vlmconsole.screens.widgets.field import Field
 from vlmconsole.text.numbers import figure
 from vlmconsole.text.plain import inert, one_line
-
-BACK = Binding("escape", "cancel", "back", key_display="Esc")
 
 
 class PresetList(ModalScreen[str | None]):
@@ -32,7 +31,7 @@ class PresetList(ModalScreen[str | None]):
 
     CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
-        BACK,
+        CANCEL,
         Binding("down", "cursor(1)", "next", show=False, priority=True),
         Binding("up", "cursor(-1)", "previous", show=False, priority=True),
     ]
@@ -127,7 +126,7 @@ class PlanSheet(ModalScreen[bool]):
 
     CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
-        BACK,
+        CANCEL,
         Binding("enter", "queue", "queue it", key_display="Enter"),
         Binding("q", "cancel", "back", show=False),
     ]
@@ -188,7 +187,7 @@ class CurveSheet(ModalScreen[None]):
 
     CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
-        BACK,
+        CANCEL,
         Binding("q,enter,p", "cancel", "back", show=False),
         Binding("tab,right_square_bracket,j", "other(1)", "next", show=False, priority=True),
         Binding("shift+tab,left_square_bracket,k", "other(-1)", "previous", show=False, priority=True),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
@@ -17,6 +17,7 @@ from textual.widgets import Input, Static
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.errors import LabError
 from vlmconsole.screens.theme import DIALOGS
+from vlmconsole.screens.widgets.dialogs import CANCEL
 from vlmconsole.screens.widgets.field import Field
 from vlmconsole.vision.kv import KVShape, from_config
 from vlmconsole.vision.steps import kv_steps, token_steps
@@ -109,7 +110,7 @@ class Calculators(ModalScreen[None]):
     """Both on one sheet; what is typed is worked out at once."""
 
     CSS_PATH: ClassVar[Any] = [DIALOGS, Path(__file__).parent / "servers.tcss"]
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "back", key_display="Esc")]
+    BINDINGS: ClassVar[list[BindingType]] = [CANCEL]
 
     def __init__(self, profile: ServerProfile | None) -> None:
         super().__init__(classes="reader")
