@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from chat_server import chat_server, profile_file
 from loopback_sshd import LACKING, Sshd
-from refusals import refused
+from refusals import mentions, refused
 from small_server import SERVER
 
 from vlmconsole.engines.http import EngineError
@@ -103,9 +103,9 @@ async def test_it_is_started_there_reached_through_one_tunnel_and_stopped(far: S
     close_tunnels()
     assert (await server_of(profile, places).probe()).state == "ready", "it goes on without console and tunnel"
     said = await server_of(profile, places).stop()
-    assert said == "ended on far-box; its GPU memory is released, the instance is still billed"
+    assert mentions(said, "ended", "far-box", "billed")
     assert (await server_of(profile, places).probe()).state == "stopped"
-    assert "was not running on far-box" in await server_of(profile, places).stop()
+    assert mentions(await server_of(profile, places).stop(), "not running", "far-box")
 
 
 @needs_sshd
