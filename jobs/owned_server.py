@@ -14,7 +14,7 @@ from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.readback import readback
 from vlmconsole.engines.registry import find_engine
 from vlmconsole.jobs.contract import Context, JobError, Stopped
-from vlmconsole.measure.bench import Server
+from vlmconsole.measure.bench import MeasuredServer
 from vlmconsole.runs.logfile import left_out
 from vlmconsole.servers import processes as launch
 from vlmconsole.servers.server import Server as LabServer
@@ -28,7 +28,7 @@ LOG_LIMIT = 32 * 1024 * 1024  # bytes of each start of a server that are kept of
 
 
 @contextlib.contextmanager
-def owned(context: Context, profile: ServerProfile, label: str) -> Iterator[Server]:
+def owned(context: Context, profile: ServerProfile, label: str) -> Iterator[MeasuredServer]:
     """Start the profile's server for this job alone, and end it with the block; its log comes into the run folder.
 
     label: tells this job's servers apart, e.g. "b4". The lab's shared server of that profile is left alone. Raises
@@ -50,7 +50,7 @@ def owned(context: Context, profile: ServerProfile, label: str) -> Iterator[Serv
         _keep_log(context, mine.log, label, moved=ready)
 
 
-async def _start(context: Context, mine: LabServer, label: str) -> Server:
+async def _start(context: Context, mine: LabServer, label: str) -> MeasuredServer:
     def progress(phase: str, seconds: float) -> None:
         context.log(f"server {label}: {phase} ({seconds:.1f} s)")
 
@@ -69,7 +69,7 @@ async def _start(context: Context, mine: LabServer, label: str) -> Server:
     told = await readback(ready.profile)
     check(mine.profile, told)
     context.events.note(f"server {label}: ready at {ready.base_url}, {said(told)}")
-    return Server(ready.profile, told, ready.model)
+    return MeasuredServer(ready.profile, told, ready.model)
 
 
 def check(profile: ServerProfile, told: EffectiveSettings) -> None:
@@ -91,13 +91,13 @@ def said(told: EffectiveSettings) -> str:
     return f"{find_engine(told.engine).label} {told.version or '(version not told)'}, B {limit}, prefix cache {cache}"
 
 
-def alive(context: Context, server: Server) -> bool:
+def alive(context: Context, server: MeasuredServer) -> bool:
     """Whether an owned server still runs (it may have died under a cell)."""
     running = launch.recorded(context.places, server.profile.name)
     return running is not None and running.alive
 
 
-def ask(server: Server) -> EffectiveSettings | None:
+def ask(server: MeasuredServer) -> EffectiveSettings | None:
     """The server's settings once more; None when it no longer answers."""
     try:
         return asyncio.run(readback(server.profile))
@@ -105,7 +105,7 @@ def ask(server: Server) -> EffectiveSettings | None:
         return None
 
 
-def answers(server: Server) -> bool:
+def answers(server: MeasuredServer) -> bool:
     """Whether the server's address still answers a request, whatever it says: some know nothing but chat."""
 
     async def ask_once() -> None:

@@ -27,7 +27,7 @@ from vlmconsole.jobs import cache_probe, sweep, tune
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.launch import create_run
 from vlmconsole.jobs.presets import Preset, overlay
-from vlmconsole.measure.bench import Server, measure
+from vlmconsole.measure.bench import MeasuredServer, measure
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.folder import RunFolder
@@ -121,7 +121,7 @@ def test_a_measurement_is_held_to_its_length_and_its_metrics_are_read(ready: Rea
         | {"equal_work": True, "lag_limit_ms": PATIENT_MS}
     )
     run = RunFolder.create(tmp_path, kind="bench", preset="bench", spec={}, title="bench", home=tmp_path)
-    summary, conditions = measure(settings, Server(ready.profile, told, ready.model), run, name="cell")
+    summary, conditions = measure(settings, MeasuredServer(ready.profile, told, ready.model), run, name="cell")
     assert (summary.n, summary.failures, summary.set_aside) == (4, 0, {})
     assert (summary.input_tokens, summary.output_tokens) == (191, 16)
     assert summary.finish_reasons == {"length": 4}

@@ -23,7 +23,7 @@ from vlmconsole.evaluation.resolve import resolve
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.evidence import unlike
-from vlmconsole.measure.bench import Server, request_fields
+from vlmconsole.measure.bench import MeasuredServer, request_fields
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.conditions import Conditions
@@ -51,7 +51,7 @@ async def test_a_generic_server_answers_with_nobody_knows_whose_adapter(tmp_path
         answer = await ask(profile)
         assert answer.ok and answer.conditions.adapter == UNKNOWN and "adapter_path" not in server.requests[0]
         assert adapter_rows(answer.to_json())[0].value.startswith("unknown")
-        told = Server(profile, await readback(profile), "toy")
+        told = MeasuredServer(profile, await readback(profile), "toy")
         profile_file(tmp_path, server.port, model=str(BASE))
         spec = EvaluateSettings(data=["small"], backend="server", server="toy", paired=False)
         assert resolve(spec, places).before.weights_sha256 is None, (
@@ -78,7 +78,7 @@ async def test_mlx_vlm_by_its_own_word_is_told_that_none_is_wanted(name: str) ->
             assert answer.ok and answer.conditions.adapter is None
             assert server.requests[-1]["adapter_path"] is None and "adapter_path" in server.requests[-1]
         found = await readback(generic(server.port))
-        fields = request_fields(BenchSettings(server="toy"), Server(generic(server.port), found, "toy"))
+        fields = request_fields(BenchSettings(server="toy"), MeasuredServer(generic(server.port), found, "toy"))
         assert fields["adapter_path"] is None and fields["context_management"] == []
 
 
@@ -93,7 +93,7 @@ def test_the_hash_is_of_what_is_served_and_not_of_what_a_profile_names(
     profile = make_profile({"name": "m", "engine": "mlx", "base_url": "http://127.0.0.1:9", "model": str(BASE)})
     told = EffectiveSettings("mlx", model=path or "x", model_path=path or None)
     spec = EvaluateSettings(data=["small"], backend="server", server="m", paired=False)
-    with served(resolve(spec, Places(tmp_path / "lab").ensure()).before, Server(profile, told, "x")) as side:
+    with served(resolve(spec, Places(tmp_path / "lab").ensure()).before, MeasuredServer(profile, told, "x")) as side:
         assert (side.who.model_sha256 is not None) == known
         assert side.who.model == ("tiny-qwen2.5-vl" if known else "x")
 

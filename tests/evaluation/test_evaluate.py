@@ -31,7 +31,7 @@ from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.verdict import judge
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.evaluate import KIND
-from vlmconsole.measure.bench import Server
+from vlmconsole.measure.bench import MeasuredServer
 from vlmconsole.measure.calibration.reference import Schedule, running
 from vlmconsole.measure.inputs import picture
 from vlmconsole.runs.folder import RunFolder
@@ -267,7 +267,7 @@ def test_a_stop_is_heeded_while_a_server_still_writes(tmp_path: Path) -> None:
     slow = Schedule(role_ms=5, ttft_ms=50, itl_ms=500, tokens=64)  # half a minute an answer
     with running(slow) as server:
         profile = ServerProfile(name="slow", engine="openai", base_url=server.base_url, model="reference")
-        there = Server(profile, EffectiveSettings("openai"), "reference")
+        there = MeasuredServer(profile, EffectiveSettings("openai"), "reference")
         began = time.monotonic()
         spec = EvaluateSettings(data=["small"], backend="server", server="slow", paired=False)
         side = served(resolve(spec, Places(tmp_path)).before, there, lambda: time.monotonic() - began > 0.5)
@@ -319,7 +319,7 @@ def test_a_server_whose_settings_change_on_the_way_is_not_believed(
     from vlmconsole.errors import LabError
     from vlmconsole.evaluation import served as asked
     from vlmconsole.evaluation.served import served
-    from vlmconsole.measure.bench import Server
+    from vlmconsole.measure.bench import MeasuredServer
 
     now = EffectiveSettings("sglang", version="0.5.5", running_limit=1, values={"chunked-prefill-size": 2048})
 
@@ -329,7 +329,7 @@ def test_a_server_whose_settings_change_on_the_way_is_not_believed(
     monkeypatch.setattr(asked, "readback", readback)
     profile = ServerProfile(name="s", engine="sglang", base_url="http://127.0.0.1:9", model="m", served_model="m")
     settings = EvaluateSettings(data=["small"], backend="server", server="s")
-    with served(resolve(settings, Places(tmp_path)).before, Server(profile, now, "m")) as model:
+    with served(resolve(settings, Places(tmp_path)).before, MeasuredServer(profile, now, "m")) as model:
         said = model.conditions()
         assert (said.running_limit, said.client_concurrency, said.temperature, said.seed) == (1, 1, 0.0, 42)
         now = EffectiveSettings("sglang", version="0.5.5", running_limit=1, values={"chunked-prefill-size": 512})

@@ -36,7 +36,7 @@ from vlmconsole.evaluation.resolve import resolve
 from vlmconsole.evaluation.served import served
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.lab import LabSettings
-from vlmconsole.measure.bench import Server
+from vlmconsole.measure.bench import MeasuredServer
 from vlmconsole.measure.load import REQUESTS, Body, LoadCell, Target, run_cell
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.folder import RunFolder
@@ -216,7 +216,7 @@ class Surfaces:
         return sorted(run.read_jsonl(REQUESTS), key=lambda row: int(row["index"]))
 
     def evaluation(self) -> list[Any]:
-        there = Server(self.profile(), EffectiveSettings("openai", model="m"), "m")
+        there = MeasuredServer(self.profile(), EffectiveSettings("openai", model="m"), "m")
         spec = EvaluateSettings(data=["small"], backend="server", server="box", paired=False, max_new_tokens=64)
         image = saved(flag(), "PNG")
         items = [Namespace(id=str(n), question=f"case-{n}-", picture=image) for n in range(len(self.bodies))]

@@ -14,7 +14,7 @@ from vlmconsole.compare.runs import compare
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.evaluation.answerer import ModelAnswer
-from vlmconsole.measure.bench import Server, conditions_of
+from vlmconsole.measure.bench import MeasuredServer, conditions_of
 from vlmconsole.measure.load import Body, LoadCell, Target, run_cell
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.measure.summary import CellSummary
@@ -53,7 +53,7 @@ def test_conditions_of_a_measurement_name_the_model_that_answered(
     summary, url = measured(tmp_path, names)
     assert summary.n == 2 and summary.failures == 0
     profile = ServerProfile(name="box", engine="openai", base_url=url)
-    there = Server(profile, EffectiveSettings("openai", model="m", listed=listed), "m")
+    there = MeasuredServer(profile, EffectiveSettings("openai", model="m", listed=listed), "m")
     told = conditions_of(BenchSettings(), there, summary, None, None)
     assert (told.model, told.asked_model) == (model, asked)
     assert any(note in one for one in told.notes) if note else not any("m," in one for one in told.notes)

@@ -15,7 +15,7 @@ from test_hostile_runs import folder, told
 
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import make_profile
-from vlmconsole.measure.bench import Server, conditions_of
+from vlmconsole.measure.bench import MeasuredServer, conditions_of
 from vlmconsole.measure.machine import hardware
 from vlmconsole.measure.machine_load import busy, host_load, load_now
 from vlmconsole.measure.settings import BenchSettings
@@ -87,9 +87,9 @@ def test_odd_figures_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "hardware" in said and "\x1b[2J" not in said
 
 
-def server(device: str | None = None) -> Server:
+def server(device: str | None = None) -> MeasuredServer:
     profile = make_profile({"name": "x", "engine": "openai", "base_url": "http://127.0.0.1:1/v1"}, "x")
-    return Server(profile, EffectiveSettings(engine="openai", device=device), "m")
+    return MeasuredServer(profile, EffectiveSettings(engine="openai", device=device), "m")
 
 
 def summary_of(**changes: Any) -> Any:

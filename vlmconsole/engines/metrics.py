@@ -25,7 +25,7 @@ class MetricsError(LabError):
 
 
 @dataclass(frozen=True)
-class Metric:
+class EngineMetric:
     """One figure's place in an engine's metrics.
 
     `names` are tried in order, the newest server's first. `together` says how several label sets become one figure:
@@ -81,7 +81,7 @@ class MetricTable:
 
     engine: str
     """Prometheus's names begin with it and a colon."""
-    figures: Mapping[str, Metric]
+    figures: Mapping[str, EngineMetric]
     counted: str
     """When the token counters move: this decides over how long a window a rate means something."""
     at_end: bool = False
@@ -153,7 +153,7 @@ def _samples(lines: list[str], scrape: Scrape) -> Iterator[Sample]:
         yield from family.samples
 
 
-def _put(scrape: Scrape, figure: str, metric: Metric, samples: dict[str, list[Sample]]) -> None:
+def _put(scrape: Scrape, figure: str, metric: EngineMetric, samples: dict[str, list[Sample]]) -> None:
     for name in metric.names:
         if metric.kind == "histogram":
             histogram = _histogram(name, samples)

@@ -21,7 +21,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.evaluation.answerer import ModelAnswer, Stopping, Who
 from vlmconsole.evaluation.items import Item
 from vlmconsole.evaluation.resolve import ResolvedSide
-from vlmconsole.measure.bench import Server
+from vlmconsole.measure.bench import MeasuredServer
 from vlmconsole.measure.machine import hardware
 from vlmconsole.models.messages import Message
 from vlmconsole.runs.conditions import Conditions
@@ -42,7 +42,9 @@ def cache_remark(told: EffectiveSettings) -> str:
 class Served:
     """An answerer that asks a server. Raises LabError for an adapter that this server cannot use."""
 
-    def __init__(self, side: ResolvedSide, server: Server, stopping: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, side: ResolvedSide, server: MeasuredServer, stopping: Callable[[], bool] = lambda: False
+    ) -> None:
         settings = side.settings
         self.settings, self.server, self.stopping = settings, server, stopping
         self.told = server.settings
@@ -151,7 +153,9 @@ class Served:
 
 
 @contextmanager
-def served(side: ResolvedSide, server: Server, stopping: Callable[[], bool] = lambda: False) -> Iterator[Served]:
+def served(
+    side: ResolvedSide, server: MeasuredServer, stopping: Callable[[], bool] = lambda: False
+) -> Iterator[Served]:
     """The side's model behind its server, for the block's time. The server itself is the caller's."""
     model = Served(side, server, stopping)
     try:
@@ -160,7 +164,7 @@ def served(side: ResolvedSide, server: Server, stopping: Callable[[], bool] = la
         model.close()
 
 
-def _who(side: ResolvedSide, server: Server) -> tuple[Who, SelectedAdapter | None]:
+def _who(side: ResolvedSide, server: MeasuredServer) -> tuple[Who, SelectedAdapter | None]:
     """The side's model and adapter, and the adapter as this server's requests select it."""
     from vlmconsole.training.adapters.serving import select
     from vlmconsole.training.adapters.store import OTHER_MODEL, base_sha256

@@ -41,7 +41,7 @@ CLIENT = f"vlmconsole {__version__} load client"
 
 
 @dataclass(frozen=True)
-class Server:
+class MeasuredServer:
     """The server that is measured: its profile with the address in force, and what it says of itself."""
 
     profile: ServerProfile
@@ -51,7 +51,7 @@ class Server:
 
 def find_server(
     settings: BenchSettings, places: Places, default: str = "", say: Callable[[str], None] = lambda _: None
-) -> Server:
+) -> MeasuredServer:
     """The server that `settings` name, started when it is one of ours that is not running. Raises LabError."""
     if settings.base_url:
         key = settings.api_key_env
@@ -72,7 +72,7 @@ def find_server(
     return asyncio.run(_ask(ready.profile))
 
 
-async def _ask(profile: ServerProfile) -> Server:
+async def _ask(profile: ServerProfile) -> MeasuredServer:
     try:
         settings = await readback(profile)
     except EngineError:
@@ -83,10 +83,10 @@ async def _ask(profile: ServerProfile) -> Server:
     model = profile.served_model or settings.model
     if not model:
         raise EngineError(f"the server at {profile.base_url} names no model: give it with --model")
-    return Server(profile, settings, model)
+    return MeasuredServer(profile, settings, model)
 
 
-def request_fields(settings: BenchSettings, server: Server) -> dict[str, Any]:
+def request_fields(settings: BenchSettings, server: MeasuredServer) -> dict[str, Any]:
     """Every field of a request but its messages. Where the engine can, the output is held to exactly its ceiling."""
     engine = find_engine(server.profile.engine)
     body: dict[str, Any] = {
@@ -104,14 +104,14 @@ def request_fields(settings: BenchSettings, server: Server) -> dict[str, Any]:
     return body
 
 
-def fit_input(settings: BenchSettings, server: Server, recipe: InputRecipe) -> Fitted | None:
+def fit_input(settings: BenchSettings, server: MeasuredServer, recipe: InputRecipe) -> Fitted | None:
     """The filler that makes the wanted input length, found by asking the server; None when none is wanted."""
     if settings.input_tokens is None:
         return None
     return asyncio.run(_fit(server, recipe, settings.input_tokens))
 
 
-async def _fit(server: Server, recipe: InputRecipe, wanted: int) -> Fitted:
+async def _fit(server: MeasuredServer, recipe: InputRecipe, wanted: int) -> Fitted:
     loop = asyncio.get_running_loop()
     async with open_client(server.profile, 300.0) as client:
 
@@ -139,7 +139,7 @@ async def _fit(server: Server, recipe: InputRecipe, wanted: int) -> Fitted:
 
 def measure(
     settings: BenchSettings,
-    server: Server,
+    server: MeasuredServer,
     run: RunFolder,
     *,
     name: str = "",
@@ -193,7 +193,7 @@ def measure(
 
 
 @contextlib.contextmanager
-def _watching(server: Server) -> Iterator[Watch | None]:
+def _watching(server: MeasuredServer) -> Iterator[Watch | None]:
     """What the server itself says is running and waiting, once a second; None where it has no such figures."""
     source = ServerMetrics.of(server.profile)
 
@@ -223,7 +223,7 @@ def _watching(server: Server) -> Iterator[Watch | None]:
 
 def conditions_of(
     settings: BenchSettings,
-    server: Server,
+    server: MeasuredServer,
     summary: CellSummary,
     fitted: Fitted | None,
     calibration: Path | None,

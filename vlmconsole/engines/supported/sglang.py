@@ -26,7 +26,7 @@ from vlmconsole.engines.effective import (
 )
 from vlmconsole.engines.engine import Engine
 from vlmconsole.engines.http import EngineError, get_json, http_error, parse_object, request
-from vlmconsole.engines.metrics import Metric, MetricTable
+from vlmconsole.engines.metrics import EngineMetric, MetricTable
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.sglang_settings import kv_dtype_of, kv_tokens_of, ranks_of, running_limit_of, settings_of
 
@@ -56,24 +56,26 @@ class SGLang(Engine):
     metrics = MetricTable(
         "sglang",
         {
-            "running": Metric(("sglang:num_running_reqs",), "gauge"),
-            "queued": Metric(("sglang:num_queue_reqs",), "gauge"),
-            "kv": Metric(("sglang:token_usage",), "gauge", "max"),
-            "kv_tokens": Metric(("sglang:num_used_tokens",), "gauge"),
-            "kv_capacity": Metric(("sglang:max_total_num_tokens",), "gauge"),
-            "kv_used": Metric(("sglang:kv_used_tokens",), "gauge"),
-            "kv_cached": Metric(("sglang:kv_evictable_tokens",), "gauge"),
-            "kv_free": Metric(("sglang:kv_available_tokens",), "gauge"),
-            "gauge_throughput": Metric(("sglang:gen_throughput",), "gauge"),
-            "prompt_tokens": Metric(("sglang:prompt_tokens_total",), "counter"),
-            "output_tokens": Metric(("sglang:generation_tokens_total",), "counter"),
+            "running": EngineMetric(("sglang:num_running_reqs",), "gauge"),
+            "queued": EngineMetric(("sglang:num_queue_reqs",), "gauge"),
+            "kv": EngineMetric(("sglang:token_usage",), "gauge", "max"),
+            "kv_tokens": EngineMetric(("sglang:num_used_tokens",), "gauge"),
+            "kv_capacity": EngineMetric(("sglang:max_total_num_tokens",), "gauge"),
+            "kv_used": EngineMetric(("sglang:kv_used_tokens",), "gauge"),
+            "kv_cached": EngineMetric(("sglang:kv_evictable_tokens",), "gauge"),
+            "kv_free": EngineMetric(("sglang:kv_available_tokens",), "gauge"),
+            "gauge_throughput": EngineMetric(("sglang:gen_throughput",), "gauge"),
+            "prompt_tokens": EngineMetric(("sglang:prompt_tokens_total",), "counter"),
+            "output_tokens": EngineMetric(("sglang:generation_tokens_total",), "counter"),
             # Counted as they are made; the one above counts the tokens of requests that ended.
-            "decode_tokens": Metric(("sglang:realtime_tokens_total",), "counter", labels=(("mode", "decode"),)),
-            "cached_tokens": Metric(("sglang:cached_tokens_total",), "counter"),
-            "requests": Metric(("sglang:num_requests_total",), "counter"),
-            "ttft": Metric(("sglang:time_to_first_token_seconds",), "histogram"),
-            "tpot": Metric(("sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"), "histogram"),
-            "queue_time": Metric(("sglang:queue_time_seconds",), "histogram"),
+            "decode_tokens": EngineMetric(("sglang:realtime_tokens_total",), "counter", labels=(("mode", "decode"),)),
+            "cached_tokens": EngineMetric(("sglang:cached_tokens_total",), "counter"),
+            "requests": EngineMetric(("sglang:num_requests_total",), "counter"),
+            "ttft": EngineMetric(("sglang:time_to_first_token_seconds",), "histogram"),
+            "tpot": EngineMetric(
+                ("sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"), "histogram"
+            ),
+            "queue_time": EngineMetric(("sglang:queue_time_seconds",), "histogram"),
         },
         counted="tokens are counted when a request ends",
         at_end=True,

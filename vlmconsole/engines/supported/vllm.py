@@ -14,7 +14,7 @@ import httpx
 from vlmconsole.engines.effective import TOKEN_SAMPLING, EffectiveSettings, Flushed, model_ids, names_of, text, whole
 from vlmconsole.engines.engine import Engine
 from vlmconsole.engines.http import EngineError, get_json, http_error, parse_object, request
-from vlmconsole.engines.metrics import Metric, MetricTable
+from vlmconsole.engines.metrics import EngineMetric, MetricTable
 from vlmconsole.engines.profile import ServerProfile
 
 _BLOCK = re.compile(r'^vllm:cache_config_info\{[^}]*\bblock_size="(\d+)"', re.M)
@@ -41,18 +41,22 @@ class VLLM(Engine):
     metrics = MetricTable(
         "vllm",
         {
-            "running": Metric(("vllm:num_requests_running",), "gauge"),
-            "queued": Metric(("vllm:num_requests_waiting",), "gauge"),
-            "kv": Metric(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), "gauge", "max"),
-            "prompt_tokens": Metric(
+            "running": EngineMetric(("vllm:num_requests_running",), "gauge"),
+            "queued": EngineMetric(("vllm:num_requests_waiting",), "gauge"),
+            "kv": EngineMetric(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), "gauge", "max"),
+            "prompt_tokens": EngineMetric(
                 ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"), "counter"
             ),
-            "cached_tokens": Metric(("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"), "counter"),
-            "output_tokens": Metric(("vllm:generation_tokens_total",), "counter"),
-            "requests": Metric(("vllm:request_success_total",), "counter"),
-            "ttft": Metric(("vllm:time_to_first_token_seconds",), "histogram"),
-            "tpot": Metric(("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"), "histogram"),
-            "queue_time": Metric(("vllm:request_queue_time_seconds",), "histogram"),
+            "cached_tokens": EngineMetric(
+                ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"), "counter"
+            ),
+            "output_tokens": EngineMetric(("vllm:generation_tokens_total",), "counter"),
+            "requests": EngineMetric(("vllm:request_success_total",), "counter"),
+            "ttft": EngineMetric(("vllm:time_to_first_token_seconds",), "histogram"),
+            "tpot": EngineMetric(
+                ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"), "histogram"
+            ),
+            "queue_time": EngineMetric(("vllm:request_queue_time_seconds",), "histogram"),
         },
         counted="tokens are counted at every step",
     )

@@ -12,13 +12,13 @@ from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.engines.registry import find_engine
 from vlmconsole.gauges.fetch import Fetcher
 from vlmconsole.gauges.figures import SourceError
-from vlmconsole.measure.bench import Server
+from vlmconsole.measure.bench import MeasuredServer
 
 _PICTURE_VARIABLES = ("SGLANG_VLM_CACHE_SIZE_MB", "VLLM_MM_INPUT_CACHE_GIB")
 OTHER_LAYER = "A vision-feature cache keeps picture embeddings: another layer than the prefix cache. It proves no hit."
 
 
-def block_size(server: Server) -> int | None:
+def block_size(server: MeasuredServer) -> int | None:
     """Tokens in the smallest part that the prefix cache shares; None where the server does not tell."""
     try:
         return find_engine(server.profile.engine).block_size(server.settings, partial(_get, server))
@@ -26,7 +26,7 @@ def block_size(server: Server) -> int | None:
         return None
 
 
-def cached_counter(server: Server) -> int | None:
+def cached_counter(server: MeasuredServer) -> int | None:
     """The server's count of all prompt tokens that ever came from its prefix cache; None where it has none."""
     table = find_engine(server.profile.engine).metrics
     try:
@@ -50,7 +50,7 @@ def other_layers(profile: ServerProfile, settings: EffectiveSettings) -> list[st
     return layers + [f"{name} = {env[name]}" for name in _PICTURE_VARIABLES if name in env]
 
 
-def _get(server: Server, path: str) -> str:
+def _get(server: MeasuredServer, path: str) -> str:
     fetcher = Fetcher.of(server.profile, deadline=10.0)
     try:
         return fetcher.get(path)
