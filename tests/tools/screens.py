@@ -112,7 +112,7 @@ SCENES: tuple[Scene, ...] = (
             ("nothing", "=zzz"),
         ),
     ),
-    Scene("chat-image", "old", (("large", "escape up up up up z"), ("back", "escape"))),
+    Scene("chat-image", "old", (("large", "escape up up up up up up up up z"), ("back", "escape"))),
     Scene("chat-export", "old", (("done", "escape e"), ("light", "T"))),
     Scene("chat-delete", "old", (("deleted", "escape d y"), ("undone", "u"))),
     Scene(
