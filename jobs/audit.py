@@ -43,10 +43,10 @@ def run(context: Context, spec: AuditSpec) -> dict[str, Any]:
     value = result.to_json()
     context.run.write_json(FILE, value)
     keep(result, context.places)
-    for one in result.findings:
-        context.log(f"{one.state:<14} {one.name}: {one.text}")
-        if one.state == "wrong":
-            context.events.note(f"{one.name}: {one.text}", "error")
+    for finding in result.findings:
+        context.log(f"{finding.state:<14} {finding.name}: {finding.text}")
+        if finding.state == "wrong":
+            context.events.note(f"{finding.name}: {finding.text}", "error")
     counts = value["counts"]
     context.events.note(f"{target.name}: {result.verdict}, {counts['ok']} of {len(result.findings)} hold")
     summary: dict[str, Any] = {"run": target.name, "title": title, "verdict": result.verdict, **counts}
@@ -58,9 +58,9 @@ def run(context: Context, spec: AuditSpec) -> dict[str, Any]:
 def _target(context: Context, name: str) -> RunFolder:
     if name != "last":
         return find_run(context.places.runs, name)
-    for one in list_runs(context.places.runs):
-        if one.job().get("kind") == "evaluate" and one.state().get("state") == "done":
-            return one
+    for run in list_runs(context.places.runs):
+        if run.job().get("kind") == "evaluate" and run.state().get("state") == "done":
+            return run
     raise JobError(
         "There is no finished evaluation to audit.",
         "Name a run: `vlmconsole runs list` shows them.",
@@ -77,9 +77,9 @@ def _replay(context: Context, target: RunFolder, sample: str) -> str:
         context.events.note(f"not replayed: {error.message} {error.hint}".strip(), "warning")
         return f"not possible: {error.message}"
     context.run.write_json("replay.json", done.to_json())
-    said = "the same" if not done.differs else f"other {' and '.join(done.differs)}"
-    context.events.note(f"replayed {done.sample} in its batch of {done.members}: {said}")
-    return said
+    outcome = "the same" if not done.differs else f"other {' and '.join(done.differs)}"
+    context.events.note(f"replayed {done.sample} in its batch of {done.members}: {outcome}")
+    return outcome
 
 
 def _estimate(spec: AuditSpec) -> Estimate:

@@ -100,7 +100,7 @@ def _serving(context: Context, name: str, cache: bool) -> Iterator[Any]:
             yield server
         return
     server = find_server(BenchSettings(server=name), context.places)
-    context.events.note(f"{name}: {owned_server.said(server.settings)}")
+    context.events.note(f"{name}: {owned_server.settings_summary(server.settings)}")
     yield server
 
 
@@ -141,10 +141,10 @@ class _Probe:
             self._ask(name, number, "warm-up", server, recipe)
         for number in range(spec.pairs):
             context.check_stop()
-            flushed, said = self._flush(server)
+            flushed, note = self._flush(server)
             cold = self._ask(name, number, "cold", server, recipe)
             warm = self._ask(name, number, "warm", server, recipe)
-            pair = Pair(cold, warm, flushed, said)
+            pair = Pair(cold, warm, flushed, note)
             self.pairs[name].append(pair)
             context.run.append_jsonl(
                 "pairs.jsonl", {"arm": name, "pair": number, "fall_s": pair.fall_s, **asdict(pair)}
@@ -159,13 +159,13 @@ class _Probe:
 
         from vlmconsole.engines.readback import flush
 
-        said = asyncio.run(flush(server.profile))
+        note = asyncio.run(flush(server.profile))
         for _ in range(FLUSH_TRIES):
-            busy = not said.ok and "running" in said.why
+            busy = not note.ok and "running" in note.why
             if not busy or self.context.wait(FLUSH_PAUSE_S):
                 break
-            said = asyncio.run(flush(server.profile))
-        return said.ok, said.why
+            note = asyncio.run(flush(server.profile))
+        return note.ok, note.why
 
     def _ask(self, arm: str, number: int, role: str, server: Any, recipe: Any) -> Any:
         """One request in a cell of its own, so that the server's counter before and after is of it alone."""
@@ -175,7 +175,7 @@ class _Probe:
         from vlmconsole.measure.load import LoadCell, Target, run_cell
 
         context = self.context
-        taken: list[Any] = []
+        results: list[Any] = []
         context.check_stop()
         before = cached_counter(server)
         cell = LoadCell(
@@ -186,18 +186,18 @@ class _Probe:
             total_timeout_s=self.spec.total_timeout_s,
             extra={"arm": arm, "pair": number, "role": role},
         )
-        summary = run_cell(cell, context.run, on_request=taken.append, stopping=context.stopping)
+        summary = run_cell(cell, context.run, on_request=results.append, stopping=context.stopping)
         after = cached_counter(server)
         counted = after - before if before is not None and after is not None and after >= before else None
         context.check_stop()
-        if not taken or not summary.valid:
+        if not results or not summary.valid:
             why = "; ".join(summary.first_failures) or summary.invalid_because or "no answer"
             return ProbeRequest(None, None, Count(None, "no answer"), why)
-        one = taken[0]
+        result = results[0]
         if role != "warm-up":
             conditions = conditions_of(self.settings, server, summary, self.fitted, None)
             self._note_conditions(arm, conditions)
-        return of_usage(one.result.usage, server.settings, one.timing.ttft_s, counted)
+        return of_usage(result.result.usage, server.settings, result.timing.ttft_s, counted)
 
     def _note_conditions(self, arm: str, conditions: Any) -> None:
         """The arm's conditions so far; what the single requests' own cells say of n and cache is put right."""
@@ -206,18 +206,18 @@ class _Probe:
         warm = f"{self.spec.warm_up} requests with prompts of their own, not counted"
         self.conditions[arm] = conditions.model_copy(update={"n": 2 * pairs, "cache": how, "warm_up": warm})
         self.context.run.write_json(
-            "conditions.json", {name: one.model_dump(mode="json") for name, one in self.conditions.items()}
+            "conditions.json", {name: condition.model_dump(mode="json") for name, condition in self.conditions.items()}
         )
 
     def summary(self, limits: dict[str, Any]) -> dict[str, Any]:
         """The verdict with everything that it rests on."""
-        from vlmconsole.jobs.owned_server import said
+        from vlmconsole.jobs.owned_server import settings_summary
         from vlmconsole.measure.cache.facts import OTHER_LAYER
         from vlmconsole.measure.cache.verdict import judge
 
         on, off = self.pairs.get("cache on", []), self.pairs.get("cache off", [])
         control = self.told.get("cache off")
-        found = judge(
+        verdict = judge(
             on,
             off,
             block=self.block,
@@ -225,12 +225,12 @@ class _Probe:
             least_pairs=self.spec.least_pairs,
         ).to_json()
         return {
-            "verdict": found.pop("state"),
-            **found,
+            "verdict": verdict.pop("state"),
+            **verdict,
             "n": len(on),
             "limits": limits,
-            "servers": {name: said(told) for name, told in self.told.items()},
-            "cached_rule": {name: told.cached_rule for name, told in self.told.items()},
+            "servers": {name: settings_summary(settings) for name, settings in self.told.items()},
+            "cached_rule": {name: settings.cached_rule for name, settings in self.told.items()},
             "pairs": [asdict(pair) for pair in on],
             "control": [asdict(pair) for pair in off],
             "other_layers": {"settings": self.layers, "note": OTHER_LAYER},

@@ -64,17 +64,17 @@ class Cells:
             context.events.note(f"{earlier.name} had other settings: every cell is measured anew", "warning")
             return
         left_out = {"stopped"} if failed else {"stopped", FAILED}
-        found = [one for one in earlier.read_jsonl(CELLS) if one["state"] not in left_out]
-        found = [one for one in found if one["name"] in self.planned]
-        if all(one["state"] == FAILED for one in found):
+        entries = [entry for entry in earlier.read_jsonl(CELLS) if entry["state"] not in left_out]
+        entries = [entry for entry in entries if entry["name"] in self.planned]
+        if all(entry["state"] == FAILED for entry in entries):
             return
-        names = {one["name"] for one in found}
+        names = {entry["name"] for entry in entries}
         for row in earlier.read_jsonl("requests.jsonl"):
             if row.get("cell") in names:
                 context.run.append_jsonl("requests.jsonl", row)
-        for one in found:
-            self._write({"from": earlier.name, **one})
-        context.events.note(f"taken over from {earlier.name}: {', '.join(one['name'] for one in found)}")
+        for entry in entries:
+            self._write({"from": earlier.name, **entry})
+        context.events.note(f"taken over from {earlier.name}: {', '.join(entry['name'] for entry in entries)}")
 
     def measure(
         self,
@@ -120,8 +120,8 @@ class Cells:
             kinds = ", ".join(f"{count} {kind}" for kind, count in summary.failure_kinds.items())
             why = LabError(f"the server died under it ({kinds or many(summary.failures, 'request') + ' failed'})")
             return self.failed(name, varied, why, more())
-        said = summary.to_json()
-        equal, work = work_done(settings.output_tokens, settings.requests, said)
+        figures = summary.to_json()
+        equal, work = work_done(settings.output_tokens, settings.requests, figures)
         # Asked to stop under it: what it has is kept, and an attempt that goes on measures it again.
         state = "valid" if summary.valid else "invalid"
         ended = summary.n + sum(summary.set_aside.values())
@@ -136,7 +136,7 @@ class Cells:
                 **more(),
                 "equal_work": equal,
                 "work": work,
-                "summary": said,
+                "summary": figures,
                 "conditions": conditions.model_dump(mode="json"),
             }
         )
@@ -174,7 +174,7 @@ class Cells:
         context = self.context
         context.run.append_jsonl(CELLS, entry)
         context.run.write_json(
-            "conditions.json", {one["name"]: one["conditions"] for one in self.done if "conditions" in one}
+            "conditions.json", {cell["name"]: cell["conditions"] for cell in self.done if "conditions" in cell}
         )
 
     def left_s(self) -> float | None:

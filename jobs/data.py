@@ -46,13 +46,13 @@ def _to_make(name: str, folder: Path) -> dict[str, float]:
     source = datasets.look_up(name, folder)
     if source.folder is not None or source.recipe is None:
         return {}
-    found: dict[str, float] = {}
+    counts: dict[str, float] = {}
     for split in source.recipe.splits:
         for part in split.parts:
             replayed = (part.replay or "").partition(":")[0]
             if replayed in recipe_names():
-                found |= _to_make(replayed, folder)
-    return {**found, _making(source.name): DRAWN * _pictures(name, folder)}
+                counts |= _to_make(replayed, folder)
+    return {**counts, _making(source.name): DRAWN * _pictures(name, folder)}
 
 
 def _pictures(name: str, folder: Path) -> int:
@@ -90,13 +90,15 @@ def examined(context: Context, folder: Path) -> dict[str, Any]:
     """
     context.events.phase(_examining(folder.name))
     findings = check_dataset(folder, context.places.datasets, on_progress=_watched(context))
-    context.run.write_json("data.json", {"dataset": folder.name, "findings": [one.to_json() for one in findings]})
-    wrong = [one for one in findings if one.state == "wrong"]
+    context.run.write_json(
+        "data.json", {"dataset": folder.name, "findings": [finding.to_json() for finding in findings]}
+    )
+    wrong = [finding for finding in findings if finding.state == "wrong"]
     if wrong:
-        wrong.sort(key=lambda one: one.name != "isolation")
-        told = "; ".join(f"{one.name}: {one.text}" for one in wrong[:3])
+        wrong.sort(key=lambda finding: finding.name != "isolation")
+        reasons = "; ".join(f"{finding.name}: {finding.text}" for finding in wrong[:3])
         raise JobError(
-            f"The dataset {folder.name} is not fit to be trained on. {told}.",
+            f"The dataset {folder.name} is not fit to be trained on. {reasons}.",
             f"Nothing was trained; `vlmconsole data check {folder}` shows all of it.",
             code="dataset-unfit",
         )
@@ -133,10 +135,10 @@ def sizes(name: str) -> dict[str, int] | None:
     """
     if not name.endswith(".toml") and name not in recipe_names():
         return None
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for split in load_recipe(name).splits:
-        found[split.role] = found.get(split.role, 0) + sum(expected(part) for part in split.parts)
-    return found
+        counts[split.role] = counts.get(split.role, 0) + sum(expected(part) for part in split.parts)
+    return counts
 
 
 def files_note(name: str) -> str:

@@ -67,7 +67,7 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     except Stopping:
         raise Stopped({"note": "stopped; a retry goes on from the answers that there are"}) from None
     for name, group in summary["groups"].items():
-        context.log(f"{name}: {_told(group)}")
+        context.log(f"{name}: {_group_line(group)}")
     summary["data"] = {folder.name: manifest_digest(read_manifest(folder)) for folder in folders}
     summary["verdict"] = None
     if plan is not None:
@@ -96,10 +96,10 @@ def _freeze(context: Context, resolved: Resolved, folders: list[Path]) -> Plan:
     plan = resolved.bound_plan(folders)
     ledger = Ledger(context.places.ledger)
     frozen = freeze_for_run(plan, context.run, context.places.home, ledger)
-    stands = freezing(context.run, context.places, frozen_when(ledger.read(), frozen.sha256))
-    said = stands.text if stands is not None else "frozen before the first answer"
-    level = "warning" if stands is not None and stands.late else "info"
-    context.events.note(f"plan {plan.name} {said}, sha {frozen.sha256[:12]}…", level)
+    freezing_state = freezing(context.run, context.places, frozen_when(ledger.read(), frozen.sha256))
+    when = freezing_state.text if freezing_state is not None else "frozen before the first answer"
+    level = "warning" if freezing_state is not None and freezing_state.late else "info"
+    context.events.note(f"plan {plan.name} {when}, sha {frozen.sha256[:12]}…", level)
     return plan
 
 
@@ -167,7 +167,7 @@ def _copy_development(context: Context, resolved: Resolved, plan: Plan) -> None:
             shutil.copyfile(path, context.run.file(path.name))
 
 
-def _told(group: dict[str, Any]) -> str:
+def _group_line(group: dict[str, Any]) -> str:
     parts = []
     for side in ("before", "after"):
         if side in group and group[side]["answered"]:
@@ -220,21 +220,21 @@ def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
     from vlmconsole.evaluation.resolve import resolve
 
     resolved = resolve(spec, places)
-    found = []
+    failures = []
     try:
         _check_sides(spec)
     except JobError as error:
-        found.append(error.told)
+        failures.append(error.told)
     for side in resolved.sides.values():
-        found += of_side(side)
+        failures += of_side(side)
         adapter = side.adapter
-        found += preflight.adapter(adapter.name, places, alone, served=not side.knows_adapters, find=adapter.find)
+        failures += preflight.adapter(adapter.name, places, alone, served=not side.knows_adapters, find=adapter.find)
     if not spec.plan:  # else told with the plan
         names = [name for name in spec.data if name != TEXTVQA or not spec.textvqa]
-        found += preflight.data(names, places, alone)
+        failures += preflight.data(names, places, alone)
         for name in names if spec.scorer else ():
-            found += preflight.scorer(name, spec.scorer, places, roles=["test", "exploratory"], splits=spec.groups)
-    return found + foreseen(resolved, alone)
+            failures += preflight.scorer(name, spec.scorer, places, roles=["test", "exploratory"], splits=spec.groups)
+    return failures + foreseen(resolved, alone)
 
 
 #: Settings by the one who answers; the rest is said to be unused (`jobs.unused`).

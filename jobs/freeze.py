@@ -42,9 +42,9 @@ def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
     places = context.places
     ledger = Ledger(places.ledger)
     plan, later = load_plan(spec.plan), [load_plan(name) for name in spec.limits]
-    for one in {one.sha256: one for one in (plan, *later)}.values():
-        limits = freeze_for_lab(one, places.home, ledger)
-        context.events.note(f"the limits of {one.name} are frozen: {limits.sha256[:12]}…")
+    for plan_to_freeze in {plan_to_freeze.sha256: plan_to_freeze for plan_to_freeze in (plan, *later)}.values():
+        limits = freeze_for_lab(plan_to_freeze, places.home, ledger)
+        context.events.note(f"the limits of {plan_to_freeze.name} are frozen: {limits.sha256[:12]}…")
     course(context, spec.data, {"freezing": 1.0})
     folders = [ready(context, name) for name in spec.data]
     base = None if spec.base == UNBOUND else base_of(spec.base)
@@ -65,7 +65,7 @@ def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
         "before_adapter": plan.before_adapter,
         "base_sha256": plan.base_sha256,
         "selection": plan.selection.model_dump(mode="json") if plan.selection else None,
-        "limits": {one.name: one.sha256 for one in (plan.template(), *later)},
+        "limits": {plan_to_freeze.name: plan_to_freeze.sha256 for plan_to_freeze in (plan.template(), *later)},
     }
 
 
@@ -77,17 +77,17 @@ def _problems(spec: FreezeSpec, places: Places, alone: bool) -> list[str]:
     from vlmconsole.evaluation.preflight import of_data
     from vlmconsole.gates.plan import load_plan
 
-    found: list[str] = []
+    failures: list[str] = []
     for number, name in enumerate((spec.plan, *spec.limits)):
         try:
             if preflight.LATER not in name:
                 plan = load_plan(name)
-                if number == 0 and not any(preflight.LATER in one for one in spec.data):
-                    found += of_data(plan, spec.data, places, alone)
+                if number == 0 and not any(preflight.LATER in dataset for dataset in spec.data):
+                    failures += of_data(plan, spec.data, places, alone)
         except LabError as error:
-            found.append(error.told)
-    found += [one for one in preflight.data(spec.data, places, alone) if one not in found]
-    return found if spec.base == UNBOUND else found + preflight.base(spec.base)
+            failures.append(error.told)
+    failures += [dataset for dataset in preflight.data(spec.data, places, alone) if dataset not in failures]
+    return failures if spec.base == UNBOUND else failures + preflight.base(spec.base)
 
 
 KIND = JobKind("freeze", "Freeze a gate plan for its pictures", FreezeSpec, run, estimate=_estimate, problems=_problems)

@@ -25,7 +25,9 @@ def coarse_steps(spec: GrpoSpec, precision: str) -> str:
     """What a bfloat16 training without float32 copies loses, for the plan; "" where nothing."""
     from vlmconsole.training.masters import lost_above
 
-    set_here = [one.partition("=")[2] for one in spec.verl.overrides if "fsdp_config.model_dtype=" in one]
+    set_here = [
+        override.partition("=")[2] for override in spec.verl.overrides if "fsdp_config.model_dtype=" in override
+    ]
     inside = bool(set_here) and set_here[-1].strip("'\"") in ("fp32", "float32")
     if precision == "float32" or has_masters(spec, precision) or (spec.engine == "verl" and inside):
         return ""

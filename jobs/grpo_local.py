@@ -69,8 +69,8 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         **({"float32_masters": True} if has_masters(spec, precision) else {}),
         **another_prompt(prompt),
     }
-    made = _conditions(spec, bases.base_name(spec.base), identity, device, prompt)
-    context.run.write_json("conditions.json", made)
+    conditions = _conditions(spec, bases.base_name(spec.base), identity, device, prompt)
+    context.run.write_json("conditions.json", conditions)
     trainer = Trainer(loaded, rows, settings, masters=has_masters(spec, precision))
     evidence = GrpoEvidence(context.run, spec.steps)
     _take_up(context, trainer, evidence, identity)
@@ -90,7 +90,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
             raise Stopped({"steps": trainer.step, "note": "stopped; the checkpoint can be taken up by a retry"})
         started = time.monotonic()
         try:
-            taken = trainer.take()
+            step = trainer.take()
         except FloatingPointError as error:
             kept = "the last checkpoint is whole" if context.run.file(CHECKPOINT).exists() else "no step was kept yet"
             raise JobError(
@@ -98,10 +98,10 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
                 "Lower lr, or start from another seed." if trainer.step else at_once(loaded.model, spec.base),
                 code="step-diverged",
             ) from None
-        evidence.step(_line(taken, spec, time.monotonic() - started), [_said(one) for one in taken.rollouts])
-        if spec.validate_every and taken.number % spec.validate_every == 0:
-            _validate(context, loaded, heldout[: spec.validation], spec, taken.number)
-        if taken.number % spec.checkpoint_every == 0 or taken.number == spec.steps:
+        evidence.step(_line(step, spec, time.monotonic() - started), [_said(rollout) for rollout in step.rollouts])
+        if spec.validate_every and step.number % spec.validate_every == 0:
+            _validate(context, loaded, heldout[: spec.validation], spec, step.number)
+        if step.number % spec.checkpoint_every == 0 or step.number == spec.steps:
             keep()
     return _finish(context, spec, trainer, folder, heldout, eyes, identity)
 
@@ -123,8 +123,8 @@ def split(dataset: Path, name: str) -> list[Row]:
     """The rows of one split. Raises JobError naming the splits there are."""
     path = dataset / f"{name}.parquet"
     if not path.exists():
-        there = ", ".join(sorted(one.stem for one in dataset.glob("*.parquet")))
-        raise JobError(f"{dataset.name} has no split “{name}” (there are: {there})", code="split-missing")
+        splits = ", ".join(sorted(file.stem for file in dataset.glob("*.parquet")))
+        raise JobError(f"{dataset.name} has no split “{name}” (there are: {splits})", code="split-missing")
     return list(read_rows(path))
 
 
@@ -167,26 +167,26 @@ def _take_up(context: Context, trainer: "Trainer", evidence: GrpoEvidence, ident
     context.events.note(f"going on after step {trainer.step} of {earlier.name}, exactly (weights, AdamW, generators)")
 
 
-def _line(taken: "Taken", spec: GrpoSpec, seconds: float) -> dict[str, Any]:
+def _line(step: "Taken", spec: GrpoSpec, seconds: float) -> dict[str, Any]:
     import statistics
 
-    rewards = [one.scored.reward for one in taken.rollouts]
-    lengths = [len(one.tokens) for one in taken.rollouts]
-    last = taken.passes[-1]
+    rewards = [rollout.scored.reward for rollout in step.rollouts]
+    lengths = [len(rollout.tokens) for rollout in step.rollouts]
+    last = step.passes[-1]
     return {
-        "step": taken.number,
+        "step": step.number,
         "reward_mean": sum(rewards) / len(rewards),
         "reward_std": statistics.stdev(rewards),
         "loss": last.loss,
         "grad_norm": last.grad_norm,
         "entropy": last.entropy,
         "clip_fraction": last.clip_fraction,
-        "zero_advantage": taken.zero_advantage,
-        "valid": sum(one.scored.valid for one in taken.rollouts) / len(rewards),
-        "all_correct": sum(one.scored.all_correct for one in taken.rollouts) / len(rewards),
+        "zero_advantage": step.zero_advantage,
+        "valid": sum(rollout.scored.valid for rollout in step.rollouts) / len(rewards),
+        "all_correct": sum(rollout.scored.all_correct for rollout in step.rollouts) / len(rewards),
         "length_mean": sum(lengths) / len(lengths),
         "lengths": lengths,
-        "cut_off": sum(one.finish == "length" for one in taken.rollouts),
+        "cut_off": sum(rollout.finish == "length" for rollout in step.rollouts),
         "lr": spec.lr,
         "seconds": round(seconds, 4),
     }
@@ -210,10 +210,10 @@ def _said(one: Any) -> RolloutAnswer:
 def _validate(context: Context, loaded: "Loaded", rows: list[Row], spec: GrpoSpec, step: int) -> None:
     from vlmconsole.training.grpo_train import greedy_answers
 
-    made = greedy_answers(loaded, rows, spec.max_new_tokens)
-    scored = [score(spec.scorer, one.text, row.truth) for one, row in zip(made, rows, strict=True)]
-    mean = sum(one.reward for one in scored) / len(scored)
-    right = sum(one.all_correct for one in scored)
+    predictions = greedy_answers(loaded, rows, spec.max_new_tokens)
+    scored = [score(spec.scorer, prediction.text, row.truth) for prediction, row in zip(predictions, rows, strict=True)]
+    mean = sum(prediction.reward for prediction in scored) / len(scored)
+    right = sum(prediction.all_correct for prediction in scored)
     line = {"step": step, "n": len(rows), "reward_mean": mean, "all_correct": right, "label": NOT_A_BASELINE}
     context.run.append_jsonl("validation.jsonl", line)
     context.events.metric("validation reward (not a baseline)", mean, step=step)
@@ -286,8 +286,10 @@ def _finish(
     )
     again = load(target, dtype=precision, device=device)
     asked = heldout[: spec.reload_check]
-    said = [[one.token_ids for one in greedy_answers(one, asked, spec.max_new_tokens)] for one in (loaded, again)]
-    same = [a == b for a, b in zip(*said, strict=True)]
+    token_ids = [
+        [model.token_ids for model in greedy_answers(model, asked, spec.max_new_tokens)] for model in (loaded, again)
+    ]
+    same = [a == b for a, b in zip(*token_ids, strict=True)]
     stored = export.summary(export.changes(loaded.model.state_dict(), again.model.state_dict()))
     del again
     first = load(folder, dtype=precision, device=device)

@@ -66,8 +66,8 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         extra=tuple(spec.verl.overrides),
     )
     given = settings.overrides(run)
-    made = config.check(given, installed)
-    context.run.write_json("verl.json", {"version": installed.version, "overrides": given, "configuration": made})
+    checked = config.check(given, installed)
+    context.run.write_json("verl.json", {"version": installed.version, "overrides": given, "configuration": checked})
     context.log(f"verl {installed.version} takes all {len(given)} settings, none of them dead")
     base_sha256 = weights_sha256(folder)
     conditions = Conditions(

@@ -68,10 +68,11 @@ class Heartbeat(threading.Thread):
     def sample(self) -> dict[str, float | int]:
         """CPU (percent of one core) and resident memory (bytes) of the worker and its descendants."""
         me = psutil.Process()
-        found = {me.pid: me, **{child.pid: child for child in me.children(recursive=True)}}
+        processes = {me.pid: me, **{child.pid: child for child in me.children(recursive=True)}}
         # cpu_percent counts from the last call on the same object: keep the old ones.
         self._family = {
-            pid: self._family[pid] if self._family.get(pid) == process else process for pid, process in found.items()
+            pid: self._family[pid] if self._family.get(pid) == process else process
+            for pid, process in processes.items()
         }
         cpu, memory = 0.0, 0
         for process in self._family.values():
@@ -89,15 +90,15 @@ class Heartbeat(threading.Thread):
 
     def _cards(self) -> dict[str, float | int]:
         """Of the cards that the job holds: its own memory (bytes) and the load (percent, whoever causes it)."""
-        found: dict[str, float | int] = {}
+        figures: dict[str, float | int] = {}
         for card in nvidia.read().cards if self._held else ():
             if card.name in self._held:
                 sizes = [size for pid, size in card.processes if pid in self._family and size is not None]
                 if sizes:
-                    found[f"{card.name}_bytes"] = sum(sizes)
+                    figures[f"{card.name}_bytes"] = sum(sizes)
                 if card.utilization_percent is not None:
-                    found[f"{card.name}_percent"] = card.utilization_percent
-        return found
+                    figures[f"{card.name}_percent"] = card.utilization_percent
+        return figures
 
 
 def rotate(run: RunFolder, limit: int = LOG_LIMIT) -> Rotated | None:

@@ -49,10 +49,10 @@ def trusted(places: Places | None) -> frozenset[str]:
 def place_of(name: str) -> str:
     """The folder that the module of a kind `module:ATTRIBUTE` was imported from; "" for an installed one."""
     top = name.partition(":")[0].partition(".")[0] if ":" in name else "vlmconsole"
-    found = importlib.util.find_spec(top) if top != "vlmconsole" else None
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(top) if top != "vlmconsole" else None
+    if spec is None or spec.origin is None:
         return ""
-    folder = Path(found.origin).parent.parent if found.submodule_search_locations else Path(found.origin).parent
+    folder = Path(spec.origin).parent.parent if spec.submodule_search_locations else Path(spec.origin).parent
     installed = {Path(sysconfig.get_path(scheme)).resolve() for scheme in ("purelib", "platlib", "stdlib")}
     return "" if folder.resolve() in installed else str(folder.absolute())
 

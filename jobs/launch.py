@@ -82,5 +82,5 @@ def log_tail(run: RunFolder, lines: int = 20, reach: int = 64 * 1024) -> list[st
             text = file.read(reach).decode("utf-8", "replace")
     except FileNotFoundError:
         return []
-    found = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
-    return [line for line in found if line.strip()][-lines:]
+    lines_found = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
+    return [line for line in lines_found if line.strip()][-lines:]

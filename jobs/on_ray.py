@@ -74,7 +74,7 @@ def _client(options: dict[str, Any]) -> Any:
         if refused := _not_let_in(address, error):
             raise refused from None
         raise JobError(
-            f"no Ray cluster answers at {address}: {_said(error)}", "it is the dashboard's address"
+            f"no Ray cluster answers at {address}: {_error_text(error)}", "it is the dashboard's address"
         ) from None
 
 
@@ -124,7 +124,7 @@ def _submit(context: Context, options: dict[str, Any]) -> Any:
 
 def _until_taken(context: Context, client: Any, job: dict[str, Any], address: str) -> None:
     """Submit the job; a cluster whose agent is not up yet is asked again, for AGENT seconds at most."""
-    deadline, said = time.monotonic() + AGENT, False
+    deadline, warned = time.monotonic() + AGENT, False
     while True:
         try:
             client.submit_job(**job)
@@ -133,13 +133,13 @@ def _until_taken(context: Context, client: Any, job: dict[str, Any], address: st
             if refused := _not_let_in(address, error):
                 raise refused from None
             if NO_AGENT not in str(error).lower():
-                raise JobError(f"Ray did not take the job: {_said(error)}") from None
+                raise JobError(f"Ray did not take the job: {_error_text(error)}") from None
             if time.monotonic() >= deadline:
                 why = f"the Ray cluster at {address} had no agent for the job for {AGENT:.0f} s"
                 raise JobError(why, "see whether its head node is up and not overloaded (`ray status`)") from None
-        if not said:
+        if not warned:
             context.events.note(f"the Ray cluster has no agent yet: it is asked again for {AGENT:.0f} s", "warning")
-            said = True
+            warned = True
         if context.wait(AGAIN):
             raise Stopped
 
@@ -214,7 +214,7 @@ def _tail(client: Any, submission: str, lines: "queue.Queue[str]", done: threadi
         try:
             asyncio.run(read())
         except Exception as error:
-            lines.put(f"the log broke off: {_said(error)}")
+            lines.put(f"the log broke off: {_error_text(error)}")
         done.wait(1.0)
 
 
@@ -226,11 +226,11 @@ def _quietly(call: Any, *words: Any) -> Any:
         return None
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def there() -> int:
+def run_on_cluster() -> int:
     """On the cluster: run the worker on the copy in this folder, and print what it writes as frames."""
     import subprocess
 
@@ -273,4 +273,4 @@ def stop(run: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(stop(Path(sys.argv[2])) if sys.argv[1:2] == ["stop"] else there())
+    sys.exit(stop(Path(sys.argv[2])) if sys.argv[1:2] == ["stop"] else run_on_cluster())

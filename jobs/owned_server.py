@@ -66,29 +66,30 @@ async def _start(context: Context, mine: LabServer, label: str) -> MeasuredServe
         raise JobError(
             f"a server answers at {ready.base_url} already, and this job needs its own there", "stop that one first"
         )
-    told = await readback(ready.profile)
-    check(mine.profile, told)
-    context.events.note(f"server {label}: ready at {ready.base_url}, {said(told)}")
-    return MeasuredServer(ready.profile, told, ready.model)
+    settings = await readback(ready.profile)
+    check(mine.profile, settings)
+    context.events.note(f"server {label}: ready at {ready.base_url}, {settings_summary(settings)}")
+    return MeasuredServer(ready.profile, settings, ready.model)
 
 
-def check(profile: ServerProfile, told: EffectiveSettings) -> None:
+def check(profile: ServerProfile, settings: EffectiveSettings) -> None:
     """Raise JobError when a server that tells its settings has others than the profile wants."""
-    wanted = {"running limit B": (profile.running_limit, told.running_limit)}
-    wanted["prefix cache"] = (profile.prefix_cache, told.prefix_cache)
+    wanted = {"running limit B": (profile.running_limit, settings.running_limit)}
+    wanted["prefix cache"] = (profile.prefix_cache, settings.prefix_cache)
     for name, (want, have) in wanted.items():
         # Of several data-parallel ranks each may have the limit that was asked for.
-        if want is not None and have is not None and have not in (want, want * told.ranks):
+        if want is not None and have is not None and have not in (want, want * settings.ranks):
             raise JobError(
                 f"the server {profile.name} has {name} {_word(have)}, {_word(want)} is wanted", code="server-differs"
             )
 
 
-def said(told: EffectiveSettings) -> str:
+def settings_summary(settings: EffectiveSettings) -> str:
     """The settings that matter for a measurement, as the server told them."""
-    limit = "not told" if told.running_limit is None else told.running_limit
-    cache = "not told" if told.prefix_cache is None else _word(told.prefix_cache)
-    return f"{find_engine(told.engine).label} {told.version or '(version not told)'}, B {limit}, prefix cache {cache}"
+    limit = "not told" if settings.running_limit is None else settings.running_limit
+    cache = "not told" if settings.prefix_cache is None else _word(settings.prefix_cache)
+    label, version = find_engine(settings.engine).label, settings.version or "(version not told)"
+    return f"{label} {version}, B {limit}, prefix cache {cache}"
 
 
 def alive(context: Context, server: MeasuredServer) -> bool:
@@ -125,8 +126,8 @@ def _word(value: int | bool) -> str:
 
 def _keep_log(context: Context, log: Path, label: str, *, moved: bool) -> None:
     """The server's log beside the job's own. After a failed start it also stays where the error says it is."""
-    kept = context.run.file(f"server-{label}.log")
-    with contextlib.suppress(FileNotFoundError), log.open("rb") as more, kept.open("ab") as whole:
+    target = context.run.file(f"server-{label}.log")
+    with contextlib.suppress(FileNotFoundError), log.open("rb") as more, target.open("ab") as whole:
         if (dropped := log.stat().st_size - LOG_LIMIT) > 0:
             whole.write(left_out(dropped))
             more.seek(dropped)

@@ -71,20 +71,22 @@ def adapter(
 
 def data(names: Sequence[str], places: Places, alone: bool, splits: Sequence[str] = ()) -> list[str]:
     """Datasets: made, or to be made of a recipe; `splits` are what the first must have."""
-    found: list[str] = []
+    failures: list[str] = []
     for number, name in enumerate(names):
         if LATER in name:
             continue
         try:
-            there = promised(name, places.datasets)
+            promised_splits = promised(name, places.datasets)
         except LabError as error:
             if alone or not isinstance(error, DataError):  # a recipe that is wrong stays so
-                found.append(error.told)
+                failures.append(error.told)
             continue
         if number == 0:
-            has = ", ".join(there)
-            found += [f"{name} has no split “{one}” (there are: {has})" for one in splits if one not in there]
-    return found
+            has = ", ".join(promised_splits)
+            failures += [
+                f"{name} has no split “{split}” (there are: {has})" for split in splits if split not in promised_splits
+            ]
+    return failures
 
 
 def role(name: str, wanted: Sequence[str], places: Places) -> list[str]:
@@ -92,11 +94,15 @@ def role(name: str, wanted: Sequence[str], places: Places) -> list[str]:
     if LATER in name:
         return []
     try:
-        there: list[Promised] = list(promised(name, places.datasets).values())
+        promised_splits: list[Promised] = list(promised(name, places.datasets).values())
     except LabError:
         return []  # told by `data`
-    counts = {one: sum(split.role == one for split in there) for one in wanted}
-    return [f"{name} has {n} splits for {one}, and exactly one is needed" for one, n in counts.items() if n != 1]
+    counts = {name_of_role: sum(split.role == name_of_role for split in promised_splits) for name_of_role in wanted}
+    return [
+        f"{name} has {n} splits for {name_of_role}, and exactly one is needed"
+        for name_of_role, n in counts.items()
+        if n != 1
+    ]
 
 
 def scorer(

@@ -42,13 +42,13 @@ class Preset:
 
 def list_presets(places: Places | None = None) -> list[Preset]:
     """Every job preset, by name; one of the user's hides a shipped one of the same name. Broken files raise."""
-    found = {preset.name: preset for preset in _shipped()}
+    by_name = {preset.name: preset for preset in _shipped()}
     if places is not None and places.presets.is_dir():
         for path in sorted(places.presets.glob("*.toml")):
             preset = _parse(path.stem, _text(path), str(path))
             if preset is not None:
-                found[preset.name] = preset
-    return sorted(found.values(), key=lambda preset: preset.name)
+                by_name[preset.name] = preset
+    return sorted(by_name.values(), key=lambda preset: preset.name)
 
 
 def load_preset(name: str, places: Places | None = None) -> Preset:
@@ -110,8 +110,8 @@ def odd_number(value: Any, key: str = "") -> str:
     """Which number of some settings no job can take, in words; "" for none. Files and libraries hold 64 bits."""
     if isinstance(value, dict | list):
         inner = value.items() if isinstance(value, dict) else enumerate(value)
-        found = (odd_number(item, f"{key}.{name}" if key else str(name)) for name, item in inner)
-        return next(filter(None, found), "")
+        faults = (odd_number(item, f"{key}.{name}" if key else str(name)) for name, item in inner)
+        return next(filter(None, faults), "")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return f"“{key}” is a whole number of {value.bit_length()} bits: write one of at most 64"
     if isinstance(value, float) and not math.isfinite(value):
@@ -131,11 +131,11 @@ def no_number(model: type[BaseModel], spec: Mapping[str, Any], before: str = "")
             if wrong := no_number(models[0], value, f"{key}."):
                 return wrong
         elif kinds & {int, float} and not kinds & {bool, str, Any}:
-            for one in value if isinstance(value, list) else [value]:
-                if isinstance(one, bool):
+            for element in value if isinstance(value, list) else [value]:
+                if isinstance(element, bool):
                     return f"“{key}” is {str(value).lower()}: write a {'whole ' if float not in kinds else ''}number"
-                if isinstance(one, str) and one.strip().lower().lstrip("+-") in ("nan", "inf", "infinity"):
-                    return f"“{key}” is {one}: write a finite number"
+                if isinstance(element, str) and element.strip().lower().lstrip("+-") in ("nan", "inf", "infinity"):
+                    return f"“{key}” is {element}: write a finite number"
     return ""
 
 

@@ -40,41 +40,41 @@ def run(context: Context, spec: ReportSpec) -> dict[str, Any]:
     except ImportError as error:
         raise not_installed(error, "a report", "report") from None
 
-    found, absent = _found(context.places, [*spec.runs, *(run for run in spec.steps.values() if run)])
+    folders, absent = _found(context.places, [*spec.runs, *(run for run in spec.steps.values() if run)])
     absent += [f"step {name}" for name, run in spec.steps.items() if not run]
     for name in absent:
         context.events.note(f"not in the report: {name} (it has no run)", "warning")
-    if not found:
+    if not folders:
         raise JobError(
             "None of the runs to report is there.", "Name runs that `vlmconsole runs list` shows.", code="runs-missing"
         )
     page = context.run.file(PAGE)
     context.events.progress(0, 2, unit="file")
     labels = {run: name for name, run in spec.steps.items() if run}
-    text = book.html(found, context.places, beside=page, absent=absent, title=spec.title, labels=labels)
+    text = book.html(folders, context.places, beside=page, absent=absent, title=spec.title, labels=labels)
     write_atomic(page, text.encode("utf-8", "replace"))
     context.events.progress(1, 2, unit="file")
-    write_atomic(context.run.file(FLAT), to_json(flat.as_json(found, context.places, absent)))
+    write_atomic(context.run.file(FLAT), to_json(flat.as_json(folders, context.places, absent)))
     context.events.progress(2, 2, unit="file")
     states: dict[str, int] = {}
-    for one in found:
-        state = str(one.state().get("state"))
+    for folder in folders:
+        state = str(folder.state().get("state"))
         states[state] = states.get(state, 0) + 1
-    return {"report": str(page), "runs": len(found), "absent": absent, "states": states}
+    return {"report": str(page), "runs": len(folders), "absent": absent, "states": states}
 
 
 def _found(places: Places, names: list[str]) -> tuple[list[RunFolder], list[str]]:
-    found, absent = [], []
+    folders, absent = [], []
     for name in names:
         path = Path(name)
         if path.is_absolute() and (path / "job.json").exists():
-            found.append(RunFolder(path))
+            folders.append(RunFolder(path))
             continue
         try:
-            found.append(find_run(places.runs, name))
+            folders.append(find_run(places.runs, name))
         except LabError:
             absent.append(name)
-    return found, absent
+    return folders, absent
 
 
 def _problems(spec: ReportSpec, places: Places, alone: bool) -> list[str]:

@@ -23,14 +23,14 @@ def develop(teacher: "Teacher", epoch: int) -> None:
     """
     began, context, dev = time.monotonic(), teacher.context, teacher.dev
     asks = [Prompt(row.uid, row.question, (row.image(),)) for row in dev]
-    made: list[dict[str, Any]] = []
+    predictions: list[dict[str, Any]] = []
     step = teacher.course.done
     total = teacher.course.plan.steps
 
     def look(done: int, of: int) -> None:
         context.events.progress(step, total, note=f"development after epoch {epoch}: {done} of {of}")
 
-    found = answers(
+    answered = answers(
         teacher.answering,
         asks,
         max_new_tokens=teacher.spec.max_new_tokens,
@@ -38,20 +38,25 @@ def develop(teacher: "Teacher", epoch: int) -> None:
         on_progress=look,
         stopping=context.stopping,
     )
-    for row, answer in zip(dev, found, strict=False):
-        made.append(_sample(teacher, row, answer, epoch))
+    for row, answer in zip(dev, answered, strict=False):
+        predictions.append(_sample(teacher, row, answer, epoch))
     context.check_stop()
-    if len(made) != len(dev):
-        raise JobError(f"Only {len(made)} of {len(dev)} development questions were answered after epoch {epoch}.")
-    data = b"".join(json_line(line) for line in made)
+    if len(predictions) != len(dev):
+        raise JobError(
+            f"Only {len(predictions)} of {len(dev)} development questions were answered after epoch {epoch}."
+        )
+    data = b"".join(json_line(line) for line in predictions)
     write_atomic(teacher.run_folder.file(selection.development_file(epoch)), data)
-    for row, line in list(zip(dev, made, strict=True))[: teacher.spec.shown]:
+    for row, line in list(zip(dev, predictions, strict=True))[: teacher.spec.shown]:
         _show(teacher, row, line, epoch, step)
-    right, reward = sum(line["all_correct"] for line in made), sum(line["reward"] for line in made) / len(made)
+    right, reward = (
+        sum(line["all_correct"] for line in predictions),
+        sum(line["reward"] for line in predictions) / len(predictions),
+    )
     context.events.metric("development mean reward", reward, step=step)
-    context.events.metric("development all-correct", 100 * right / len(made), step=step, unit="%")
+    context.events.metric("development all-correct", 100 * right / len(predictions), step=step, unit="%")
     context.events.note(
-        f"epoch {epoch}: development {right} of {len(made)} all-correct, mean reward {reward:.4f}, "
+        f"epoch {epoch}: development {right} of {len(predictions)} all-correct, mean reward {reward:.4f}, "
         f"{time.monotonic() - began:.0f} s ({selection.NOT_A_BASELINE})"
     )
 

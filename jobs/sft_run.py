@@ -80,10 +80,10 @@ class Teacher:
     def _expected(self) -> float:
         """Seconds that the training would take with the bundled model."""
         try:
-            found = promised(self.spec.data, self.context.places.datasets)
+            splits = promised(self.spec.data, self.context.places.datasets)
         except LabError:
             return 1.0  # what is wrong with the data is said when they are made
-        n = {role: sum(one.n or 0 for one in found.values() if one.role == role) for role in ("train", "dev")}
+        n = {role: sum(split.n or 0 for split in splits.values() if split.role == role) for role in ("train", "dev")}
         return learning(self.spec, n["train"], n["dev"])
 
     def _freeze(self) -> None:
@@ -118,13 +118,13 @@ class Teacher:
             origin = open_adapter(start).provenance
             self.parent = origin.parent_sha256 if origin else None
         elif self.spec.adapter:
-            found = find_adapter(self.context.places, self.spec.adapter)
-            label = check_fits(found, self.base, self.precision, self.spec.other_base)
+            adapter = find_adapter(self.context.places, self.spec.adapter)
+            label = check_fits(adapter, self.base, self.precision, self.spec.other_base)
             self.context.events.note(
-                f"going on from {found.name} ({found.sha256[:12]}…){': ' + label if label else ''}",
+                f"going on from {adapter.name} ({adapter.sha256[:12]}…){': ' + label if label else ''}",
                 "warning" if label else "info",
             )
-            source, self.parent = found.path, found.sha256
+            source, self.parent = adapter.path, adapter.sha256
         adapted = sft.adapted(loaded, self._settings(), source)
         if left is None:
             kept.save_adapter(adapted, start, self._origin(0, 0))
@@ -134,9 +134,9 @@ class Teacher:
         """What each training picture teaches, from the tensors themselves. Raises JobError before the first step."""
         masked = list(curriculum.audit_mask(loaded, rows, self.context.stopping))
         self.context.check_stop()
-        wrong = [one for one in masked if one.wrong]
-        supervised = sum(one.stop - one.start for one in masked)
-        total = sum(one.tokens for one in masked)
+        wrong = [masked_row for masked_row in masked if masked_row.wrong]
+        supervised = sum(masked_row.stop - masked_row.start for masked_row in masked)
+        total = sum(masked_row.tokens for masked_row in masked)
         self.run_folder.write_json(
             "mask.json",
             {
@@ -146,9 +146,9 @@ class Teacher:
                 "rows": len(masked),
                 "tokens": total,
                 "supervised_tokens": supervised,
-                "visual_tokens_supervised": sum(one.visual for one in masked),
+                "visual_tokens_supervised": sum(masked_row.visual for masked_row in masked),
                 "wrong": len(wrong),
-                "each": [one.to_json() for one in masked],
+                "each": [masked_row.to_json() for masked_row in masked],
             },
         )
         if wrong:
@@ -257,10 +257,10 @@ class Teacher:
         try:
             self._train(epoch)
         except sft.DivergedError as error:
-            kept = "The last checkpoint and the finished epochs' adapters are whole. Lower lr, or take another seed."
+            advice = "The last checkpoint and the finished epochs' adapters are whole. Lower lr, or take another seed."
             raise JobError(
                 f"The training diverged in epoch {epoch}: {error}.",
-                kept if self.course.done else model.at_once(self.course.model, self.spec.base),
+                advice if self.course.done else model.at_once(self.course.model, self.spec.base),
                 code="training-diverged",
             ) from None
 
@@ -354,10 +354,10 @@ class Teacher:
             {
                 "adapter_sha256": adapter.sha256,
                 "epoch": choice.epoch,
-                "tensors": [one.to_json() for one in moved],
-                "changed": sum(one.most > 0 for one in moved),
-                "unchanged": sum(one.most == 0 for one in moved),
-                "visual_tensors_trained": sum("visual" in one.name for one in moved),
+                "tensors": [tensor.to_json() for tensor in moved],
+                "changed": sum(tensor.most > 0 for tensor in moved),
+                "unchanged": sum(tensor.most == 0 for tensor in moved),
+                "visual_tensors_trained": sum("visual" in tensor.name for tensor in moved),
                 "visual_tensors_changed": 0 if after["visual"] == frozen["visual"] else None,
                 "frozen_before": frozen,
                 "frozen_after": after,
@@ -365,8 +365,10 @@ class Teacher:
         )
         if after != frozen:
             raise JobError("Weights that should be frozen have changed: the adapter belongs to no known base.")
-        self.context.events.emit("weights", epoch=choice.epoch, change_l2={one.name: one.moved for one in moved})
-        still = [one.name for one in moved if one.most == 0]
+        self.context.events.emit(
+            "weights", epoch=choice.epoch, change_l2={tensor.name: tensor.moved for tensor in moved}
+        )
+        still = [tensor.name for tensor in moved if tensor.most == 0]
         if still:
             self.context.events.note(f"{len(still)} of {len(moved)} tensors did not move ({still[0]}…)", "warning")
         tie = f" (equal with epoch {', '.join(map(str, choice.tied[1:]))})" if choice.tied[1:] else ""
@@ -388,7 +390,7 @@ class Teacher:
             "precision": self.precision,
             "data": {self.dataset: self.digest},
             "memory": self._memory(),
-            "tensors_changed": sum(one.most > 0 for one in moved),
-            "numbers_changed": f"{sum(one.changed for one in moved):,} of {sum(one.numbers for one in moved):,}",
+            "tensors_changed": sum(tensor.most > 0 for tensor in moved),
+            "numbers_changed": f"{sum(t.changed for t in moved):,} of {sum(t.numbers for t in moved):,}",
             "visual_tensors_changed": 0,
         }

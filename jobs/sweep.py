@@ -127,18 +127,18 @@ def _summary(spec: SweepSettings, cells: list[SweepCell], done: list[dict[str, A
     from vlmconsole.measure.sweep import differing
     from vlmconsole.runs.conditions import Conditions
 
-    measured = [one for one in done if "summary" in one]
-    known = [Conditions.model_validate(one["conditions"]) for one in measured]
+    measured = [entry for entry in done if "summary" in entry]
+    known = [Conditions.model_validate(entry["conditions"]) for entry in measured]
     return {
         "cells": done,
         "planned_cells": len(cells),
-        "missing_cells": len(cells) - sum(one["state"] != FAILED for one in done),
+        "missing_cells": len(cells) - sum(entry["state"] != FAILED for entry in done),
         "requests": sum(cell.settings.requests for cell in cells),
-        "n": sum(one["summary"]["n"] for one in measured),
-        "failures": sum(one["summary"]["failures"] for one in measured),
-        "set_aside": sum(sum(one["summary"]["set_aside"].values()) for one in measured),
-        "valid": bool(done) and all(one["state"] == "valid" for one in done),
-        "equal_work": spec.equal_work and bool(measured) and all(one["equal_work"] for one in measured),
+        "n": sum(entry["summary"]["n"] for entry in measured),
+        "failures": sum(entry["summary"]["failures"] for entry in measured),
+        "set_aside": sum(sum(entry["summary"]["set_aside"].values()) for entry in measured),
+        "valid": bool(done) and all(entry["state"] == "valid" for entry in done),
+        "equal_work": spec.equal_work and bool(measured) and all(entry["equal_work"] for entry in measured),
         "varied": differing(known) if known else [],
     }
 

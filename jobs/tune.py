@@ -142,12 +142,12 @@ def _cell(
 
 def _read_back(cell: TuneCell, settings: EffectiveSettings) -> dict[str, Any]:
     """What the server says of the cell's parameters, None where it does not tell. Raises JobError where it differs."""
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, wanted in cell.values.items():
-        told[key] = have = settings.told(key)
+        values[key] = have = settings.told(key)
         if have is not None and not _equal(have, wanted):
             raise JobError(f"the server has {key} {have}, {wanted} was asked for")
-    return told
+    return values
 
 
 def _equal(have: Any, wanted: Value) -> bool:
@@ -176,15 +176,15 @@ def _confirm(
         return {"state": KEPT, "said": [reason], "change": nothing, **both}
     chosen = rule.MeasuredCell.of(_cell(context, spec, profile, winner, book, f"{CONFIRM}chosen"))
     other = rule.MeasuredCell.of(_cell(context, spec, profile, base, book, f"{CONFIRM}baseline"))
-    confirmed, said = rule.confirm(chosen, other, spec.rule)
+    confirmed, reasons = rule.confirm(chosen, other, spec.rule)
     changed = rule.change(chosen, other)
     context.events.note(
-        f"{'confirmed' if confirmed else 'NOT confirmed'} on fresh starts: {'; '.join(said)}",
+        f"{'confirmed' if confirmed else 'NOT confirmed'} on fresh starts: {'; '.join(reasons)}",
         "info" if confirmed else "warning",
     )
     return {
         "state": "confirmed" if confirmed else "not confirmed",
-        "said": list(said),
+        "said": list(reasons),
         "change": changed,
         "chosen": chosen.name,
         "baseline": other.name,
@@ -234,9 +234,9 @@ def _summary(spec: TuneSettings, book: Cells, frozen: dict[str, Any], result: di
         "why": choice["why"] if choice else None,
         "baseline": spec.baseline().name,
         "rule_sha256": frozen["sha256"],
-        "n": sum(one["n"] for one in measured),
-        "requests": sum(one["planned"] for one in measured),
-        "failures": sum(one["failures"] for one in measured),
+        "n": sum(cell["n"] for cell in measured),
+        "requests": sum(cell["planned"] for cell in measured),
+        "failures": sum(cell["failures"] for cell in measured),
         "profile": result.get("profile"),
         "launch": result.get("launch"),
         "rule": {**spec.rule.model_dump(mode="json"), **frozen},

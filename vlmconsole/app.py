@@ -89,7 +89,10 @@ class ConsoleApp(FaultsTold, KeysInOrder, OwnKeys):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Ours in the place of Textual's for NO_COLOR."""
-        return [self._greys if type(one) is Monochrome else one for one in super().get_line_filters()]
+        return [
+            self._greys if type(line_filter) is Monochrome else line_filter
+            for line_filter in super().get_line_filters()
+        ]
 
     def on_mount(self) -> None:
         if self.lab.settings.keys:
@@ -177,11 +180,11 @@ class ConsoleApp(FaultsTold, KeysInOrder, OwnKeys):
         from vlmconsole.engines.profile import ProfileError, load_profiles
 
         problems: list[ProfileError] = []
-        found = load_profiles(self.lab.places.servers, problems=problems)
-        for said in {str(problem) for problem in problems} - self._said:
-            self._said.add(said)
-            self.call_later(self.notify, said, severity="warning", markup=False)
-        return dict(found)
+        profiles = load_profiles(self.lab.places.servers, problems=problems)
+        for message in {str(problem) for problem in problems} - self._said:
+            self._said.add(message)
+            self.call_later(self.notify, message, severity="warning", markup=False)
+        return dict(profiles)
 
     def action_screen(self, name: str) -> None:
         """Show a screen; one that was never shown is imported first, beside the loop: keys and answers go on."""
@@ -192,13 +195,13 @@ class ConsoleApp(FaultsTold, KeysInOrder, OwnKeys):
 
     async def _first_shown(self, name: str) -> None:
         importing = asyncio.ensure_future(asyncio.to_thread(import_screen, name))
-        said = Notification(f"opening {name}…", markup=False)  # a key that seems to do nothing is pressed again
+        notice = Notification(f"opening {name}…", markup=False)  # a key that seems to do nothing is pressed again
         if not (await asyncio.wait([importing], timeout=SOON))[0]:
-            self.post_message(Notify(said))
+            self.post_message(Notify(notice))
         await importing
         self.switch_mode(name)
-        if said in self._notifications:  # it covers a corner of the very screen that it announced
-            self._unnotify(said)
+        if notice in self._notifications:  # it covers a corner of the very screen that it announced
+            self._unnotify(notice)
 
     def action_help_quit(self) -> None:
         """Ctrl+C with nothing to stop or to copy: say which key leaves."""

@@ -215,9 +215,9 @@ def _environments(lab: Lab) -> Iterator[DoctorCheck]:
             except LabError as error:
                 yield DoctorCheck(f"environment {name}", "wrong", error.message, again)
                 continue
-            said = ", ".join(f"{package} {version}" for package, version in bad.items())
+            versions = ", ".join(f"{package} {version}" for package, version in bad.items())
             whole = f"{recipe.title}, as pinned; `vlmconsole env list --check` imports it"
-            yield DoctorCheck(f"environment {name}", "wrong" if bad else "ok", said or whole, again if bad else "")
+            yield DoctorCheck(f"environment {name}", "wrong" if bad else "ok", versions or whole, again if bad else "")
     if absent:
         yield DoctorCheck("environments", "info", f"not built: {', '.join(absent)}", "vlmconsole env list")
 

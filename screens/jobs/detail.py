@@ -180,8 +180,13 @@ def _cause(row: QueueRow) -> Content:
     if row.job.state == "queued":
         word, space, rest = waits(row.why).partition(" ")
         keys: list[Piece] = []
-        if row.kept is not None:
-            keys = [("\nh", "$accent"), " confirms it · ", ("F6 x", "$accent"), f" stops {one_line(row.kept[1], 40)}"]
+        if row.blocker is not None:
+            keys = [
+                ("\nh", "$accent"),
+                " confirms it · ",
+                ("F6 x", "$accent"),
+                f" stops {one_line(row.blocker[1], 40)}",
+            ]
         return Content.assemble((f"\n{word}{space}", "$muted"), inert(rest), *keys)
     return Content.assemble(("\n✗ ", "$error"), inert(row.why or row.job.state))
 

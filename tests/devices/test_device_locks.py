@@ -201,7 +201,7 @@ def test_a_holder_whose_files_were_cleaned_away_holds_on(lab: Lab, tmp_path: Pat
     lab.supervisor.tick()
     other = Machine(DeviceLocks(tmp_path / "devices"), 1)
     other.home = tmp_path / "other"
-    assert other.take(["cpu.0"]) is None and "cpu.0" in other.look().taken
+    assert other.take(["cpu.0"]) is None and "cpu.0" in other.look().outside
     note = lab.store.get(number).note or ""
     assert mentions(note, "lock file", "removed") == (removed != "common"), "that others may have had it is said"
     lab.store.cancel(number)
@@ -287,9 +287,9 @@ def test_a_busy_server_makes_no_room_and_is_not_asked_for_ever(lab: Lab, other: 
         look(other)
         look(lab)
     assert lab.store.get(server).state == "running" and other.store.get(timed).state == "queued"
-    assert "timed" in lab.supervisor.machine.look(["cpu.0", "cpu.1"]).taken
+    assert "timed" in lab.supervisor.machine.look(["cpu.0", "cpu.1"]).outside
     look(other, 100)
-    assert "timed" not in lab.supervisor.machine.look(["cpu.0", "cpu.1"]).taken, "others' work goes on meanwhile"
+    assert "timed" not in lab.supervisor.machine.look(["cpu.0", "cpu.1"]).outside, "others' work goes on meanwhile"
     assert other.store.get(timed).state == "queued"
     lab.store.cancel(guest)
     lab.ends(guest)
@@ -390,7 +390,7 @@ def test_a_stranger_on_the_lock_is_named(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, str(folder / "cpu.0.lock")]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "1\n"
-        assert f"held by pid {process.pid} " in Machine(locks, 1).look().taken["cpu.0"]
+        assert f"held by pid {process.pid} " in Machine(locks, 1).look().outside["cpu.0"]
         process.send_signal(signal.SIGKILL)
 
 

@@ -117,11 +117,11 @@ def test_foreign_use_of_a_card_is_named(tmp_path: Path) -> None:
     unseen = GpuCard("gpu1", memory_total=32 * GIB, memory_used=5 * GIB)
     idle = GpuCard("gpu2", memory_total=32 * GIB, memory_used=GIB // 2)
     lost = GpuCard("gpu3", lost="GPU is lost")
-    taken = machine(tmp_path, seen, unseen, idle, lost).look().taken
+    taken = machine(tmp_path, seen, unseen, idle, lost).look().outside
     assert taken["gpu0"].startswith(f"held by pid {mine} ") and taken["gpu0"].endswith("21.3 GiB and 1 more")
     assert mentions(taken["gpu1"], "cannot be seen", "5 GiB")
     assert mentions(taken["gpu3"], "lost", "GPU is lost") and set(taken) == {"gpu0", "gpu1", "gpu3"}
-    assert "gpu0" not in machine(tmp_path, seen).look(ours=["gpu0"]).taken
+    assert "gpu0" not in machine(tmp_path, seen).look(ours=["gpu0"]).outside
 
 
 def test_workers_see_only_the_cards_they_hold(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import check_nouns, mentions
 
-from vlmconsole.cli.follow import Follower, said
+from vlmconsole.cli.follow import Follower, progress_line
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.data import DRAWN, EXAMINED, course
 from vlmconsole.queue import process
@@ -95,8 +95,8 @@ def test_the_time_left_is_the_whole_jobs_and_each_phase_has_its_own_speed() -> N
     now = pace.now
     assert now is not None and now.share == 0.3 and now.rate == 0.5 and now.left(141.0) == pytest.approx(70)
     assert now.counted() == "training: 10 of 50 steps"
-    assert said(now).startswith("30% of the whole · training: 10 of 50 steps")
-    assert said(Progress(0.0, 3, None, "part", "", None)) == "3 parts"
+    assert progress_line(now).startswith("30% of the whole · training: 10 of 50 steps")
+    assert progress_line(Progress(0.0, 3, None, "part", "", None)) == "3 parts"
 
 
 def test_what_is_followed_is_told_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,10 +147,10 @@ def test_between_two_phases_no_time_is_left_and_no_finished_phase_is_shown() -> 
     for t in range(5):
         pace.add(event(100.0 + t, 56 * t, 224, "examining grpo-tiny", 0.23 * t))
     now = pace.now
-    assert now is not None and now.left(104.0) is None and mentions(said(now), "92%", "examining grpo-tiny")
+    assert now is not None and now.left(104.0) is None and mentions(progress_line(now), "92%", "examining grpo-tiny")
     pace.add(event(105.0, 0, 1, "training", 0.92) | {"note": "loading the model"})
-    assert pace.now is not None and "examining" not in said(pace.now)
-    check_nouns(said(pace.now), "92%", "training", "0 of 1 step", "loading the model")
+    assert pace.now is not None and "examining" not in progress_line(pace.now)
+    check_nouns(progress_line(pace.now), "92%", "training", "0 of 1 step", "loading the model")
 
 
 def test_run_exits_0_where_the_gates_failed_and_says_who_gives_the_verdict(

@@ -34,9 +34,9 @@ def test_a_timing_sensitive_job_takes_every_slot_and_is_not_starved() -> None:
 
 
 def test_a_foreign_process_is_named_and_stops_nobody_else() -> None:
-    taken = replace(TWO, taken={"gpu0": "held by pid 4242 python train.py, 21.3 GiB"})
+    taken = replace(TWO, outside={"gpu0": "held by pid 4242 python train.py, 21.3 GiB"})
     decision = decide([Want(1, ("gpu", "cpu:all")), Want(2)], [], {}, taken)
-    assert mentions(decision.why[1], "waiting for gpu0", taken.taken["gpu0"])
+    assert mentions(decision.why[1], "waiting for gpu0", taken.outside["gpu0"])
     assert only(decision) == [2] and decision.stuck == {1}
 
 
@@ -90,7 +90,7 @@ def test_a_guests_place_is_kept_while_its_server_starts() -> None:
     wants = [replace(guest, devices=("cpu:all",)), later]
     assert only(decide(wants, [starting, HeldDevices(4, ("cpu.3",))], {}, four)) == []
     # What only a person can set free is not kept from anybody.
-    foreign = replace(TWO, taken={"cpu.1": "held by pid 7 x"})
+    foreign = replace(TWO, outside={"cpu.1": "held by pid 7 x"})
     decision = decide([replace(guest, devices=("gpu", "cpu")), later, Want(5, ("gpu",))], [starting], {}, foreign)
     assert only(decision) == [5]
 
@@ -139,7 +139,7 @@ class World:
             want = next(want for want in self.wants if want.id == start.id)
             taken = {device for job in self.held.values() for device in job.devices}
             assert not taken & set(start.devices), "a device was given twice"
-            assert not set(start.devices) & set(self.devices.taken)
+            assert not set(start.devices) & set(self.devices.outside)
             self.wants.remove(want)
             self.held[want.id] = HeldDevices(
                 want.id, start.devices, want.serves, keep=want.id in self.kept, guest_of=start.guest_of

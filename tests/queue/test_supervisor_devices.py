@@ -85,9 +85,11 @@ def test_a_kept_server_waits_for_the_hand_over_and_comes_back(lab: Lab) -> None:
     assert "confirm the hand-over" in lab.supervisor.decision.why[train]
     shown = views(lab.store, lab.places, [lab.store.get(train), lab.store.get(server)])
     ways = f"`vlmconsole servers stop demo`, or `vlmconsole jobs hand-over {train}`"
-    assert mentions(shown[0].told, f"job {server}", "hand-over") and shown[0].told.endswith(ways)
-    assert line(shown[0]).endswith(ways) and shown[1].kept is None and shown[1].told == shown[1].why
-    cause = _cause(QueueRow(shown[0].job, shown[0].why, kept=shown[0].kept)).plain
+    assert mentions(shown[0].why_with_commands, f"job {server}", "hand-over") and shown[0].why_with_commands.endswith(
+        ways
+    )
+    assert line(shown[0]).endswith(ways) and shown[1].blocker is None and shown[1].why_with_commands == shown[1].why
+    cause = _cause(QueueRow(shown[0].job, shown[0].why, blocker=shown[0].blocker)).plain
     assert mentions(cause.splitlines()[-1], "h", "F6 x", "demo"), "on the screen its keys"
     lab.store.set(train, hand_over=True)
     assert lab.ends(server, train) == ["done", "done"]

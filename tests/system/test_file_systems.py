@@ -97,7 +97,7 @@ def test_a_lock_folder_without_locks_is_the_reason_a_job_waits_with(shim: Path, 
         from pathlib import Path
         from vlmconsole.devices.locks import DeviceLocks
         from vlmconsole.queue.resources import Machine
-        print(Machine(DeviceLocks(Path(sys.argv[1])), 1).look().taken["cpu.0"])
+        print(Machine(DeviceLocks(Path(sys.argv[1])), 1).look().outside["cpu.0"])
     """
     environment = {
         **os.environ,

@@ -58,14 +58,14 @@ def main(argv: list[str] | None = None) -> None:
         code = FAILED
     except OSError as error:
         # The machine's own refusals (no permission, disk full, no such folder): nothing of ours to trace.
-        print_failure(_machine_said(error))
+        print_failure(_machine_failure(error))
         code = FAILED
     except Exception as error:
         code = _report_bug(error)
     sys.exit(code)
 
 
-def _machine_said(error: OSError) -> Failure:
+def _machine_failure(error: OSError) -> Failure:
     hint = ""
     if error.errno in (errno.EACCES, errno.EROFS):
         hint = "The lab home must be writable; choose another with --home DIR."

@@ -35,21 +35,21 @@ def list_() -> None:
     from vlmconsole.training.adapters.store import list_adapters, refused
 
     problems: list[str] = []
-    found = list_adapters(state.lab.places, problems)
-    reasons = {adapter.path: refused(adapter) for adapter in found}
+    adapters = list_adapters(state.lab.places, problems)
+    reasons = {adapter.path: refused(adapter) for adapter in adapters}
     for problem in [*problems, *(reason for reason in reasons.values() if reason)]:
         say(f"not usable: {problem}")
 
     def human(out: Console) -> None:
-        if not found:
+        if not adapters:
             out.print(
                 "No adapters yet: a run of `sft` leaves one, or put a folder into " + str(state.lab.places.adapters)
             )
-        for adapter in found:
+        for adapter in adapters:
             if not reasons[adapter.path]:
                 out.print(_line(adapter), markup=False, soft_wrap=True)
 
-    listed = [_facts(adapter) | {"refused": reasons[adapter.path] or None} for adapter in found]
+    listed = [_facts(adapter) | {"refused": reasons[adapter.path] or None} for adapter in adapters]
     emit({"adapters": listed, "problems": problems}, human)
 
 
@@ -90,18 +90,18 @@ def convert(
     adapter, folder = find_adapter(state.lab.places, name), loadable_base(base)
     label = check_fits(adapter, folder, None, other_base)
     target = named(out) if out else adapter.path.with_name(f"{adapter.path.name}-mlx")
-    made = convert_to_mlx(adapter, target, folder)
-    facts: dict[str, Any] = {"adapter": adapter.name, "out": made, "label": label or None, "verified": None}
+    folder_out = convert_to_mlx(adapter, target, folder)
+    facts: dict[str, Any] = {"adapter": adapter.name, "out": folder_out, "label": label or None, "verified": None}
     if verify:
         from vlmconsole.engines.logit_check import compare_logits
 
         say("comparing logits in mlx-vlm…")
         scales = {module: product.scale for module, product in products(adapter).items()}
-        compared = compare_logits(folder, made, adapter.path, scales, state.lab.places)
+        compared = compare_logits(folder, folder_out, adapter.path, scales, state.lab.places)
         facts["verified"] = compared.to_json()
         if not compared.same:
-            fail(f"{made} does not compute what {adapter.name} does: {compared}", exit_status=1, **facts)
-    emit(facts, f"{made}\n{compared if verify else 'not verified'}" + (f"\n{label}" if label else ""))
+            fail(f"{folder_out} does not compute what {adapter.name} does: {compared}", exit_status=1, **facts)
+    emit(facts, f"{folder_out}\n{compared if verify else 'not verified'}" + (f"\n{label}" if label else ""))
 
 
 def merge(
@@ -118,9 +118,14 @@ def merge(
 
     adapter, folder = find_adapter(state.lab.places, name), loadable_base(base)
     label = check_fits(adapter, folder, None, other_base)
-    made = merge_into(folder, adapter, named(out), label)
-    facts = {"adapter": adapter.name, "out": made, "model_sha256": weights_sha256(made), "label": label or None}
-    emit(facts, f"{made}\nmodel sha256 {facts['model_sha256']}" + (f"\n{label}" if label else ""))
+    folder_out = merge_into(folder, adapter, named(out), label)
+    facts = {
+        "adapter": adapter.name,
+        "out": folder_out,
+        "model_sha256": weights_sha256(folder_out),
+        "label": label or None,
+    }
+    emit(facts, f"{folder_out}\nmodel sha256 {facts['model_sha256']}" + (f"\n{label}" if label else ""))
 
 
 def check(
@@ -136,11 +141,13 @@ def check(
     from vlmconsole.vision.paths import picture_path
 
     pictures = (open_picture(picture_path(image)),) if image else ()
-    found = asyncio.run(_effect(server or state.lab.settings.server, name, Message("user", text, pictures), other_base))
-    if found.state != "effect verified" and state.json:
-        fail(str(found), "ask about a picture of its task, with --image", effect=found.to_json())
-    emit(found.to_json(), f"{found}\nbase:    {found.base!r}\nadapter: {found.adapter!r}")
-    if found.state != "effect verified":
+    outcome = asyncio.run(
+        _effect(server or state.lab.settings.server, name, Message("user", text, pictures), other_base)
+    )
+    if outcome.state != "effect verified" and state.json:
+        fail(str(outcome), "ask about a picture of its task, with --image", effect=outcome.to_json())
+    emit(outcome.to_json(), f"{outcome}\nbase:    {outcome.base!r}\nadapter: {outcome.adapter!r}")
+    if outcome.state != "effect verified":
         raise typer.Exit(1)
 
 
@@ -179,11 +186,11 @@ def _facts(adapter: Adapter) -> dict[str, Any]:
 
 def _line(adapter: Adapter) -> str:
     origin = adapter.provenance
-    told = "foreign: says nothing of its base"
+    summary = "foreign: says nothing of its base"
     if origin is not None:
         when = f"epoch {origin.epoch}" if origin.epoch is not None else f"step {origin.step}"
-        told = f"{origin.kind} · {origin.base} {origin.precision} · rank {origin.rank} · {when} · seed {origin.seed}"
-    return f"{adapter.name}  {adapter.format}  {adapter.sha256[:12]}  {told}{_taken(adapter)}"
+        summary = f"{origin.kind} · {origin.base} {origin.precision} · rank {origin.rank} · {when} · seed {origin.seed}"
+    return f"{adapter.name}  {adapter.format}  {adapter.sha256[:12]}  {summary}{_taken(adapter)}"
 
 
 def _taken(adapter: Adapter) -> str:

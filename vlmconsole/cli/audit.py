@@ -77,9 +77,9 @@ def _print(console: Console, value: dict[str, Any], seconds: float) -> None:
     console.print(value["verdict"], style=style, end="")
     text = f"  {counts['ok']} hold · {counts['wrong']} wrong · {counts['not verifiable']} not verifiable"
     console.print(f"{text}   {value['run']}", markup=False, highlight=False, soft_wrap=True)
-    for one in sorted(value["findings"], key=lambda one: ORDER[one["state"]]):
-        console.print(sign_of(one["state"]).mark, style=sign_of(one["state"]).rich, end=" ")
-        console.print(f"{one['name']}: {one['text']}", markup=False, highlight=False, soft_wrap=True)
+    for finding in sorted(value["findings"], key=lambda finding: ORDER[finding["state"]]):
+        console.print(sign_of(finding["state"]).mark, style=sign_of(finding["state"]).rich, end=" ")
+        console.print(f"{finding['name']}: {finding['text']}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"{seconds:.1f} s · {value['path']}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 

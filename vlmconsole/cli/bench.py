@@ -141,20 +141,22 @@ def calibrate() -> None:
     run = RunFolder.create(places.runs, kind="calibrate", preset="calibrate", spec={}, title=title, home=places.home)
     run.set_state("running", pid=os.getpid(), pid_started=started(os.getpid()), started=round(time.time(), 3))
     try:
-        found = calibrating.calibrate(run, on_step=lambda step: say(step_line(step)))
-        run.write_json("summary.json", found.to_json())
-        found.save(path)
+        calibration = calibrating.calibrate(run, on_step=lambda step: say(step_line(step)))
+        run.write_json("summary.json", calibration.to_json())
+        calibration.save(path)
     except BaseException as error:
         closing.close(run, "cancelled" if isinstance(error, KeyboardInterrupt) else "failed", str(error) or None)
         raise
     closing.close(run, "done", None)
     trusted = (
-        f"trusted up to C={found.trusted_to}" if found.trusted_to is not None else "not to be trusted here at any C"
+        f"trusted up to C={calibration.trusted_to}"
+        if calibration.trusted_to is not None
+        else "not to be trusted here at any C"
     )
-    lines = [step_line(step) for step in found.steps]
-    note = f"{trusted} (TTFT error p95 ≤ {found.limit_s * 1000:g} ms); kept in {path}, later results carry it"
-    emit({**found.to_json(), "path": str(path), "run": run.name}, "\n".join([*lines, note]))
-    raise typer.Exit(0 if found.trusted_to is not None else FAILED)
+    lines = [step_line(step) for step in calibration.steps]
+    note = f"{trusted} (TTFT error p95 ≤ {calibration.limit_s * 1000:g} ms); kept in {path}, later results carry it"
+    emit({**calibration.to_json(), "path": str(path), "run": run.name}, "\n".join([*lines, note]))
+    raise typer.Exit(0 if calibration.trusted_to is not None else FAILED)
 
 
 def step_line(step: CalibrationStep) -> str:

@@ -71,7 +71,7 @@ def chat(
         fail("--top-p must be above 0: of nothing nothing can be sampled.", exit_status=USAGE)
     _utf8({"The question": text, "--system": system, "--base-url": base_url, "--model": model})
     sources, settings = image or [], state.lab.settings
-    asked_for = _question(text, taken=sources.count("-"))
+    asked_for = _question(text, stdin_images=sources.count("-"))
     profile = _profile(server or settings.server, base_url, model)
     question = Message("user", asked_for, tuple(_picture(source, private) for source in sources))
     messages = [Message("system", system), question] if system.strip() else [question]
@@ -97,11 +97,11 @@ def _utf8(words: dict[str, str]) -> None:
             fail(f"{name} is not UTF-8 (byte {len(os.fsencode(word[: error.start]))}).", exit_status=USAGE)
 
 
-def _question(text: str, taken: int) -> str:
+def _question(text: str, stdin_images: int) -> str:
     """The question; `taken`: how many pictures standard input is to be, which then holds no question."""
-    if taken and text in ("", "-"):
+    if stdin_images and text in ("", "-"):
         fail("Standard input is the picture: give the question as an argument.", exit_status=USAGE)
-    if taken > 1:
+    if stdin_images > 1:
         fail("--image - reads one picture from standard input, and it was given twice.", exit_status=USAGE)
     if text == "-" or (not text and not sys.stdin.isatty()):
         try:
@@ -141,8 +141,8 @@ def _profile(server: str, base_url: str, model: str) -> ServerProfile:
         return given_profile(base_url, model)
     except ProfileError as error:
         # The profile's key is called as the option is here.
-        said = str(error).removeprefix(": ").replace("base_url: ", "--base-url ", 1)
-        fail(f"{said}.", exit_status=USAGE)
+        reason = str(error).removeprefix(": ").replace("base_url: ", "--base-url ", 1)
+        fail(f"{reason}.", exit_status=USAGE)
 
 
 async def _asked(
@@ -166,9 +166,9 @@ async def _asked(
         if not budget.fits:
             say(f"may not fit (the text's tokens are estimated): {budget.advice}")
         chosen = await _selected(client, adapter, other_base, messages) if adapter else None
-        told = None if state.json else _tell
+        on_delta = None if state.json else _tell
         with lag:
-            return await client.ask(messages, **asked, adapter=chosen, on_delta=told)
+            return await client.ask(messages, **asked, adapter=chosen, on_delta=on_delta)
 
 
 async def _selected(client: ChatClient, name: str, other_base: bool, messages: list[Message]) -> SelectedAdapter | None:
@@ -205,8 +205,8 @@ def _finish(answer: Answer, lag: LagMeter) -> None:
     if result.ended == "cancelled":
         fail("Cancelled; the answer up to there stands above.", exit_status=INTERRUPTED, answer=facts)
     if result.ended != "done":
-        said = one_line(result.error or "", 600) or "the answer did not come to its end"
-        fail(said, exit_status=FAILED, answer=facts if answer.text or result.reasoning else None)
+        message = one_line(result.error or "", 600) or "the answer did not come to its end"
+        fail(message, exit_status=FAILED, answer=facts if answer.text or result.reasoning else None)
     codes = {remark.code for remark in answer.remarks}
     none = [one_line(remark.text, 600) for remark in answer.remarks if remark.code in NO_ANSWER]
     for remark in answer.remarks:

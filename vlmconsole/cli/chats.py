@@ -73,9 +73,14 @@ def export(
     to: Annotated[Path | None, typer.Option("--to", help="folder for the export; default: the working folder")] = None,
 ) -> None:
     """Write a conversation as Markdown and JSON, with its pictures, into a new folder."""
-    made = export_chat(_store(reading=True), chat_id, to or Path.cwd())
-    value = {"folder": made.folder, "markdown": made.markdown, "json": made.json, "pictures": list(made.pictures)}
-    emit(value, f"exported to {made.folder}")
+    exported = export_chat(_store(reading=True), chat_id, to or Path.cwd())
+    value = {
+        "folder": exported.folder,
+        "markdown": exported.markdown,
+        "json": exported.json,
+        "pictures": list(exported.pictures),
+    }
+    emit(value, f"exported to {exported.folder}")
 
 
 def delete(

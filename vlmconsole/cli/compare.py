@@ -35,22 +35,22 @@ def compare(
     from vlmconsole.compare.sweeps import compare_sweeps, is_sweep
     from vlmconsole.compare.trainings import compare_trainings, family, refusal
 
-    (one, cell), (other, other_cell) = _named(a), _named(b)
-    doubts = _doubts(one, other)
-    if why := refusal(one, other):
-        value = {"a": one.name, "b": other.name, "comparable": False, "sentence": why, "not_intact": doubts}
+    (first, cell), (second, other_cell) = _named(a), _named(b)
+    doubts = _doubts(first, second)
+    if why := refusal(first, second):
+        value = {"a": first.name, "b": second.name, "comparable": False, "sentence": why, "not_intact": doubts}
         emit(value, why)
         raise typer.Exit(CANNOT_JUDGE)
-    if family(one) == family(other) == "training":
-        trained = compare_trainings(one, other, only or None)
+    if family(first) == family(second) == "training":
+        trained = compare_trainings(first, second, only or None)
         emit({**trained.to_json(), "not_intact": doubts}, lambda console: _show_trainings(console, trained, doubts))
         raise typer.Exit(0 if trained.comparison.comparable else CANNOT_JUDGE)
-    if not cell and not other_cell and is_sweep(one) and is_sweep(other):
-        found = compare_sweeps(one, other, only or None)
-        value = {**found.to_json(), "not_intact": doubts}
-        emit(value, lambda console: _show_sweeps(console, found, doubts))
-        raise typer.Exit(0 if found.comparable else CANNOT_JUDGE)
-    left, right = side(one, cell), side(other, other_cell)
+    if not cell and not other_cell and is_sweep(first) and is_sweep(second):
+        result = compare_sweeps(first, second, only or None)
+        value = {**result.to_json(), "not_intact": doubts}
+        emit(value, lambda console: _show_sweeps(console, result, doubts))
+        raise typer.Exit(0 if result.comparable else CANNOT_JUDGE)
+    left, right = side(first, cell), side(second, other_cell)
     comparison, rows = compare_sides(left, right, only or None)
     value = {"a": left.name, "b": right.name, **comparison.to_json(), "sentence": comparison.sentence()}
     value["not_intact"] = doubts
@@ -105,8 +105,10 @@ def _show_pair(
     if not comparison.comparable:
         for name in ("differs", "a", "b"):
             table.add_column(name)
-        for one in comparison.differs:
-            table.add_row(one.label, Text(shown(one.key, one.a)), Text(shown(one.key, one.b)))
+        for difference in comparison.differs:
+            table.add_row(
+                difference.label, Text(shown(difference.key, difference.a)), Text(shown(difference.key, difference.b))
+            )
         console.print(table)
         if len(comparison.differs) == 1 and not comparison.invalid:
             key = comparison.differs[0].key
@@ -129,22 +131,22 @@ def _show_pair(
         console.print(told_by_one(comparison.one_sided), markup=False, soft_wrap=True)
 
 
-def _show_trainings(console: Console, found: TrainingComparison, doubts: list[str]) -> None:
+def _show_trainings(console: Console, comparison: TrainingComparison, doubts: list[str]) -> None:
     """The verdict and the figures, then each curve of both on one scale."""
     from rich.text import Text
 
     from vlmconsole.compare.trainings import NO_VERDICT, drawn_curves
 
-    _show_names(console, found.a.name, found.b.name, doubts, [])
-    _show_pair(console, found.comparison, found.rows, "steps")
-    if not found.comparison.comparable:
+    _show_names(console, comparison.a.name, comparison.b.name, doubts, [])
+    _show_pair(console, comparison.comparison, comparison.rows, "steps")
+    if not comparison.comparison.comparable:
         return
-    for line in drawn_curves(found, 48):
+    for line in drawn_curves(comparison, 48):
         console.print(Text(line), soft_wrap=True)
     console.print(NO_VERDICT, style="dim")
 
 
-def _show_sweeps(console: Console, found: SweepComparison, doubts: list[str]) -> None:
+def _show_sweeps(console: Console, sweeps: SweepComparison, doubts: list[str]) -> None:
     """One table a figure's worth of cells, then each refusal with its reasons."""
     from rich.table import Table
     from rich.text import Text
@@ -152,16 +154,16 @@ def _show_sweeps(console: Console, found: SweepComparison, doubts: list[str]) ->
     from vlmconsole.compare.resampling import INTERVAL_MEANS
     from vlmconsole.compare.runs import COMPARABLE_MEANS
 
-    remarks = [said for pair in found.pairs for said in _remarks(pair.a, pair.b, f"{pair.name} ")]
-    _show_names(console, found.a, found.b, doubts, remarks)
-    console.print(Text(found.sentence(), style="" if found.comparable else "bold red"), soft_wrap=True)
+    remarks = [remark for pair in sweeps.pairs for remark in _remarks(pair.a, pair.b, f"{pair.name} ")]
+    _show_names(console, sweeps.a, sweeps.b, doubts, remarks)
+    console.print(Text(sweeps.sentence(), style="" if sweeps.comparable else "bold red"), soft_wrap=True)
     table = Table(box=None, pad_edge=False)
-    if found.comparable:
+    if sweeps.comparable:
         console.print(Text(COMPARABLE_MEANS, style="dim"), soft_wrap=True)
-    judged = any(row.noise for pair in found.pairs for row in pair.rows)
+    judged = any(row.noise for pair in sweeps.pairs for row in pair.rows)
     for name in ("cell", "figure", "a", "b", "", "change", "n a", "n b", *([INTERVAL] if judged else [])):
         table.add_column(name, justify="left" if name in ("cell", "figure", INTERVAL) else "right")
-    for pair in found.pairs:
+    for pair in sweeps.pairs:
         name = pair.name
         for row in pair.rows if pair.comparison.comparable else ():
             if row.key in SHOWN_OF_CELLS:
@@ -174,13 +176,13 @@ def _show_sweeps(console: Console, found: SweepComparison, doubts: list[str]) ->
         console.print(table)
         if judged:
             console.print(Text(INTERVAL_MEANS, style="dim"), soft_wrap=True)
-    for pair in found.pairs:
+    for pair in sweeps.pairs:
         if not pair.comparison.comparable:
             console.print(Text(f"{pair.name}: {pair.comparison.sentence()}", style="bold red"), soft_wrap=True)
-    keys = {one.key for pair in found.pairs for one in pair.comparison.differs}
-    if len(keys) == 1 and not any(pair.comparison.invalid for pair in found.pairs):
+    keys = {difference.key for pair in sweeps.pairs for difference in pair.comparison.differs}
+    if len(keys) == 1 and not any(pair.comparison.invalid for pair in sweeps.pairs):
         console.print(f"If that is the experiment: --only {keys.pop()}", markup=False)
-    for line in found.alone:
+    for line in sweeps.alone:
         console.print(Text(f"not compared: {line}"), soft_wrap=True)
 
 
@@ -189,8 +191,8 @@ def _doubts(*runs: RunFolder) -> list[str]:
     from vlmconsole.ledger.chain import Ledger
 
     ledger = Ledger(state.lab.places.ledger)
-    found = [ledger.verify(run) for run in {run.path: run for run in runs}.values()]
-    return [f"{one.run} is {one.status}: {one.why}" for one in found if one.status != "intact"]
+    verdicts = [ledger.verify(run) for run in {run.path: run for run in runs}.values()]
+    return [f"{verdict.run} is {verdict.status}: {verdict.why}" for verdict in verdicts if verdict.status != "intact"]
 
 
 def _named(name: str) -> tuple[RunFolder, str]:

@@ -74,9 +74,9 @@ def register(app: typer.Typer) -> None:
         from vlmconsole.data.recipe import recipe_names
         from vlmconsole.data.rows import DataError
 
-        made = sorted(path.parent for path in state.lab.places.datasets.glob(f"*/{MANIFEST}"))
+        folders = sorted(path.parent for path in state.lab.places.datasets.glob(f"*/{MANIFEST}"))
         rows = []
-        for folder in made:
+        for folder in folders:
             try:
                 manifest = read_manifest(folder)
             except DataError as error:  # one bad folder must not hide the others
@@ -166,7 +166,7 @@ def _at_work_with(name: str, recipe: str) -> list[str]:
 
     def texts(value: Any) -> list[str]:
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        return [value] if isinstance(value, str) else [text for one in inner for text in texts(one)]
+        return [value] if isinstance(value, str) else [text for inner_value in inner for text in texts(inner_value)]
 
     file = str(named(recipe).absolute())
     return [

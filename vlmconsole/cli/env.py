@@ -70,13 +70,13 @@ def make(
     with environments.building(name, places) as anew:
         for step in environments.plan(recipe, places, _core(), anew):
             _do(step, recipe)
-        found = _checked(recipe)
-        bad = [module for module, text in found.items() if text.startswith("! ")]
+        installed = _checked(recipe)
+        bad = [module for module, text in installed.items() if text.startswith("! ")]
         if bad:
-            fail(f"{name} was built, but {', '.join(bad)} cannot be imported.", found[bad[0]][2:], check=found)
+            fail(f"{name} was built, but {', '.join(bad)} cannot be imported.", installed[bad[0]][2:], check=installed)
     lines = [f"{name} is built and imports what it should: {folder}"]
-    lines += [f"  {module}: {text[2:]}" for module, text in found.items() if text.startswith("? ")]
-    emit({"name": name, "path": str(folder), "check": found}, "\n".join(lines))
+    lines += [f"  {module}: {text[2:]}" for module, text in installed.items() if text.startswith("? ")]
+    emit({"name": name, "path": str(folder), "check": installed}, "\n".join(lines))
 
 
 def _checked(recipe: environments.EnvironmentRecipe) -> dict[str, str]:

@@ -27,11 +27,11 @@ def export(
     places = state.lab.places
     if html is None and csv is None and not state.json:
         fail("say what to make", "--html FILE, --csv FILE or --json", USAGE)
-    found = [find_run(places.runs, name) for name in runs]
+    folders = [find_run(places.runs, name) for name in runs]
     written = [
-        save.save(found, places, form, path) for form, path in (("html", html), ("csv", csv)) if path is not None
+        save.save(folders, places, form, path) for form, path in (("html", html), ("csv", csv)) if path is not None
     ]
     if written:
         emit({"files": [str(path) for path in written]}, "\n".join(str(path) for path in written))
     else:
-        emit(as_json(found, places))
+        emit(as_json(folders, places))

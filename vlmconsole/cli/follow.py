@@ -35,7 +35,7 @@ class _Left(ProgressColumn):
         return Text("" if left is None else f"{duration(left)} left", style="cyan", no_wrap=True)
 
 
-class _Said(Console):
+class _StderrConsole(Console):
     """On stderr; once nobody reads that, silent: rich would end the program, whose job is still to end."""
 
     def on_broken_pipe(self) -> None:
@@ -50,7 +50,7 @@ class Follower:
         self.tail = EventTail(run.file("events.jsonl"))
         self.metrics: dict[str, str] = {}
         self.pace = Pace()
-        self.console = _Said(stderr=True, quiet=quiet, highlight=False)
+        self.console = _StderrConsole(stderr=True, quiet=quiet, highlight=False)
         self._live = self.console.is_terminal and not quiet
         self._said, self._line = 0.0, ""
         self._bar = Progress(
@@ -106,7 +106,7 @@ class Follower:
             )
         elif now and time.monotonic() - self._said >= LINE_EVERY:
             self._said = time.monotonic()
-            line = " · ".join(filter(None, [said(now), self._metrics()]))
+            line = " · ".join(filter(None, [progress_line(now), self._metrics()]))
             if line != self._line:  # in a log the same words again tell nothing
                 self._line = line
                 self.say(line)
@@ -115,7 +115,7 @@ class Follower:
         return " · ".join(f"{name} {value}" for name, value in list(self.metrics.items())[-4:])
 
 
-def said(progress: pace.Progress) -> str:
+def progress_line(progress: pace.Progress) -> str:
     """How far a job is, in one plain line: the whole, its phase, what it does before the first of its units, the time
     left."""
     whole = f"{percent(progress.overall, 0)} of the whole" if progress.overall is not None else ""

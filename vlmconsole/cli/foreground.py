@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.cli.common import FAILED, say, state
-from vlmconsole.cli.follow import Follower, said
+from vlmconsole.cli.follow import Follower, progress_line
 from vlmconsole.queue import process
 from vlmconsole.queue.model import ACTIVE, FINAL, Job
 from vlmconsole.queue.schema import QueueError
@@ -84,19 +84,19 @@ class Foreground:
                 if job.step:
                     self._say(job, f"running{self._course()}")
             elif job.state == "queued" and look and not any(other.state in ACTIVE for other in members):
-                one = views(self.store, self.places, [job], True, AHEAD)[0]
-                if not job.step or not one.why.startswith("after"):
-                    self._say(job, waits(one.told) if one.why != "starts now" else "starts")
+                job_view = views(self.store, self.places, [job], True, AHEAD)[0]
+                if not job.step or not job_view.why.startswith("after"):
+                    self._say(job, waits(job_view.why_with_commands) if job_view.why != "starts now" else "starts")
             elif job.state == "cancelled" and job.step and job.started is None:
                 pass  # it was only taken back: said for all of them together
             elif job.state in FINAL and job.step:
                 self._say(job, f"{job.state}{': ' + job.reason if job.reason else ''}")
         if self._shown is not None:
             self._shown.poll()
-        taken = sum(job.state == "cancelled" and job.started is None for job in members if job.step)
-        if taken > self._taken:
-            self._taken = taken
-            self.say(f"taken back before they began: {many(taken, 'step')}")
+        withdrawn = sum(job.state == "cancelled" and job.started is None for job in members if job.step)
+        if withdrawn > self._taken:
+            self._taken = withdrawn
+            self.say(f"taken back before they began: {many(withdrawn, 'step')}")
         return self.store.get(self.number).state in FINAL and all(job.state not in ACTIVE for job in members)
 
     def _attend(self) -> None:
@@ -121,7 +121,7 @@ class Foreground:
     def _course(self) -> str:
         """How far the flow is, and the time it still takes where it was done before."""
         over = steps_done(self.store, self.store.get(self.number))
-        return f" · {said(over)}" if over is not None else ""
+        return f" · {progress_line(over)}" if over is not None else ""
 
     def _hide(self) -> None:
         if self._shown is not None:

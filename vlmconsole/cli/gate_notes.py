@@ -30,8 +30,8 @@ def register(gates: typer.Typer) -> None:
         from vlmconsole.evaluation.notes import add_note
 
         folder = _run(run)
-        made = add_note(state.lab.places.home, folder, sample, tag, text, side)
-        emit({"run": folder.name, **made.to_json()}, f"{made.side} {made.sample}: {made.tag}")
+        added = add_note(state.lab.places.home, folder, sample, tag, text, side)
+        emit({"run": folder.name, **added.to_json()}, f"{added.side} {added.sample}: {added.tag}")
 
     @gates.command("notes")
     def notes(run: str = typer.Argument(..., help="A run's name, part of it, or its folder.")) -> None:
@@ -40,20 +40,20 @@ def register(gates: typer.Typer) -> None:
         from vlmconsole.text.plain import one_line
 
         folder = _run(run)
-        found = read_notes(state.lab.places.home, folder)
+        entries = read_notes(state.lab.places.home, folder)
         tags: dict[str, int] = {}
-        for one in found:
-            tags[one.tag] = tags.get(one.tag, 0) + 1
+        for entry in entries:
+            tags[entry.tag] = tags.get(entry.tag, 0) + 1
 
         def human(console: Console) -> None:
-            for one in found:
-                when = minute(one.t)
-                line = f"{when}  {one.side} {one.sample}  {one.tag}  {one.text}"
+            for entry in entries:
+                when = minute(entry.t)
+                line = f"{when}  {entry.side} {entry.sample}  {entry.tag}  {entry.text}"
                 console.print(one_line(line).rstrip(), markup=False, soft_wrap=True)
             shown = ", ".join(f"{tag} {n}" for tag, n in sorted(tags.items(), key=lambda pair: -pair[1]))
             console.print(shown or "No notes yet: vlmconsole gates note RUN --sample ID --tag T", markup=False)
 
-        value = {"run": folder.name, "notes": [one.to_json() for one in found], "tags": tags}
+        value = {"run": folder.name, "notes": [entry.to_json() for entry in entries], "tags": tags}
         emit(value, human)
 
     @gates.command("agree")
@@ -68,8 +68,8 @@ def register(gates: typer.Typer) -> None:
         from vlmconsole.evaluation.agreement import agreement
         from vlmconsole.ledger.chain import Ledger
 
-        found = agreement(_run(first), _run(second), side, Ledger(state.lab.places.ledger))
-        emit(found.to_json(), found.sentence())
+        result = agreement(_run(first), _run(second), side, Ledger(state.lab.places.ledger))
+        emit(result.to_json(), result.sentence())
 
     @gates.command("spread")
     def spread(
@@ -79,9 +79,9 @@ def register(gates: typer.Typer) -> None:
         from vlmconsole.evaluation.spread import spread as between
 
         folders = [_run(name) for name in runs]
-        found = between(folders)
-        value = {"runs": [folder.name for folder in folders], "groups": [one.to_json() for one in found]}
-        emit(value, "\n".join(one.sentence() for one in found))
+        spreads = between(folders)
+        value = {"runs": [folder.name for folder in folders], "groups": [group.to_json() for group in spreads]}
+        emit(value, "\n".join(group.sentence() for group in spreads))
 
 
 def _run(name: str) -> RunFolder:

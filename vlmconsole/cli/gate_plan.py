@@ -32,26 +32,26 @@ def show_plan(name: str) -> int | None:
 
     places = state.lab.places
     chain = Ledger(places.ledger).read()
-    named = [one for one in listed(places, chain) if one.name == name]
+    named = [listing for listing in listed(places, chain) if listing.name == name]
     if not named and re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", name):
-        named = [one for one in every(places, chain) if one.sha256.startswith(name)]
+        named = [listing for listing in every(places, chain) if listing.sha256.startswith(name)]
         if len(named) > 1:
             fail(f"{len(named)} frozen plans begin with {name}.", "Give more of the hash.", exit_status=USAGE)
     if not named:
         return _show_unfrozen(name)
-    one, others = named[0], named[1:]
-    plan = None if one.fault else parse_plan(read_json(Path(one.path)), one.path)
+    listing, others = named[0], named[1:]
+    plan = None if listing.fault else parse_plan(read_json(Path(listing.path)), listing.path)
     value = {
-        **one.to_json(),
+        **listing.to_json(),
         "frozen_plan": plan.value() if plan else None,
         "ledger_broken": chain.broken,
         "others": [{"sha256": other.sha256, "frozen": other.frozen} for other in others],
     }
-    emit(value, lambda console: _print(console, one, plan, others, chain.broken))
-    return CANNOT_JUDGE if one.fault or chain.broken else 0
+    emit(value, lambda console: _print(console, listing, plan, others, chain.broken))
+    return CANNOT_JUDGE if listing.fault or chain.broken else 0
 
 
-def base_said(plan: Plan) -> str:
+def base_label(plan: Plan) -> str:
     """What is known of the model that the comparison starts from."""
     return f"base {plan.base_sha256[:12]}…" if plan.base_sha256 else "base not bound"
 
@@ -80,9 +80,9 @@ def is_plan(name: str) -> bool:
     from vlmconsole.ledger.chain import Ledger
 
     places = state.lab.places
-    found = every(places, Ledger(places.ledger).read())
-    hashed = len(name) >= SHORTEST and any(one.sha256.startswith(name) for one in found)
-    return hashed or name in plan_names() or any(one.name == name for one in found)
+    plans = every(places, Ledger(places.ledger).read())
+    hashed = len(name) >= SHORTEST and any(listing.sha256.startswith(name) for listing in plans)
+    return hashed or name in plan_names() or any(listing.name == name for listing in plans)
 
 
 def waiting(frozen: Iterable[str]) -> list[str]:
@@ -131,7 +131,7 @@ def _print_limits(console: Console, plan: Plan) -> None:
 
     _line(console, f"\n{plan.title}")
     _line(console, f"whose list: {plan.whose}")
-    _line(console, f"before: {plan.before_adapter or plan.before} ({base_said(plan)})")
+    _line(console, f"before: {plan.before_adapter or plan.before} ({base_label(plan)})")
     gates = Table(box=None, pad_edge=False)
     for name in ("gate", "limit"):
         gates.add_column(name, no_wrap=name == "limit")
@@ -147,25 +147,25 @@ def _print_limits(console: Console, plan: Plan) -> None:
     console.print(groups)
 
 
-def _print(console: Console, one: Listed, plan: Plan | None, others: list[Listed], broken: str | None) -> None:
+def _print(console: Console, listing: Listed, plan: Plan | None, others: list[Listed], broken: str | None) -> None:
     line = partial(_line, console)
-    line(f"{one.name} · frozen {moment(one.frozen)}", "bold")
-    line(f"sha {one.sha256}")
-    if one.limits is not None:
-        line(f"its limits: frozen {moment(one.limits)}, sha {one.limits_sha256[:12]}…")
+    line(f"{listing.name} · frozen {moment(listing.frozen)}", "bold")
+    line(f"sha {listing.sha256}")
+    if listing.limits is not None:
+        line(f"its limits: frozen {moment(listing.limits)}, sha {listing.limits_sha256[:12]}…")
     if broken:
         line(f"✗ the ledger is broken: {broken}", "bold red")
-    if one.fault:
-        line(f"✗ {one.fault}: {one.path}", "bold red")
-    for use in one.runs:
+    if listing.fault:
+        line(f"✗ {listing.fault}: {listing.path}", "bold red")
+    for use in listing.runs:
         line(f"{use.run}: {f'{use.label} ({use.gates})' if use.verdict else f'not judged yet ({use.state})'}")
         if use.training:
             line(f"  {'! ' if use.late else ''}{use.training}", "yellow" if use.late else "")
-    if not one.runs:
-        line("no run was judged by it yet: an evaluation with --set plan=" + one.sha256[:12] + " is")
+    if not listing.runs:
+        line("no run was judged by it yet: an evaluation with --set plan=" + listing.sha256[:12] + " is")
     if plan is not None:
         _print_limits(console, plan)
-        line(f"{many(one.pictures, 'picture')} of {', '.join(plan.data.digests or plan.data.recipes)}")
-    line(one.path)
+        line(f"{many(listing.pictures, 'picture')} of {', '.join(plan.data.digests or plan.data.recipes)}")
+    line(listing.path)
     for other in others:
         line(f"another {other.name}: sha {other.sha256[:12]}…, frozen {moment(other.frozen)}", "dim")

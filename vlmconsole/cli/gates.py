@@ -10,7 +10,7 @@ import typer
 
 from vlmconsole.cli import gate_notes
 from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, USAGE, emit, fail, say, state
-from vlmconsole.cli.gate_plan import base_said, is_plan, show_plan, waiting
+from vlmconsole.cli.gate_plan import base_label, is_plan, show_plan, waiting
 from vlmconsole.errors import LabError
 from vlmconsole.system.typed_paths import named, new_file
 from vlmconsole.text.counts import many
@@ -84,7 +84,7 @@ def register(app: typer.Typer) -> None:
             else f"no pictures yet (recipe {', '.join(chosen.data.recipes)})"
         )
         text = f"{chosen.name} frozen {moment(frozen.t)}, sha {frozen.sha256[:12]}…, "
-        text += f"{many(len(chosen.gates), 'gate')}, {pictures}, {base_said(chosen)}"
+        text += f"{many(len(chosen.gates), 'gate')}, {pictures}, {base_label(chosen)}"
         emit(value, f"{text}\n{frozen.path}\nAn evaluation is judged by it with --set plan={frozen.sha256[:12]}")
 
     @gates.command("check")
@@ -120,10 +120,10 @@ def register(app: typer.Typer) -> None:
 
         places = state.lab.places
         chain = Ledger(places.ledger).read()
-        found = listed(places, chain)
-        others = waiting(one.name for one in found)
-        value = {"plans": [one.to_json() for one in found], "not_frozen": others, "ledger_broken": chain.broken}
-        emit(value, lambda console: _print_list(console, found, others, chain.broken))
+        plans = listed(places, chain)
+        others = waiting(plan.name for plan in plans)
+        value = {"plans": [plan.to_json() for plan in plans], "not_frozen": others, "ledger_broken": chain.broken}
+        emit(value, lambda console: _print_list(console, plans, others, chain.broken))
 
     @gates.command("show")
     def show(
@@ -144,17 +144,17 @@ def register(app: typer.Typer) -> None:
         if code is not None:
             raise typer.Exit(code)
         folder, verdict = _judge(run)
-        stands = verdict.freezing
+        freezing = verdict.freezing
         entries = Ledger(state.lab.places.ledger).read().entries
         earlier = [e for e in entries if e.get("kind") == "verdict" and e.get("run") == folder.name]
         value = {
             **verdict.to_json(),
-            "training": stands.to_json() if stands else None,
+            "training": freezing.to_json() if freezing else None,
             "path": str(folder.path),
             "frozen_plan": verdict.plan.value() if verdict.plan else None,
             "verdicts": [{key: e[key] for key in ("t", "plan", "verdict", "gates")} for e in earlier],
         }
-        emit(value, lambda console: _print_all(console, verdict, stands, value["verdicts"]))
+        emit(value, lambda console: _print_all(console, verdict, freezing, value["verdicts"]))
 
 
 def _run(name: str) -> RunFolder:
@@ -175,14 +175,14 @@ def _run(name: str) -> RunFolder:
 def _dataset(name: str) -> Path:
     path, ours = named(name), state.lab.places.datasets / name
     # As everywhere: a bare name is the lab's dataset, ./NAME the folder here.
-    found = ours if ("/" not in name and ours.is_dir()) or not path.is_dir() else path.absolute()
-    if not found.is_dir():
+    folder = ours if ("/" not in name and ours.is_dir()) or not path.is_dir() else path.absolute()
+    if not folder.is_dir():
         fail(
             f"No dataset is called “{name}” here.",
             f"`vlmconsole data make {name}` makes a shipped one.",
             exit_status=USAGE,
         )
-    return found
+    return folder
 
 
 def _judge(name: str) -> tuple[RunFolder, Verdict]:
@@ -208,7 +208,7 @@ def _style(label: str) -> str:
     return sign_of(label).rich if label else ""
 
 
-def _print_verdict(console: Console, verdict: Verdict, stands: Freezing | None) -> None:
+def _print_verdict(console: Console, verdict: Verdict, freezing: Freezing | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -216,15 +216,15 @@ def _print_verdict(console: Console, verdict: Verdict, stands: Freezing | None) 
 
     counts = verdict.counts
     console.print(verdict.label, style=_style(verdict.label), end="")
-    told = f"  {counts['PASS']} pass · {counts['FAIL']} fail · {counts['CANNOT JUDGE']} cannot judge"
-    console.print(told if verdict.gates else "", markup=False)
+    tally = f"  {counts['PASS']} pass · {counts['FAIL']} fail · {counts['CANNOT JUDGE']} cannot judge"
+    console.print(tally if verdict.gates else "", markup=False)
     if verdict.plan and verdict.frozen:
         console.print(
             f"{verdict.plan.name} · frozen {moment(verdict.frozen.t)} · sha {verdict.frozen.sha256[:12]}…", markup=False
         )
-    if stands:
-        style = "yellow" if stands.late else "dim"
-        console.print(f"{'!' if stands.late else '·'} {stands.text}", style=style, markup=False, soft_wrap=True)
+    if freezing:
+        style = "yellow" if freezing.late else "dim"
+        console.print(f"{'!' if freezing.late else '·'} {freezing.text}", style=style, markup=False, soft_wrap=True)
     for problem in verdict.problems[:12]:
         where = f"{problem.group}: " if problem.group else ""
         console.print(f"! {where}{problem.text}", style="yellow", markup=False, soft_wrap=True)
@@ -251,45 +251,45 @@ def _print_verdict(console: Console, verdict: Verdict, stands: Freezing | None) 
         console.print(f"· {remark}", style="dim", markup=False, soft_wrap=True)
 
 
-def _print_list(console: Console, found: list[Listed], others: list[str], broken: str | None) -> None:
+def _print_list(console: Console, plans: list[Listed], others: list[str], broken: str | None) -> None:
     def line(text: str, style: str = "") -> None:
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     if broken:
         line(f"✗ the ledger is broken: {broken}", "bold red")
-    if not found:
+    if not plans:
         line("No plan was frozen yet: vlmconsole gates freeze PLAN, or run freeze-gates.")
         line("gates show PLAN shows what one would judge.")
-    for one in found:
-        limits = f" (its limits {moment(one.limits)})" if one.limits is not None else ""
-        base = f"base {one.base_sha256[:12]}…" if one.base_sha256 else "base not bound"
+    for plan in plans:
+        limits = f" (its limits {moment(plan.limits)})" if plan.limits is not None else ""
+        base = f"base {plan.base_sha256[:12]}…" if plan.base_sha256 else "base not bound"
         about = (
-            f"{many(one.gates, 'gate')}, {many(one.pictures, 'picture')}, {base}"
-            if one.pictures
-            else f"{many(one.gates, 'gate')}, limits alone"
+            f"{many(plan.gates, 'gate')}, {many(plan.pictures, 'picture')}, {base}"
+            if plan.pictures
+            else f"{many(plan.gates, 'gate')}, limits alone"
         )
-        line(f"{one.name}  {one.sha256[:12]}  frozen {moment(one.frozen)}{limits} · {about}")
-        if one.fault:
-            line(f"  ✗ {one.fault}: {one.path}", "bold red")
-        for use in one.runs:
+        line(f"{plan.name}  {plan.sha256[:12]}  frozen {moment(plan.frozen)}{limits} · {about}")
+        if plan.fault:
+            line(f"  ✗ {plan.fault}: {plan.path}", "bold red")
+        for use in plan.runs:
             word = f"{use.label} ({use.gates})" if use.verdict else f"not judged yet ({use.state})"
             line(f"  {word}  {use.run}", _style(use.label))
             if use.training:
                 line(f"    {'! ' if use.late else ''}{use.training}", "yellow" if use.late else "dim")
-        if not one.runs:
+        if not plan.runs:
             line("  no run was judged by it yet", "dim")
     if others:
         line(f"shipped and not frozen here: {', '.join(others)}", "dim")
 
 
-def _print_all(console: Console, verdict: Verdict, stands: Freezing | None, earlier: list[dict[str, Any]]) -> None:
+def _print_all(console: Console, verdict: Verdict, freezing: Freezing | None, earlier: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    _print_verdict(console, verdict, stands)
+    _print_verdict(console, verdict, freezing)
     if verdict.plan:
         console.print(f"\n{verdict.plan.title}", markup=False, soft_wrap=True)
         console.print(f"whose list: {verdict.plan.whose}", markup=False, soft_wrap=True)
-        console.print(f"before: {verdict.plan.before} ({base_said(verdict.plan)})", markup=False, soft_wrap=True)
+        console.print(f"before: {verdict.plan.before} ({base_label(verdict.plan)})", markup=False, soft_wrap=True)
     if verdict.measures:
         table = Table(box=None, pad_edge=False)
         for name in ("group", "n", "wins", "losses", "McNemar p", "partial before", "after", "valid"):

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
-from vlmconsole.cli.follow import said
+from vlmconsole.cli.follow import progress_line
 from vlmconsole.cli.foreground import INTERRUPTED, follow_job, interruptions
 from vlmconsole.desks.queue import label_of, verdict_of
 from vlmconsole.devices.labels import device_words
@@ -52,13 +52,14 @@ def view(store: Store, number: int, supervised: bool = True) -> JobView:
     return views(store, state.lab.places, [store.get(number)], supervised)[0]
 
 
-def line(one: JobView) -> str:
-    return f"{one.job.id} {one.job.preset}: {one.job.state}{', ' + one.told if one.why else ''}"
+def line(job_view: JobView) -> str:
+    why = f", {job_view.why_with_commands}" if job_view.why else ""
+    return f"{job_view.job.id} {job_view.job.preset}: {job_view.job.state}{why}"
 
 
 def _tell(store: Store, number: int) -> None:
-    one = view(store, number)
-    emit(one.to_json(), line(one))
+    job_view = view(store, number)
+    emit(job_view.to_json(), line(job_view))
 
 
 def add(
@@ -83,7 +84,7 @@ def add(
     waits_for = [_after(text) for text in after or []]
     with interruptions() as noted:
         number = adding.add(store, planned, after=waits_for, priority=priority, hand_over=hand_over)
-        for warning in dict.fromkeys(one.warning for one in planned if one.warning):
+        for warning in dict.fromkeys(job_plan.warning for job_plan in planned if job_plan.warning):
             say(f"warning: {warning}")
         process.ensure(places)
         _tell(store, number)
@@ -94,11 +95,11 @@ def add(
 
 def show_plan(planned: list[adding.Planned]) -> None:
     """What adding would queue: settings, device, estimate; of a flow, the whole at the end."""
-    value = {"jobs": [one.to_json() for one in planned]}
-    ordered = sorted(planned, key=lambda one: one.job.kind == "flow")
-    lines = [text for one in ordered for text in _plan_lines(one)]
+    value = {"jobs": [job_plan.to_json() for job_plan in planned]}
+    ordered = sorted(planned, key=lambda job_plan: job_plan.job.kind == "flow")
+    lines = [text for job_plan in ordered for text in _plan_lines(job_plan)]
     emit(value, "\n".join([*lines, *_fails(planned)]))
-    if any(one.problems for one in planned):
+    if any(job_plan.problems for job_plan in planned):
         raise typer.Exit(USAGE)
 
 
@@ -112,30 +113,30 @@ def _after(text: str) -> tuple[int, Mode]:
 def _fails(planned: Sequence[adding.Planned]) -> list[str]:
     """At the end of a flow's plan, each fault once, with the steps that it would end."""
     steps: dict[str, list[str]] = {}
-    for one in planned:
-        for problem in one.problems if one.job.step else ():
-            steps.setdefault(problem, []).append(one.job.step or "")
+    for job_plan in planned:
+        for problem in job_plan.problems if job_plan.job.step else ():
+            steps.setdefault(problem, []).append(job_plan.job.step or "")
     return [
         f"  certain to fail, so it would not be queued: {problem} ({many(len(names), 'step')}: {', '.join(names)})"
         for problem, names in steps.items()
     ]
 
 
-def _plan_lines(one: adding.Planned) -> Iterator[str]:
-    job, guess = one.job, one.estimate
+def _plan_lines(job_plan: adding.Planned) -> Iterator[str]:
+    job, guess = job_plan.job, job_plan.estimate
     yield f"{job.step + ': ' if job.step else ''}{job.title} ({job.preset}, kind {job.kind})"
     if job.kind != "flow":
         yield from toml_lines(job.spec)
         yield f"  device: {device_words(job.devices)}{', guest of server ' + job.server if job.server else ''}"
     if job.options.get("environment"):
         yield f"  environment: {job.options['environment']}"
-    if one.warning:
-        yield f"  warning: {one.warning}"
-    yield from (f"  certain to fail: {problem}" for problem in one.problems)
+    if job_plan.warning:
+        yield f"  warning: {job_plan.warning}"
+    yield from (f"  certain to fail: {problem}" for problem in job_plan.problems)
     if guess is None:
         yield "  time, memory, disk: not known beforehand"
         return
-    rest = " and what the steps not known beforehand take" if one.partial else ""
+    rest = " and what the steps not known beforehand take" if job_plan.partial else ""
     parts = [f"about {about(guess.seconds)}{rest}"] if guess.seconds is not None else []
     for bytes_, what in ((guess.memory_bytes, "memory"), (guess.disk_bytes, "disk")):
         if bytes_ is not None:
@@ -149,22 +150,22 @@ def list_command(
     """The queue: what runs, what waits and why, what ended lately."""
     store, places = open_store(), state.lab.places
     supervisor = process.running(places)
-    found = views(store, places, store.listing(everything), supervisor is not None)
+    rows = views(store, places, store.listing(everything), supervisor is not None)
     drained = bool(store.meta("drained", False))
-    jobs = [{**one.to_json(), "verdict": verdict_of(one.job) or None} for one in found]
+    jobs = [{**row.to_json(), "verdict": verdict_of(row.job) or None} for row in rows]
     value = {"jobs": jobs, "drained": drained, "supervisor": supervisor}
 
     def human(console: Console) -> None:
-        if not found:
+        if not rows:
             console.print("the queue is empty: `vlmconsole jobs add PRESET` queues a preset")
             return
         table = Table(box=None, pad_edge=False)
         for column in ("id", "job", "state", "progress", "device", "why"):
             table.add_column(column, justify="right" if column == "id" else "left", no_wrap=column != "why")
-        for one in found:
-            table.add_row(*(Text(cell) for cell in _cells(one)))
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in _cells(row)))
         console.print(table)
-        states = {one.job.state for one in found}
+        states = {row.job.state for row in rows}
         if supervisor is None and (states & set(ACTIVE) or ("queued" in states and not drained)):
             console.print(f"{UNATTENDED}: an open console, `vlmconsole jobs wait ID` or `jobs resume` starts it again")
         if drained:
@@ -173,39 +174,39 @@ def list_command(
     emit(value, human)
 
 
-def _cells(one: JobView) -> tuple[str, ...]:
-    job, progress = one.job, ""
-    if one.progress:
-        share, left = one.progress.share, one.progress.left_said(time.time())
-        progress = one.progress.counted() if share is None or job.kind == "flow" else percent(share, 0)
+def _cells(row: JobView) -> tuple[str, ...]:
+    job, progress = row.job, ""
+    if row.progress:
+        share, left = row.progress.share, row.progress.left_said(time.time())
+        progress = row.progress.counted() if share is None or job.kind == "flow" else percent(share, 0)
         progress += f" · {left}" if left else ""
     name = f"  {job.step}: {job.preset}" if job.flow else job.preset
     # A job that is done is not simply well: what was judged of it stands beside it, as on the screens.
-    reason = " · ".join(filter(None, (label_of(job), one.told)))
+    reason = " · ".join(filter(None, (label_of(job), row.why_with_commands)))
     return str(job.id), name, job.state, progress, device_words(job.granted or job.devices, "–"), reason
 
 
 def show(number: Number) -> None:
     """One job: its settings, its attempts, and the end of its log."""
     store = open_store()
-    one = view(store, number, process.running(state.lab.places) is not None)
+    job_view = view(store, number, process.running(state.lab.places) is not None)
     attempts = store.attempts(number)
-    tail = log_tail(RunFolder(Path(one.job.run)), 10) if one.job.run else []
-    value = one.to_json() | {
-        "spec": one.job.spec,
-        "options": one.job.options,
+    tail = log_tail(RunFolder(Path(job_view.job.run)), 10) if job_view.job.run else []
+    value = job_view.to_json() | {
+        "spec": job_view.job.spec,
+        "options": job_view.job.options,
         "attempts": [vars(attempt) for attempt in attempts],
         "steps": [line_of(step) for step in store.steps(number)],
         "log_tail": tail,
     }
     lines = [
-        line(one),
-        *([f"  {said(one.progress)}"] if one.progress else []),
-        *toml_lines(one.job.spec),
+        line(job_view),
+        *([f"  {progress_line(job_view.progress)}"] if job_view.progress else []),
+        *toml_lines(job_view.job.spec),
     ]
     lines += [f"  attempt {old.number}: {old.state} {old.reason or ''}  {old.run or ''}" for old in attempts]
     lines += [f"  step {step['step']}: job {step['id']}, {step['state']}" for step in value["steps"]]
-    lines += [f"  | {text}" for text in tail] + ([f"run: {one.job.run}"] if one.job.run else [])
+    lines += [f"  | {text}" for text in tail] + ([f"run: {job_view.job.run}"] if job_view.job.run else [])
     emit(value, "\n".join(lines))
 
 
@@ -224,8 +225,8 @@ def logs(
     store = open_store()
     job = store.get(number)
     if not follow or state.json:
-        found = log_tail(RunFolder(Path(job.run)), lines, 1 << 20) if job.run else []
-        emit({"id": number, "run": job.run, "lines": found}, "\n".join(found) or "no log yet")
+        tail = log_tail(RunFolder(Path(job.run)), lines, 1 << 20) if job.run else []
+        emit({"id": number, "run": job.run, "lines": tail}, "\n".join(tail) or "no log yet")
         return
     shown: Path | None = None
     offset = 0
@@ -233,8 +234,8 @@ def logs(
         job = store.get(number)
         if job.run and Path(job.run) != shown:
             shown = Path(job.run)
-            found = log_tail(RunFolder(shown), lines, 1 << 20)
-            sys.stdout.write("".join(f"{text}\n" for text in found))
+            tail = log_tail(RunFolder(shown), lines, 1 << 20)
+            sys.stdout.write("".join(f"{text}\n" for text in tail))
             offset = RunFolder(shown).log.stat().st_size if RunFolder(shown).log.exists() else 0
         if shown is not None:
             offset = _copy_new(RunFolder(shown).log, offset)
@@ -327,15 +328,15 @@ def resume() -> None:
 
 def presets() -> None:
     """The presets that can be queued or run."""
-    found = list_presets(state.lab.places)
-    value = {"presets": [{"name": one.name, "kind": one.kind, "title": one.title} for one in found]}
+    listed = list_presets(state.lab.places)
+    value = {"presets": [{"name": preset.name, "kind": preset.kind, "title": preset.title} for preset in listed]}
 
     def human(console: Console) -> None:
         table = Table(box=None, pad_edge=False)
         for column in ("name", "kind", "title"):
             table.add_column(column, no_wrap=column != "title")
-        for one in found:
-            table.add_row(*(Text(cell) for cell in (one.name, one.kind, one.title)))
+        for preset in listed:
+            table.add_row(*(Text(cell) for cell in (preset.name, preset.kind, preset.title)))
         console.print(table)
 
     emit(value, human)

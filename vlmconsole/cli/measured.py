@@ -37,28 +37,28 @@ def show_measured(console: Console, run: RunFolder) -> bool:
 
     False where it measured no cell: then only the conditions are shown that it may have.
     """
-    found = [cell for cell in cells(run) if cell.summary]
-    if not found:
+    measured = [cell for cell in cells(run) if cell.summary]
+    if not measured:
         _print(console, *_under(_recorded(run)), style="dim")
         return False
     alone = is_measurement(run)  # what is to be said of several cells stands below their table
     if alone:
-        _figures(console, found[0])
-    known = [cell.conditions for cell in found if cell.conditions]
+        _figures(console, measured[0])
+    known = [cell.conditions for cell in measured if cell.conditions]
     _print(console, *(_under(known) or [NO_CONDITIONS]), style="dim")
-    if alone and (remark := busy(found[0].summary)):
+    if alone and (remark := busy(measured[0].summary)):
         _print(console, f"! {remark}", style="yellow")
-    if len(found) == 1:
-        _print(console, *_not_counted(found[0].summary))
-        if found[0].state == "invalid":
-            _print(console, f"INVALID: {found[0].why}", style="bold red")
+    if len(measured) == 1:
+        _print(console, *_not_counted(measured[0].summary))
+        if measured[0].state == "invalid":
+            _print(console, f"INVALID: {measured[0].why}", style="bold red")
     return True
 
 
 def is_measurement(run: RunFolder) -> bool:
     """Whether the run measured one thing, so that its summary is that one's figures."""
-    found = cells(run)
-    return len(found) == 1 and not found[0].name
+    measured = cells(run)
+    return len(measured) == 1 and not measured[0].name
 
 
 def _figures(console: Console, cell: CellView) -> None:
@@ -74,8 +74,8 @@ def _figures(console: Console, cell: CellView) -> None:
             small.add(int(n))
     if table.row_count:
         console.print(table)
-        if said := few(min(small), "requests"):
-            _print(console, said)
+        if remark := few(min(small), "requests"):
+            _print(console, remark)
     if left_out := tpot_left_out(summary):
         _print(console, left_out)
     each = number(summary.get("requests_per_s"))
@@ -96,35 +96,38 @@ def _figures(console: Console, cell: CellView) -> None:
 
 def tpot_left_out(summary: dict[str, Any]) -> str:
     """How many counted answers are in no TPOT and why; "" where all are."""
-    found = {why: count for why, value in _dict(summary.get("tpot_left_out")).items() if (count := number(value))}
-    if not found:
+    left_out = {why: count for why, value in _dict(summary.get("tpot_left_out")).items() if (count := number(value))}
+    if not left_out:
         return ""
-    reasons = ", ".join(f"{decimal(count)} × {why}" for why, count in found.items())
-    return (
-        f"TPOT leaves out {decimal(sum(found.values()))} of {decimal(number(summary.get('n')) or 0)} answers: {reasons}"
-    )
+    reasons = ", ".join(f"{decimal(count)} × {why}" for why, count in left_out.items())
+    n = decimal(number(summary.get("n")) or 0)
+    return f"TPOT leaves out {decimal(sum(left_out.values()))} of {n} answers: {reasons}"
 
 
 def _recorded(run: RunFolder) -> list[dict[str, Any]]:
     """The conditions of a run without cells: one measurement's, or one for each of its arms."""
-    found = _dict(run.read_json("conditions.json"))
-    if found.keys() & Conditions.model_fields.keys():
-        return [found]
-    return [one for one in found.values() if isinstance(one, dict)]
+    conditions = _dict(run.read_json("conditions.json"))
+    if conditions.keys() & Conditions.model_fields.keys():
+        return [conditions]
+    return [arm for arm in conditions.values() if isinstance(arm, dict)]
 
 
 def _under(known: list[dict[str, Any]]) -> list[str]:
     """The conditions that all share in one line, those in which they differ by name, then the notes."""
     if not known:
         return []
-    keys = [key for key in Conditions.model_fields if key not in NOT_IN_LINE and any(key in one for one in known)]
-    same = [key for key in keys if all(one.get(key) == known[0].get(key) for one in known)]
-    told = [(key, known[0].get(key)) for key in same]
-    said = [f"{_named(key)} {shown(key, value)}" for key, value in told if value not in (None, "", [], {})]
-    lines = [f"{'under' if len(known) == 1 else 'all under'}: {' · '.join(said) or 'nothing that is known'}"]
+    keys = [
+        key
+        for key in Conditions.model_fields
+        if key not in NOT_IN_LINE and any(key in conditions for conditions in known)
+    ]
+    same = [key for key in keys if all(conditions.get(key) == known[0].get(key) for conditions in known)]
+    shared = [(key, known[0].get(key)) for key in same]
+    texts = [f"{_named(key)} {shown(key, value)}" for key, value in shared if value not in (None, "", [], {})]
+    lines = [f"{'under' if len(known) == 1 else 'all under'}: {' · '.join(texts) or 'nothing that is known'}"]
     if varied := [_named(key) for key in keys if key not in same]:
         lines.append(f"they differ in: {', '.join(varied)}")
-    listed = [one.get("notes") for one in known]
+    listed = [conditions.get("notes") for conditions in known]
     notes = dict.fromkeys(str(note) for notes in listed if isinstance(notes, list) for note in notes)
     return [*lines, *(f"note: {note}" for note in notes)]
 
@@ -141,9 +144,9 @@ def _not_counted(summary: dict[str, Any]) -> list[str]:
     if not failures and not apart:
         return []
     first = summary.get("first_failures")
-    told = "; ".join(map(str, first)) if isinstance(first, list) else ""
-    said = told or ", ".join(f"{count} {why}" for why, count in aside.items())
-    return [f"not counted: {decimal(failures)} failed, {decimal(apart)} set aside: {said}"]
+    listed = "; ".join(map(str, first)) if isinstance(first, list) else ""
+    reasons = listed or ", ".join(f"{count} {why}" for why, count in aside.items())
+    return [f"not counted: {decimal(failures)} failed, {decimal(apart)} set aside: {reasons}"]
 
 
 def _dict(value: object) -> dict[str, Any]:

@@ -23,13 +23,13 @@ MOST_FALLS = 4  # waterfalls: those of the cells with most requests in flight ma
 def show_plots(console: Console, run: RunFolder) -> None:
     """Everything there is to draw of a run; nothing for runs that measured no server."""
     width = min(console.width, WIDEST)
-    found, summary, falls = cells(run), run.read_json("summary.json"), waterfalls(run)
-    lines = cell_table(found, width) if len(found) > 1 else []
+    measured, summary, falls = cells(run), run.read_json("summary.json"), waterfalls(run)
+    lines = cell_table(measured, width) if len(measured) > 1 else []
     if isinstance(summary, dict) and summary.get("choice"):
         lines += [line(), *map(line, reasoning(summary))]
-    for one in axes(found):
-        lines += scatter(one, width)
-    lines += heat(found, width) + pair_bars(pairs(run), width)
+    for axis in axes(measured):
+        lines += scatter(axis, width)
+    lines += heat(measured, width) + pair_bars(pairs(run), width)
     busiest = sorted(falls, key=lambda name: -overlap(falls[name]))[:MOST_FALLS]
     lines += drawn_waterfalls([(name, falls[name]) for name in busiest], width)
     if lines:

@@ -52,7 +52,7 @@ def run(
     store = Store(places.queue)
     with interruptions() as noted:
         number = _again(store, resume) if resume else adding.add(store, planned, hand_over=hand_over)
-        for warning in dict.fromkeys(one.warning for one in planned if one.warning):
+        for warning in dict.fromkeys(job_plan.warning for job_plan in planned if job_plan.warning):
             say(f"warning: {warning}")
         process.ensure(places)
         code = finish(store, number, noted)
@@ -67,15 +67,15 @@ def finish(store: Store, number: int, noted: list[int]) -> int:
     if job.kind == "flow" or not job.run:
         members = store.steps(number)
         steps = [
-            {"id": one.id, "step": one.step, "state": one.state, "reason": one.reason, "run": one.run}
-            | {"verdict": verdict_of(one) or None}
-            for one in members
+            {"id": step.id, "step": step.step, "state": step.state, "reason": step.reason, "run": step.run}
+            | {"verdict": verdict_of(step) or None}
+            for step in members
         ]
         lines = [f"{job.state}{': ' + job.reason if job.reason else ''}"]
-        for member, one in zip(members, steps, strict=True):
-            judged = f", verdict {label_of(member)}" if one["verdict"] else ""
-            lines.append(f"  {one['step']}: {one['state']}{judged}  {one['run'] or ''}")
-        lines += [said_of(member) for member in members if verdict_of(member)]
+        for member, step in zip(members, steps, strict=True):
+            judged = f", verdict {label_of(member)}" if step["verdict"] else ""
+            lines.append(f"  {step['step']}: {step['state']}{judged}  {step['run'] or ''}")
+        lines += [verdict_line(member) for member in members if verdict_of(member)]
         emit({"job": number, "state": job.state, "reason": job.reason, "steps": steps}, "\n".join(lines))
         return code or 0
     folder = RunFolder(Path(job.run))
@@ -89,11 +89,11 @@ def finish(store: Store, number: int, noted: list[int]) -> int:
         "summary": folder.read_json("summary.json"),
     }
     verdict = verdict_of(job)
-    emit(value | {"verdict": verdict or None}, ending(folder) + (f"\n{said_of(job)}" if verdict else ""))
+    emit(value | {"verdict": verdict or None}, ending(folder) + (f"\n{verdict_line(job)}" if verdict else ""))
     return code or 0
 
 
-def said_of(job: Job) -> str:
+def verdict_line(job: Job) -> str:
     """What was judged in a job that is done, and which command tells it by its exit code: following a job does not."""
     run = Path(job.run or "")
     if verdict_of(job) == INVALID:
@@ -109,12 +109,12 @@ def said_of(job: Job) -> str:
 
 def _invalid(summary: Any) -> str:
     """Why a measurement does not count: its own reason, or its cells that do not, with the first one's."""
-    found: dict[str, Any] = summary if isinstance(summary, dict) else {}
-    listed = found.get("cells")
+    values: dict[str, Any] = summary if isinstance(summary, dict) else {}
+    listed = values.get("cells")
     cells = [cell for cell in listed if isinstance(cell, dict)] if isinstance(listed, list) else []
     bad = [cell for cell in cells if cell.get("state") != "valid"]
     if not bad:
-        return str(found.get("invalid_because") or "no cell was measured")
+        return str(values.get("invalid_because") or "no cell was measured")
     return f"{len(bad)} of {many(len(cells), 'cell')} set aside; {bad[0].get('name')}: {bad[0].get('why') or '?'}"
 
 
@@ -140,7 +140,7 @@ def ending(folder: RunFolder, *, figures: bool = True) -> str:
         # A summary's own mark that its job did not come to its end is no score of that name.
         shown = {key: figure for key, figure in shown.items() if key != "partial" or not isinstance(figure, bool)}
         known = {key: figure for key, figure in shown.items() if not isinstance(figure, dict | list | None)}
-        lines += [f"  {title(key)}: {_said(in_unit(key, figure))}" for key, figure in known.items()]
+        lines += [f"  {title(key)}: {_shown(in_unit(key, figure))}" for key, figure in known.items()]
     if isinstance(summary, dict) and summary.get("partial") is True and figures:
         lines.append("  these figures are of what was done until then")
     lines += [f"  {name} cannot be read: it is damaged" for name in folder.unreadable()]
@@ -153,7 +153,7 @@ def ending(folder: RunFolder, *, figures: bool = True) -> str:
     return "\n".join(lines)
 
 
-def _said(value: object) -> object:
+def _shown(value: object) -> object:
     if isinstance(value, bool):
         return ("no", "yes")[value]
     return float(f"{value:.4g}") if isinstance(value, float) else value  # the file holds the rest

@@ -73,8 +73,8 @@ def list_command(
         table = Table(box=None, pad_edge=False)
         for column in ("run", "state", "took", "result"):
             table.add_column(column, overflow="fold" if column == "result" else "ellipsis", no_wrap=column == "run")
-        for one in runs:
-            cells = (one["run"], one["state"] or "?", took(one), one["result"] or "")
+        for row in runs:
+            cells = (row["run"], row["state"] or "?", took(row), row["result"] or "")
             table.add_row(*(Text(cell) for cell in cells))
         console.print(table)
 
@@ -108,8 +108,8 @@ def show(run: Annotated[str, typer.Argument(help="a run's name, a part of it, a 
         from vlmconsole.cli.measured import is_measurement, show_measured
         from vlmconsole.cli.plots import show_plots
 
-        one = is_measurement(folder)  # its figures stand in their block, in their units
-        last = [ending(folder, figures=not one), f"{many(len(files), 'file')}, {many(sum(files.values()), 'byte')}"]
+        single = is_measurement(folder)  # its figures stand in their block, in their units
+        last = [ending(folder, figures=not single), f"{many(len(files), 'file')}, {many(sum(files.values()), 'byte')}"]
         console.print("\n".join([*lines, *last]), markup=False, soft_wrap=True)
         show_measured(console, folder)
         show_plots(console, folder)
@@ -117,11 +117,11 @@ def show(run: Annotated[str, typer.Argument(help="a run's name, a part of it, a 
     emit(value, human)
 
 
-def took(one: dict[str, Any]) -> str:
+def took(row: dict[str, Any]) -> str:
     """How long a run took, `1:02:03`; of a running one until now."""
-    if not one["started"]:
+    if not row["started"]:
         return ""
-    end = one["ended"] or (time.time() if one["state"] == "running" else None)
+    end = row["ended"] or (time.time() if row["state"] == "running" else None)
     if end is None:
         return "?"
-    return duration(end - one["started"])
+    return duration(end - row["started"])

@@ -53,9 +53,9 @@ def list_servers() -> None:
     profiles = load_profiles(state.lab.places.servers, problems=problems)
     for problem in problems:
         say(f"left out: {problem}")
-    found = asyncio.run(_probe_all(list(profiles.values())))
-    rows = [_row(profiles[one.name], one) for one in found]
-    words = [one.word for one in found]
+    statuses = asyncio.run(_probe_all(list(profiles.values())))
+    rows = [_row(profiles[status.name], status) for status in statuses]
+    words = [status.word for status in statuses]
     emit({"servers": rows, "problems": [str(p) for p in problems]}, lambda console: _table(console, rows, words))
 
 
@@ -128,10 +128,10 @@ def stop(name: str = typer.Argument(..., help="A profile's name.")) -> None:
 def progress(name: str) -> Any:
     """A callback for `ensure_served` that says each phase once, on stderr."""
 
-    def told(phase: str, seconds: float) -> None:
+    def on_phase(phase: str, seconds: float) -> None:
         say(f"{name}: {phase} ({seconds:.1f} s)")
 
-    return told
+    return on_phase
 
 
 async def _probe_all(profiles: list[ServerProfile]) -> list[ServerStatus]:
@@ -141,19 +141,19 @@ async def _probe_all(profiles: list[ServerProfile]) -> list[ServerStatus]:
     return _with_jobs(await asyncio.gather(*(server.probe() for server in servers)))
 
 
-def _with_jobs(found: Sequence[ServerStatus]) -> list[ServerStatus]:
+def _with_jobs(statuses: Sequence[ServerStatus]) -> list[ServerStatus]:
     """What the queue says of servers that are not there: one that waits for its device is not just stopped."""
     from vlmconsole.queue.served import with_its_job
     from vlmconsole.queue.store import Store
 
     places = state.lab.places
-    if not places.queue.exists() or all(status.state not in ("stopped", "ended") for status in found):
-        return list(found)
+    if not places.queue.exists() or all(status.state not in ("stopped", "ended") for status in statuses):
+        return list(statuses)
     try:
         with closing(Store(places.queue)) as store:
-            return [with_its_job(status, store, places)[0] for status in found]
+            return [with_its_job(status, store, places)[0] for status in statuses]
     except LabError:  # `jobs list` says what is wrong with the queue
-        return list(found)
+        return list(statuses)
 
 
 async def _look(profile: ServerProfile) -> tuple[ServerStatus, EffectiveSettings | None, str | None]:
@@ -203,8 +203,8 @@ def _table(console: Console, rows: list[dict[str, Any]], words: list[str]) -> No
         # What is copied from here stays in one piece; the words beside it go on below.
         table.add_column(title, overflow="fold", no_wrap=title in ("name", "state", "address"))
     for row, word in zip(rows, words, strict=True):
-        said = [sign_of(word).mark, row["name"], row["engine"], word, row["base_url"] or "–"]
-        table.add_row(*(Text(str(cell)) for cell in (*said, row["title"])))
+        cells = [sign_of(word).mark, row["name"], row["engine"], word, row["base_url"] or "–"]
+        table.add_row(*(Text(str(cell)) for cell in (*cells, row["title"])))
     console.print(table)
     for row in rows:
         if row["why"]:  # beneath, where it has the whole width
@@ -225,11 +225,13 @@ def _sheet(console: Console, value: dict[str, Any], lines: list[Setting], word: 
     table = Table(box=None, pad_edge=False)
     for title in ("", "setting", "wanted", "read back"):
         table.add_column(title, overflow="fold")
-    for one in lines:
-        if one.wanted or one.read:
-            sign = "≠" if one.state == "differs" else ""
-            said = f"{one.read} {one.note}".strip() if one.read else "not told" if value["effective"] else "–"
-            table.add_row(*(Text(cell) for cell in (sign, one.name, one.wanted or "–", said)))
+    for setting in lines:
+        if setting.wanted or setting.read:
+            sign = "≠" if setting.state == "differs" else ""
+            shown = (
+                f"{setting.read} {setting.note}".strip() if setting.read else "not told" if value["effective"] else "–"
+            )
+            table.add_row(*(Text(cell) for cell in (sign, setting.name, setting.wanted or "–", shown)))
     if table.row_count:
         console.print(table)
     if value["effective"] is not None:

@@ -41,23 +41,23 @@ def verify(
         folders = [*present, *gone]
     verdicts = [ledger.verify(folder, chain) for folder in folders]
     plans = [_freezing(folder, places, chain) for folder in folders]
-    beside = {} if run else altered_in(places, chain)
-    altered = [text for texts in beside.values() for text in texts]
-    bad = [one for one in verdicts if one.status not in FINE]
+    tampered = {} if run else altered_in(places, chain)
+    changes = [text for texts in tampered.values() for text in texts]
+    bad = [verdict for verdict in verdicts if verdict.status not in FINE]
     value = {
         "ledger": {"path": str(ledger.path), "entries": len(chain.entries), "broken": chain.broken},
         "runs": [
-            {**one.to_json(), **({"plan": plan.to_json()} if plan else {})}
-            for one, plan in zip(verdicts, plans, strict=True)
+            {**verdict.to_json(), **({"plan": plan.to_json()} if plan else {})}
+            for verdict, plan in zip(verdicts, plans, strict=True)
         ],
-        **{kind: beside.get(kind, []) for kind in ("plans", "data", "audits")},
-        "intact": not bad and not altered and chain.broken is None,
+        **{kind: tampered.get(kind, []) for kind in ("plans", "data", "audits")},
+        "intact": not bad and not changes and chain.broken is None,
     }
     lines = []
-    for one, plan in zip(verdicts, plans, strict=True):
-        lines.append(f"{sign_of(one.status, BAD).mark} {one.run}  {one.status}: {one.why}")
+    for verdict, plan in zip(verdicts, plans, strict=True):
+        lines.append(f"{sign_of(verdict.status, BAD).mark} {verdict.run}  {verdict.status}: {verdict.why}")
         lines += [f"  {'! ' if plan.late else ''}its gate plan was {plan.text}"] if plan else []
-    lines += [f"✗ {text}" for text in altered]
+    lines += [f"✗ {text}" for text in changes]
     whole = chain.broken or f"the chain of {len(chain.entries)} entries is whole"
     emit(value, "\n".join([*lines, f"{'✗' if chain.broken else '✓'} ledger: {whole}"]))
     raise typer.Exit(0 if value["intact"] else FAILED)

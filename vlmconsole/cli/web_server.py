@@ -70,10 +70,10 @@ class ConsoleServer(Server):
         """Serve until Ctrl+C or TERM. What a malformed request made of aiohttp goes into a log, not on the terminal."""
         LOG.propagate = False
         self._places.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kept = RotatingFileHandler(
+        handler = RotatingFileHandler(
             self._places.state / "web.log", maxBytes=LONGEST_LOG, backupCount=1, delay=True, encoding="utf-8"
         )
-        LOG.addHandler(kept)
+        LOG.addHandler(handler)
         with suppress(web.GracefulExit, KeyboardInterrupt):
             asyncio.run(self._serve())
 
@@ -142,7 +142,7 @@ class ConsoleServer(Server):
             "websocket": f"ws://{request.headers['Host']}{self._base}/ws",
             "font_size": size if re.fullmatch(r"\d{1,2}", size) else "16",
         }
-        page = re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], self._page)
+        page = re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], self._page)
         return web.Response(text=page, content_type="text/html")
 
     async def _own(self, request: web.Request) -> web.Response:
@@ -154,21 +154,21 @@ class ConsoleServer(Server):
     async def _upload(self, request: web.Request) -> web.Response:
         """One picture, as the body; it is kept only when it is a picture that the chat can send."""
         if request.headers.get("X-Vlmconsole") != "upload":
-            return _said(403, "not sent by this page")
+            return _json_error(403, "not sent by this page")
         try:
             data = await request.read()
         except web.HTTPRequestEntityTooLarge:
-            return _said(413, f"larger than {size(LARGEST)}")
+            return _json_error(413, f"larger than {size(LARGEST)}")
         name = safe_name(request.query.get("name", ""))
         try:
             picture = await asyncio.to_thread(open_picture, data, name=name)
         except PictureError as error:
-            return _said(415, error.message)
+            return _json_error(415, error.message)
         async with self._writing:
             try:
                 path = await asyncio.to_thread(self._keep, name, data)
             except OSError as error:
-                return _said(507, f"cannot be kept: {error.strerror or error}")
+                return _json_error(507, f"cannot be kept: {error.strerror or error}")
         return web.json_response(
             {"name": path.name, "path": str(path), "quoted": shlex.quote(str(path)), "said": picture.description}
         )
@@ -199,10 +199,10 @@ class ConsoleServer(Server):
 def safe_name(text: str) -> str:
     """A file name without folders, controls and leading dots; whatever it was, it is a name in one folder."""
     last = re.split(r"[/\\]", text)[-1]
-    kept = "".join(c for c in last if c.isprintable() and c not in '<>:"|?*').strip().lstrip(".-").strip()
-    if not kept:
+    cleaned = "".join(c for c in last if c.isprintable() and c not in '<>:"|?*').strip().lstrip(".-").strip()
+    if not cleaned:
         return "picture"
-    stem, dot, ending = kept.rpartition(".")
+    stem, dot, ending = cleaned.rpartition(".")
     short = stem if dot else ending
     while len(short.encode()) > 120:
         short = short[:-1]
@@ -217,5 +217,5 @@ def _refused(why: str) -> web.Response:
     return web.Response(status=403, text=f"Refused: {why}.\n")
 
 
-def _said(status: int, why: str) -> web.Response:
+def _json_error(status: int, why: str) -> web.Response:
     return web.Response(status=status, text=json.dumps({"error": why}), content_type="application/json")

@@ -110,7 +110,7 @@ def _fields(model: type[BaseModel], spec: Mapping[str, Any], prefix: str) -> Ite
         if name not in spec and not info.is_required():
             value = info.get_default(call_default_factory=True)
         more = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-        choices = tuple(str(one) for one in schema.get("enum", ()))
+        choices = tuple(str(choice) for choice in schema.get("enum", ()))
         yield FormField(
             f"{prefix}{name}",
             f"{prefix.partition('.')[2]}{name}",
@@ -135,7 +135,7 @@ def _plain(schema: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any
         return _plain(named.get(str(schema["$ref"]).rpartition("/")[2], {}), named)
     if "const" in schema:
         return {**schema, "enum": [schema["const"]]}
-    options = [one for one in schema.get("anyOf", schema.get("allOf", ())) if one.get("type") != "null"]
+    options = [option for option in schema.get("anyOf", schema.get("allOf", ())) if option.get("type") != "null"]
     return _plain(options[0], named) if len(options) == 1 else dict(schema)
 
 
@@ -183,18 +183,18 @@ def as_text(value: Any) -> str:
 
 def sets(groups: Sequence[FormGroup], values: Mapping[str, str]) -> list[str]:
     """`key=value` of every field that differs from the preset, as `--set` takes it. Blank is the preset's own."""
-    found = []
+    changed = []
     for field in (field for group in groups for field in group.fields):
         text = values.get(field.key, field.value).strip()
         if not text or text == field.value.strip():
             continue
         if field.kind == "table":
-            found.append(f"{field.key}={toml_value(parse_json(text))}")
+            changed.append(f"{field.key}={toml_value(parse_json(text))}")
             continue
         # A text that looks like a number or a list stays a text.
         quoted = field.kind in ("text", "choice") and not isinstance(parse_value(text), str)
-        found.append(f"{field.key}={toml_value(text) if quoted else text}")
-    return found
+        changed.append(f"{field.key}={toml_value(text) if quoted else text}")
+    return changed
 
 
 def parse_json(text: str) -> Any:
@@ -210,13 +210,13 @@ def problems(name: str, changes: Sequence[str], places: Places) -> dict[str, str
     preset = load_preset(name, places)
     if preset.kind != "flow":
         return dict(_problems(preset, changes, "", places))
-    found: dict[str, str] = {}
+    by_field: dict[str, str] = {}
     for step in read_flow(preset.name, preset.spec).steps:
         own = load_preset(step.preset, places)
         own = Preset(own.name, own.kind, own.title, merge(own.spec, step.set))
         mine = [change.removeprefix(f"{step.name}.") for change in changes if change.startswith(f"{step.name}.")]
-        found |= dict(_problems(own, mine, f"{step.name}.", places))
-    return found
+        by_field |= dict(_problems(own, mine, f"{step.name}.", places))
+    return by_field
 
 
 def _problems(preset: Preset, changes: Sequence[str], prefix: str, places: Places) -> Iterator[tuple[str, str]]:

@@ -92,7 +92,7 @@ class GateDesk:
 
         Limits that a bound plan came of are left out: they are in it.
         """
-        chain, found = self.chain(), []
+        chain, entries = self.chain(), []
         for run in list_runs(self.places.runs):
             entry = chain.last("verdict", run.name)
             if entry is None and (not run.file(PLAN).exists() or run.job().get("kind") in SWEEPS):
@@ -101,14 +101,17 @@ class GateDesk:
             frozen = _frozen(chain, run.name, PLAN)
             state = str(run.state().get("state", ""))
             word = self._label(run, str(entry["verdict"])) if entry else ""
-            found.append(GateEntry("run", run.name, plan, run.path, frozen, word, state))
+            entries.append(GateEntry("run", run.name, plan, run.path, frozen, word, state))
         plans = []
         for path in (self.places.home / PLANS).glob("*.json"):
             plans.append(GateEntry("plan", path.name, self._plan_name(path), path, _frozen(chain, PLANS, path.name)))
         # The limits of a bound plan are frozen just before it, under a hash of their own: one freezing, one line.
-        limits = {self._limits(one.path if one.kind == "plan" else one.path / PLAN) for one in (*found, *plans)}
-        kept = [one for one in plans if one.name not in limits]
-        return found + sorted(kept, key=lambda one: (-(one.t or 0.0), one.name))
+        limits = {
+            self._limits(listing.path if listing.kind == "plan" else listing.path / PLAN)
+            for listing in (*entries, *plans)
+        }
+        unfrozen = [listing for listing in plans if listing.name not in limits]
+        return entries + sorted(unfrozen, key=lambda listing: (-(listing.t or 0.0), listing.name))
 
     def open(self, entry: GateEntry) -> OpenedEntry:
         """Judge a run, or read a plan. Never raises for what is wrong with it."""
@@ -153,8 +156,8 @@ class GateDesk:
             sha = sha256_file(entry.path)
             plan = parse_plan(read_json(entry.path), entry.name)
         except (OSError, ValueError, PlanError) as error:
-            told = str(error) if isinstance(error, UnreadableError) else f"{entry.path} cannot be read: {error}"
-            return OpenedEntry(entry, chain=chain.broken or "", fault=told)
+            reason = str(error) if isinstance(error, UnreadableError) else f"{entry.path} cannot be read: {error}"
+            return OpenedEntry(entry, chain=chain.broken or "", fault=reason)
         known = [e for e in chain.entries if e.get("kind") == "frozen" and e.get("file") == entry.name]
         fault = "" if known else "it was never frozen"
         if known and known[0]["sha256"] != sha:

@@ -60,8 +60,8 @@ class Opener:
         if self._story is None or self._story.run.path != run.path:
             self._story, self._last = RunStory(run), None
         stamp = (str(run.path), moved(run))
-        told = self._story.read()
-        if self._last is not None and stamp == self._stamp and told is self._last.told:
+        live = self._story.read()
+        if self._last is not None and stamp == self._stamp and live is self._last.told:
             return self._last
         self._stamp = stamp
         job, state = run.job(), str(run.state().get("state", "?"))
@@ -80,7 +80,7 @@ class Opener:
             tuple(pairs(run)),
             tuple((name, tuple(bars)) for name, bars in waterfalls(run).items()),
             tuple(under),
-            told,
+            live,
             tuple(sections),
         )
         return self._last
@@ -88,26 +88,26 @@ class Opener:
 
 def _conditions(run: RunFolder) -> list[Section]:
     wanted = ("Conditions", "Cold and warm pairs")
-    return [one for one in measured.sections(run) if one.title in wanted]
+    return [section for section in measured.sections(run) if section.title in wanted]
 
 
-def _without_curves(found: Sequence[Section]) -> list[Section]:
+def _without_curves(sections: Sequence[Section]) -> list[Section]:
     """The screen draws the curves that the run's events tell."""
-    return [one for one in found if one.title not in ("Training", "While it ran")]
+    return [section for section in sections if section.title not in ("Training", "While it ran")]
 
 
 def evidence(run: RunFolder, target: OpenTarget) -> list[tuple[str, str]]:
     """What stands behind a figure, as (heading, text): conditions first, then figures, definitions, raw requests."""
-    found = cells(run)
-    cell = next((one for one in found if one.name == target.name), None)
+    measured = cells(run)
+    cell = next((candidate for candidate in measured if candidate.name == target.name), None)
     parts: list[tuple[str, str]] = []
     if target.kind == "cell" and cell is not None:
         parts.append(("conditions", _lines(cell.conditions)))
         settings_of = cell.conditions.get("settings")
-        said = [
+        lines = [
             (key, value) for key, value in ([("state", cell.state), ("why", cell.why), ("work", cell.work)]) if value
         ]
-        parts.append(("judged", "\n".join(f"{key:<10} {value}" for key, value in said)))
+        parts.append(("judged", "\n".join(f"{key:<10} {value}" for key, value in lines)))
         parts.append(("figures", _aligned(flat({k: v for k, v in cell.summary.items() if k != "first_failures"}))))
         meant = (f"{title(key)}: {text}" for key, text in DEFINITIONS.items())
         parts.append(("what the figures mean", "\n".join(meant)))

@@ -34,14 +34,14 @@ REACH = 64 * 1024  # bytes of a running job's newest events that its speed is ta
 @dataclass(frozen=True)
 class QueueRow:
     """One line of the queue. `why` says why it waits or how it ended; `verdict` is what the gates said of a job
-    that is done (of a flow: the worst of its steps'), "" where nothing was judged. `kept`: see JobView.
+    that is done (of a flow: the worst of its steps'), "" where nothing was judged. `blocker`: see JobView.
     """
 
     job: Job
     why: str
     progress: Progress | None = None
     verdict: str = ""
-    kept: tuple[int, str] | None = None
+    blocker: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,19 +108,19 @@ class Desk:
             jobs = self._store.find(words, window)
         else:
             jobs = self._beneath(self._store.listing(ended=window, limit=window))
-        self._verdicts = {run: said for run, said in self._verdicts.items() if run in {job.run for job in jobs}}
+        self._verdicts = {run: verdict for run, verdict in self._verdicts.items() if run in {job.run for job in jobs}}
         verdicts = {job.id: self.verdict(job) for job in jobs}
         rows = tuple(
             QueueRow(
-                one.job,
-                one.why,
-                self._progress(one.job),
-                worst(verdicts[job.id] for job in jobs if one.job.id in (job.id, job.flow))
-                if one.job.kind == "flow"
-                else verdicts[one.job.id],
-                one.kept,
+                job_view.job,
+                job_view.why,
+                self._progress(job_view.job),
+                worst(verdicts[job.id] for job in jobs if job_view.job.id in (job.id, job.flow))
+                if job_view.job.kind == "flow"
+                else verdicts[job_view.job.id],
+                job_view.blocker,
             )
-            for one in views(self._store, self.places, jobs, supervised, ahead=2 * WINDOW)
+            for job_view in views(self._store, self.places, jobs, supervised, ahead=2 * WINDOW)
         )
         counts = self._store.counts()
         active = {row.job.run for row in rows if row.job.state in ACTIVE}
@@ -143,17 +143,23 @@ class Desk:
         flows = [job for job in jobs if job.kind == "flow"]
         steps: dict[int, list[Job]] = {}
         for flow in flows:
-            these = [job for job in jobs if job.flow == flow.id]
-            waiting = [job for job in these if job.state == "queued"]  # in the queue's order, which a person may change
+            members = [job for job in jobs if job.flow == flow.id]
+            waiting = [
+                job for job in members if job.state == "queued"
+            ]  # in the queue's order, which a person may change
             if flow.state not in FINAL:
                 known = {job.id for job in waiting}
-                these = [job for job in self._store.steps(flow.id) if job.id not in known]
-            begun = sorted((job for job in these if job.state != "queued"), key=lambda job: job.id)
-            steps[flow.id] = [*begun, *waiting, *(job for job in these if job.state == "queued" and job not in waiting)]
+                members = [job for job in self._store.steps(flow.id) if job.id not in known]
+            begun = sorted((job for job in members if job.state != "queued"), key=lambda job: job.id)
+            steps[flow.id] = [
+                *begun,
+                *waiting,
+                *(job for job in members if job.state == "queued" and job not in waiting),
+            ]
         alone = [job for job in jobs if job.flow not in steps]
         first = [job for job in alone if job.state in ACTIVE and job.kind != "flow"]
         rest = [job for job in alone if job not in first]
-        return [*first, *(one for job in rest for one in (job, *steps.get(job.id, ())))]
+        return [*first, *(member for job in rest for member in (job, *steps.get(job.id, ())))]
 
     def verdict(self, job: Job) -> str:
         """PASS, FAIL or CANNOT JUDGE of a job that is done, "" where no gates judged it."""
@@ -288,10 +294,10 @@ def verdict_of(job: Job) -> str:
     if job.state != "done" or not job.run:
         return ""
     summary = RunFolder(Path(job.run)).read_json("summary.json")
-    said = summary.get("verdict") if isinstance(summary, dict) else None
+    verdict = summary.get("verdict") if isinstance(summary, dict) else None
     if job.kind in MEASURING and isinstance(summary, dict) and summary.get("valid") is False:
         return INVALID
-    return said if isinstance(said, str) and said in VERDICTS else ""
+    return verdict if isinstance(verdict, str) and verdict in VERDICTS else ""
 
 
 def label_of(job: Job) -> str:
@@ -302,19 +308,19 @@ def label_of(job: Job) -> str:
 
 def worst(verdicts: Iterable[str]) -> str:
     """The worst of them, "" for none."""
-    return min((one for one in verdicts if one), key=VERDICTS.index, default="")
+    return min((verdict for verdict in verdicts if verdict), key=VERDICTS.index, default="")
 
 
 def losses(row: QueueRow, waiters: Sequence[int], now: float) -> str:
     """What cancelling a job would cost, in sentences."""
     job = row.job
-    said = []
+    lines = []
     if job.state == "queued":
-        said.append("It has not begun, so nothing is lost; a retry queues it again.")
+        lines.append("It has not begun, so nothing is lost; a retry queues it again.")
     elif job.kind == "flow":
         over = row.progress
         made = f"{over.done:g} of its {over.total:g} steps are over and stay. " if over and over.total else ""
-        said.append(
+        lines.append(
             f"{made}What is at work is asked to stop and save what it has, and killed after its grace; what waits is"
             " taken back. A retry goes on with the steps that were not done."
         )
@@ -323,27 +329,27 @@ def losses(row: QueueRow, waiters: Sequence[int], now: float) -> str:
         share = row.progress.share if row.progress else None
         done = f" and is {int(100 * share)} % through" if share is not None else ""
         grace = limit(job.options, "grace_s", 30.0)
-        said.append(
+        lines.append(
             f"It has run{ran}{done}. It is asked to stop and save what it has, and killed after {grace:.0f} s."
             " What it has written stays; a retry goes on only where this kind of job keeps checkpoints."
         )
     if job.serves:
-        said.append(f"It is the server {job.serves}: whoever uses it loses it.")
+        lines.append(f"It is the server {job.serves}: whoever uses it loses it.")
     if waiters:
         them = ", ".join(str(number) for number in waiters[:8]) + (" and more" if len(waiters) > 8 else "")
-        said.append(f"Job{'s' if len(waiters) > 1 else ''} {them} wait{'' if len(waiters) > 1 else 's'} for it.")
-    return " ".join(said)
+        lines.append(f"Job{'s' if len(waiters) > 1 else ''} {them} wait{'' if len(waiters) > 1 else 's'} for it.")
+    return " ".join(lines)
 
 
 def _files(folder: Path, most: int = 200) -> list[JobFile]:
     """The run's files by name, those in folders below it named with their folder."""
-    found: list[JobFile] = []
+    files: list[JobFile] = []
     try:
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not path.is_symlink() and path.name not in PRIVATE and path.name[0] != ".":
-                found.append(JobFile(str(path.relative_to(folder)), path.stat().st_size))
-                if len(found) == most:
+                files.append(JobFile(str(path.relative_to(folder)), path.stat().st_size))
+                if len(files) == most:
                     break
     except OSError:
-        return found  # it is being written, or gone: what was seen is shown
-    return found
+        return files  # it is being written, or gone: what was seen is shown
+    return files

@@ -101,9 +101,9 @@ class Shelf:
         """Hash this run's files now, whatever is remembered of it."""
         self._read_chain()
         run = RunFolder(self.places.runs / name)
-        found = Ledger(self.places.ledger).verify(run, self._chain)
-        self._seals[name] = (moved(run), found)
-        return found
+        verdict = Ledger(self.places.ledger).verify(run, self._chain)
+        self._seals[name] = (moved(run), verdict)
+        return verdict
 
     def _read_chain(self) -> None:
         stamp = stamp_of([self.places.ledger])
@@ -129,16 +129,16 @@ class Shelf:
         for at, run in enumerate(runs):
             if lines[at].state not in FINAL:
                 continue
-            kept = self._seals.get(run.name)
-            if kept is not None and kept[0] == moved(run):
+            sealed = self._seals.get(run.name)
+            if sealed is not None and sealed[0] == moved(run):
                 continue
             if time.monotonic() > until:
                 return
             if _weight(run) > CHECK_BYTES:
                 continue
-            found = self.verify(run.name)
-            if found.status != "not sealed":
-                lines[at] = replace(lines[at], seal=found.status, why=found.why)
+            verdict = self.verify(run.name)
+            if verdict.status != "not sealed":
+                lines[at] = replace(lines[at], seal=verdict.status, why=verdict.why)
 
 
 def line_of(run: RunFolder) -> RunLine:
@@ -147,9 +147,9 @@ def line_of(run: RunFolder) -> RunLine:
     wrong = [f"{name} cannot be read" for name, value in (("job.json", job), ("state.json", state)) if not value]
     if "summary.json" in run.unreadable():
         wrong.append("summary.json cannot be read")
-    found: dict[str, Any] = summary if isinstance(summary, dict) else {}
-    verdict = found.get("verdict")
-    word = one_line(verdict, 20) if isinstance(verdict, str) else ("INVALID" if found.get("valid") is False else "")
+    values: dict[str, Any] = summary if isinstance(summary, dict) else {}
+    verdict = values.get("verdict")
+    word = one_line(verdict, 20) if isinstance(verdict, str) else ("INVALID" if values.get("valid") is False else "")
     word = standing(run, word)
     return RunLine(
         run.name,
@@ -162,7 +162,7 @@ def line_of(run: RunFolder) -> RunLine:
         number(state.get("started")),
         number(state.get("ended")),
         word,
-        _said(found),
+        _said(values),
         "; ".join(wrong),
     )
 
@@ -196,14 +196,14 @@ def _weight(run: RunFolder) -> float:
 
 def stamp_of(paths: Sequence[Path]) -> Stamp:
     """Changes when one of the files does."""
-    found: list[int] = []
+    stamps: list[int] = []
     for path in paths:
         try:
             now = path.stat()
-            found += [now.st_mtime_ns, now.st_size]
+            stamps += [now.st_mtime_ns, now.st_size]
         except OSError:
-            found += [0, -1]
-    return tuple(found)
+            stamps += [0, -1]
+    return tuple(stamps)
 
 
 def moved(run: RunFolder) -> Stamp:

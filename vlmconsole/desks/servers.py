@@ -119,10 +119,10 @@ class ServerDesk:
             if name == chosen or name not in self._asked or now - self._asked[name].at > OTHERS
         ]
         fresh = {name for name in profiles if name not in self._asked or self._asked[name].status.state != "ready"}
-        found = await asyncio.gather(
+        statuses = await asyncio.gather(
             *(server_of(profile, self.places).probe(thoroughly=profile.name in fresh) for profile in due)
         )
-        for profile, status in zip(due, found, strict=True):
+        for profile, status in zip(due, statuses, strict=True):
             before = self._asked.get(profile.name)
             asked = _Asked(now, status)
             if before is not None and status.state == "ready" and before.status.base_url == status.base_url:
@@ -169,10 +169,10 @@ class ServerDesk:
         )
 
     # --- doing: each is what the command of the same name does ---
-    def start(self, name: str, told: Progress | None = None) -> str:
+    def start(self, name: str, on_progress: Progress | None = None) -> str:
         """Bring the server, through its job; returns once it answers. Raises LabError with the reason."""
         profile = self._profile(name)
-        ready = asyncio.run(start_served(profile, self.places, told))
+        ready = asyncio.run(start_served(profile, self.places, on_progress))
         self._asked.pop(name, None)
         return f"{name} {'started' if ready.started_here else 'was running'}: {ready.base_url}"
 
@@ -182,9 +182,9 @@ class ServerDesk:
         self._asked.pop(name, None)
         return f"{name} {how}"
 
-    def restart(self, name: str, told: Progress | None = None) -> str:
+    def restart(self, name: str, on_progress: Progress | None = None) -> str:
         self.stop(name)
-        return self.start(name, told)
+        return self.start(name, on_progress)
 
     def flush(self, name: str) -> Flushed:
         """Empty its prefix cache, and say whether it really did."""

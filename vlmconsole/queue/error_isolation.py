@@ -23,7 +23,7 @@ def say(text: str) -> None:
     print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} supervisor {getpid()} {text}", flush=True)
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An exception in one line: its type and what it says."""
     text = " ".join(str(error).split())[:200]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -75,7 +75,7 @@ class Troubles:
             self._of.pop(number, None)
 
     def _book(self, number: int, doing: str, error: Exception) -> None:
-        times, text = self.times(number) + 1, f"{doing}: {told(error)}"
+        times, text = self.times(number) + 1, f"{doing}: {error_text(error)}"
         wait = pause(times)
         say(f"job {number}: {text}; next try in {wait:g} s")
         if number not in self._of or self._of[number].text != text:

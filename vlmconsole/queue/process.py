@@ -19,7 +19,7 @@ from typing import Any
 
 from vlmconsole.devices.locks import SHARED, DeviceLocks
 from vlmconsole.queue import variables
-from vlmconsole.queue.error_isolation import pause, say, told
+from vlmconsole.queue.error_isolation import error_text, pause, say
 from vlmconsole.queue.resources import Machine
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
@@ -149,7 +149,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         supervisor.values.listen()
     except OSError as error:
-        say(f"no private channel for variables: {told(error)}; jobs get those of this process")
+        say(f"no private channel for variables: {error_text(error)}; jobs get those of this process")
     _loop(supervisor, leave, lock, float(os.environ.get(IDLE_VARIABLE, IDLE)))
     say("ended")
     return 0
@@ -187,10 +187,10 @@ def _loop(supervisor: Supervisor, leave: threading.Event, lock: int, idle_after:
             # nobody foresaw is no end either, as it may pass; only its trace is not written again and again.
             failures += 1
             wait = 0.0 if _give_back(reserve) else max(5.0, pause(failures))
-            say(f"{told(error)}; next try in {wait:g} s")
-            if told(error) != last:
+            say(f"{error_text(error)}; next try in {wait:g} s")
+            if error_text(error) != last:
                 traceback.print_exc()
-            last = told(error)
+            last = error_text(error)
             leave.wait(wait)
             continue
         failures, last = 0, ""

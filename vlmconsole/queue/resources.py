@@ -53,8 +53,8 @@ class Machine:
         self.cards = cards
         gpus = tuple(self.cards) or _mac()
         devices = Devices(self.cpu_slots, gpus)
-        taken: dict[str, str] = {}
-        beside: set[str] = set()
+        outside: dict[str, str] = {}
+        shareable: set[str] = set()
         try:
             files = self.locks.files()
         except OSError as error:
@@ -69,12 +69,12 @@ class Machine:
             if not who:
                 who, use = self._locked(name, files)
                 if use == "work":
-                    beside.add(name)
+                    shareable.add(name)
                 elif name in beside_ours:
                     continue  # that is our own server, started by an earlier version
             if who:
-                taken[name] = who
-        return Devices(self.cpu_slots, gpus, taken, frozenset(beside))
+                outside[name] = who
+        return Devices(self.cpu_slots, gpus, outside, frozenset(shareable))
 
     def _locked(self, name: str, files: Files) -> tuple[str, str]:
         """Who holds the lock of a device, and how."""
@@ -98,17 +98,17 @@ class Machine:
         its own first and looks then, so that of two who come at once one sees the other.
         """
         files = self.locks.files()
-        names, beside = self._names(granted, serves, timed)
+        names, shareable = self._names(granted, serves, timed)
         wanted = [name for name in names if not (self.room and name == TIMED)]
-        taken = self.locks.take(wanted, alone=timed, beside=beside, files=files)
-        if taken is None:
+        held = self.locks.take(wanted, alone=timed, beside=shareable, files=files)
+        if held is None:
             return None
-        if self._met(names, beside):
-            self.locks.release(taken)
+        if self._met(names, shareable):
+            self.locks.release(held)
             return None
         if timed:
-            taken, self.room = [*taken, *self.room], []
-        return taken
+            held, self.room = [*held, *self.room], []
+        return held
 
     def _names(self, granted: Iterable[str], serves: str | None, timed: bool) -> tuple[list[str], list[str]]:
         """What is locked for these devices, and the CPU slots that are only used: a server takes none from others."""
@@ -120,11 +120,11 @@ class Machine:
             return names, []
         return [server_lock(self.home, serves), *(name for name in names if name not in cpus)], cpus
 
-    def _met(self, names: Sequence[str], beside: Sequence[str]) -> bool:
+    def _met(self, names: Sequence[str], shareable: Sequence[str]) -> bool:
         """Whether another home's work stands against it, now that its own locks are seen by everybody."""
         files = self.locks.files()
         if TIMED not in names:
-            on_cpu = bool(beside) or any(name.startswith("cpu.") for name in names)
+            on_cpu = bool(shareable) or any(name.startswith("cpu.") for name in names)
             return on_cpu and not self.room and self.locks.held(TIMED, files)
         others = [name for name in files if name.startswith(("cpu.", SERVER)) and name not in names]
         return any(self.locks.held(name, files) for name in others if not name.startswith(servers_of(self.home)))

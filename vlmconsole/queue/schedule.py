@@ -200,7 +200,7 @@ class _Round:
         if self.timed is not None:  # two guests of a server that is on every slot
             self.wait(want, f"waiting for {ALL}, held by job {self.timed}")
             return True
-        others = [name for name in self.devices.taken if name.startswith(("cpu.", SERVER)) and name not in chosen]
+        others = [name for name in self.devices.outside if name.startswith(("cpu.", SERVER)) and name not in chosen]
         other = min(others, key=lambda name: name.startswith(SERVER), default=None)
         if other is None:
             self.timed = want.id
@@ -213,17 +213,17 @@ class _Round:
 
     def _outside(self, name: str, want: Want) -> str:
         """Which entry of what others have taken keeps a device from `want`; "" for none."""
-        taken = self.devices.taken
-        if name.startswith("cpu.") and TIMED in taken:
+        outside = self.devices.outside
+        if name.startswith("cpu.") and TIMED in outside:
             return TIMED
-        return name if name in taken and not (want.serves and name in self.devices.beside) else ""
+        return name if name in outside and not (want.serves and name in self.devices.shareable) else ""
 
     def _blocked_by(self, name: str, want: Want) -> None:
         self.wait(want, self._because(name, want), stuck=True)
         if self._outside(name, want):
             self.decision.outside.add(want.id)
         elif name in self.holder and not name.startswith("server."):
-            self.decision.kept[want.id] = self.holder[name].serves or ""
+            self.decision.blocker[want.id] = self.holder[name].serves or ""
 
     def _choose(self, want: Want, requests: list[str], host: HeldDevices | None) -> list[str] | None:
         """The devices nearest to being free that would do; None (and said why) when the machine has too few."""
@@ -284,10 +284,10 @@ class _Round:
             other = self.holder[name].id if name in self.holder else self.given[name]
             return f"server {name.partition('.')[2]} runs already, as job {other}"
         if name.startswith(SERVER):
-            return f"waiting for {ALL}, {self.devices.taken[name]}: a server, which makes room once it is idle"
+            return f"waiting for {ALL}, {self.devices.outside[name]}: a server, which makes room once it is idle"
         if outside := self._outside(name, want):
             timed = " for timed work" if outside == TIMED else ""
-            return f"waiting for {shown}, {self.devices.taken[outside]}{timed}"
+            return f"waiting for {shown}, {self.devices.outside[outside]}{timed}"
         holder = self.holder.get(name)
         if holder is None:
             return f"waiting for {shown}, job {self.given.get(name, self.reserved.get(name))} is before it"

@@ -187,11 +187,11 @@ class Store(QueueReader):
 
     def _rename_variables(self, job: Job) -> None:
         """The variables of whoever tries a job again are its own from then on."""
-        kept = {key: value for key, value in job.options.items() if key != variables.OPTION}
+        others = {key: value for key, value in job.options.items() if key != variables.OPTION}
         same = NewJob(job.preset, job.kind, job.title, job.spec, server=job.server, serves=job.serves)
         names = variables.needed(same, self.lab)
         self._db.execute(
-            "UPDATE jobs SET options=? WHERE id=?", (json.dumps({**kept, variables.OPTION: names}), job.id)
+            "UPDATE jobs SET options=? WHERE id=?", (json.dumps({**others, variables.OPTION: names}), job.id)
         )
         variables.queued(self.lab, job.id, names)
 

@@ -21,7 +21,7 @@ from vlmconsole.jobs.kinds import IMPORT_FROM, load_kind
 from vlmconsole.jobs.launch import create_run
 from vlmconsole.jobs.presets import Preset, validate
 from vlmconsole.queue.environments import interpreter_of
-from vlmconsole.queue.error_isolation import GIVE_UP, Troubles, of_the_machine, say, told
+from vlmconsole.queue.error_isolation import GIVE_UP, Troubles, error_text, of_the_machine, say
 from vlmconsole.queue.executors import Executor, LocalExecutor
 from vlmconsole.queue.flows import resolve
 from vlmconsole.queue.machine_limits import Refusals, passes, paused
@@ -140,8 +140,8 @@ class Supervisor:
             if of_the_machine(error) or self.troubles.times(job.id) + 1 < GIVE_UP:
                 raise
             processes.kill_family(None, run.path)
-            say(f"job {job.id}: its books cannot be closed, it is given up: {told(error)}")
-            return "lost", f"its books could not be closed ({told(error)})"
+            say(f"job {job.id}: its books cannot be closed, it is given up: {error_text(error)}")
+            return "lost", f"its books could not be closed ({error_text(error)})"
 
     # --- after a crash ---
     def _recover(self, job: Job) -> bool:
@@ -226,8 +226,8 @@ class Supervisor:
             job = self.store.get(start.id)
             if job.state == "queued":
                 self._start(job, start)
-        if TIMED in devices.taken:
-            self._make_room(devices.taken[TIMED])
+        if TIMED in devices.outside:
+            self._make_room(devices.outside[TIMED])
         self._end_unused()
 
     def _hold_back(self) -> None:
@@ -263,8 +263,8 @@ class Supervisor:
         snapshot = {
             "cpu_slots": devices.cpu_slots,
             "gpus": list(devices.gpus),
-            "taken": dict(devices.taken),
-            "beside": sorted(devices.beside),
+            "taken": dict(devices.outside),
+            "beside": sorted(devices.shareable),
             "remark": self.machine.locks.remark,
         }
         if self.store.meta("devices") != snapshot:
@@ -280,7 +280,7 @@ class Supervisor:
         try:
             locks = self.machine.take(start.devices, job.serves, is_timed(job.devices))
         except OSError as error:
-            say(f"job {job.id}: the locks of its devices cannot be taken: {told(error)}")
+            say(f"job {job.id}: the locks of its devices cannot be taken: {error_text(error)}")
             return  # the next look gives it as the reason
         if locks is None:
             return  # someone was faster; the next look names them
@@ -302,13 +302,13 @@ class Supervisor:
 
     def _not_started(self, number: int, error: Exception) -> None:
         """A start that failed in a way nobody foresaw: this job's failure, unless its worker is on its way."""
-        say(f"job {number} could not be started: {told(error)}")
+        say(f"job {number} could not be started: {error_text(error)}")
         traceback.print_exc()
         if number in self.live:
             return
         name = self.store.get(number).run
         run = RunFolder(Path(name)) if name else None
-        reason = f"it could not be started ({told(error)}): see {self.places.state / 'supervisor.log'}"
+        reason = f"it could not be started ({error_text(error)}): see {self.places.state / 'supervisor.log'}"
         if run and run.file("job.json").exists() and closing.bury(run, "failed", reason) is None:
             return  # it lives: it is taken over in the next round
         self.store.finish(number, "failed", reason)

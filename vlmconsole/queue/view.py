@@ -29,21 +29,23 @@ UNATTENDED = "nobody works on the queue"  # jobs run or wait, and no supervisor 
 class JobView:
     """One line of the queue. `why` says why it waits, or how it ended.
 
-    `kept`: (the job that waits, the server's profile) where a person must say that the server on its device may be
+    `blocker`: (the job that waits, the server's profile) where a person must say that the server on its device may be
     stopped; the job is this one, or a flow's step.
     """
 
     job: Job
     why: str
     progress: Progress | None = None
-    kept: tuple[int, str] | None = None
+    blocker: tuple[int, str] | None = None
 
     @property
-    def told(self) -> str:
+    def why_with_commands(self) -> str:
         """`why` for the command line: with the commands that let a job go on which waits for a person's word."""
-        if self.kept is None:
+        if self.blocker is None:
             return self.why
-        return f"{self.why}: `vlmconsole servers stop {self.kept[1]}`, or `vlmconsole jobs hand-over {self.kept[0]}`"
+        return (
+            f"{self.why}: `vlmconsole servers stop {self.blocker[1]}`, or `vlmconsole jobs hand-over {self.blocker[0]}`"
+        )
 
     def to_json(self) -> dict[str, Any]:
         job = self.job
@@ -170,13 +172,13 @@ def views(store: Store, places: Places, jobs: Sequence[Job], supervised: bool = 
     return [
         _flow_view(store, job, decision, supervised)
         if job.kind == "flow"
-        else JobView(job, _why(job, decision, supervised), _progress(job), _kept(job, decision))
+        else JobView(job, _why(job, decision, supervised), _progress(job), _blocker(job, decision))
         for job in jobs
     ]
 
 
-def _kept(job: Job, decision: Decision) -> tuple[int, str] | None:
-    return (job.id, decision.kept[job.id]) if job.id in decision.kept else None
+def _blocker(job: Job, decision: Decision) -> tuple[int, str] | None:
+    return (job.id, decision.blocker[job.id]) if job.id in decision.blocker else None
 
 
 def waits(why: str) -> str:
@@ -207,7 +209,7 @@ def _flow_view(store: Store, flow: Job, decision: Decision, supervised: bool) ->
     for step in steps:
         why = _why(step, decision, supervised) if step.state == "queued" else ""
         if why and not why.startswith("after "):
-            return JobView(flow, f"{step.step}: {why}", done, _kept(step, decision))
+            return JobView(flow, f"{step.step}: {why}", done, _blocker(step, decision))
     return JobView(flow, "", done)
 
 

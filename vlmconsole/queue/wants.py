@@ -51,16 +51,16 @@ class HeldDevices:
 
 @dataclass(frozen=True)
 class Devices:
-    """The machine. `taken` names devices that someone outside this queue holds, each with a sentence about whom.
+    """The machine. `outside` names devices that someone outside this queue holds, each with a sentence about whom.
 
-    `beside` are the CPU slots among them on which a server may run all the same. Taken may also be `timed` (another
+    `shareable` are the CPU slots among them on which a server may run all the same. Taken may also be `timed` (another
     home's timed work has the machine, or is next), other homes' servers (`server-…`), and slots that we do not count.
     """
 
     cpu_slots: int
     gpus: tuple[str, ...] = ()
-    taken: Mapping[str, str] = field(default_factory=dict)
-    beside: frozenset[str] = frozenset()
+    outside: Mapping[str, str] = field(default_factory=dict)
+    shareable: frozenset[str] = frozenset()
 
     def cpus(self) -> tuple[str, ...]:
         return tuple(f"cpu.{number}" for number in range(self.cpu_slots))
@@ -80,7 +80,7 @@ class Decision:
     """What to do now. `servers` are (profile, job that needs it) to be queued; `stops` are servers to let go.
 
     `stuck` are jobs that nothing in this queue will set going; of these, `outside` wait for something that may
-    change without a command to the queue (a foreign process ends, an environment gets built). `kept` names, for a
+    change without a command to the queue (a foreign process ends, an environment gets built). `blocker` names, for a
     job that waits for a person's word, the profile of the server on its device. `room` is timed work that waits for
     nothing but other homes' servers.
     """
@@ -91,7 +91,7 @@ class Decision:
     why: dict[int, str] = field(default_factory=dict)
     stuck: set[int] = field(default_factory=set)
     outside: set[int] = field(default_factory=set)
-    kept: dict[int, str] = field(default_factory=dict)
+    blocker: dict[int, str] = field(default_factory=dict)
     room: int | None = None
 
     def hold(self, why: str) -> None:
