@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from folders import ROOT
-from house import LEVEL, with_table
+from rooms import LEVEL, with_table
 
 MAPPED = {
     "screens": ROOT / "screens",
@@ -177,6 +177,6 @@ def used_modules(path: Path, modules: dict[str, Path]) -> set[str]:
 
 def test_the_table_of_rooms_in_contributing_is_this_house() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    assert with_table(page) == page, "run: python tests/lab/house.py"
+    assert with_table(page) == page, "run: python tests/lab/rooms.py"
     rooms = {module.split(".")[0] for module, _ in shipped()} - {"__init__"}
     assert rooms == set(LEVEL)

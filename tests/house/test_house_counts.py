@@ -37,7 +37,7 @@ FILES = {
         class Inner: ...
         MESSAGE = f"the table has no {1} rows at all"
         """,
-    "tests/lab/house.py": "ROOMS = {'runs': 'run folders', 'engines': 'models served', 'screens': 'what is seen'}\n",
+    "tests/lab/rooms.py": "ROOMS = {'runs': 'run folders', 'engines': 'models served', 'screens': 'what is seen'}\n",
     "tests/text/test_words.py": '''
         WANTED = "has no rows to show"
 

@@ -2,7 +2,7 @@
 
 A room imports only from itself and from rooms that stand before it in this list.
 `tests/house/test_floors.py` holds every file to it. The table in CONTRIBUTING.md is made from it:
-`python tests/lab/house.py` writes it anew.
+`python tests/lab/rooms.py` writes it anew.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ROOMS = {
 }
 LEVEL = {name: level for level, name in enumerate(ROOMS)}
 
-BEGIN, END = "<!-- rooms: made by tests/lab/house.py -->\n", "<!-- end of rooms -->\n"
+BEGIN, END = "<!-- rooms: made by tests/lab/rooms.py -->\n", "<!-- end of rooms -->\n"
 
 
 def table() -> str:
