@@ -105,7 +105,7 @@ class JobDetail(VerticalScroll):
     ) -> None:
         """Put a job there. `now` is wall time; `told` and `page` belong to the job's present run."""
         if row is None:
-            self._put("job-head", Content("The chosen job is shown here.").stylize("$faint"))
+            self._put("job-head", Content("Select a job to see its details.").stylize("$faint"))
             for name in ("job-cause", "job-tail", "job-course", "job-live", "job-more"):
                 self._put(name, Content(""))
             self.curves.show(())
@@ -144,7 +144,7 @@ def _head(row: QueueRow, told: RunState, now: float) -> Content:
             left = f"{duration(rest)} left" if rest >= SHOWN else ""
         pieces.append((f" · {left}" if left else "", "$muted"))
         pieces.append((f" · on {devices(job)}" if job.kind != "flow" else "", "$muted"))
-        server = f" · guest of server {one_line(job.server, 40)}" if job.server else ""
+        server = f" · uses server {one_line(job.server, 40)}" if job.server else ""
         pieces.append((server or (f" · serves {one_line(job.serves, 40)}" if job.serves else ""), "$muted"))
     elif job.ended:
         pieces.append((f" · ended {time.strftime('%H:%M, %-d %B', time.localtime(job.ended))}", "$muted"))
@@ -171,8 +171,7 @@ def _progress(progress: Progress) -> list[Piece]:
     if progress.share is None:
         return [one_line(progress.counted(), 80)]
     full, empty = progress_bar(progress.share, 8)
-    whole = " of the whole" if progress.overall is not None and progress.share < 1 else ""
-    counted = f"{whole} · {one_line(progress.counted(), 80)}"
+    counted = f" · {one_line(progress.counted(), 80)}"
     return [(full, "$accent"), (empty, "$faint"), f" {int(100 * progress.share)} %", (counted, "$muted")]
 
 
@@ -183,7 +182,7 @@ def _cause(row: QueueRow) -> Content:
         if row.blocker is not None:
             keys = [
                 ("\nh", "$accent"),
-                " confirms it · ",
+                " stops it for this job · ",
                 ("F6 x", "$accent"),
                 f" stops {one_line(row.blocker[1], 40)}",
             ]
@@ -196,7 +195,7 @@ def _tail(page: LogPage | None) -> Content:
     if page is None:
         return Content("")
     lines = [text for text in map(shown, page.lines[-4 * LAST_LINES :]) if text.strip()][-LAST_LINES:]
-    return Content.assemble(("\nend of the log\n", "$faint"), ("\n".join(lines), "$muted")) if lines else Content("")
+    return Content.assemble(("\nLast log lines\n", "$faint"), ("\n".join(lines), "$muted")) if lines else Content("")
 
 
 def all_curves(told: RunState) -> tuple[Curve, ...]:
@@ -228,7 +227,7 @@ def _more(row: QueueRow, more: Particulars | None, told: RunState) -> Content:
     if more is not None and more.job.id == job.id:
         lines += _relations(more)
     if told.bad:
-        lines.append(Content(f"{told.bad} lines of events.jsonl could not be read").stylize("$warning"))
+        lines.append(Content(f"{told.bad} lines of events.jsonl are unreadable").stylize("$warning"))
     return Content("\n").join(lines)
 
 
@@ -247,7 +246,7 @@ def _relations(more: Particulars) -> list[Content]:
             "after " + ", ".join(f"{other}{'' if mode == 'ok' else ' (any end)'}" for other, mode in job.after)
         )
     if more.waiters:
-        order.append("waited for by " + ", ".join(map(str, more.waiters[:12])))
+        order.append("blocks " + ", ".join(map(str, more.waiters[:12])))
     if job.priority:
         order.append(f"priority {job.priority}")
     if order:

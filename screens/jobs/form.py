@@ -26,13 +26,14 @@ from vlmconsole.screens.background import in_background
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.dialogs import CANCEL
 from vlmconsole.screens.widgets.field import Field
+from vlmconsole.text.counts import many
 from vlmconsole.text.plain import inert, one_line
 from vlmconsole.text.sizes import size
 from vlmconsole.text.times import about
 
-PRIORITY = FormField("priority", "priority", "whole number", "", "higher goes first; blank is the preset's own (0)")
-AFTER = FormField("after", "after", "text", "", "numbers of jobs to wait for: 17, or 17:any whatever its end")
-QUEUE = FormGroup("In the queue", (PRIORITY, AFTER))
+PRIORITY = FormField("priority", "priority", "whole number", "", "Higher runs first; blank: the preset's (0)")
+AFTER = FormField("after", "after", "text", "", "Jobs to wait for: 17 (must succeed) or 17:any (any end)")
+QUEUE = FormGroup("Queue", (PRIORITY, AFTER))
 
 
 class Switch(Static, can_focus=True):
@@ -112,7 +113,7 @@ class FormLine(Vertical):
             elif field.kind == "yes or no":
                 yield Switch(("true", "false"), self._begun, name=field.key)
             else:
-                hint = "the preset's own" if field.value else ("needed" if field.required else "none")
+                hint = "preset value" if field.value else ("required" if field.required else "none")
                 yield Field(self._begun, placeholder=hint, compact=True, name=field.key)
             limits = "" if field.kind == "choice" else field.allowed
             said = " · ".join(filter(None, (one_line(field.help, 200), " ".join(filter(None, (field.unit, limits))))))
@@ -165,7 +166,7 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
         Binding("up", "app.focus_previous", "previous", show=False),
         Binding("pagedown", "page(1)", "page down", show=False),
         Binding("pageup", "page(-1)", "page up", show=False),
-        Binding("enter", "plan", "the plan", key_display="Enter", priority=True),
+        Binding("enter", "plan", "review", key_display="Enter", priority=True),
     ]
 
     def __init__(
@@ -194,7 +195,7 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
                         yield FormLine(field, self.kept.get(field.key, field.value))
             yield Static(id="form-help")
             yield Static(id="form-plan")
-            keys = "Enter the plan · Tab ↑ ↓ next · ← → choose · Esc back"
+            keys = "Enter review · Tab ↑ ↓ next · ← → choose · Esc back"
             yield Static(Content(keys).stylize("$faint"))
 
     def on_mount(self) -> None:
@@ -226,7 +227,7 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
         self._keep_in_sight()
         self.app.bell()
         values = ", ".join(one_line(value, 40) for value in event.choices)
-        text = f"No value begins with {one_line(event.character, 4)}: choose from {values}"
+        text = f"No value starts with {one_line(event.character, 4)}: choose from {values}"
         self.query_one("#form-help", Static).update(Content(f"{text}\n← → choose").stylize("$warning"))
 
     def _keep_in_sight(self) -> None:
@@ -260,7 +261,7 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
         other = next((why for key, why in wrong.items() if key not in known), "")
         text = Content.assemble(("✗ ", "$error"), inert(other)) if other else said
         if wrong and not other:
-            text = Content(f"{len(wrong)} to put right before it can be queued").stylize("$error")
+            text = Content(f"Fix {many(len(wrong), 'field')} to continue").stylize("$error")
         self.query_one("#form-plan", Static).update(text)
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
@@ -269,7 +270,7 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
         if line is None:
             return
         field = line.field
-        default = f"the preset has {one_line(field.value, 60)}" if field.value else "no value in the preset"
+        default = f"preset: {one_line(field.value, 60)}" if field.value else "no value in the preset"
         rest = " · ".join(filter(None, (field.kind, field.allowed, default)))
         self.query_one("#form-help", Static).update(
             Content.assemble((one_line(field.help or field.label, 400), ""), ("\n" + rest, "$muted"))
@@ -313,7 +314,7 @@ def takes(planned: Sequence[Planned]) -> Content:
     facts += [f"{size(max(memory))} memory"] if memory else []
     disk = [guess.disk_bytes for guess in guesses if guess.disk_bytes is not None]
     facts += [f"{size(sum(disk))} disk"] if disk else []
-    known = " · ".join(facts) or "time, memory, disk: not known beforehand"
+    known = " · ".join(facts) or "no estimate available"
     held = dict.fromkeys(device_words(one.job.devices, "no device") for one in jobs)
     notes = "; ".join(dict.fromkeys(guess.note for guess in guesses if guess.note))
     warnings = dict.fromkeys(one.warning for one in jobs if one.warning)
@@ -329,9 +330,9 @@ def _queue_problems(values: dict[str, str]) -> dict[str, str]:
     wrong = {}
     priority = values["priority"].strip()
     if priority and not priority.removeprefix("-").isdigit():
-        wrong["priority"] = f"“priority” is “{one_line(priority, 40)}”: it is a whole number"
+        wrong["priority"] = f"priority: “{one_line(priority, 40)}” is not a whole number"
     for part in values["after"].replace(",", " ").split():
         number, _, mode = part.partition(":")
         if not number.isdigit() or mode not in ("", "ok", "any"):
-            wrong["after"] = f"“after” has “{one_line(part, 40)}”: write a job's number, or NUMBER:any"
+            wrong["after"] = f"after: “{one_line(part, 40)}” is neither a job number nor NUMBER:any"
     return wrong

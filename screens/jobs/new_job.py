@@ -16,6 +16,7 @@ from vlmconsole.queue.model import Mode
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.jobs.form import JobForm
 from vlmconsole.screens.jobs.sheets import PlanSheet, PresetList
+from vlmconsole.text.counts import many
 
 #: Numbers of the jobs that are waited for, and whether for a good end or for any.
 Waits = list[tuple[int, Mode]]
@@ -27,8 +28,8 @@ def ahead(board: QueueBoard) -> str:
     """What a job that is queued now waits for."""
     waiting = board.count("queued")
     if board.drained:
-        return "the queue is drained: it waits for d"
-    return f"{waiting} wait before it" if waiting else "nothing waits before it"
+        return "queue paused · d resumes it"
+    return f"{many(waiting, 'job')} ahead" if waiting else "starts now"
 
 
 async def new_job(app: App[Any], places: Places, place: Callable[[], str], queue: Queue) -> None:

@@ -29,6 +29,7 @@ from vlmconsole.screens.paned import Pane
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
 from vlmconsole.screens.widgets.item_list import ItemList
 from vlmconsole.screens.widgets.log_view import LogLines, LogView
+from vlmconsole.text.plain import one_line
 from vlmconsole.text.sizes import size
 
 ANSWERS, LOG = 2, 3  # places among them
@@ -106,7 +107,7 @@ class JobsScreen(LookingScreen[Desk]):
     def show_fault(self, error: LabError | OSError) -> None:
         hint = error.hint if isinstance(error, LabError) else ""
         self.table.show_fault(
-            "Queue cannot be read", error.message if isinstance(error, LabError) else str(error), hint
+            "Cannot read the queue", error.message if isinstance(error, LabError) else str(error), hint
         )
         self._show_nothing()
 
@@ -250,7 +251,7 @@ class JobsScreen(LookingScreen[Desk]):
 
     def _row(self) -> QueueRow | None:
         if self.row is None:
-            self.notify("no job is chosen; n makes one", markup=False)
+            self.notify("no job selected · n adds one", markup=False)
         return self.row
 
     # -- one job -------------------------------------------------------------------------------------------
@@ -264,7 +265,7 @@ class JobsScreen(LookingScreen[Desk]):
 
         async def cancel() -> str:
             state = await self.in_thread(lambda desk: desk.cancel(number))
-            return f"job {number} is {'cancelled' if state == 'cancelled' else 'asked to stop'}"
+            return f"job {number} {'cancelled' if state == 'cancelled' else 'is stopping'}"
 
         async def decided(yes: bool | None) -> None:
             if yes:
@@ -278,7 +279,7 @@ class JobsScreen(LookingScreen[Desk]):
         """r: a new attempt beside the old one."""
         row = self._row()
         if row is not None:
-            await self._try(lambda: self._done(lambda desk: desk.retry(row.job.id), f"job {row.job.id} is tried again"))
+            await self._try(lambda: self._done(lambda desk: desk.retry(row.job.id), f"job {row.job.id} queued again"))
 
     async def action_clone(self) -> None:
         """C: a new job with the same settings."""
@@ -289,7 +290,7 @@ class JobsScreen(LookingScreen[Desk]):
         async def clone() -> str:
             copy = await self.in_thread(lambda desk: desk.clone(row.job.id))
             self.table.rows.choose_key(copy)
-            return f"job {copy} is queued with the settings of job {row.job.id}"
+            return f"job {copy} queued with the settings of job {row.job.id}"
 
         await self._try(clone)
 
@@ -305,16 +306,17 @@ class JobsScreen(LookingScreen[Desk]):
         if row is None:
             return
         number = row.job.id
+        server = f"server {one_line(row.blocker[1], 40)}" if row.blocker is not None else "the server on its device"
 
         async def decided(yes: bool | None) -> None:
             if yes:
-                said = f"job {number} may stop the server on its device"
+                said = f"job {number} will stop the server on its device"
                 await self._try(lambda: self._done(lambda desk: desk.hand_over(number), said))
 
         self.app.push_screen(
             Confirm(
-                f"May job {number} stop a server that holds its device?",
-                "Chats and jobs that use that server lose it until this job has ended; then it is started again.",
+                f"Stop {server} to run job {number}?",
+                "Chats and jobs that use the server lose it until this job ends. It restarts afterwards.",
             ),
             decided,
         )
@@ -326,7 +328,7 @@ class JobsScreen(LookingScreen[Desk]):
     async def action_drain(self) -> None:
         """d: nothing new starts, or the queue goes on."""
         drained = not self.board.drained
-        said = "drained: what runs goes on, nothing new starts; d resumes" if drained else "the queue goes on"
+        said = "queue paused: running jobs continue · d resumes" if drained else "queue resumed"
         await self._try(lambda: self._done(lambda desk: desk.drain(drained), said))
 
     def action_open(self) -> None:
@@ -343,7 +345,7 @@ class JobsScreen(LookingScreen[Desk]):
         job = row.job
         parts = [("state", f"{job.state}  {row.why}"), ("settings", to_json(job.spec))]
         if job.options:
-            parts.append(("in the queue", to_json(job.options)))
+            parts.append(("queue options", to_json(job.options)))
         if self.more is not None and self.more.job.id == job.id:
             parts += [(f"attempt {old.number}", f"{old.state}  {old.reason or ''}\n{old.run or ''}")
                       for old in self.more.attempts]  # fmt: skip
@@ -370,7 +372,7 @@ class JobsScreen(LookingScreen[Desk]):
     def action_curve(self) -> None:
         """p: the chosen curve over the whole screen."""
         if not all_curves(self.told):
-            self.notify("this job has told no figures yet", markup=False)
+            self.notify("no metrics yet", markup=False)
             return
         self.app.push_screen(CurveSheet(self.told, max(0, self.detail.curves.cursor), self.look_now))
 
@@ -380,7 +382,7 @@ class JobsScreen(LookingScreen[Desk]):
         if row is None:
             return
         if not row.job.run:
-            self.notify("it has not begun, so there is no folder yet", markup=False)
+            self.notify("not started yet, so there is no folder", markup=False)
         else:
             self.open_folder(Path(row.job.run))
 
@@ -397,7 +399,7 @@ class JobsScreen(LookingScreen[Desk]):
         async def queue() -> str:
             number = await self.in_thread(lambda desk: desk.add(planned, waits, priority))
             self.table.rows.choose_key(number)
-            return f"job {number} is queued"
+            return f"job {number} queued"
 
         return await self._try(queue)
 
@@ -449,6 +451,6 @@ class JobsScreen(LookingScreen[Desk]):
         if not words:
             self.go_to_pane(LOG)
             self.action_filter()
-            self.notify("type what the lines are to hold, Esc, then & again", markup=False)
+            self.notify("type a search, press Esc, then & again", markup=False)
             return
         self.log_view.search(words, only=not self.log_view.only)

@@ -43,13 +43,13 @@ class PresetList(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="sheet presets"):
             yield Static(Content.assemble(("New job", "bold"), ("   from a preset", "$muted")), classes="title")
-            yield Field(placeholder="type to narrow", compact=True)
+            yield Field(placeholder="type to filter", compact=True)
             with Horizontal(id="choice"):
                 yield OptionList(compact=True, markup=False)
                 yield Static(id="preview")
             if self._wrong:
                 yield Static(Content(f"✗ {inert(self._wrong)}").stylize("$error"))
-            yield Static(Content("Enter its form · ↑ ↓ move · Esc back").stylize("$faint"))
+            yield Static(Content("Enter select · ↑ ↓ move · Esc cancel").stylize("$faint"))
 
     def on_mount(self) -> None:
         self.query_one(Input).cursor_blink = False
@@ -72,7 +72,7 @@ class PresetList(ModalScreen[str | None]):
             listing.add_option(Option(Content("  " + one_line(entry.name, 60)), id=str(index)))
         listing.highlighted = first
         if first is None:
-            self.query_one("#preview", Static).update(Content("no preset holds these words").stylize("$muted"))
+            self.query_one("#preview", Static).update(Content("no matching preset").stylize("$muted"))
 
     def _found(self, words: Sequence[str]) -> list[tuple[int, PresetEntry]]:
         """The entries that hold every word; names that begin with the first one first, then names that hold them."""
@@ -94,7 +94,7 @@ class PresetList(ModalScreen[str | None]):
             (one_line(entry.title, 200), "bold"),
             (f"\n\n{inert(entry.notes)}" if entry.notes else "", ""),
             (f"\n\nkind {one_line(entry.kind, 60)} · {one_line(entry.source, 200)}", "$muted"),
-            ("\n\nThe same from a shell:\n", "$faint"),
+            ("\n\nFrom a shell:\n", "$faint"),
             (f"vlmconsole jobs add {one_line(entry.name, 80)}", "$muted"),
         )
         self.query_one("#preview", Static).update(text)
@@ -127,7 +127,7 @@ class PlanSheet(ModalScreen[bool]):
     CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
         CANCEL,
-        Binding("enter", "queue", "queue it", key_display="Enter"),
+        Binding("enter", "queue", "queue", key_display="Enter"),
         Binding("q", "cancel", "back", show=False),
     ]
 
@@ -143,8 +143,8 @@ class PlanSheet(ModalScreen[bool]):
             with VerticalScroll():
                 yield Static(Content("\n").join(self._lines()))
             yield Static(Content(inert(self._twin)).stylize("$muted"), classes="twin")
-            yield Static(Content.assemble(("Enter", "$accent"), (" queue it · ", "$muted"), ("Esc", "$accent"),
-                                          (" back, nothing is queued", "$muted")))  # fmt: skip
+            yield Static(Content.assemble(("Enter", "$accent"), (" queue · ", "$muted"), ("Esc", "$accent"),
+                                          (" cancel", "$muted")))  # fmt: skip
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
@@ -168,7 +168,7 @@ class PlanSheet(ModalScreen[bool]):
                     )
                 )
             facts = [f"device {device_words(job.devices)}"]
-            facts += [f"guest of server {job.server}"] if job.server else []
+            facts += [f"uses server {job.server}"] if job.server else []
             facts += [f"serves {job.serves}"] if job.serves else []
             facts += [f"environment {job.options['environment']}"] if job.options.get("environment") else []
             facts += [f"after {name} ({mode})" for name, mode in one.after_steps]
@@ -233,9 +233,9 @@ class CurveSheet(ModalScreen[None]):
         self._drawn = (curve, self.app.theme)
         values = [value for _, value in curve.points]
         unit = f" {one_line(curve.unit, 12)}" if curve.unit else ""
-        thinned = f", one of {curve.thinned} shown" if curve.thinned > 1 else ""
+        thinned = f" (1 in {curve.thinned} shown)" if curve.thinned > 1 else ""
         facts = (
-            f"   last {figure(curve.last)}{unit} · least {figure(min(values))} · most {figure(max(values))}"
+            f"   last {figure(curve.last)}{unit} · min {figure(min(values))} · max {figure(max(values))}"
             f" · {len(values)} points{thinned}"
         )
         title = Content.assemble((one_line(curve.name, 60), "bold"), (facts, "$muted"))

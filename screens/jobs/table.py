@@ -13,14 +13,15 @@ from vlmconsole.queue.view import UNATTENDED
 from vlmconsole.screens.jobs.rows import Columns
 from vlmconsole.screens.widgets.filtered_table import FilteredTable
 from vlmconsole.screens.widgets.item_list import ItemList
+from vlmconsole.text.counts import many
 
 EMPTY = Content.assemble(
     ("No jobs yet", "bold"),
     ("\n\nPress ", "$muted"),
     ("n", "$accent"),
-    (" to choose a preset: a training, a sweep,\nan evaluation. It is queued here, and works on", "$muted"),
-    ("\nwhen this console is closed.\n\nThe same from a shell:\n", "$muted"),
-    "vlmconsole jobs add model-tiny",
+    (" to pick a preset: a training, a sweep,\nan evaluation. Jobs keep running after you", "$muted"),
+    ("\nclose the console.\n\nFrom a shell:\n", "$muted"),
+    "vlmconsole jobs add sft-expand-tiny",
 )
 
 
@@ -74,13 +75,13 @@ def _counts(board: QueueBoard, words: str, *, named: bool) -> Content:
     failed = board.count("failed", "lost")
     said = [(f"{running} running", ""), (f"{queued} queued", "")]
     said += [(f"{failed} failed", "$error")] if failed else []
-    said.append(("drained: nothing new starts, d resumes", "$warning") if board.drained else ("drain off", ""))
+    said += [("paused: no new jobs will start · d resumes", "$warning")] if board.drained else []
     if not board.supervised and (running or (queued and not board.drained)):
         said.insert(0, (UNATTENDED, "$warning"))
     for index, (text, style) in enumerate(said):
         pieces += [(" · ", "$faint") if index else "", (text, style or "$muted")]
     if words.strip():
-        pieces.append((f"  {len(board.rows)} found", "$accent"))
+        pieces.append((f"  {many(len(board.rows), 'match', 'matches')}", "$accent"))
     elif board.more:
-        pieces.append((f"  {board.more} more further down", "$faint"))
+        pieces.append((f"  {board.more} more below", "$faint"))
     return Content.assemble(*pieces)

@@ -136,7 +136,7 @@ class Tile(Vertical):
                 view = picture_view(await asyncio.to_thread(find_picture, path), *cells, drawing)
             except (OSError, ValueError, LabError):
                 view = Said()
-                view.say(Content(f"{one_line(path.name, 30)} cannot be read").stylize("$warning"))
+                view.say(Content(f"{one_line(path.name, 30)} is unreadable").stylize("$warning"))
         await self.frame.remove_children()
         if view is not None:
             await self.frame.mount(view)
@@ -182,7 +182,7 @@ def headline(shown: Sequence[Shown], steps: Sequence[float], step: float) -> Con
     right = sum(one.right for one in answers)
     at = f"epoch {first.epoch:g}" if first.epoch is not None else f"step {step:g}"
     pieces: list[Piece] = [("Answers", "bold"), f"  {at} · {right}/{len(answers)} right"]
-    for turn, said in ((1, "turned right"), (-1, "turned wrong")):
+    for turn, said in ((1, "now right"), (-1, "now wrong")):
         number = sum(group.turned == turn for group in shown)
         pieces.append((f" · {number} {said}" if number else "", "$accent" if turn > 0 else "$error"))
     groups = [group for group in shown if len(group.answers) > 1]

@@ -59,10 +59,10 @@ def stall(row: QueueRow, progress: Progress | None, now: float) -> Content:
     pieces: list[Piece] = [(f"! no progress for {duration(still)}", "$warning")]
     if usual:
         unit = one_line(progress.unit, 20) if progress is not None else "step"
-        pieces.append((f", one {unit.removesuffix('s')} took {usual:.2g} s before", "$muted"))
+        pieces.append((f" (usually {usual:.2g} s per {unit.removesuffix('s')})", "$muted"))
     limit = row.job.options.get("no_progress_s")
     if limit:
-        pieces.append((f", it is stopped at {duration(float(limit))}", "$muted"))
+        pieces.append((f" · stops at {duration(float(limit))}", "$muted"))
     return Content.assemble(*pieces)
 
 
@@ -73,7 +73,7 @@ def _development(told: RunState) -> list[Content]:
         return []
     epochs = {one.step: one.epoch for one in told.rollouts if one.epoch is not None}
     steps = sorted({step for curve in curves for step, _ in curve.points})[-PASSES:]
-    lines = [Content.assemble(("development ", "$muted"), ("not a baseline", "$warning"))]
+    lines = [Content.assemble(("dev set · ", "$muted"), ("not a baseline", "$warning"))]
     for step in steps:
         at = f"epoch {epochs[step]:g}" if step in epochs else f"step {step:g}"
         said = []
@@ -91,8 +91,8 @@ def _pointless(told: RunState) -> Content:
     if curve is None or not curve.points:
         return Content("")
     share = sum(value for _, value in curve.points) / len(curve.points)
-    recent = f"{percent(curve.last, 0)} of the last step's groups"
-    return Content.assemble(("zero advantage  ", "$muted"), recent, (f", {percent(share, 0)} of all so far", "$muted"))
+    recent = f"{percent(curve.last, 0)} of groups in the last step"
+    return Content.assemble(("zero advantage  ", "$muted"), recent, (f", {percent(share, 0)} overall", "$muted"))
 
 
 def _scores(tallies: tuple[Tally, ...], whole: bool) -> list[Content]:
@@ -126,7 +126,7 @@ def _cells(row: QueueRow, told: RunState) -> list[Content]:
     lines += [_cell(cell, wide) for cell in newest]
     rest = len(told.cells) - len(newest)
     if rest:
-        lines.append(Content(f"  {rest} before").stylize("$faint"))
+        lines.append(Content(f"  {rest} earlier").stylize("$faint"))
     if told.now and _runs(row):
         lines.append(Content.assemble(("● ", "$accent"), one_line(told.now, 80)))
     return lines

@@ -72,11 +72,11 @@ def answers_text(shown: Shown) -> Content:
     pieces: list[Piece] = [("truth\n", "$faint"), inert(first.truth), "\n"]
     for number, one in enumerate(shown.answers, 1):
         name = f"answer {number}" if len(shown.answers) > 1 else "answer"
-        pieces += [(f"\n{name}\n", "$faint"), mark(one.right), " ", inert(one.answer) or ("nothing", "$muted")]
+        pieces += [(f"\n{name}\n", "$faint"), mark(one.right), " ", inert(one.answer) or ("(empty)", "$muted")]
         pieces.append((f"\nreward {figure(one.reward)}", "$muted"))
         pieces += [(f" · advantage {signed(one.advantage, 2)}", "$muted") if one.advantage is not None else "", "\n"]
     if shown.pointless:
-        pieces.append(("\nall answers earned the same: this group taught nothing\n", "$warning"))
+        pieces.append(("\nall answers scored the same: no learning signal from this group\n", "$warning"))
     if first.trail:
         pieces += [("\nearlier, oldest first\n", "$faint"), *(mark(right) for right in first.trail)]
     return Content.assemble(*pieces)

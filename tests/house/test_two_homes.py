@@ -164,7 +164,7 @@ async def test_timed_work_of_another_home_has_the_machine_and_whoever_waits_read
         assert re.search(r"demo +mlx +waiting ", listed) and "another lab home" in listed
         assert "another lab home" in two.run(two.first, "jobs", "list")
         tmux.keys("F3")
-        await tmux.shows("drain off")
+        await tmux.shows("1 queued")
         await tmux.shows("for cpu, in use")
         tmux.keys("]")
         await tmux.shows("another lab home")

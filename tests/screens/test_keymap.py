@@ -100,7 +100,7 @@ async def test_the_settings_keys_work_and_are_shown_in_footer_help_and_palette(t
         assert "N         New job" in text and "F9 H" in text
         await pilot.press("escape")
         names = {command.title: command.help for command in app.get_system_commands(app.screen)}
-        assert names["New job: preset, form, plan, queue"] == "N"
+        assert names["New job: choose a preset, edit, review, queue"] == "N"
 
 
 async def test_an_old_key_works_and_says_the_new_one(tmp_path: Path) -> None:

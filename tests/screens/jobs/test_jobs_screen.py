@@ -63,7 +63,7 @@ async def test_on_a_narrow_screen_a_failure_shows_its_cause_and_the_logs_end_fir
         await pilot.press("right_square_bracket")
         await settled(pilot)
         text = seen(pilot)
-        assert text.index("scene-0042.png") < text.index("the log") < text.index("20 of 40 steps")
+        assert text.index("scene-0042.png") < text.index("Last log lines") < text.index("20 of 40 steps")
         await pilot.press("right_square_bracket")
         await settled(pilot)
         assert "following" in seen(pilot)
@@ -141,7 +141,7 @@ async def test_retry_makes_a_new_attempt(full: Places) -> None:
 async def test_a_new_job_from_preset_by_form_and_plan(places: Places) -> None:
     async with jobs(places) as (pilot, screen):
         assert "No jobs yet" in seen(pilot)
-        assert "vlmconsole jobs add model-tiny" in seen(pilot)
+        assert "vlmconsole jobs add sft-expand-tiny" in seen(pilot)
         await pilot.press("n")
         await until(lambda: isinstance(pilot.app.screen, PresetList))
         await pilot.press(*"story")

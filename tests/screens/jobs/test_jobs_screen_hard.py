@@ -25,7 +25,7 @@ async def test_a_damaged_queue_is_told_in_the_tables_place_and_gone_when_mended(
     places.queue.write_bytes(b"no database" * 500)
     async with jobs(places) as (pilot, screen):
         text = " ".join(seen(pilot).split())
-        assert "Queue cannot" in text and "is damaged" in text and places.queue.name in text
+        assert "Cannot read" in text and "is damaged" in text and places.queue.name in text
         assert "No jobs yet" not in text
         places.queue.unlink()
         screen.look()
