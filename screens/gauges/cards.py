@@ -14,6 +14,7 @@ from textual.strip import Strip
 from textual.visual import Visual
 
 from vlmconsole.gauges.board import GaugeTile, Snapshot
+from vlmconsole.gauges.figures import LABELS
 from vlmconsole.gauges.words import course
 from vlmconsole.text.plain import one_line
 from vlmconsole.text.signs import sign_of
@@ -22,7 +23,7 @@ from vlmconsole.text.units import of_total, spread
 
 HEIGHT = 5  # lines of one card
 NARROWEST = 19  # cells of one card, its gap included
-WAITING = "asking this machine and the server …"
+WAITING = "reading this machine and the server …"
 MOST = 8  # cards in a row at most
 
 #: The same figure from both sides, one under the other. Waiting requests stand beside those that run.
@@ -48,12 +49,12 @@ class Card:
         title = tile.title if self.second is None else f"{tile.title} / {self.second.title}"
         head = Content(one_line(title, width)).stylize("$muted")
         # Our clients' figures may be of another server or run than the one before: they carry its name.
-        origin = tile.subject if tile.key in OWN_SIDE and tile.subject else tile.source
+        origin = tile.subject if tile.key in OWN_SIDE and tile.subject else LABELS.get(tile.source, tile.source)
         old = age(tile.age_s)
         source = " · ".join(filter(None, (one_line(origin, max(12, width - len(old) - 3)), old)))
         foot = Content(source).stylize("$faint")
         if tile.value is None:
-            why = Content(one_line(tile.why or "nothing yet", 200)).wrap(width)
+            why = Content(one_line(tile.why or "no data yet", 200)).wrap(width)
             if len(why) > 2:
                 why[1] = Content(f"{why[1].plain.rstrip(' ;,')[: width - 1]}…")
             style = "$error" if tile.state == "missing" else "$muted"

@@ -139,14 +139,15 @@ class GaugePlot(Vertical):
         pieces: list[Content | str | tuple[str, str]] = []
         for curve, (stroke, colour) in zip(plot.curves, STROKES, strict=False):
             source = curve.key.partition(".")[0]
-            name = curve.title if curve.title.startswith(source) else f"{source} {curve.title}"
+            named = source == "own" or curve.title.startswith(source)
+            name = curve.title if named else f"{source} {curve.title}"
             pieces += [(stroke, f"${colour}"), (f" {one_line(name, 40)}", "bold"), "   "]
         if not plot.curves:
-            pieces += [("no curve", "$muted"), "   "]
-        minutes = ", means of a minute" if any(curve.minutes for curve in plot.curves) else ""
+            pieces += [("no curve selected", "$muted"), "   "]
+        minutes = ", minute means" if any(curve.minutes for curve in plot.curves) else ""
         pieces.append((f"last {about(plot.seconds)}{minutes}{', log axis' if plot.log else ''}", "$muted"))
         if plot.curves and not any(curve.pieces for curve in plot.curves):
-            pieces.append(("   nothing came in that time", "$warning"))
+            pieces.append(("   no data in this range", "$warning"))
         if state:
             pieces.append((f"   {state}", "$warning"))
         recent = [mark for mark in plot.marks if plot.now - plot.seconds <= mark.at <= plot.now][-3:]

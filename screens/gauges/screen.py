@@ -189,8 +189,8 @@ class GaugesScreen(LookingScreen[None]):
         if seconds == self._whole:
             parts.append("no older data")
         if isinstance(self.gauges, Replay):
-            ended = ", at its end" if self.gauges.finished else ""
-            parts.append(f"recording {one_line(self.gauges.path.name, 40)}{ended}; o: live again")
+            ended = " (ended)" if self.gauges.finished else ""
+            parts.append(f"recording {one_line(self.gauges.path.name, 40)}{ended} · o returns to live")
         if self._recorder is not None:
             parts.append(self._recorder.why or "recording")
         if self.paused:
@@ -233,7 +233,7 @@ class GaugesScreen(LookingScreen[None]):
         """z: the plot over the whole screen, and back."""
         if not self._z_told:
             self._z_told = True
-            self.notify("z enlarges now; the time range is t", markup=False)
+            self.notify("z enlarges the plot; t cycles the time range", markup=False)
         if not self.has_class("-large"):
             self.mark_pane(PLOT)
         super().action_large()
@@ -282,15 +282,15 @@ class GaugesScreen(LookingScreen[None]):
                 self.gauges.mark(text[:200])
                 self.look()
 
-        self.app.push_screen(Ask("A mark on every curve, now", hint="Enter sets it · Esc sets none"), marked)
+        self.app.push_screen(Ask("Drop a marker", hint="Enter set · Esc cancel"), marked)
 
     def action_record(self) -> None:
         """w: write every reading to a file, and stop."""
         if not isinstance(self.gauges, Gauges):
-            self.notify("a recording is shown; o goes back to live", markup=False)
+            self.notify("replaying a recording · o returns to live", markup=False)
             return
         if self._recorder is not None:
-            self.notify(f"recorded in {self._recorder.path}", markup=False)
+            self.notify(f"recording saved to {self._recorder.path}", markup=False)
             self._recorder = None
             self.gauges.record(None)
         else:
@@ -298,7 +298,7 @@ class GaugesScreen(LookingScreen[None]):
             folder.mkdir(mode=0o700, exist_ok=True)
             self._recorder = Recorder(folder / time.strftime("%Y%m%d-%H%M%S.jsonl"))
             self.gauges.record(self._recorder)
-            self.notify(f"every reading is written to {self._recorder.path}; w ends it", markup=False)
+            self.notify(f"recording to {self._recorder.path} · w stops", markup=False)
         self._again()
 
     def action_replay(self) -> None:
@@ -317,8 +317,8 @@ class GaugesScreen(LookingScreen[None]):
             if text:
                 in_background(self, partial(self._replay, text), "sources", exclusive=True)
 
-        hint = "a file of w, or of vlmconsole gauges --record FILE · Enter plays it · Esc back"
-        self.app.push_screen(Ask("Which recording?", str(newest or ""), hint), chosen)
+        hint = "file recorded by w or vlmconsole gauges --record FILE · Enter play · Esc cancel"
+        self.app.push_screen(Ask("Replay a recording", str(newest or ""), hint), chosen)
 
     async def _replay(self, typed: str) -> None:
         try:

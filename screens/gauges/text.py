@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.content import Content
 
 from vlmconsole.gauges.board import GaugeTile, Snapshot
+from vlmconsole.gauges.figures import LABELS
 from vlmconsole.gauges.words import job_said
 from vlmconsole.measure.definitions import DEFINITIONS
 from vlmconsole.runs.folder import to_json
@@ -23,22 +24,24 @@ def facts(snapshot: Snapshot) -> Content:
     if job is not None:
         lines.append(Content.assemble((" running  ", "$accent"), one_line(job_said(job), 400)))
     else:
-        lines.append(Content(" no job runs").stylize("$muted"))
+        lines.append(Content(" no job running").stylize("$muted"))
     tiles = snapshot.tiles
     queued, flight = tiles.get("server.queued"), tiles.get("own.in_flight")
     if queued is not None and flight is not None and queued.value is not None and flight.value is not None:
         running = tiles["server.running"].value if "server.running" in tiles else None
         inside = queued.value + (running or 0)
         own, runs, waits = ("?" if value is None else figure(value) for value in (flight.value, running, queued.value))
-        text = f" own in flight {own} · server running {runs} · queued {waits}"
+        text = f" requests in flight {own} · server: {runs} running, {waits} queued"
         lines.append(Content(text).stylize("$muted"))
         if flight.value > inside:
-            more = f"   {figure(flight.value - inside)} not in its scheduler: preprocessing, or on the way"
+            more = f"   {figure(flight.value - inside)} not in its scheduler (preprocessing or on the network)"
             lines[-1] = lines[-1] + Content(more).stylize("$warning")
     for name, source in snapshot.sources.items():
         if source.state != "ok":
             sign, style = ("✗", "$error") if source.state == "missing" else ("◌", "$muted")
-            text = f" {name}: {one_line(source.why, 200)}" + (f". {one_line(source.hint, 160)}" if source.hint else "")
+            text = f" {LABELS.get(name, name)}: {one_line(source.why, 200)}" + (
+                f". {one_line(source.hint, 160)}" if source.hint else ""
+            )
             lines.append(Content.assemble((f" {sign}", style), (text, "$muted")))
     return Content("\n").join(lines)
 
@@ -51,14 +54,16 @@ def particulars(tile: GaugeTile, snapshot: Snapshot) -> list[tuple[str, str]]:
     source = snapshot.sources.get(tile.source)
     readings = f", {source.readings} readings" if source is not None else ""
     of = f" of {one_line(tile.subject, 200)}" if tile.subject else ""
-    parts.append(("source", f"{tile.source}{of}, {age(tile.age_s) or 'no reading yet'} old{readings}"))
+    parts.append(
+        ("source", f"{LABELS.get(tile.source, tile.source)}{of}, {age(tile.age_s) or 'no reading yet'} old{readings}")
+    )
     if source is not None and source.why:
-        parts.append(("why it is silent", f"{source.why} {source.hint}".strip()))
+        parts.append(("no answer", f"{source.why} {source.hint}".strip()))
     defined = DEFINITIONS.get(_DEFINED.get(tile.key.partition(".")[2], ""), "")
     if defined:
         own = tile.key.startswith("own.")
-        note = "" if own else "\nThe server's own figure: it leaves out the way there and what comes before its clock."
-        parts.append(("what it is", defined + note))
+        note = "" if own else "\nMeasured by the server: excludes the network and everything before its clock starts."
+        parts.append(("definition", defined + note))
     if snapshot.job is not None:
         parts.append(("conditions of the running job", to_json(snapshot.job)))
     marks = snapshot.marks[-20:]

@@ -95,7 +95,7 @@ def test_a_tile_says_its_source_its_age_and_why_it_is_empty() -> None:
     board = Board(clock)
     board.expect("server", ("server.running", "server.ttft"))
     tile = board.snapshot().tiles["server.running"]
-    assert (tile.value, tile.state, tile.age_s) == (None, "missing", None) and "first answer" in tile.why
+    assert (tile.value, tile.state, tile.age_s) == (None, "missing", None) and "first reading" in tile.why
     board.take(
         Batch(
             "server",

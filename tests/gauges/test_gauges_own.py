@@ -15,7 +15,7 @@ from rich.console import Console
 
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.cli import main
-from vlmconsole.cli.gauges import _table, said
+from vlmconsole.cli.gauges import _table
 from vlmconsole.engines.profile import make_profile
 from vlmconsole.gauges.board import Board, GaugeTile, Snapshot, SourceState
 from vlmconsole.gauges.feed import RequestFeed
@@ -25,6 +25,7 @@ from vlmconsole.gauges.requests import OwnRequests
 from vlmconsole.gauges.sources import Gauges, default_sources
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.text.units import in_unit
 
 # -- series ------------------------------------------------------------------------------------------------------
 
@@ -48,7 +49,7 @@ def test_what_is_fed_in_becomes_figures(tmp_path: Path) -> None:
     assert figures["own.in_flight"].value == 0
     assert figures["own.ttft"].samples == (0.2,)
     assert figures["own.throughput"].value == pytest.approx(50)
-    assert mentions(figures["own.throughput"].note, "1 answer", "no token count")
+    assert mentions(figures["own.throughput"].note, "1 answer", "without a token count")
     tick.at = 3.0
     assert "own.ttft" not in source.read().figures
     tick.at = 12.5
@@ -238,10 +239,10 @@ def test_gauges_once_as_json_is_one_value(tmp_path: Path, capsys: pytest.Capture
     whole = json.loads(capsys.readouterr().out)
     assert whole["tiles"]["host.memory"]["value"] > 0 and whole["tiles"]["host.memory"]["source"] == "host"
     assert whole["tiles"]["own.in_flight"]["value"] == 0
-    assert whole["sources"]["server"]["state"] == "missing" and "not started" in whole["sources"]["server"]["why"]
+    assert whole["sources"]["server"]["state"] == "missing" and "not running" in whole["sources"]["server"]["why"]
     assert run_cli("--home", str(tmp_path), "gauges", "--once", "--replay", str(tmp_path / "r.jsonl")) == 0
     shown = capsys.readouterr().out
-    assert mentions(shown, "RAM", "GiB", "server demo", "not started")
+    assert mentions(shown, "RAM", "GiB", "server demo", "not running")
 
 
 def test_a_recording_is_named_as_the_shell_would_and_its_end_before_the_gauges_is_a_failure(
@@ -252,7 +253,7 @@ def test_a_recording_is_named_as_the_shell_would_and_its_end_before_the_gauges_i
     assert run_cli("--home", str(tmp_path / "lab"), "--quiet", "gauges", "--json", "--record", "~/r.jsonl") == 1
     out, err = capsys.readouterr()
     assert json.loads(out)["tiles"], "the snapshot is whole"
-    check_stderr(err, "recording", "0 MiB", str(tmp_path / "r.jsonl"))
+    check_stderr(err, "recording", str(tmp_path / "r.jsonl"))
     assert run_cli("--home", str(tmp_path / "lab"), "gauges", "--json", "--replay", "~/r.jsonl") == 0
 
 
@@ -311,17 +312,17 @@ def test_gauges_of_a_profile_that_is_not_there(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_figures_are_said_as_people_read_them() -> None:
-    assert [said(0.1643, "s"), said(2.456, "s"), said(0.87, "share"), said(22870000000, "bytes")] == [
+    assert [in_unit(0.1643, "s"), in_unit(2.456, "s"), in_unit(0.87, "share"), in_unit(22870000000, "bytes")] == [
         "164 ms",
         "2.46 s",
         "87 %",
         "21.3 GiB",
     ]
-    assert [said(341.2, "tok/s"), said(1234.5, "tok/s"), said(4, ""), said(None, "s")] == [
+    assert [in_unit(341.2, "tok/s"), in_unit(1234.5, "tok/s"), in_unit(4, ""), in_unit(None, "s")] == [
         "341 tok/s",
-        "1,234 tok/s",
+        "1234 tok/s",
         "4",
-        "",
+        "–",
     ]
 
 

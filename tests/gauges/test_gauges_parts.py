@@ -85,8 +85,8 @@ def test_the_running_job_is_told_with_its_conditions() -> None:
     job = {"title": "Measure", "progress": {"done": 3.0, "total": 9.0, "unit": "cells", "note": "cell 3"}}
     spec = {"concurrency": 4, "image": "448x336", "output_tokens": 128, "server": "demo"}
     asked = job_said({**job, "conditions": {}, "spec": spec})
-    assert mentions(asked, "Measure", "3 of 9 cells", "cell 3", "128 at most", "C4", "server demo", "448x336")
+    assert mentions(asked, "Measure", "3 of 9 cells", "cell 3", "≤128 output", "C4", "server demo", "448x336")
     known = {"input_tokens": 1735, "output_tokens": 128, "client_concurrency": 4, "running_limit": 4, "cache": "off"}
     text = job_said({"title": "Sweep", "conditions": {"C4": {"input_tokens": 1}, "C4 B4": known}})
-    assert mentions(text, "Sweep", "1735 in", "128 out", "C4 B4", "cache off")
+    assert mentions(text, "Sweep", "1735 input", "128 output", "C4 B4", "cache off")
     assert in_unit(200 * 1024**3, "bytes") == "200 GiB"

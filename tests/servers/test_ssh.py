@@ -295,7 +295,7 @@ def test_other_lines_are_a_reason_never_a_fault(lines: list[str]) -> None:
     try:
         parse_nvidia_smi(lines)
     except SourceError as error:
-        assert "nvidia-smi there says" in error.message and error.message.isprintable()
+        assert "nvidia-smi: " in error.message and error.message.isprintable()
 
 
 def far_tool(sshd: Sshd, name: str, script: str) -> SshHost:

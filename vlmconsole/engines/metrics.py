@@ -87,7 +87,7 @@ class MetricTable:
     at_end: bool = False
     """Whether `output_tokens` are those of requests that ended."""
     path: str = "/metrics"
-    lacking: str = "it offers none"
+    lacking: str = ""
     """What is said of a server that has no such path."""
     load_paths: tuple[str, ...] = ()
     """Paths of its load report, the newest server's first (see `gauges.loads`)."""

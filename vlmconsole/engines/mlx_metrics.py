@@ -43,8 +43,8 @@ _COUNTERS = {
     "uptime": "uptime_s",
 }
 _ABSENT = {
-    "kv": "mlx-vlm does not tell how full its KV cache is",
-    "queue_time": "mlx-vlm does not tell how long a request waited",
+    "kv": "not reported by mlx-vlm",
+    "queue_time": "not reported by mlx-vlm",
 }
 
 

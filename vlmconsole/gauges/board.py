@@ -153,7 +153,7 @@ class Board:
         age = None if seen.good is None else max(0.0, now - seen.good)
         if seen.last is None:
             waited = now - seen.registered
-            why = "waiting for its first answer" if waited < LATE + seen.slow else f"no answer for {waited:.0f} s"
+            why = "waiting for the first reading" if waited < LATE + seen.slow else f"no answer for {waited:.0f} s"
             return SourceState("waiting" if waited < LATE + seen.slow else "missing", why, "", None)
         if seen.last.missing:
             return SourceState("missing", seen.last.missing, seen.last.hint, age, seen.readings)

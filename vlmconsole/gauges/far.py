@@ -40,7 +40,7 @@ def parse_nvidia_smi(lines: Iterable[str]) -> list[GpuCard]:
             _, index, product, uuid, used, total, use, power, temperature = map(str.strip, line.split(","))
             number = int(index)
         except ValueError:
-            raise SourceError(f"nvidia-smi there says {beginning(line)}") from None
+            raise SourceError(f"nvidia-smi: {beginning(line)}") from None
         memory_used, memory_total, percent, degrees = map(_told, (used, total, use, temperature))
         cards.append(
             GpuCard(
@@ -92,12 +92,12 @@ class FarGpu:
                 return self._console()
             if ended.by_the_tool:
                 code = "" if ended.code is None else f" (exit code {ended.code})"
-                raise SourceError(f"nvidia-smi on {self._host.name} says {beginning(ended.said)}{code}") from None
+                raise SourceError(f"nvidia-smi on {self._host.name}: {beginning(ended.said)}{code}") from None
             fault = explain(self._host, ended.said, ended.code)
             raise SourceError(fault.message, fault.hint) from None
         except TimeoutError:
             self.close()
-            raise SourceError(f"{self._host.name} sent no report of its GPUs in time") from None
+            raise SourceError(f"{self._host.name} sent no GPU report in time") from None
         figures: dict[str, Figure] = {}
         for card in parse_nvidia_smi(lines):
             figures |= card_figures(card, f"@{self._host.name}")
@@ -154,7 +154,7 @@ class FarGpu:
             text = run(self._host, f"{CONSOLE}\n", timeout=30)
             tiles = json.loads(text)["tiles"]
         except (ValueError, KeyError, TypeError):
-            raise SourceError(f"the console on {self._host.name} answers otherwise than known") from None
+            raise SourceError(f"the console on {self._host.name} sent an unknown answer") from None
         except Exception:
             self._through_console = False  # perhaps nvidia-smi is there by now
             raise

@@ -64,10 +64,10 @@ class Fetcher:
         try:
             response = self._runner.run(fetch(self._client, self._client.build_request("GET", where), self._limits))
         except LimitError as error:
-            more = ": that is no metrics page" if error.kind == "size" else ""
+            more = " (not a metrics page)" if error.kind == "size" else ""
             raise SourceError(f"{error.message}{more}", code=error.code) from None
         except httpx.TimeoutException:
-            why = f"{where} does not answer within {self._limits.seconds:g} s"
+            why = f"{where}: no answer within {self._limits.seconds:g} s"
             raise SourceError(why, code="limit-silence") from None
         except httpx.ConnectError as error:
             if fault := tls_fault(error):
@@ -75,11 +75,11 @@ class Fetcher:
             hint = "Is the server started?"
             raise SourceError(f"nothing answers at {self.base_url}", hint, code="server-unreachable") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise SourceError(f"{where} broke off: {str(error) or type(error).__name__}") from None
+            raise SourceError(f"{where}: connection lost: {str(error) or type(error).__name__}") from None
         if response.status_code in (404, 405):
-            raise NotThere(f"{where} is not there ({response.status_code})")
+            raise NotThere(f"{where} not found ({response.status_code})")
         if response.status_code in (401, 403):
-            raise SourceError(f"{where} wants a key ({response.status_code})", "Set the profile's api_key_env.")
+            raise SourceError(f"{where} requires a key ({response.status_code})", "Set the profile's api_key_env.")
         if response.status_code != 200:
             raise SourceError(f"{where} answered {response.status_code}")
         return response.content.decode("utf-8", "replace")

@@ -118,33 +118,33 @@ def _job(value: Any) -> Mapping[str, Any] | None:
 
 def _table(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{value!r:.60} is no table")
+        raise ValueError(f"{value!r:.60} is not a table")
     return value
 
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError(f"{value!r:.60} is no list")
+        raise ValueError(f"{value!r:.60} is not a list")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r:.60} is no text")
+        raise ValueError(f"{value!r:.60} is not text")
     return value
 
 
 def _number(value: Any) -> float:
     """A number that arithmetic and a format can meet. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:
-        raise ValueError(f"{value!r:.60} is no number")
+        raise ValueError(f"{value!r:.60} is not a number")
     return value
 
 
 def _moment(value: Any) -> float:
     """Wall-clock seconds that a calendar can show. Raises ValueError."""
     if not 0 <= _number(value) < _LAST_SECOND:
-        raise ValueError(f"{value!r:.60} is no time")
+        raise ValueError(f"{value!r:.60} is not a time")
     return float(value)
 
 
@@ -180,10 +180,10 @@ class Remembering(Protocol):
 
 #: figure → (title, unit). GPUs are numbered (`gpu0.memory`), another machine's carry its name (`gpu0@box.memory`).
 TITLES: dict[str, tuple[str, str]] = {
-    "own.ttft": ("TTFT", "s"),
-    "own.tpot": ("per token", "s"),
-    "own.throughput": ("throughput", "tok/s"),
-    "own.in_flight": ("own in flight", ""),
+    "own.ttft": ("client TTFT", "s"),
+    "own.tpot": ("client per token", "s"),
+    "own.throughput": ("client throughput", "tok/s"),
+    "own.in_flight": ("requests in flight", ""),
     "own.lag": ("client lag", "s"),
     "server.ttft": ("server TTFT", "s"),
     "server.queue_time": ("server queue time", "s"),
@@ -193,7 +193,7 @@ TITLES: dict[str, tuple[str, str]] = {
     "server.queued": ("queued", ""),
     "server.kv": ("KV cache", "share"),
     "server.kv_cached": ("KV cached", "share"),
-    "server.hit_rate": ("prefix cache hit", "share"),
+    "server.hit_rate": ("prefix cache hits", "share"),
     "host.cpu": ("CPU", "share"),
     "host.memory": ("RAM", "bytes"),
     "host.disk": ("disk", "bytes"),
@@ -203,6 +203,9 @@ TITLES: dict[str, tuple[str, str]] = {
     "gpu.power": ("GPU power", "W"),
     "gpu.temperature": ("GPU temperature", "°C"),
 }
+
+#: What people read for a source, where its name in keys and recordings is another.
+LABELS = {"own": "client"}
 
 _GPU = re.compile(r"gpu(\d+(?:\.mig\d+)?)(@.+)?\.(memory|use|power|temperature)")
 

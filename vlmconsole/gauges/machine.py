@@ -27,7 +27,7 @@ class HostSource:
         try:
             host = self._reader.read()
         except OSError as error:
-            raise SourceError(f"this machine cannot be read: {error}") from None
+            raise SourceError(f"cannot read this machine: {error}") from None
         share = None if host.cpu_percent is None else host.cpu_percent / 100
         used = host.disk_total - host.disk_free
         return Batch(
@@ -67,7 +67,7 @@ class NvidiaSource:
 def card_figures(card: nvidia.GpuCard, where: str = "") -> dict[str, Figure]:
     """A card's tiles; `where` is `@host` for another machine's card. What it does not tell is left empty."""
     name = f"{card.name}{where}"
-    missing = card.lost or f"{card.product} does not tell"
+    missing = card.lost or f"not reported by {card.product}"
 
     def figure(value: float | None, total: float | None = None) -> Figure:
         return Figure(value, total=total, note=missing if value is None else card.product)
@@ -115,7 +115,7 @@ def parse_vm_stat(text: str) -> float:
         for name in ("Pages active", "Pages wired down", "Pages occupied by compressor")
     ]
     if page is None or not all(counts):
-        raise SourceError("vm_stat's answer reads otherwise than known")
+        raise SourceError("unknown vm_stat output")
     return float(page[1]) * sum(float(count[1]) for count in counts if count is not None)
 
 

@@ -63,7 +63,7 @@ class Nvml:
             cards: list[GpuCard] = []
             for index in range(count):
                 cards += self._read_card(pynvml, index)
-            return CardsReading(tuple(cards), "" if cards else "NVML reports no card")
+            return CardsReading(tuple(cards), "" if cards else "NVML reports no GPU")
 
     def _read_card(self, nvml: Any, index: int) -> list[GpuCard]:
         name = f"gpu{index}"

@@ -42,7 +42,7 @@ def batches(path: Path) -> Iterator[Batch]:
     """The batches of a recording, in order; torn or bad lines are left out. Raises LabError when it has none."""
     some = False
     if path.exists() and not path.is_file():  # a FIFO would be waited for
-        raise LabError(f"the recording {path} cannot be read: it is no ordinary file")
+        raise LabError(f"the recording {path} cannot be read: not a regular file")
     try:
         with path.open("rb") as file:
             for line in file:
@@ -57,7 +57,7 @@ def batches(path: Path) -> Iterator[Batch]:
     except OSError as error:
         raise LabError(f"the recording {path} cannot be read: {error.strerror}") from None
     if not some:
-        raise LabError(f"{path} is no recording of gauges")
+        raise LabError(f"{path} is not a gauges recording")
 
 
 class Replay:

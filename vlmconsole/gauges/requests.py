@@ -64,18 +64,18 @@ class OwnRequests:
             finished, in_flight = finished + answers, in_flight + streaming
         except sqlite3.Error as error:
             self._chats.close()
-            note = f"the chat's answers cannot be read: {error}"
+            note = f"cannot read the chat's answers: {error}"
         try:
             measured, marks = self._jobs.read(tick)
             job = self._jobs.job()
         except OSError as error:
-            raise SourceError(f"the run folders cannot be read: {error.strerror or error}") from None
+            raise SourceError(f"cannot read the run folders: {error.strerror or error}") from None
         lag = Figure(None, note="no benchmark running")
         if measured is not None:
             finished, note = measured.finished, self._beside(measured, len(finished))
             in_flight = int(measured.gauges.get("in_flight", 0.0))
             if "lag" in measured.gauges:
-                lag = Figure(measured.gauges["lag"], note="the run's own client, p99")
+                lag = Figure(measured.gauges["lag"], note="p99, client of the run")
         figures: dict[str, Figure] = {}
         if (subject := measured.run if measured is not None else self._server) != self._subject:
             marks = [*marks, Mark(now, f"client figures: {subject or 'all servers'}")]
@@ -125,7 +125,7 @@ class OwnRequests:
         note += "; tokens are counted when an answer ends"
         unknown = sum(1 for request in finished if request.output_tokens is None)
         return Figure(
-            now[0] / now[1], note=note + (f"; {many(unknown, 'answer')} told no token count" if unknown else "")
+            now[0] / now[1], note=note + (f"; {many(unknown, 'answer')} without a token count" if unknown else "")
         )
 
     def close(self) -> None:

@@ -65,8 +65,10 @@ class ServerMetrics:
             text = self._path(self._table.path if self._table else PATH)
         except NotThere:
             if load is None:
-                lacking = self._table.lacking if self._table else "it offers none"
-                raise SourceError(f"{self._fetch.base_url} has no {PATH}: {lacking}") from None
+                lacking = self._table.lacking if self._table else ""
+                raise SourceError(
+                    f"{self._fetch.base_url}: no {PATH} endpoint{f' ({lacking})' if lacking else ''}"
+                ) from None
             return self._batch(self._of_load(load, f"no {PATH}: start the server with --enable-metrics"))
         table, scrape = self._scrape(text)
         flushed = self._window.fell("cached_tokens", scrape)
@@ -97,7 +99,7 @@ class ServerMetrics:
         known = (other.metrics for other in engines())
         table = self._table or next((table for table in known if table is not None and table.recognises(text)), None)
         if table is None:
-            raise SourceError("the server's metrics bear no known engine's names")
+            raise SourceError("unknown metric names: not from a known engine")
         try:
             return table, table.read(text)
         except MetricsError as error:
@@ -116,7 +118,7 @@ class ServerMetrics:
         self._limit = load.limit or self._limit
         # Nothing runs: then an old report is a true one.
         stale = load.age_s > STALE_AFTER and load.running + load.queued > 0
-        note = "the scheduler's report is old" if stale else ""
+        note = "the scheduler's report is stale" if stale else ""
         figures = {
             "server.running": Figure(load.running, total=self._limit, age_s=load.age_s, stale=stale, note=note),
             "server.queued": Figure(load.queued, age_s=load.age_s, stale=stale, note=note),
@@ -164,7 +166,7 @@ class ServerMetrics:
     def _path(self, path: str) -> str:
         """The text at a path; one that was not there is left alone for a while."""
         if self._clock() < self._not_before.get(path, -math.inf):
-            raise NotThere(f"{path} is not there")
+            raise NotThere(f"no {path} endpoint")
         try:
             return self._fetch.get(path)
         except NotThere:
@@ -213,7 +215,7 @@ class ServerMetrics:
         if prompt is None or prompt[0] <= 0:
             return Figure(None, note=f"no prompt in the last {self._window.span:.0f} s")
         if cached is None:
-            return Figure(None, note="the server counts no cached tokens: no hit, or none that it tells of")
+            return Figure(None, note="no cached tokens reported (no hit, or not counted)")
         share = min(1.0, cached[0] / prompt[0])
         return Figure(
             share, note=f"{cached[0]:,.0f} of {prompt[0]:,.0f} prompt tokens, last {prompt[1]:.0f} s, from counters"
@@ -240,7 +242,7 @@ class ServerMetrics:
 
 
 def _bucket(quantile: Quantile) -> str:
-    return f"{quantile.low:g}–{quantile.high:g} s" if math.isfinite(quantile.high) else f"more than {quantile.low:g} s"
+    return f"{quantile.low:g}–{quantile.high:g} s" if math.isfinite(quantile.high) else f"> {quantile.low:g} s"
 
 
 def _pool(scrape: Scrape) -> str:

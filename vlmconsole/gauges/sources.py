@@ -42,7 +42,7 @@ class ServerSource:
         profile = self._server.located()
         if not profile.base_url:
             raise SourceError(
-                f"the server {profile.name} is not started",
+                f"server {profile.name} is not running",
                 f"Start it: vlmconsole servers start {profile.name}",
                 code="server-stopped",
             )
@@ -97,7 +97,7 @@ class _Poller(threading.Thread):
             return self.source.past() if isinstance(self.source, Remembering) else []
         except Exception as error:
             # What was before is not worth the readings of now; that it could not be had is said until the first comes.
-            return [Batch(self.source.name, time.time(), missing=f"what was before cannot be read: {error!r}"[:300])]
+            return [Batch(self.source.name, time.time(), missing=f"cannot read earlier data: {error!r}"[:300])]
 
     def _read(self) -> Batch:
         try:
@@ -106,7 +106,7 @@ class _Poller(threading.Thread):
             return Batch(self.source.name, time.time(), missing=error.message, hint=error.hint)
         except Exception as error:
             # A fault of ours in one source must neither end the others nor be hidden: it is said in its tiles.
-            return Batch(self.source.name, time.time(), missing=f"this source has a fault: {error!r}"[:300])
+            return Batch(self.source.name, time.time(), missing=f"internal error in this source: {error!r}"[:300])
 
     def pace(self, interval: float) -> None:
         """Read every `interval` seconds from now on; a faster pace begins with a reading at once."""

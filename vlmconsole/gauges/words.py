@@ -26,7 +26,7 @@ def _asked_for(spec: Mapping[str, Any]) -> dict[str, Any]:
     named = {"client_concurrency": "concurrency", "image": "image", "input_tokens": "input_tokens"}
     asked = {name: spec[key] for name, key in named.items() if spec.get(key)}
     if spec.get("output_tokens") and spec.get("concurrency"):
-        asked["output_tokens"] = f"{spec['output_tokens']} at most"
+        asked["output_tokens"] = f"≤{spec['output_tokens']}"
     if spec.get("server"):
         asked["model"] = f"server {spec['server']}"
     return asked
@@ -40,7 +40,11 @@ def conditions_said(conditions: Mapping[str, Any]) -> list[str]:
     parts = []
     ins, outs = conditions.get("input_tokens"), conditions.get("output_tokens")
     if ins is not None or outs is not None:
-        parts.append(f"{'?' if ins is None else ins} in / {'?' if outs is None else outs} out")
+        sizes = (
+            "input varies" if ins is None else f"{ins} input",
+            "output varies" if outs is None else f"{outs} output",
+        )
+        parts.append(f"{' · '.join(sizes)} tokens")
     limits = [
         f"{letter}{conditions[key]}"
         for letter, key in (("C", "client_concurrency"), ("B", "running_limit"))

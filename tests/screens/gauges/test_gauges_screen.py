@@ -107,7 +107,7 @@ async def test_a_recording_plays_as_if_live(tmp_path: Path, recording: Path) -> 
     clock = Hand()
     async with shown(tmp_path / "lab", lambda: Replay(recording, clock=clock)) as (pilot, screen):
         text = await look(pilot, screen)
-        assert "no job runs" in text and "recording bench.jsonl" in text
+        assert "no job running" in text and "recording bench.jsonl" in text
         clock.at = 130.0
         text = await look(pilot, screen)
         assert "15.9 s" in text and "p50 16.7 p95 16.9" in text, "TTFT now, p50 and p95"
@@ -116,7 +116,7 @@ async def test_a_recording_plays_as_if_live(tmp_path: Path, recording: Path) -> 
         assert mentions(text, "✗ gpu", "no NVIDIA GPU"), "a source that never answered says why, once"
         assert "mlx-vlm does not" in text, "a figure that the engine does not have says so in its tile"
         clock.at = 1000.0
-        assert "at its end" in await look(pilot, screen)
+        assert "(ended)" in await look(pilot, screen)
 
 
 @pytest.mark.slow
@@ -320,7 +320,7 @@ async def test_readings_are_recorded_and_played_again(tmp_path: Path) -> None:
         await until(lambda: isinstance(pilot.app.screen, Ask))
         await pilot.press("enter")
         await until(lambda: isinstance(screen.gauges, Replay))
-        await until(lambda: "recording 2" in seen(pilot) or "o: live again" in seen(pilot))
+        await until(lambda: "recording 2" in seen(pilot) or "o returns to live" in seen(pilot))
         await pilot.press("o")
         await until(lambda: isinstance(screen.gauges, Gauges))
 
