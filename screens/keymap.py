@@ -38,7 +38,7 @@ def checked(wanted: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
             problems.append(f"keys.{one_line(act, 40)}: {error.message}")
     while clash := _clash(keymap):
         act, other, key = clash
-        problems.append(f"keys.{act}: {written(key)} is the key of {other}; give that another one too")
+        problems.append(f"keys.{act}: {written(key)} is already the key of {other}; change that one too")
         del keymap[act]
     return keymap, problems
 
@@ -49,7 +49,7 @@ def _unknown(act: str, known: Mapping[str, Key]) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(act, known, 1)
-    return f"no such act; did you mean {near[0]}?" if near else "no such act; vlmconsole keys lists them"
+    return f"unknown name; did you mean {near[0]}?" if near else "unknown name; vlmconsole keys lists them"
 
 
 def _names(keys: str, key: Key) -> str:
@@ -61,10 +61,10 @@ def _names(keys: str, key: Key) -> str:
             base = base.lower()
         name = "+".join([*(one.lower() for one in modifiers), base.lower() if modifiers else base])
         if not base or not MODIFIERS.issuperset(name.split("+")[:-1]) or not _is_key(base):
-            raise LabError(f"“{one_line(text, 20)}” is no key; write x, X, f9, ctrl+e, space, pagedown …")
+            raise LabError(f"“{one_line(text, 20)}” is not a key; use x, X, f9, ctrl+e, space, pagedown …")
         name = next(iter(Binding.make_bindings([Binding(name, "")]))).key
         if key.place != "reading" and (key_to_character(name) or len(format_key(name)) == 1):
-            raise LabError(f"{written(name)} is text while one writes; take one with Ctrl, or F7 to F12")
+            raise LabError(f"{written(name)} types text in the message box; use Ctrl or F7 to F12")
         names.append(name)
     return ",".join(names)
 
@@ -109,5 +109,5 @@ class OwnKeys(App[None]):
         if not self.screen.check_action(name, parameters):
             return
         key = next((shown_keys(key, self.remapped) for key in KEYS if key.id == now), now)
-        self.notify(f"{old} is now {key}; the old key goes in the next version", markup=False)
+        self.notify(f"{old} is now {key}; the old key will be removed in the next version", markup=False)
         await self.run_action(action, self.screen)

@@ -157,5 +157,5 @@ class LookingScreen(PanedScreen, Generic[Desk]):
         write_atomic(kept, str(path))
         # Whether the terminal takes it cannot be known (tmux drops it by default): so a file as well.
         self.app.copy_to_clipboard(str(path))
-        how = "its path was" if open_outside(path) else "opened, and its path"
-        self.notify(f"{path}\n{how} sent to the terminal and saved in {kept}", markup=False, timeout=10)
+        how = "path" if open_outside(path) else "opened; path"
+        self.notify(f"{path}\n{how} copied, and saved in {kept}", markup=False, timeout=10)

@@ -26,13 +26,13 @@ from vlmconsole.vision.tokens import QWEN2_5_VL, ProcessorSettings, visual_token
 _SIZE = re.compile(r"\s*(\d{1,6})\s*[x×*, ]\s*(\d{1,6})\s*")
 LAB = KVShape(36, 2, 128, 2)  # Qwen2.5-VL-3B in BF16: where a profile's model is not on this machine
 FIELDS = (
-    ("size", "picture", "448x336", "WIDTHxHEIGHT in pixels"),
-    ("tokens", "tokens", "4096", "context of one sequence"),
-    ("sequences", "sequences", "4", "at once: the running limit B"),
+    ("size", "image", "448x336", "WIDTHxHEIGHT in pixels"),
+    ("tokens", "tokens", "4096", "context length of one sequence"),
+    ("sequences", "sequences", "4", "running at once (running limit B)"),
     ("layers", "layers", "", ""),
-    ("kv_heads", "KV heads", "", "not the query heads"),
+    ("kv_heads", "KV heads", "", "key-value heads, not query heads"),
     ("head_dim", "head size", "", ""),
-    ("element", "bytes", "", "an element; 2 for BF16, 0.5 for a 4-bit cache"),
+    ("element", "bytes", "", "per element: 2 for BF16, 0.5 for a 4-bit cache"),
 )
 
 
@@ -42,11 +42,11 @@ def shape_for(profile: ServerProfile | None) -> tuple[KVShape, ProcessorSettings
     own = profile.processor_settings() if profile is not None else None
     pictures = own or QWEN2_5_VL
     if profile is not None and folder is not None:
-        borrowed = "" if own is not None else ", its pictures by Qwen2.5-VL's rule"
+        borrowed = "" if own is not None else ", images by Qwen2.5-VL's rule"
         try:
-            return from_config(folder), pictures, f"the model of {profile.name}{borrowed}"
+            return from_config(folder), pictures, f"model of {profile.name}{borrowed}"
         except LabError as error:
-            return LAB, pictures, f"Qwen2.5-VL-3B, as {error.message}"
+            return LAB, pictures, f"Qwen2.5-VL-3B ({error.message})"
     return LAB, pictures, "Qwen2.5-VL-3B"
 
 
@@ -61,7 +61,7 @@ def worked_out(
     found = _SIZE.fullmatch(values["size"])
     try:
         if found is None:
-            lines.append("picture: write WIDTHxHEIGHT, such as 448x336")
+            lines.append("image: must be WIDTHxHEIGHT, such as 448x336")
         else:
             wide, high = int(found[1]), int(found[2])
             lines.append(token_steps(wide, high, visual_tokens(wide, high, pictures), pictures))
@@ -72,9 +72,9 @@ def worked_out(
         numbers = {name: int(values[name]) for name in ("layers", "kv_heads", "head_dim", "tokens", "sequences")}
         element = float(values["element"])
     except ValueError:
-        return [*lines, "KV cache: whole numbers above 0, please; bytes may be 0.5"]
+        return [*lines, "KV cache: must be whole numbers above 0 (bytes may be 0.5)"]
     if min(*numbers.values(), element) <= 0 or max(numbers.values()) > 10**9 or element > 16:
-        return [*lines, "KV cache: whole numbers above 0, please; bytes may be 0.5"]
+        return [*lines, "KV cache: must be whole numbers above 0 (bytes may be 0.5)"]
     windows = (0, 0)
     if model is not None and numbers["layers"] == model.layers:
         windows = (model.windowed_layers, model.window)

@@ -118,7 +118,7 @@ class ServersScreen(LookingScreen[ServerDesk]):
             (f"  {one_line(where, 60)}  ", "$faint"),
             ("c", "$accent"),
             (" change\n", "$faint"),
-            "\n".join(line for line in lines if line and not line.startswith("Not in it")),
+            "\n".join(line for line in lines if line and not line.startswith("Not included")),
         )
         self.calc.say(text)
 
@@ -260,9 +260,11 @@ class ServersScreen(LookingScreen[ServerDesk]):
                 in_background(self, partial(self._do, name, what, call), f"do-{name}")
 
         price = line.profile.price_per_hour
-        billed = " The machine it runs on stays billed." if price and verb == "Stop" else ""
+        billed = " The machine keeps being billed." if price and verb == "Stop" else ""
         self.app.push_screen(
-            Confirm(f"{verb} the server {name}?", f"Chats and jobs that use it lose it, also other consoles'.{billed}"),
+            Confirm(
+                f"{verb} server {name}?", f"Chats and jobs that use it are interrupted, in other consoles too.{billed}"
+            ),
             decided,
         )
 
@@ -292,15 +294,15 @@ class ServersScreen(LookingScreen[ServerDesk]):
         def asked(desk: ServerDesk) -> str:
             self._effects[name, since] = found = desk.effects(name)
             told = "; ".join(f"{one_line(adapter, 60)}: {effect.state}" for adapter, effect in found.items())
-            return f"{name}: {told or 'names no adapter any more'}"
+            return f"{name}: {told or 'no adapters loaded'}"
 
-        in_background(self, partial(self._do, name, "asking base and adapter the same", asked), f"do-{name}")
+        in_background(self, partial(self._do, name, "checking its adapters", asked), f"do-{name}")
 
     def action_use(self) -> None:
         """u: let it answer in the chat."""
         if self.profile is not None:
             self.console.choose_server(self.profile.name)
-            self.notify(f"{self.profile.name} answers in the chat from now on", markup=False)
+            self.notify(f"chat now uses {self.profile.name}", markup=False)
 
     def action_calc(self) -> None:
         """c: both calculators, for the chosen profile's model."""
@@ -319,9 +321,9 @@ class ServersScreen(LookingScreen[ServerDesk]):
         profile = line.profile
         parts = [("profile", to_json(profile.model_dump(mode="json", exclude_defaults=True)))]
         if sheet.effective is not None:
-            parts.append(("read back, as it was said", to_json(sheet.effective.raw)))
+            parts.append(("raw server response", to_json(sheet.effective.raw)))
         if line.job is not None:
-            parts.append(("its job", f"{line.job.id}  {line.job.state}\n{line.job.run or ''}"))
+            parts.append(("job", f"{line.job.id}  {line.job.state}\n{line.job.run or ''}"))
         if sheet.log is not None:
             parts.append(("log", str(sheet.log.path)))
         parts.append(

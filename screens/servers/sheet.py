@@ -50,7 +50,7 @@ class ServerSheet(VerticalScroll):
     def begin(self, name: str) -> None:
         """Show a profile's name alone, until it has been asked."""
         self._server, self._sheet = name, None
-        self._head.say(Content.assemble((one_line(name, 80), "bold"), ("  asking …", "$muted")))
+        self._head.say(Content.assemble((one_line(name, 80), "bold"), ("  checking …", "$muted")))
         self._settings.say(Content(""))
         self._rest.say(Content(""))
 
@@ -60,7 +60,7 @@ class ServerSheet(VerticalScroll):
         self._sheet, self._quiet, self._effects = sheet, quiet, effects
         self._server = sheet.line.profile.name if sheet is not None else ""
         if sheet is None:
-            self._head.say(Content("no server profile; a file in the lab's servers folder makes one").stylize("$muted"))
+            self._head.say(Content("no server profiles yet · add a file to the lab's servers folder").stylize("$muted"))
             self._settings.say(Content(""))
             self._rest.say(Content(""))
             return
@@ -93,14 +93,14 @@ def _table(settings: tuple[Setting, ...], width: int) -> Content:
     """Setting, wanted, read back, note; only lines of which one side says something."""
     told = [line for line in settings if line.wanted or line.read]
     if not told:
-        return Content("\nno setting is known").stylize("$muted")
+        return Content("\nno settings known").stylize("$muted")
     named = min(30, max(cell_len(line.name) for line in told))
     asked = min(22, max(6, *(cell_len(line.wanted) for line in told)))
     room = max(10, width - named - asked - 6)
-    lines = [Content(f"\n  {'setting':<{named}}  {'wanted':<{asked}}  read back").stylize("$faint")]
+    lines = [Content(f"\n  {'setting':<{named}}  {'wanted':<{asked}}  reported").stylize("$faint")]
     for line in told:
         sign, style = STATES[line.state]
-        read = one_line(line.read or "not told", 200)
+        read = one_line(line.read or "not reported", 200)
         pieces: list[Piece] = [(f"{sign} ", style), (f"{fitted(one_line(line.name), named)}  ", "$muted")]
         pieces += [f"{fitted(one_line(line.wanted or '–'), asked)}  ", (read, style)]
         if line.note:
@@ -113,14 +113,14 @@ def _rest(sheet: Sheet, effects: Mapping[str, Effect]) -> Content:
     pieces: list[Piece] = []
     effective = sheet.effective
     if effective is None and sheet.unread and sheet.line.status.state == "ready":  # else the state says it already
-        pieces.append((f"\nnot read back: {one_line(sheet.unread, 400)}", "$muted"))
+        pieces.append((f"\nsettings not reported: {one_line(sheet.unread, 400)}", "$muted"))
     if effective is not None:
         pieces += [("\nadapters  ", "$muted"), "" if effective.adapters else ("none loaded", "$muted")]
         for name in effective.adapters:
             # A server may take a name and answer with its base all the same.
             found = effects.get(name)
             mark, style = ("?", "$muted") if found is None else painted(sign_of(found.state))
-            told = "effect not asked; e asks base and adapter the same" if found is None else str(found)
+            told = "effect unknown · a checks it against the base model" if found is None else str(found)
             pieces += [(f"\n{mark} ", style), one_line(name, 60), (f"   {one_line(told, 300)}", "$muted")]
         pieces.append((f"\n{one_line(effective.cached_rule, 400)}", "$muted"))
         pieces += [(f"\n{one_line(note, 400)}", "$muted") for note in effective.notes]

@@ -85,7 +85,9 @@ class LogView(Vertical):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._title = Said(id="log-head")
-        self.field = Field(placeholder="search the log: Enter older, ↓ newer, Esc back", id="log-search", compact=True)
+        self.field = Field(
+            placeholder="search the log · Enter older · ↓ newer · Esc back", id="log-search", compact=True
+        )
         self.lines = LogLines()
         self.page: LogPage | None = None
         self.found: Found = []
@@ -173,9 +175,9 @@ class LogView(Vertical):
                 pieces.append((f" · from {100 * page.start // page.size} %", "$muted"))
         if words:
             place = f"{self.at + 1} of {len(self.found)}" if self.at >= 0 else f"{len(self.found)}"
-            pieces.append((f" · “{words}” {place}{', only these' if self.only else ''}", "$accent"))
+            pieces.append((f" · “{words}” {place}{', matches only' if self.only else ''}", "$accent"))
         following = self.lines.follow
-        pieces.append((" · following" if following else " · f follows the end", "$muted" if following else "$warning"))
+        pieces.append((" · following" if following else " · f to follow", "$muted" if following else "$warning"))
         self._title.say(Content.assemble(*pieces))
 
     # -- turning pages -------------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ def test_a_full_disk_is_the_machines_word_not_our_fault(tmp_path: Path) -> None:
 
 def test_a_terminal_that_cannot_spell_a_sign_still_gets_its_answer(tmp_path: Path) -> None:
     done = run("tokens", "448x336", home=tmp_path, PYTHONIOENCODING="ascii")
-    assert done.returncode == 0 and "192 visual tokens" in done.stdout
+    assert done.returncode == 0 and "192 image tokens" in done.stdout
 
 
 @pytest.mark.parametrize(("given", "words"), [(b"\xff\xfe\x00bad", b"not UTF-8"), (b" \n", b"question is empty")])

@@ -34,7 +34,7 @@ def test_tokens_of_a_size(cli: Any) -> None:
     assert (code, err) == (0, "")
     assert (value["resized"], value["image_grid_thw"], value["visual_tokens"]) == ([448, 336], [1, 24, 32], 192)
     code, out, _ = cli("tokens", "448×336")
-    assert code == 0 and mentions(out, "16×12 merged", "192 visual tokens")
+    assert code == 0 and mentions(out, "16×12 merged", "192 image tokens")
     assert "resized to 1008×700" in cli("tokens", "1000x700")[1]
 
 

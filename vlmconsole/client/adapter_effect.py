@@ -60,16 +60,16 @@ async def effect(client: ChatClient, adapter: SelectedAdapter, messages: Sequenc
         moved, spread = _largest(first[:n], third[:n]), _largest(first[:n], second[:n])
     made = partial(Effect, base=base, adapter=with_it, moved=moved, spread=spread)
     if base == again and base != with_it:
-        return made("effect verified", "another greedy answer to the same question")
+        return made("effect verified", "a different greedy answer to the same question")
     if moved is not None and spread is not None and moved > max(LEAST, 10 * spread):
-        which = "the first token's" if n == 1 else f"of {n} tokens one's"
+        which = "the first token's" if n == 1 else f"one of {n} tokens'"
         return made(
             "effect verified",
-            f"{which} log-probability moves by {moved:.3g} (the base repeats it within {spread:.1g})",
+            f"{which} log-probability changes by {moved:.3g} (base repeats within {spread:.1g})",
         )
     if base != again:
-        return made("no effect seen", "the base itself answers this question in two ways, so nothing can be said")
-    same = "" if moved is None else f", and no token's log-probability moves by more than {moved:.1g}"
+        return made("no effect seen", "cannot tell: the base model itself gives two different answers")
+    same = "" if moved is None else f", log-probabilities within {moved:.1g}"
     return made("no effect seen", f"the same greedy answer with and without it{same}")
 
 

@@ -16,7 +16,7 @@ def token_steps(width: int, height: int, result: VisualTokens, settings: Process
     return (
         f"{width}×{height}{resize} → {columns}×{rows} patches of {settings.patch_size}"
         f" (image_grid_thw {list(result.image_grid_thw)})"
-        f" → {columns // merge}×{rows // merge} merged → {result.visual_tokens} visual tokens"
+        f" → {columns // merge}×{rows // merge} merged → {result.visual_tokens} image tokens"
     )
 
 
@@ -40,5 +40,5 @@ def kv_steps(shape: KVShape, tokens: int, sequences: int) -> list[str]:
         f" × {shape.bytes_per_element:g} bytes = {size(shape.bytes_per_token)} a token",
         f"× {tokens} tokens{fewer} × {sequences} sequence{'s' if sequences > 1 else ''} = {size(total)}",
         *shape.notes,
-        f"Not in it: {', '.join(EXCLUDED)}.",
+        f"Not included: {', '.join(EXCLUDED)}.",
     ]

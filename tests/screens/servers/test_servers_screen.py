@@ -94,7 +94,7 @@ def test_the_calculators_show_the_maths() -> None:
     values = {"size": "448x336", "tokens": "4096", "sequences": "4", "layers": "36", "kv_heads": "2",
               "head_dim": "128", "element": "2"}  # fmt: skip
     text = "\n".join(worked_out(values, pictures, shape.notes))
-    assert "16×12 merged → 192 visual tokens" in text and "= 36 KiB a token" in text and "= 576 MiB" in text
+    assert "16×12 merged → 192 image tokens" in text and "= 36 KiB a token" in text and "= 576 MiB" in text
     assert where == "Qwen2.5-VL-3B"
     for key, value, said in (
         ("size", "big", "WIDTHxHEIGHT"),
@@ -135,7 +135,7 @@ def test_the_commands_under_the_calculators_work_out_the_same(
         typed = {**values, **own, **more}
         lines = "\n".join(worked_out(typed, pictures, shape.notes))
         tokens, memory = results(capsys, twins(profile, typed))
-        assert tokens["visual_tokens"] == visual and f"{visual} visual tokens" in lines
+        assert tokens["visual_tokens"] == visual and f"{visual} image tokens" in lines
         assert f"= {size(memory['bytes'])}" in lines and memory["sequences"] == 4
     assert "--model asset:tiny-qwen2.5-vl" in twins(demo, {**values, **own, "layers": "4"})
     text = {"model_type": "gemma3_text", "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 8,
@@ -200,7 +200,7 @@ async def test_profiles_the_chosen_one_and_what_cannot_be_reached(places: Places
             assert screen.line is not None and screen.line.profile.name == "box", "the one in use is chosen"
             text = seen(pilot)
             assert "○ box" in text and "A small one" in text and "bad.toml" in text
-            assert "192 visual tokens" in text or "visual tokens" in text
+            assert "192 image tokens" in text or "image tokens" in text
             openai = [line.profile.name for line in screen.found.lines].index("openai")
             screen.listing.choose(openai)
             await until(lambda: screen.found.sheet is not None and screen.found.sheet.line.profile.name == "openai")
@@ -225,7 +225,7 @@ async def test_80_by_24_has_one_pane_and_the_calculators_count_as_one_types(plac
             field = pilot.app.screen.query(Input).first()
             field.value = "896x672"
             await pilot.pause()
-            assert "768 visual tokens" in seen(pilot)
+            assert "768 image tokens" in seen(pilot)
             await pilot.press("escape")
 
 
