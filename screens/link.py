@@ -33,7 +33,7 @@ State = Literal["stopped", "starting", "ready", "failed"]
 FIND = 1.0  # seconds between two questions to a server that somebody else starts, whether it answers by now
 PULSE = 5.0  # seconds between two questions to a server whose end no record shows, whether it still answers
 PULSE_S = 3.0  # the longest that it may take to say so
-ENDED = "ended, a question starts it"
+ENDED = "stopped · starts on your next message"
 SILENT = "does not answer"
 WARMING = "warming up"
 
@@ -240,7 +240,7 @@ class ServerLink:
         """Say which job brings a stopped server back."""
         number = await self._job_that_brings_it()
         if self.view.state == "stopped":
-            note = ENDED if number is None else f"stopped, job {number} brings it back"
+            note = ENDED if number is None else f"stopped · job {number} restarts it"
             if note != self.view.note:
                 self._move(note=note)
 
@@ -273,7 +273,7 @@ class ServerLink:
             if back is None:
                 self._move(state="failed", note=str(error), waits="")
             else:  # it made room for a job, and comes back by itself
-                self._move(state="stopped", note=f"stopped, job {back} brings it back", waits="")
+                self._move(state="stopped", note=f"stopped · job {back} restarts it", waits="")
             return
         self._client, self._missed, self._pulsed = client, 0, time.monotonic()
         # Where it is still warming up a question is taken all the same: the server keeps it until it can answer.

@@ -14,7 +14,7 @@ def open_outside(path: Path) -> str:
     opener = "open" if sys.platform == "darwin" else "xdg-open"
     headless = sys.platform != "darwin" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
     if headless or shutil.which(opener) is None:
-        return f"there is no desktop here to open it on; the picture is {path}"
+        return f"this machine has no desktop to open it on; the image is {path}"
     subprocess.Popen(
         [opener, str(path)],
         stdin=subprocess.DEVNULL,

@@ -38,6 +38,8 @@ from vlmconsole.screens.terminal.terminal import Drawing, drawing_for, gone, hea
 from vlmconsole.screens.theme import DARK, LIGHT, Greys
 
 if TYPE_CHECKING:
+    from textual.command import Provider
+
     from vlmconsole.screens.link import ServerLink
 
 HANG_UP = 10.0  # seconds that an end by a signal may take
@@ -46,6 +48,12 @@ FULL_COLLECTION = 20  # collections of the middle generation before a full one o
 SOON = 0.7  # seconds that a first look at a screen may take before it is said that it is coming
 SLOW_FPS = 10
 _STYLES = Path(vlmconsole.screens.__file__).parent
+
+
+def _palette() -> type[Provider]:
+    from vlmconsole.screens.palette import KeyCommands
+
+    return KeyCommands
 
 
 class ConsoleApp(FaultsTold, KeysInOrder, OwnKeys):
@@ -60,6 +68,7 @@ class ConsoleApp(FaultsTold, KeysInOrder, OwnKeys):
         entry.name: partial(load_screen, entry.name) for entry in SCREENS
     }
     DEFAULT_MODE = SCREENS[0].name
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_palette}
 
     def __init__(self, lab: Lab, *, drawing: Drawing = "halfcell", clock: Callable[[], float] = time.time) -> None:
         self.lab = lab
@@ -214,11 +223,6 @@ class ConsoleApp(FaultsTold, KeysInOrder, OwnKeys):
         from vlmconsole.screens.widgets.dialogs import KeyHelp
 
         self.push_screen(KeyHelp(self.current_mode, [(str(s.number), s.title) for s in SCREENS]))
-
-    def get_system_commands(self, screen: Screen[Any]) -> Any:
-        from vlmconsole.screens.palette import commands
-
-        return commands(self, screen)
 
 
 #: What screens rely on.

@@ -42,7 +42,7 @@ class Asker:
         if console.link is None and console.no_server:
             return console.no_server
         if console.link is None or not self._screen.furnished:
-            return "still looking for the server; your question stays here"
+            return "still looking for the server · your message stays here"
         return ""
 
     def stop(self) -> None:
@@ -173,13 +173,15 @@ class Asker:
         """What the answers wait for: a server that has yet to start or to come back is no first token that is late."""
         if not self.running:
             return
-        from vlmconsole.screens.chat.message import FIRST_TOKEN, SERVER
+        from vlmconsole.screens.chat.message import FIRST_TOKEN
 
         link = self._screen.console.link
         for turn in self.running:
             view = self._screen.transcript.view_of(turn.message.id)
             if view is not None and link is not None and turn.message.server == link.profile.name:
-                view.wait_for(FIRST_TOKEN if link.view.state == "ready" else link.view.reason or SERVER)
+                view.wait_for(
+                    FIRST_TOKEN if link.view.state == "ready" else link.view.reason or f"{link.profile.name} to start"
+                )
 
     async def _take_back(self, answer: StoredMessage) -> None:
         """Put a question whose answer was stopped before it was sent back into the composer, before what is there."""
@@ -201,7 +203,7 @@ class Asker:
     async def _store_late(self, turn: ChatTurn) -> None:
         """Try until the store takes the answer, to the console's end."""
         self._screen.notify(
-            f"This answer cannot be kept: {one_line(turn.unkept, 300)}. It stays here and is tried again.",
+            f"This answer cannot be saved: {one_line(turn.unkept, 300)}. It stays here; saving is retried.",
             severity="error",
             timeout=3 * KEEP_AGAIN,
             markup=False,
@@ -213,4 +215,4 @@ class Asker:
         except asyncio.CancelledError:
             turn.keep()
             raise
-        self._screen.notify("The answer that could not be kept is kept now.", markup=False)
+        self._screen.notify("The answer is saved now.", markup=False)

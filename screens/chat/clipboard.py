@@ -13,7 +13,7 @@ from vlmconsole.screens.terminal.terminal import under_ssh
 from vlmconsole.text.plain import one_line
 from vlmconsole.vision.images import PictureError
 
-INSTEAD = "Copy a picture, or paste the path of a file."
+INSTEAD = "Copy an image, or paste the path of a file."
 TIMEOUT = 5.0  # seconds that a tool may take; one that waits for a frozen window would never end
 #: In the order in which they are preferred: what loses nothing first.
 TYPES = ("image/png", "image/webp", "image/bmp", "image/tiff", "image/jpeg", "image/gif", "image/heic")
@@ -43,36 +43,36 @@ def clipboard_picture(environment: Mapping[str, str] = os.environ, platform: str
     """
     if under_ssh(environment):
         raise PictureError(
-            "over SSH this machine's clipboard is not the one you copied into.",
-            "Save the picture there and paste its path: the line of scp that brings it is shown.",
+            "over SSH this machine's clipboard is not yours.",
+            "Save the image there and paste its path: the scp command to copy it is shown.",
             code="clipboard-far",
         )
     tool = _tool(environment, platform)
     if tool is None:
         raise PictureError(
-            "there is no desktop here, so no clipboard.",
+            "no clipboard: this machine has no desktop.",
             "Attach a file with Ctrl+O, or paste a path.",
             code="desktop-missing",
         )
     found = shutil.which(tool.program, path=environment.get("PATH"))
     if found is None:
         raise PictureError(
-            f"the clipboard is read with {tool.program}, which is not installed.",
+            f"reading the clipboard needs {tool.program}, which is not installed.",
             f"Install {tool.package}, or paste the path of a file.",
             code="program-missing",
         )
     if not tool.types:
-        return _ask(found, tool.get, "the clipboard holds no picture")
+        return _ask(found, tool.get, "the clipboard holds no image")
     there = _ask(found, tool.types, "the clipboard is empty").decode("utf-8", "replace").split()
     kind = next((kind for kind in TYPES if kind in there), None)
     if kind is None:
         held = one_line(", ".join(word for word in there if "/" in word)[:80]) or "nothing"
         raise PictureError(
-            f"the clipboard holds no picture, but {held}.",
-            "Copy a picture, or paste the path of a file.",
+            f"the clipboard holds no image, but {held}.",
+            "Copy an image, or paste the path of a file.",
             code="picture-missing",
         )
-    return _ask(found, (*tool.get, kind), "the clipboard gave no picture")
+    return _ask(found, (*tool.get, kind), "the clipboard returned no image")
 
 
 def _tool(environment: Mapping[str, str], platform: str) -> Tool | None:
@@ -88,13 +88,11 @@ def _ask(program: str, words: tuple[str, ...], else_said: str) -> bytes:
         done = subprocess.run([program, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
         raise PictureError(
-            f"the clipboard did not answer within {TIMEOUT:.0f} s.", "Copy the picture again.", code="clipboard-silent"
+            f"the clipboard did not answer within {TIMEOUT:.0f} s.", "Copy the image again.", code="clipboard-silent"
         ) from None
     except OSError as error:
         raise PictureError(f"{program} could not be started: {error}") from None
     if done.returncode or not done.stdout:
         said = one_line(done.stderr.decode("utf-8", "replace").strip(), 120)
-        raise PictureError(
-            f"{else_said}{f' ({said})' if said else ''}.", "Copy a picture, or paste the path of a file."
-        )
+        raise PictureError(f"{else_said}{f' ({said})' if said else ''}.", "Copy an image, or paste the path of a file.")
     return done.stdout

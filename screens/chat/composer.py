@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 COMMANDS = ", ".join(f"{word} {more}".strip() for word, more, _ in TYPED)
 CHANGING = "editing · Enter re-asks and hides later turns · Esc Esc cancels"
 CANCELLED = "edit cancelled · i, then Ctrl+Z brings its text back"
-BACK = "what was written and not sent is here again; Ctrl+G empties the line"
+BACK = "Draft restored; Ctrl+G clears it"
 _SLASH = re.compile(r"/[a-z]+(?=\s|$)")
 #: The budget is counted this long (seconds) after the last key.
 BUDGET_PAUSE = 0.25
@@ -102,7 +102,7 @@ class Composer(Vertical):
         """Whether `text` can be sent as far as its words go; what stands against it is said."""
         slash = _SLASH.match(text)
         if slash is not None and not Path(slash[0]).exists():
-            self.hints.notice(f"no such command: {one_line(slash[0], 40)}; there are {COMMANDS}", "$warning")
+            self.hints.notice(f"unknown command {one_line(slash[0], 40)} · use {COMMANDS}", "$warning")
             return False
         if self._offered != text and await self._offer_typed(text):
             self._offered = text
@@ -178,7 +178,7 @@ class Composer(Vertical):
         try:
             self._drafts.store(self.question.text, self._attachments.pictures)
         except LabError as error:
-            self.log.warning(f"what is written cannot be kept: {error}")
+            self.log.warning(f"the draft cannot be saved: {error}")
             return False
         return True
 
@@ -238,7 +238,7 @@ class Composer(Vertical):
         """Shrink the last picture to what the budget allows; the change is named on its chip."""
         cost = self._budgeter.cost
         if cost is None or cost.shrink_to is None or not self._attachments.pictures:
-            self.hints.notice("nothing needs to shrink")
+            self.hints.notice("no image needs shrinking")
             return
         await self._attachments.shrink_last(*cost.shrink_to)
         self.hints.notice()
@@ -248,7 +248,7 @@ class Composer(Vertical):
 
     async def attach(self, paths: list[Path]) -> None:
         """Check files and show them as chips; what cannot be sent is said under the question."""
-        self.hints.notice("reading the picture…")
+        self.hints.notice("reading the image…")
         errors = await self._attachments.open(paths)
         await self.show_pictures()
         self.hints.notice("  ".join(errors), "$error")
@@ -308,12 +308,12 @@ class Composer(Vertical):
             self.question.replace_all(inert(typed.text))
             await self.attach(list(typed.paths))
             if len(self._attachments.pictures) >= len(typed.paths):
-                said = "the picture whose path was typed is attached; Enter sends, Backspace takes it away"
+                said = "image attached from the path you typed · Enter sends · Backspace removes it"
                 self.hints.notice(said if typed.text else said.replace("Enter sends", "type a question"), about=PATHS)
             if typed.missing:
                 self._expect(list(typed.missing), "; Enter sends the rest")
         elif typed.missing:
-            self._expect(list(typed.missing), "; Enter once more sends the words as they are")
+            self._expect(list(typed.missing), "; Enter again sends the text anyway")
         return bool(typed.paths or typed.missing)
 
     def _expect(self, missing: list[Path], also: str = "") -> None:
@@ -326,7 +326,7 @@ class Composer(Vertical):
         inbox = self.console.lab.places.inbox
         lines = "\n".join(one_line(scp_line(str(path), str(inbox)), 400) for path in missing)
         self.hints.notice(
-            f"{names} is not on this machine{also}. Run this where it is; it is attached on arrival:\n{lines}",
+            f"{names} is not on this machine{also}. Run this where it is; the image is attached on arrival:\n{lines}",
             about=PATHS,
         )
         self._watch_inbox(inbox, {path.name for path in missing})
@@ -343,7 +343,7 @@ class Composer(Vertical):
         from vlmconsole.vision.paths import parse_paths
 
         if not words:
-            self.hints.notice("/image PATH or URL attaches a picture", "$warning")
+            self.hints.notice("/image PATH or URL attaches an image", "$warning")
         elif words.startswith(("http://", "https://")):
             url, _, option = words.partition(" ")
             self.hints.notice(f"fetching {one_line(url, 120)}")
@@ -358,13 +358,13 @@ class Composer(Vertical):
             pasted = await asyncio.to_thread(parse_paths, words)
             await self._attach_paths(pasted)
             if not pasted.paths and not pasted.missing:
-                self.hints.notice(f"no picture named: {one_line(words, 120)}", "$error")
+                self.hints.notice(f"no image path in: {one_line(words, 120)}", "$error")
 
     async def paste(self, words: str = "") -> None:
         """`/paste`: the picture in the clipboard of this desktop."""
         from vlmconsole.vision.images import PictureError
 
-        self.hints.notice("asking the clipboard…")
+        self.hints.notice("reading the clipboard…")
         try:
             await self._attachments.paste()
         except PictureError as error:

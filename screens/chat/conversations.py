@@ -82,7 +82,7 @@ class Conversations(Vertical):
             listing.highlighted = mark
         empty = self.query_one("#empty", Static)
         empty.display = not chats
-        empty.update(Content("nothing found" if search.strip() else "no conversations yet").stylize("$faint"))
+        empty.update(Content("no matches" if search.strip() else "no conversations yet").stylize("$faint"))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
@@ -135,13 +135,13 @@ class Conversations(Vertical):
     async def undo(self) -> None:
         """Bring back what was deleted last."""
         if not self._deleted:
-            self.notify("nothing was deleted here", markup=False)
+            self.notify("nothing to undo", markup=False)
             return
         store, chat_id = self._conversation.store, self._deleted.pop()
         store.restore(chat_id)
         chat = store.chat(chat_id)
         await self._show_chat(chat)
-        self.notify(f"“{chat.title or 'the conversation'}” is back", markup=False)
+        self.notify(f"“{chat.title or 'the conversation'}” restored", markup=False)
 
     def export(self, parent: Path) -> None:
         """Markdown, JSON and pictures into a new folder under `parent`."""

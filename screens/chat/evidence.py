@@ -18,17 +18,17 @@ def evidence(message: StoredMessage, request: dict[str, Any] | None = None) -> l
     ended = f"{message.state}{': ' + message.error if message.error else ''}"
     parts = [("How it ended", ended)]
     if message.damaged:
-        parts.append(("Damaged", f"{DAMAGED}: what is not what it must be is left out here and in exports"))
+        parts.append(("Damaged", f"{DAMAGED}: invalid fields are left out here and in exports"))
     for title, key in (
         ("Conditions", "conditions"),
-        ("Usage, as the server sent it", "usage_raw"),
-        ("Timing, seconds", "timing"),
-        ("Proof of sight", "vision"),
+        ("Usage (as sent by the server)", "usage_raw"),
+        ("Timing (seconds)", "timing"),
+        ("Image tokens", "vision"),
         ("Client", "client"),
-        ("Request (pictures by their hash)", "request"),
+        ("Request (images by hash)", "request"),
     ):
         if answer.get(key):
             parts.append((title, json.dumps(answer[key], ensure_ascii=False, indent=2)))
     if message.reasoning:
         parts.append(("Reasoning", message.reasoning))
-    return [*parts, ("Answer, as it came", message.text)]
+    return [*parts, ("Answer (raw)", message.text)]

@@ -24,16 +24,16 @@ from vlmconsole.text.times import latency
 #: How an answer that did not end well is marked: a sign, what happened. The text before it is always kept.
 ENDINGS = {
     "cut": "✂ connection lost mid-answer",
-    "stopped": "■ stopped by you",
+    "stopped": "■ stopped",
     "interrupted": "✂ interrupted: the console ended mid-answer",
     "failed": "✗ failed",
 }
-LIMITED = "✂ ended by the console"
+LIMITED = "✂ closed by the console"
 REPORTED = "✗ the server reported an error mid-answer"
 #: What can be done here about what has to be said of an answer, by its code.
 WAYS = {
     "limit": " · s raises it · r asks again",
-    "context": " · n begins a new conversation",
+    "context": " · n starts a new conversation",
     "empty": " · r asks again",
     "reasoning": " · r asks again",
     "refused": " · r asks again",
@@ -53,7 +53,7 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M:%S" if same_day else "%d %b %H:%M", moment)
 
 
-FIRST_TOKEN, SERVER = "the first token", "its server"  # what an answer waits for
+FIRST_TOKEN = "the first token"  # what an answer waits for
 REASONING = "reasoning"  # instead: what it does meanwhile
 
 
@@ -90,7 +90,11 @@ def _ending(message: StoredMessage) -> str:
     if message.state == "stopped" and not begun:
         ending = "■ stopped before the first token"
     elif message.state != "failed":
-        ending += "; partial answer kept" if begun else "; nothing had come"
+        ending = (
+            f"{ending}; partial answer kept"
+            if begun
+            else f"{ending.removesuffix(' mid-answer')} before the first token"
+        )
     return ending + (f": {one_line(message.error, 400)}" if message.error else "")
 
 
@@ -179,7 +183,7 @@ class MessageView(Vertical):
         view.display = bool(reasoning)
         if reasoning:
             rest = len(reasoning) - THOUGHTS
-            more = f"\n… {rest:,} characters more (Enter shows all)" if rest > 0 else ""
+            more = f"\n… {rest:,} more characters (Enter shows all)" if rest > 0 else ""
             view.update(Content(inert(reasoning[:THOUGHTS]) + more))
 
     def _mark(self) -> None:

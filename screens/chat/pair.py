@@ -49,15 +49,15 @@ def between(left: StoredMessage, right: StoredMessage) -> tuple[str, str]:
 
     for message in (left, right):
         if not (message.answer or {}).get("conditions"):
-            return f"Not comparable: {one_line(message.server, 40)} gave no figures.", "$warning"
+            return f"Not comparable: {one_line(message.server, 40)} has no timing.", "$warning"
     one, other = (Conditions.model_validate((message.answer or {})["conditions"]) for message in (left, right))
     found = compare(one, other)
     if len(found.differs) == 1:
         found = compare(one, other, only=found.differs[0].key)
     said = one_line(found.sentence(), 600)
     if found.unknown:
-        said += f" Told by neither: {', '.join(found.unknown)}."
-    return f"{said} One answer each says nothing about the next.", "$muted" if found.comparable else "$warning"
+        said += f" Unknown for both: {', '.join(found.unknown)}."
+    return f"{said} One answer each is not a benchmark.", "$muted" if found.comparable else "$warning"
 
 
 class AnswerSide(VerticalScroll):
@@ -141,7 +141,7 @@ class PairScreen(ModalScreen[None]):
         for side, live in zip(self.query(AnswerSide), lives, strict=True):
             side.follow(live)
         self._ended = not any(live.running for live in lives)
-        said, style = "Whether the two may be compared is said when both have ended.", "$faint"
+        said, style = "Comparability is checked when both have finished.", "$faint"
         if self._ended:
             said, style = between(lives[0].message, lives[1].message)
         self.query_one(".between", Static).update(Content(said).stylize(style))
@@ -177,14 +177,14 @@ def ask_second_server(screen: ChatScreen) -> None:
         if first is not None:
             _show(screen, question, first, second)
 
-    screen.app.push_screen(Choose("Ask the last question to", others), chosen)
+    screen.app.push_screen(Choose("Ask another server", others), chosen)
 
 
 def show_pair(screen: ChatScreen) -> None:
     """The chosen answer beside another server's to the same question."""
     asked = screen.conversation.answered(screen.transcript.chosen)
     if asked is None or len(asked[1]) < 2:
-        screen.notify("only one server answered this question; b asks a second one", markup=False)
+        screen.notify("only one server has answered this question · b asks another", markup=False)
         return
     question, answers = asked
     chosen = screen.transcript.chosen_answer or answers[-1]

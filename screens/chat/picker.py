@@ -53,8 +53,8 @@ class Picker(ModalScreen[Path | None]):
         CANCEL,
         Binding("down", "cursor(1)", "next", show=False, priority=True),
         Binding("up", "cursor(-1)", "previous", show=False, priority=True),
-        Binding("ctrl+u", "up", "folder above", key_display="Ctrl+U", priority=True),
-        Binding("tab", "place", "samples, inbox, here", key_display="Tab", priority=True),
+        Binding("ctrl+u", "up", "parent folder", key_display="Ctrl+U", priority=True),
+        Binding("tab", "place", "switch: samples / inbox / cwd", key_display="Tab", priority=True),
     ]
 
     def __init__(self, folder: Path, places: dict[str, Path], drawing: Drawing) -> None:
@@ -67,7 +67,7 @@ class Picker(ModalScreen[Path | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="sheet"):
             yield Static(id="where", classes="title")
-            yield Field(placeholder="type to narrow", compact=True)
+            yield Field(placeholder="type to filter", compact=True)
             with Horizontal(id="choice"):
                 yield OptionList(compact=True, markup=False)
                 yield Vertical(id="preview")
@@ -126,7 +126,7 @@ class Picker(ModalScreen[Path | None]):
 
     def _fill(self) -> None:
         listing = self.query_one(OptionList)
-        where = Content.assemble(("Attach a picture  ", "bold"), (one_line(self._folder.absolute(), 100), "$muted"))
+        where = Content.assemble(("Attach an image  ", "bold"), (one_line(self._folder.absolute(), 100), "$muted"))
         try:
             self._entries = entries(self._folder, self.query_one(Input).value.strip())
         except OSError as error:

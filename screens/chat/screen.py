@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 _OWN = own_actions("chat")
 
 WELCOME = Content.assemble(
-    ("Ask about a picture", "bold"),
+    ("Ask about an image", "bold"),
     ("\n\nPaste or drop a path, or press ", "$muted"),
     ("Ctrl+O", "$accent"),
     (" to choose one.\nType a question and press ", "$muted"),
     ("Enter", "$accent"),
     (".\n\n", "$muted"),
     ("Esc", "$accent"),
-    (" leaves the composer, then ", "$muted"),
+    (" leaves the message box, then ", "$muted"),
     ("?", "$accent"),
     (" shows every key.", "$muted"),
 )
@@ -158,7 +158,9 @@ class ChatScreen(PanedScreen):
         try:
             draft = self.drafts.lost()
         except LabError as error:
-            self.notify(f"what was written and not sent stays where it is: {error}", severity="warning", markup=False)
+            self.notify(
+                f"the draft cannot be restored now, and remains stored: {error}", severity="warning", markup=False
+            )
             return
         if draft is None:
             return
@@ -228,7 +230,7 @@ class ChatScreen(PanedScreen):
         asked = asked_with(answer.answer) if answer is not None and answer.answer else self.conversation.asked()
         unusual = unusual_rows(asked, temperature=usual.temperature, max_tokens=usual.max_tokens)
         if self.conversation.chat is not None and self.conversation.chat.damaged:
-            unusual.append(PanelRow("its settings", "damaged: the usual ones hold", "$warning"))
+            unusual.append(PanelRow("its settings", "damaged: using the defaults", "$warning"))
         self.why.show(answer, number, len(answers), ttft_s=begun, asked=unusual)
 
     def on_transcript_selected(self, event: Transcript.Selected) -> None:

@@ -27,10 +27,10 @@ def set_sampling(screen: ChatScreen) -> None:
     sampling, asked = conversation.sampling, conversation.asked()
     fields = (
         ("system", "system prompt", conversation.system, "none"),
-        ("temperature", "temperature", f"{asked['temperature']:g}", "0 is greedy"),
-        ("max_tokens", "longest answer", str(asked["max_tokens"]), "tokens"),
-        ("seed", "seed", _typed(sampling.seed), "the server's own"),
-        ("top_p", "top-p", _typed(sampling.top_p), "the server's own"),
+        ("temperature", "temperature", f"{asked['temperature']:g}", "0 = greedy"),
+        ("max_tokens", "max tokens", str(asked["max_tokens"]), "tokens"),
+        ("seed", "seed", _typed(sampling.seed), "server default"),
+        ("top_p", "top-p", _typed(sampling.top_p), "server default"),
     )
 
     def keep(values: dict[str, str] | None) -> None:
@@ -41,7 +41,7 @@ def set_sampling(screen: ChatScreen) -> None:
         screen.composer.count_soon()
         screen.show_why()
 
-    form = Form("This conversation", fields, lambda values: checked_sampling(values)[1])
+    form = Form("Conversation settings", fields, lambda values: checked_sampling(values)[1])
     screen.app.push_screen(form, keep)
 
 
@@ -55,17 +55,17 @@ def choose_adapter(screen: ChatScreen) -> None:
     from vlmconsole.screens.widgets.dialogs import Choose
     from vlmconsole.training.adapters.store import list_adapters
 
-    options = [(NONE, NONE, "the base alone")]
+    options = [(NONE, NONE, "base model")]
     for adapter in list_adapters(screen.console.lab.places):
         origin = adapter.provenance
-        note = f"{origin.kind} on {origin.base}, {origin.precision}" if origin else "does not say its base"
+        note = f"{origin.kind} on {origin.base}, {origin.precision}" if origin else "base model unknown"
         options.append((adapter.name, one_line(adapter.name, 60), one_line(note, 60)))
 
     async def chosen(name: str | None) -> None:
         if name is not None:
             await use_adapter(screen, name)
 
-    screen.app.push_screen(Choose("Which adapter answers", options), chosen)
+    screen.app.push_screen(Choose("Choose an adapter", options), chosen)
 
 
 async def adapter_command(screen: ChatScreen, words: str) -> None:
@@ -85,7 +85,7 @@ async def use_adapter(screen: ChatScreen, name: str, *, other_base: bool = False
         hints.notice(fault, "$warning", about=FAULT)
         return
     assert link is not None
-    hints.notice(f"looking at adapter {one_line(name, 80)}…")
+    hints.notice(f"checking adapter {one_line(name, 80)}…")
     try:
         adapter = await asyncio.to_thread(link.adapter, name, other_base)
     except (LabError, OSError) as error:
@@ -96,10 +96,10 @@ async def use_adapter(screen: ChatScreen, name: str, *, other_base: bool = False
     sampling = replace(conversation.sampling, adapter=chosen, other_base=bool(chosen) and other_base)
     conversation.set(sampling=sampling)
     screen.show_server()
-    said = "the base alone answers from now on"
+    said = "base model now answering"
     if adapter is not None:
         sha = f" ({adapter.sha256[:12]}…)" if adapter.sha256 else ""
-        said = f"{adapter.name}{sha} answers from now on" + "".join(f"; {note}" for note in adapter.notes)
+        said = f"{adapter.name}{sha} now answering" + "".join(f"; {note}" for note in adapter.notes)
     hints.notice(one_line(said, 300))
 
 
@@ -112,7 +112,7 @@ async def send_recent(screen: ChatScreen, words: str) -> None:
     conversation, composer = screen.conversation, screen.composer
     hints, asked = composer.hints, len(conversation.questions())
     if conversation.chat is None or not asked:
-        hints.notice("nothing stands before the next question yet", "$warning")
+        hints.notice("no earlier questions yet", "$warning")
         return
     count: int | None
     if words == ALL:
@@ -120,23 +120,23 @@ async def send_recent(screen: ChatScreen, words: str) -> None:
     elif words.isdecimal() and len(words) < 7:
         count = min(int(words), asked)
     elif words:
-        hints.notice(f"/recent, /recent N or /recent {ALL}, not {one_line(words, 40)}", "$warning")
+        hints.notice(f"use /recent, /recent N or /recent {ALL}, not {one_line(words, 40)}", "$warning")
         return
     else:
         hints.notice("counting what fits…")
         count = await screen.budgeter.most_that_fit(composer.question.text, screen.attachments.pictures)
     if count is None:
-        hints.notice("how much fits is not known; /recent N sends the last N questions", "$warning")
+        hints.notice("cannot tell what fits · /recent N sends the last N questions", "$warning")
         return
     conversation.send_newest(count)
     composer.count_soon()
     if count == asked:
-        hints.notice("the whole conversation goes with the next question")
+        hints.notice("sending the whole conversation")
         return
-    said = "nothing of what stands above goes with the next question"
+    said = "sending no earlier turns"
     if count:
-        said = f"the last {count} of {many(asked, 'question')} go with the next one, each with its answer"
-    hints.notice(f"{said}; /recent {ALL} sends everything again")
+        said = f"sending the last {count} of {many(asked, 'question')} with their answers"
+    hints.notice(f"{said} · /recent {ALL} sends everything")
 
 
 def choose_server(screen: ChatScreen) -> None:

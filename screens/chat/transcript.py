@@ -137,7 +137,7 @@ class Transcript(VerticalScroll):
 
         message = self.chosen_answer
         if message is None or message.answer is None:
-            self.notify("no answer with evidence is chosen", markup=False)
+            self.notify("select an answer first", markup=False)
             return
         request = self.conversation.store.request(message.id)
         self.app.push_screen(Reader("Evidence", evidence(message, request)))
@@ -148,7 +148,7 @@ class Transcript(VerticalScroll):
 
         asked = self.chosen_question
         if asked is None or not asked.pictures:
-            self.notify("no picture with the chosen message", markup=False)
+            self.notify("the selected message has no image", markup=False)
             return
         path = asked.pictures[0].path
         fault = open_outside(path)
@@ -168,7 +168,7 @@ class Transcript(VerticalScroll):
             return
         write_atomic(path, self.selected.text)
         self.app.copy_to_clipboard(self.selected.text)
-        self.notify(f"sent to terminal, and saved in {path}", markup=False)
+        self.notify(f"copied, and saved in {path}", markup=False)
 
     # -- the window ----------------------------------------------------------------------------------------
 

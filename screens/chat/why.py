@@ -20,12 +20,12 @@ def timing_rows(answer: Answer) -> list[PanelRow | PanelHeading]:
     rows: list[PanelRow | PanelHeading] = []
     if timing.get("ttfr_s") is not None:  # what it waited for before the text was no wait for the first token
         rows.append(PanelRow("first reasoning", latency(timing["ttfr_s"])))
-    rows += [PanelRow("TTFT", _ttft(answer), "bold"), PanelRow("per token", latency(timing.get("tpot_s")))]
+    rows += [PanelRow("TTFT", _ttft(answer), "bold"), PanelRow("time per token", latency(timing.get("tpot_s")))]
     if timing.get("tpot_why"):
         rows.append(PanelRow("", str(timing["tpot_why"]), "$muted"))
-    rows.append(PanelRow("whole answer", latency(timing.get("e2e_s"))))
+    rows.append(PanelRow("total time", latency(timing.get("e2e_s"))))
     if timing.get("output_tokens_per_s") is not None:
-        rows.append(PanelRow("speed, with TTFT", f"{timing['output_tokens_per_s']:.1f} tok/s"))
+        rows.append(PanelRow("tokens/s (incl. TTFT)", f"{timing['output_tokens_per_s']:.1f}"))
     return rows
 
 
@@ -41,14 +41,18 @@ def token_rows(answer: Answer) -> list[PanelRow | PanelHeading]:
     observed = [sight.get("observed") for sight in answer.get("vision") or ()]
     rows: list[PanelRow | PanelHeading] = []
     if prompt is None:
-        rows.append(PanelRow("tokens in", "unknown: no usage sent", "$muted"))
+        rows.append(PanelRow("tokens in", "unknown (no usage sent)", "$muted"))
     elif observed and None not in observed:
         image = sum(observed)
         rows.append(PanelRow("tokens in", f"{image} image + {prompt - image} text"))
     else:
         rows.append(PanelRow("tokens in", f"{prompt}"))
     rows.append(
-        PanelRow("tokens out", "unknown" if out is None else f"{out}, from usage", "" if out is not None else "$muted")
+        PanelRow(
+            "tokens out",
+            "unknown" if out is None else f"{out} (reported by server)",
+            "" if out is not None else "$muted",
+        )
     )
     if usage.get("reasoning_tokens"):
         rows.append(PanelRow("", f"{usage['reasoning_tokens']} of them reasoning"))
@@ -71,7 +75,7 @@ def adapter_rows(answer: Answer) -> list[PanelRow | PanelHeading]:
     if not name:
         return []
     if name == UNKNOWN:
-        return [PanelRow("adapter", "unknown: this server cannot be told which", "$muted")]
+        return [PanelRow("adapter", "unknown (chosen by the server)", "$muted")]
     said = f"{name} · {digest[:8]}…" if digest else f"{name} · hash unknown"
     whole = [str(note) for note in conditions.get("notes") or () if str(note).startswith(f"adapter {name}")]
     notes = [note.removeprefix(f"adapter {name}").lstrip(": ") for note in whole]
@@ -95,7 +99,7 @@ def unusual_rows(asked: Mapping[str, Any], *, temperature: float, max_tokens: in
     if asked.get("temperature") not in (None, temperature):
         rows.append(PanelRow("temperature", f"{asked['temperature']:g}"))
     if asked.get("max_tokens") not in (None, max_tokens):
-        rows.append(PanelRow("longest answer", many(int(asked["max_tokens"]), "token")))
+        rows.append(PanelRow("max tokens", decimal(int(asked["max_tokens"]))))
     rows += [
         PanelRow(label, f"{asked[name]:g}" if isinstance(asked[name], float) else str(asked[name]))
         for name, label in (("seed", "seed"), ("top_p", "top-p"))
@@ -120,7 +124,7 @@ def setting_rows(settings: Mapping[str, Any]) -> list[PanelRow | PanelHeading]:
     if not settings:
         return []
     told = {str(name): value for name, value in settings.items() if value is not None}  # null: it is not set
-    return [PanelHeading("settings read back"), *(PanelRow(name, _said(value)) for name, value in told.items())]
+    return [PanelHeading("server-reported settings"), *(PanelRow(name, _said(value)) for name, value in told.items())]
 
 
 def _said(value: Any) -> str:
@@ -139,7 +143,7 @@ def proofs(answer: Answer) -> list[dict[str, Any]]:
     if prompt is not None and seen and None not in seen:
         text = prompt - sum(int(count or 0) for count in seen)
         for sight in found:
-            together = f" over {len(found)} pictures" if len(found) > 1 else ""
+            together = f" over {len(found)} images" if len(found) > 1 else ""
             sight["sum"] = f"({prompt} prompt − {text} text{together})"
     return found
 
@@ -150,14 +154,14 @@ def sight_lines(sight: Mapping[str, Any]) -> tuple[list[str], str]:
     digest = f"sha {str(sight.get('sha256') or '')[:4]}…"
     taken = str(sight.get("sum") or "")
     if state == "equal":
-        return [f"{observed} visual tokens: {expected} expected ✓", f"{taken} {digest}".strip()], "$accent"
+        return [f"✓ {observed} image tokens (as expected)", f"{taken} {digest}".strip()], "$accent"
     if state == "different":
-        said = "✗ visual tokens differ"
+        said = "✗ image tokens differ"
         if observed is not None:
-            said = f"✗ {observed} visual tokens" + (f": {expected} expected" if expected is not None else "")
+            said = f"✗ {observed} image tokens" + (f": {expected} expected" if expected is not None else "")
         return [said, str(sight.get("why") or ""), f"{taken} {digest}".strip()], "$error"
     wanted = f", {expected} expected" if expected is not None else ""
-    return [f"visual tokens not verifiable{wanted}", str(sight.get("why") or ""), digest], "$warning"
+    return [f"can't verify image tokens{wanted}", str(sight.get("why") or ""), digest], "$warning"
 
 
 def summary(answer: Answer) -> str:
@@ -170,9 +174,9 @@ def summary(answer: Answer) -> str:
     if timing.get("ttft_s") is not None:
         parts.append(f"TTFT {_ttft(answer)}")
     elif answer.get("streamed") is False and timing.get("e2e_s") is not None:
-        parts.append(f"whole answer {latency(timing['e2e_s'])}, not streamed")
+        parts.append(f"total {latency(timing['e2e_s'])}, not streamed")
     if timing.get("tpot_s") is not None:
-        parts.append(f"{latency(timing['tpot_s'])} a token")
+        parts.append(f"{latency(timing['tpot_s'])} per token")
     if usage.get("completion_tokens") is not None:
         out = usage["completion_tokens"]
         parts.append(f"{out} token{'' if out == 1 else 's'}")

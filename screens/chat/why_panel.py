@@ -69,9 +69,7 @@ class WhyPanel(VerticalScroll):
         title = Content("Why").stylize("bold")
         rows: list[PanelRow | PanelHeading] = []
         if answer is None:
-            title = Content.assemble(
-                title, ("\nThe numbers of an answer stand here, each with its conditions.", "$faint")
-            )
+            title = Content.assemble(title, ("\nTiming and settings for the selected answer.", "$faint"))
         else:
             number, total = self._place
             title = Content.assemble(title, (f"  answer {number} of {total}", "$muted"))
@@ -83,7 +81,7 @@ class WhyPanel(VerticalScroll):
             elif answer.answer is None:
                 rows = [
                     PanelRow("state", _STATES.get(answer.state, answer.state), "$warning"),
-                    PanelRow("numbers", "none kept", "$muted"),
+                    PanelRow("timing", "none stored", "$muted"),
                 ]
             else:
                 facts = answer.answer

@@ -20,7 +20,7 @@ from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field
 
 CANCEL = Binding("escape", "cancel", "back", key_display="Esc")
-OTHER_KEYS = "Other keys for these: [keys] in config.toml; `vlmconsole keys` names each act."
+OTHER_KEYS = "Change keys under [keys] in config.toml; `vlmconsole keys` lists the names."
 
 
 class Confirm(ModalScreen[bool]):
@@ -67,7 +67,7 @@ class Ask(ModalScreen[str | None]):
         with Vertical(classes="box"):
             yield Static(Content(self._title).stylize("bold"))
             yield Field(self._value, compact=True)
-            yield Static(Content(self._hint or "Enter keep · Esc leave as it was").stylize("$muted"))
+            yield Static(Content(self._hint or "Enter save · Esc cancel").stylize("$muted"))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value.strip())
@@ -102,7 +102,7 @@ class Form(ModalScreen[dict[str, str] | None]):
                     yield Static(Content(label).stylize("$muted"), classes="label")
                     yield Field(value, placeholder=hint, compact=True, name=key)
                 yield Static(name=key, classes="fault")
-            yield Static(Content("Tab next · Enter on the last keeps all · Esc back").stylize("$muted"))
+            yield Static(Content("Tab next · Enter on the last line saves · Esc cancel").stylize("$muted"))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         fields = list(self.query(Input))
@@ -157,7 +157,7 @@ class Choose(ModalScreen[str | None]):
                 compact=True,
                 markup=False,
             )
-            yield Static(Content("Enter choose · Esc leave as it was").stylize("$muted"))
+            yield Static(Content("Enter select · Esc cancel").stylize("$muted"))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option.id)
@@ -205,7 +205,7 @@ class KeyHelp(ModalScreen[None]):
     CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [CANCEL, Binding("q,question_mark,enter", "cancel", "back", show=False)]
 
-    TITLES = (("composer", "While writing"), ("anywhere", "Anywhere"), ("reading", "Outside the composer"))
+    TITLES = (("composer", "In the message box"), ("anywhere", "Anywhere"), ("reading", "Outside the message box"))
 
     def __init__(self, screen: str, tabs: Sequence[tuple[str, str]]) -> None:
         super().__init__(classes="reader")
@@ -233,13 +233,13 @@ class KeyHelp(ModalScreen[None]):
             if place not in used:
                 continue
             if place == "reading" and "composer" not in used:
-                title = "While no text is being typed"
+                title = "While not typing"
             lines += [Content(""), Content(title).stylize("$accent")]
             if place == "anywhere":
                 lines += [_key(f"F{number} or {number}", f"{name} screen") for number, name in self._tabs]
             lines += [line(key) for key in keys if key.place == place]
             if place == "composer":
-                lines += [Content(""), Content("Typed in place of a question").stylize("$accent")]
+                lines += [Content(""), Content("Commands").stylize("$accent")]
                 lines += [_key(f"{word} {more}".strip(), said, 22) for word, more, said in TYPED]
         lines += [Content(""), Content(OTHER_KEYS).stylize("$faint")]
         return Content("\n").join(lines[1:])

@@ -166,7 +166,7 @@ async def test_the_console_opens_and_asks_beside_damaged_records(tmp_path: Path)
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             assert [message.text for message in screen.transcript.messages] == ["What?", "Three."]
-            await until(lambda: DAMAGED in why(screen) and mentions(why(screen), "settings", "usual"))
+            await until(lambda: DAMAGED in why(screen) and mentions(why(screen), "settings", "defaults"))
             await ask(pilot, screen, "And now?")
             await until(lambda: len(screen.conversation.answers()) == 2 and answered(screen))
             assert screen.conversation.answers()[-1].state == "done"

@@ -123,8 +123,8 @@ def test_an_export_says_its_conditions_and_is_no_markup(tmp_path: Path, monkeypa
         monkeypatch.undo()
         time.tzset()
     assert text.startswith(r"# \<b\>bold\</b\> \*x\* \[y\](z)" + "\n")
-    assert mentions(text, "tiny", "mlx-vlm 0.7.10", "temperature 0.9", "top-p 0.5", "seed 7", "1 token")
-    assert mentions(text, "64 visual tokens", "64 expected ✓")
+    assert mentions(text, "tiny", "mlx-vlm 0.7.10", "temperature 0.9", "top-p 0.5", "seed 7", "max tokens 1")
+    assert mentions(text, "64 image tokens", "64 expected ✓")
     assert mentions(text, "not verifiable", "8 expected", "no usage was sent")
     assert "## You · 1970-01-12 19:16:42+05:30" in text
 

@@ -84,8 +84,8 @@ async def test_the_bundled_model_answers_about_a_laptops_picture(tmp_path: Path)
     environment = f"env {LOCKS}={locks}"
     sshd, tmux = await by_scp(tmp_path, home, "How many red circles are there?", environment)
     try:
-        seen = await tmux.shows("from usage", 120)
-        assert "64 visual tokens" in seen and "expected ✓" in seen
+        seen = await tmux.shows("reported by server", 120)
+        assert "✓ 64 image tokens" in seen
         answer = next(m for m in ChatStore(home / "chats.sqlite", home / "pictures").messages(1) if m.role != "user")
         assert answer.state == "done" and answer.text.strip()
     finally:

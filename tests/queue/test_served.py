@@ -147,7 +147,7 @@ async def test_the_console_finds_its_server_again_whoever_started_it(places: Pla
     store.set_meta("drained", True)
     queued = store.add(server_job("box", places, keep=True))
     link._move(note="as after a hand-over")
-    await looks(f"box · stopped, job {queued}")
+    await looks(f"box · stopped · job {queued}")
     store.set_meta("drained", False)
     process.ensure(places)
     del seen[:]

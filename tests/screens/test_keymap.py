@@ -13,6 +13,7 @@ from vlmconsole.cli import main
 from vlmconsole.lab import Lab, SettingsError
 from vlmconsole.screens.keymap import FIXED, checked, keys_by_id
 from vlmconsole.screens.keys import KEYS, OLD_KEYS, keys_of
+from vlmconsole.screens.palette import commands
 from vlmconsole.screens.table import SCREENS
 
 #: What an act is called → its letter, on whatever screen it is.
@@ -49,7 +50,7 @@ def test_no_old_key_means_anything_else_now() -> None:
         ("jobs.new", "hyper+", "hyper+"),
         ("jobs.new", "", "“”"),
         ("jobs.new", "ctrl-e", "ctrl-e"),
-        ("chat.newline", "n", "text while one writes"),
+        ("chat.newline", "n", "types text"),
         (next(iter(FIXED)), "ctrl+e", "cannot be changed"),
     ],
 )
@@ -99,8 +100,8 @@ async def test_the_settings_keys_work_and_are_shown_in_footer_help_and_palette(t
         text = str(app.screen._text())  # type: ignore[attr-defined]
         assert "N         New job" in text and "F9 H" in text
         await pilot.press("escape")
-        names = {command.title: command.help for command in app.get_system_commands(app.screen)}
-        assert names["New job: choose a preset, edit, review, queue"] == "N"
+        titles = {entry.title: entry.keys for entry in commands(app, app.screen)}
+        assert titles["New job: choose a preset, edit, review, queue"] == "N"
 
 
 async def test_an_old_key_works_and_says_the_new_one(tmp_path: Path) -> None:

@@ -16,15 +16,14 @@ from vlmconsole.chats.store import ChatStore
 from vlmconsole.runs.folder import folder_for_user, write_for_user
 from vlmconsole.streams.ending import read_remarks
 from vlmconsole.system.privacy import users_mode
-from vlmconsole.text.counts import many
 from vlmconsole.text.plain import inert, one_line
 
 _ENDINGS = {
     "cut": "cut off",
-    "stopped": "stopped by the user",
+    "stopped": "stopped",
     "interrupted": "interrupted: the console ended mid-answer",
     "failed": "failed",
-    "streaming": "still being answered",
+    "streaming": "still answering",
 }
 
 
@@ -75,7 +74,7 @@ def chat_markdown(chat: Chat, messages: list[StoredMessage]) -> str:
     if chat.system:
         lines += ["> system: " + inert(chat.system).replace("\n", "\n> "), ""]
     if chat.damaged:
-        lines += ["*its settings are damaged: the usual ones hold*", ""]
+        lines += ["*its settings are damaged: using the defaults*", ""]
     for message in messages:
         if message.superseded:
             continue
@@ -140,7 +139,7 @@ def _fresh(parent: Path, name: str) -> Path:
 
 def _numbers(answer: dict[str, Any]) -> str:
     timing, usage = answer.get("timing") or {}, answer.get("usage") or {}
-    named = (("ttft_s", "TTFT"), ("e2e_s", "whole answer"))
+    named = (("ttft_s", "TTFT"), ("e2e_s", "total time"))
     parts = [f"{name} {timing[key]:.3f} s" for key, name in named if timing.get(key) is not None]
     if usage.get("prompt_tokens") is not None:
         parts.append(f"{usage['prompt_tokens']} tokens in, {usage.get('completion_tokens')} out")
@@ -161,7 +160,7 @@ def _conditions(answer: dict[str, Any]) -> list[str]:
         if value is not None:
             parts.append(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}")
     if known.get("max_tokens") is not None:
-        parts.append(f"at most {many(known['max_tokens'], 'token')}")
+        parts.append(f"max tokens {known['max_tokens']}")
     return [", ".join(filter(None, parts)), *(_sight(sight) for sight in answer.get("vision") or ())]
 
 
@@ -170,10 +169,10 @@ def _sight(sight: dict[str, Any]) -> str:
     why = f": {_literal(sight['why'])}" if sight.get("why") else ""
     wanted = "" if expected is None else f", {expected} expected"
     if sight.get("state") == "equal":
-        return f"{observed} visual tokens{wanted} ✓"
+        return f"{observed} image tokens{wanted} ✓"
     if sight.get("state") == "different":
-        return f"✗ {'visual tokens differ' if observed is None else f'{observed} visual tokens'}{wanted}{why}"
-    return f"visual tokens not verifiable{wanted}{why}"
+        return f"✗ {'image tokens differ' if observed is None else f'{observed} image tokens'}{wanted}{why}"
+    return f"image tokens not verifiable{wanted}{why}"
 
 
 def _literal(text: object) -> str:

@@ -107,7 +107,7 @@ class ChatClient:
         try:
             now = await readback(self.profile, self._client())
         except EngineError as error:
-            return f"settings as they were read before; they could not be read again: {error}"
+            return f"settings from an earlier reading (reading them again failed: {error})"
         self.settings = now
         if (now.model, now.model_path, now.version) != (before.model, before.model_path, before.version):
             self.model = await served_model(self.profile, self._client(), now)
@@ -201,7 +201,7 @@ class ChatClient:
         if unknown:
             known = ", ".join(sorted(engine.request_fields))
             raise EngineError(
-                f"{engine.label} does not honour {', '.join(unknown)}; it knows {known}", code="field-unknown"
+                f"{engine.label} does not support {', '.join(unknown)}; supported: {known}", code="field-unknown"
             )
         body: dict[str, Any] = {
             "model": self.model,
@@ -238,7 +238,7 @@ class ChatClient:
                 async with asyncio.timeout(SILENCE_S):  # a head may drip, or be interim for ever
                     response = await http.send(outgoing, stream=True)
             except TimeoutError:
-                raise EngineError(f"{self.profile.called} did not begin its answer within {SILENCE_S:g} s") from None
+                raise EngineError(f"{self.profile.called} sent no answer within {SILENCE_S:g} s") from None
             status = response.status_code
             if wrong := head_fault(status, dict(response.headers)):
                 message = f"{self.profile.called} answered {wrong}"
@@ -253,9 +253,9 @@ class ChatClient:
                 if parser.lines > lines:
                     lines, heard = parser.lines, now
                 if now - heard > SILENCE_S:
-                    parser.stop(f"{self.profile.called} sent bytes for {SILENCE_S:g} s, but no whole line")
+                    parser.stop(f"{self.profile.called} sent bytes for {SILENCE_S:g} s but no complete line")
                 elif now - sent > LONGEST_S:
-                    parser.stop(f"{self.profile.called} had not ended its answer after {LONGEST_S / 3600:g} h")
+                    parser.stop(f"{self.profile.called} was still answering after {LONGEST_S / 3600:g} h")
                 if parser.full:
                     break
             _tell(parser.finish(time.monotonic()), on_delta)
@@ -273,15 +273,15 @@ class ChatClient:
                 result.error = connection_error(self.profile, error)
                 result.ended = "cut" if begun else "error"
                 if begun:
-                    result.error = f"the answer was cut off: {result.error}"
+                    result.error = f"connection lost: {result.error}"
         finally:
             if response is not None:
                 await _close(response)
         result = parser.result
         if result.ended == "cut" and result.error is None:
-            how = "before [DONE]" if result.text or result.reasoning else "without a word"
+            how = "without [DONE]" if result.text or result.reasoning else "before any answer"
             lost = f" ({result.loss})" if result.loss else ""
-            result.error = f"{self.profile.called} closed the answer {how}{lost}"
+            result.error = f"{self.profile.called} closed the connection {how}{lost}"
         if result.error:
             result.error = redact(result.error)
         return result
@@ -313,7 +313,7 @@ class ChatClient:
             body = {**self._body(1, 0.0, adapter, {}), "messages": to_request(bare)}
             result = await self._stream(json.dumps(body).encode(), adapter)
             if result.ended == "cancelled" or result.usage.prompt_tokens is None:
-                return TextTokens(None, "none", f"the text-only probe gave no count{_because(result.error)}")
+                return TextTokens(None, "none", f"the text-only probe returned no count{_because(result.error)}")
             self._probes[key] = result.usage.prompt_tokens
         wrapped = self.profile.picture_wrapper_tokens * sum(len(m.pictures) for m in messages)
         return TextTokens(self._probes[key] + wrapped, PROBE)

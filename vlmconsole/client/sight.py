@@ -77,17 +77,17 @@ def look(
     state: Literal["equal", "different", "not verifiable"] = "not verifiable"
     if total is not None and complete:
         state = "equal" if total == sum(known) else "different"
-        why = f"{total} visual tokens observed, {sum(known)} expected"
+        why = f"{total} image tokens observed, {sum(known)} expected"
         if total <= 0:
-            why += ": the server did not see the picture"
+            why += ": the server ignored the image"
     elif total is not None:
         if total <= 0:
             state = "different"
-            why = f"{total} visual tokens observed: the server did not see the picture"
+            why = f"{total} image tokens observed: the server ignored the image"
         else:
-            why = "the picture settings of the model are not known (profile key processor)"
+            why = "image settings unknown: set `processor` in the profile"
     if len(pictures) > 1 and total is not None:
-        why += f", over {len(pictures)} pictures together"
+        why += f" ({len(pictures)} images sent)"
     sights = []
     for picture, tokens in zip(pictures, expected, strict=True):
         observed = total if len(pictures) == 1 else (tokens if state == "equal" else None)
@@ -100,7 +100,7 @@ def look(
 def _observed(usage: Usage, text: TextTokens) -> tuple[int | None, str, str]:
     zero = usage.prompt_tokens == 0 or (usage.prompt_tokens is None and usage.zero_prompt)
     if zero and not usage.image_tokens:  # a prompt has a text: these counts were never made
-        return None, "none", "the server reported 0 prompt tokens, which no request has: it does not count them"
+        return None, "none", "the server does not count prompt tokens (it reported 0)"
     if usage.prompt_tokens is not None and text.count is not None and text.method == LOCAL:
         return usage.prompt_tokens - text.count, LOCAL, ""
     if usage.image_tokens is not None:
@@ -108,7 +108,7 @@ def _observed(usage: Usage, text: TextTokens) -> tuple[int | None, str, str]:
     if usage.prompt_tokens is None:
         return None, "none", "the server did not report its prompt tokens"
     if text.count is None:
-        return None, "none", text.why or "the text's own tokens are not known"
+        return None, "none", text.why or "the text's token count is unknown"
     return usage.prompt_tokens - text.count, text.method, ""
 
 
@@ -168,7 +168,7 @@ def budget(
     share = text * _estimated(last) // max(1, _estimated(messages))
     seen = sum(expected_tokens(picture, settings) or 0 for picture in pictures_of(last))
     alone = share + seen + answer <= context
-    end = "begin a new conversation" if alone else ("shorten the question" if share > seen else "send fewer pictures")
+    end = "start a new conversation" if alone else ("shorten the question" if share > seen else "send fewer images")
     advice = _advice(over, answer, pictures, size, end)
     return Budget(visual, text, answer, context, False, exact, advice, size, (visual or 0) + least >= context)
 
@@ -178,9 +178,9 @@ def _advice(over: int, answer: int, pictures: list[Picture], size: tuple[int, in
     if size is not None:
         ways.append(f"shrink {pictures[-1].name} to {size[0]}×{size[1]}")
     if answer > over:
-        ways.append(f"allow at most {answer - over} answer tokens")
+        ways.append(f"lower max tokens to {answer - over}")
     ways.append(end if not ways else f"or {end}")
-    return f"{over} tokens too many for the context: {', '.join(ways)}"
+    return f"{over} tokens over the context: {', '.join(ways)}"
 
 
 def _least(messages: Sequence[Message]) -> int:

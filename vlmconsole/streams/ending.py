@@ -47,7 +47,7 @@ def remarks(
         made.insert(0, Remark("lost", result.loss))
     made += by_name(result.models, asked, listed)
     if not result.streamed and result.ended == "done":
-        made.append(Remark("whole", "the answer came as one whole body, not streamed: its inner times are unknown"))
+        made.append(Remark("whole", "not streamed: TTFT and time per token are unknown"))
     return made
 
 
@@ -56,12 +56,12 @@ def by_name(names: Sequence[str], asked: str, listed: tuple[str, ...] | None) ->
     shown_names = [one_line(name) for name in names]
     other = [name for name in names if name != asked]
     if len(names) > 1:
-        return [Remark("models", f"{len(names)} models answered under one name: {', '.join(shown_names)}")]
+        return [Remark("models", f"{len(names)} models answered: {', '.join(shown_names)}")]
     if other and asked:
-        return [Remark("model", f"asked for {one_line(asked)}, and {one_line(other[0])} answered")]
+        return [Remark("model", f"{one_line(other[0])} answered instead of {one_line(asked)}")]
     if listed and asked and asked not in listed:
         shown = ", ".join(map(one_line, listed[:3])) + (", …" if len(listed) > 3 else "")
-        return [Remark("unlisted", f"asked for {one_line(asked)}, which /v1/models does not list ({shown})")]
+        return [Remark("unlisted", f"{one_line(asked)} is not listed by /v1/models ({shown})")]
     return []
 
 
@@ -81,17 +81,17 @@ def _content(result: StreamResult, max_tokens: int | None) -> list[Remark]:
     if not result.text.strip():
         besides = list(refused)
         if calls:
-            besides.append(Remark("called", f"no answer but {calls}, which nothing here runs"))
+            besides.append(Remark("called", f"no answer, only {calls} (tools are not run here)"))
         if not besides and result.reasoning.strip():
             size = many(len(result.reasoning), "character")
-            besides.append(Remark("reasoning", f"only reasoning came ({size}), no answer"))
+            besides.append(Remark("reasoning", f"no answer, only reasoning ({size})"))
         if not besides and not result.loss:
-            besides.append(Remark("empty", f"the answer is empty (finish {finish or 'not reported'})"))
+            besides.append(Remark("empty", f"empty answer (finish {finish or 'not reported'})"))
         return [*besides, *limited]
     if calls:
-        refused.append(Remark("tools", f"{calls} came with the answer, which nothing here runs"))
+        refused.append(Remark("tools", f"{calls} with the answer (tools are not run here)"))
     if finish and finish not in USUAL:
-        return [*refused, Remark("ended", f"the server ended the answer: {finish}")]
+        return [*refused, Remark("ended", f"ended by the server: {finish}")]
     return [*refused, *limited]
 
 

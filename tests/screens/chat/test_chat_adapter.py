@@ -90,7 +90,7 @@ async def test_another_base_is_used_only_when_said_and_is_labelled(home: Path) -
         rows = adapter_rows(facts)
         assert len(rows) == 2 and OTHER_MODEL in rows[1].value  # type: ignore[union-attr]
         await ask(pilot, screen, "/adapter none")
-        await until(lambda: "the base alone" in notice(screen))
+        await until(lambda: "base model" in notice(screen))
         assert "adapter" not in (await hello(pilot, screen))["conditions"]  # type: ignore[operator]
 
 

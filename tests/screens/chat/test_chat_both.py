@@ -46,7 +46,7 @@ async def test_two_servers_side_by_side_as_they_answer(tmp_path: Path, size: tup
             await until(lambda: len(pair.query(AnswerSide)) == 2)
             await until(lambda: "answering" in str(pair.query(".foot").last(Static).render()))
             assert "TTFT" in rows(pair.query(AnswerSide).last())
-            assert mentions(said(pilot, ".between"), "both", "ended")
+            assert mentions(said(pilot, ".between"), "both", "finished")
             await until(lambda: "Not comparable" in said(pilot, ".between"))
             verdict = said(pilot, ".between")
             assert mentions(verdict, "2", "precision", "float32", "bfloat16", "output length")
@@ -56,7 +56,7 @@ async def test_two_servers_side_by_side_as_they_answer(tmp_path: Path, size: tup
             else:
                 assert left.region.x == right.region.x and right.region.y >= left.region.bottom
             first, second = rows(left), rows(right)
-            assert first["TTFT"] != second["TTFT"] and second["tokens out"] == "2, from usage"
+            assert first["TTFT"] != second["TTFT"] and second["tokens out"] == "2 (reported by server)"
             await pilot.press("tab", "j", "escape", "v")
             await until(lambda: isinstance(pilot.app.screen, PairScreen))
             await pilot.press("escape")
@@ -76,7 +76,7 @@ def test_the_sentence_between_two_answers(tmp_path: Path) -> None:
         store.add(chat.id, "assistant", "", state="streaming", server="two").id, text="", state="failed"
     )
     alike, one = between(kept(), kept())[0], between(kept(), kept(model="big"))[0]
-    assert alike.startswith("Comparable") and mentions(alike, "no", "neither", "hardware")
+    assert alike.startswith("Comparable") and mentions(alike, "no", "unknown for both", "hardware")
     assert one.startswith("Comparable") and mentions(one, "only", "model", "toy", "big")
     two = between(kept(), kept(model="big", route="tunnel"))
     assert two[0].startswith("Not comparable")

@@ -66,7 +66,7 @@ async def test_an_answer_that_cannot_be_kept_is_shown_and_kept_when_there_is_roo
                 await ask(pilot, screen, "How many?")
                 await until(lambda: answered(screen))
                 assert [one.text for one in screen.conversation.answers()] == ["Three circles."]
-                assert any("cannot be kept" in one.message for one in pilot.app._notifications)
+                assert any("cannot be saved" in one.message for one in pilot.app._notifications)
                 (kept,) = (one for one in screen.conversation.store.messages(1) if one.role == "assistant")
                 assert kept.state == "streaming"
             await until(lambda: screen.conversation.store.messages(1)[-1].state == "done")

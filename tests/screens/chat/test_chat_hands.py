@@ -66,7 +66,7 @@ async def test_a_conversation_is_named_set_and_asked_in_any_script(tmp_path: Pat
                 for row in screen.why.query_one("#why-rows", Static).visual.rows
                 if hasattr(row, "value")
             }
-            wanted = {"temperature": "0.7", "longest answer": "32 tokens", "seed": "7", "top-p": "0.5"}
+            wanted = {"temperature": "0.7", "max tokens": "32", "seed": "7", "top-p": "0.5"}
             assert wanted.items() <= kept.items() and "system prompt" in kept
             await pilot.press("escape", "s", *(["enter"] * 3), "ctrl+u", "enter", "ctrl+u", "enter")
             await until(lambda: screen.conversation.sampling == Sampling(temperature=0.7, max_tokens=32))
@@ -104,11 +104,16 @@ async def test_the_palette_holds_every_key_of_the_table(tmp_path: Path) -> None:
     async with chat_server() as server:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
-            found = {command.title: command for command in commands(pilot.app, screen)}
+            found = {entry.title: entry for entry in commands(pilot.app, screen)}
             kept = {"send", "newline", "leave", "app.command_palette"}
             assert {key.help for key in KEYS if key.screen in ("", "chat") and key.action not in kept} <= set(found)
+            assert {"image", "picture", "retry", "settings", "model", "export"} <= {
+                word
+                for entry in found.values()
+                for word in f"{entry.title} {entry.words}".lower().replace(":", "").split()
+            }, "words that people search for"
             before = pilot.app.theme
-            found["Theme: dark or light"].callback()
+            found["Switch theme: dark / light"].run()
             await until(lambda: pilot.app.theme != before)
 
 

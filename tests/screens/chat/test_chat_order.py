@@ -116,7 +116,7 @@ async def test_words_that_look_like_a_path_are_sent_with_a_second_enter(tmp_path
                 ("pics/missing.png", "What is in pics/missing.png?"),
             ):
                 await ask(pilot, screen, words)
-                await until(lambda path=path: f"not found: {path}; Enter once more" in notice(screen))
+                await until(lambda path=path: f"not found: {path}; Enter again" in notice(screen))
                 assert all(words not in str(request) for request in server.requests)
                 await pilot.press("enter")
                 await until(lambda words=words: words in str(server.requests[-1:]) and answered(screen))
@@ -159,11 +159,11 @@ async def test_what_cannot_fit_is_never_sent_however_often_enter_is_pressed(tmp_
         profile_file(tmp_path, server.port, context=4096)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "a word and another\n" * 40_000)
-            await until(lambda: mentions(notice(screen), "too many", "context", "shorten"))
+            await until(lambda: mentions(notice(screen), "tokens over", "context", "shorten"))
             for _ in range(3):
                 await pilot.press("enter")
             await pilot.pause(0.3)
-            assert server.requests == [] and "too many" in notice(screen)
+            assert server.requests == [] and "tokens over" in notice(screen)
             screen.composer.question.clear()
             await until(lambda: notice(screen) == "")
             await ask(pilot, screen, "word " * 2500)  # more than fits with an answer by the estimate alone

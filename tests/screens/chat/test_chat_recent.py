@@ -36,7 +36,7 @@ async def nothing_before(home: Path) -> AsyncIterator[tuple[ChatServer, Pilot[No
         async with console(home) as (pilot, screen):
             await until(lambda: len(screen.transcript.messages) == 6)
             await ask(pilot, screen, "/recent 0")
-            await until(lambda: mentions(notice(screen), "nothing", "next question"))
+            await until(lambda: mentions(notice(screen), "no earlier turns"))
             yield server, pilot, screen
 
 
@@ -97,7 +97,7 @@ async def test_the_newest_turns_go_on_where_all_would_not_fit(tmp_path: Path) ->
             await ask(pilot, screen, "/recent many")
             await until(lambda: mentions(notice(screen), "/recent N", "/recent all", "many"))
             await ask(pilot, screen, "/recent 0")
-            await until(lambda: mentions(notice(screen), "nothing", "next question"))
+            await until(lambda: mentions(notice(screen), "no earlier turns"))
             await ask(pilot, screen, "Alone?")
             await until(lambda: len(server.requests) == 3 and answered(screen), seconds=20.0)
             assert said(server.requests[2]) == ["Alone?"]
@@ -139,7 +139,7 @@ async def test_a_new_conversation_has_nothing_to_leave_out(tmp_path: Path) -> No
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "/recent")
-            await until(lambda: mentions(notice(screen), "nothing", "next question", "yet"))
+            await until(lambda: mentions(notice(screen), "no earlier questions", "yet"))
 
 
 def test_turns_begin_where_they_are_told_to(tmp_path: Path) -> None:

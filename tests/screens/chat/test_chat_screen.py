@@ -207,11 +207,11 @@ async def test_an_answer_says_whether_it_waits_for_its_server_or_for_the_model(t
             link = screen.console.link
             assert link is not None and "first token" in str(foot.render())
             link._move(state="starting", note="")
-            await until(lambda: "its server" in str(foot.render()))
+            await until(lambda: "to start" in str(foot.render()))
             link._progress("job 2 waits for cpu, in use by another vlmconsole (pid 5, another lab home)", 2.0)
             await until(lambda: mentions(str(foot.render()), "waiting", "cpu", "pid 5"))
             assert mentions(str(foot.render()), "F3", "queue"), "and the way out"
             link._progress("loading the model", 3.0)
-            await until(lambda: "its server" in str(foot.render()))
+            await until(lambda: "to start" in str(foot.render()))
             link._move(state="ready", note="")
             await until(lambda: answered(screen))

@@ -90,7 +90,7 @@ class Link:
     async def budget(self, question: Question) -> Budget:
         text = 10 * len(question.messages)
         fits = self.context is None or text + question.max_tokens <= self.context
-        advice = "" if fits else "too long: begin a new conversation"
+        advice = "" if fits else "too long: start a new conversation"
         return Budget(None, text, question.max_tokens, self.context, fits, True, advice, certain=self.certain)
 
 

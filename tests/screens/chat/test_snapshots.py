@@ -105,7 +105,7 @@ def kept(home: Path) -> None:
     cut = store.new_chat(title="Receipt, blurred [bold]", server="demo")
     store.add(cut.id, "user", "How many lines?")
     half = store.add(cut.id, "assistant", "", state="streaming", server="demo")
-    store.finish(half.id, text="There are twelve li", state="cut", error="server demo closed the answer before [DONE]")
+    store.finish(half.id, text="There are twelve li", state="cut", error="demo closed the connection without [DONE]")
     chat = store.new_chat(title="Count the red circles", server="demo")
     store.add(chat.id, "user", "Count the red circles.", pictures=[picture])
     answer = store.add(chat.id, "assistant", "", state="streaming", server="demo")

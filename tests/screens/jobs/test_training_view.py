@@ -320,7 +320,7 @@ async def test_the_first_line_tells_a_missing_server_and_the_last_a_windows_keys
         await pilot.press("escape", "question_mark")
         await settled(pilot)
         text = seen(pilot)
-        assert "While writing" not in text and "While no text" in text
+        assert "In the message box" not in text and "While not typing" in text
 
 
 def test_an_evaluation_names_what_it_needs_where_it_loads_the_models_itself() -> None:
