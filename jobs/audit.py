@@ -19,10 +19,10 @@ class AuditSpec(Spec):
     """What to audit."""
 
     run: PathOrName = Field(
-        "last", description="run to audit: a name or a part of it; last: the newest finished evaluation"
+        "last", description="Run to audit: a name or a part of it; last: the newest finished evaluation"
     )
-    replay: bool = Field(False, description="also generate one answer again, in its batch (needs torch)")
-    sample: str = Field("", description="the sample to replay; empty: one with 11 and 12, else the largest counts")
+    replay: bool = Field(False, description="Also generate one answer again, in its batch (needs torch)")
+    sample: str = Field("", description="The sample to replay; empty: one with 11 and 12, else the largest counts")
 
 
 def run(context: Context, spec: AuditSpec) -> dict[str, Any]:

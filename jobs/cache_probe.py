@@ -24,22 +24,22 @@ FLUSH_PAUSE_S = 0.5
 class CacheProbeSettings(Spec):
     """A cache probe: one server with its cache on, a control with it off, and pairs of the same request."""
 
-    server: str = Field(description="profile of the server whose prefix cache is probed")
+    server: str = Field(description="Profile of the server whose prefix cache is probed")
     control: str = Field(
         RESTART, description="`restart`: the same server with its cache off; a profile name; empty: none (no proof)"
     )
-    pairs: int = Field(5, ge=1, description="cold/warm pairs, on each server")
-    least_pairs: int = Field(5, ge=1, description="pairs without which nothing is proven")
-    image: str = Field("", description="picture size in pixels, WIDTHxHEIGHT; empty: text only")
-    input_tokens: int | None = Field(None, ge=1, description="prefix length in tokens, the picture's among them")
-    output_tokens: int = Field(8, ge=1, description="ceiling of an answer, tokens")
-    block: int | None = Field(None, ge=1, description="tokens in a cache block; default: as the server tells")
-    warm_up: int = Field(2, ge=1, description="requests with other prompts first, not counted")
-    seed: int = Field(0, description="of the inputs")
+    pairs: int = Field(5, ge=1, description="Cold/warm pairs, on each server")
+    least_pairs: int = Field(5, ge=1, description="Pairs without which nothing is proven")
+    image: str = Field("", description="Image size in pixels, WIDTHxHEIGHT; empty: text only")
+    input_tokens: int | None = Field(None, ge=1, description="Prefix length in tokens, the image's among them")
+    output_tokens: int = Field(8, ge=1, description="Max tokens of an answer")
+    block: int | None = Field(None, ge=1, description="Tokens in a cache block; default: as the server tells")
+    warm_up: int = Field(2, ge=1, description="Requests with other prompts first, not counted")
+    seed: int = Field(0, description="Seed of the inputs")
     lag_limit_ms: float = Field(
-        LAG_LIMIT_S * 1000, gt=0, description="client lag (p99, ms) that makes a request unusable"
+        LAG_LIMIT_S * 1000, gt=0, description="Client lag (p99, ms) that makes a request unusable"
     )
-    total_timeout_s: float = Field(900.0, gt=0, description="longest a request may take, s")
+    total_timeout_s: float = Field(900.0, gt=0, description="Longest a request may take, s")
 
     def bench(self) -> BenchSettings:
         """The same as settings of one measurement."""

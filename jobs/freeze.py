@@ -18,16 +18,16 @@ UNBOUND = "unbound"  # in place of a base: the plan names none
 class FreezeSpec(Spec):
     """What is frozen. Its hash goes to the evaluation as the setting plan."""
 
-    plan: PathOrName = Field(description="gate plan: a shipped one or a TOML file")
+    plan: PathOrName = Field(description="Gate plan: a shipped one or a TOML file")
     data: list[PathOrName] = Field(
-        min_length=1, description="datasets (made when they are recipes), first the plan's own"
+        min_length=1, description="Datasets (made when they are recipes), first the plan's own"
     )
-    before_adapter: PathOrName = Field("", description="adapter that the comparison will start from; empty: the base")
+    before_adapter: PathOrName = Field("", description="Adapter that the comparison will start from; empty: the base")
     base: PathOrName = Field(
         "", description=f"model below it; empty: the bundled one; {UNBOUND}: its weights are not here"
     )
     limits: list[PathOrName] = Field(
-        [], description="plans of later rounds whose limits are frozen now, without pictures"
+        [], description="Plans of later rounds whose limits are frozen now, without images"
     )
 
 

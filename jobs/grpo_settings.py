@@ -19,45 +19,45 @@ BUNDLED_STEP = 0.35  # seconds a step of 16 answers of the bundled model, one bu
 class VerlSpec(Spec):
     """What only verl needs to know. Everything else comes from the settings that both engines share."""
 
-    gpu_memory_utilization: float = Field(0.4, gt=0, lt=1, description="share of the card for SGLang's rollouts")
-    offload: bool = Field(True, description="parameters and optimizer wait in the host's memory between uses")
-    max_prompt_length: int = Field(2048, ge=64, description="tokens; longer questions are left out by verl")
-    gpus: int = Field(1, ge=1, description="cards of this machine")
-    overrides: list[str] = Field([], description="further key=value for verl, checked like the others")
+    gpu_memory_utilization: float = Field(0.4, gt=0, lt=1, description="Share of the card for SGLang's rollouts")
+    offload: bool = Field(True, description="Parameters and optimizer wait in the host's memory between uses")
+    max_prompt_length: int = Field(2048, ge=64, description="Tokens; longer questions are left out by verl")
+    gpus: int = Field(1, ge=1, description="Cards of this machine")
+    overrides: list[str] = Field([], description="Further key=value for verl, checked like the others")
 
 
 class GrpoSpec(Spec):
     """Settings of a GRPO run. The defaults are the lab's; rates fit the 3B."""
 
-    engine: Literal["in-process", "verl"] = Field("in-process", description="who trains")
-    base: PathOrName = Field("", description="model folder or downloaded name; empty: the bundled model")
-    data: PathOrName = Field("grpo-tiny", description="dataset or recipe")
-    train_split: str = Field("train", description="split that is trained on, in its own order")
-    validation_split: str = Field("heldout", description="split of the in-training validation and the reload check")
-    steps: int = Field(3, ge=1, description="optimizer steps' batches")
-    questions: int = Field(4, ge=1, description="different questions a step")
-    answers: int = Field(4, ge=2, description="answers sampled for each question: a group")
-    temperature: float = Field(1.0, gt=0, description="of sampling; top-k and top-p stay off")
-    max_new_tokens: int = Field(64, ge=1, description="tokens, ceiling of an answer")
+    engine: Literal["in-process", "verl"] = Field("in-process", description="Training engine")
+    base: PathOrName = Field("", description="Model folder or downloaded name; empty: the bundled model")
+    data: PathOrName = Field("grpo-tiny", description="Dataset or recipe")
+    train_split: str = Field("train", description="Split that is trained on, in its own order")
+    validation_split: str = Field("heldout", description="Split of the in-training validation and the reload check")
+    steps: int = Field(3, ge=1, description="Optimizer steps' batches")
+    questions: int = Field(4, ge=1, description="Different questions a step")
+    answers: int = Field(4, ge=2, description="Answers sampled for each question: a group")
+    temperature: float = Field(1.0, gt=0, description="Sampling temperature; top-k and top-p stay off")
+    max_new_tokens: int = Field(64, ge=1, description="Max tokens of an answer")
     lr: float = Field(1e-6, gt=0, description="AdamW learning rate, constant")
-    weight_decay: float = Field(0.01, ge=0, description="of AdamW")
-    clip: float = Field(0.2, gt=0, lt=1, description="how far the ratio may leave 1")
-    max_norm: float = Field(1.0, gt=0, description="gradient norm above which it is scaled down")
-    passes: int = Field(1, ge=1, description="optimizer steps on each batch of answers")
-    micro: int = Field(4, ge=1, description="questions a forward pass; less needs less memory")
-    seed: int = Field(0, ge=0, le=2**32 - 1, description="every draw of an answer follows from it")
-    scorer: Literal["counting", "naming"] = Field("counting", description="what rewards an answer")
+    weight_decay: float = Field(0.01, ge=0, description="AdamW weight decay")
+    clip: float = Field(0.2, gt=0, lt=1, description="How far the ratio may leave 1")
+    max_norm: float = Field(1.0, gt=0, description="Gradient norm above which it is scaled down")
+    passes: int = Field(1, ge=1, description="Optimizer steps on each batch of answers")
+    micro: int = Field(4, ge=1, description="Questions a forward pass; less needs less memory")
+    seed: int = Field(0, ge=0, le=2**32 - 1, description="Every draw of an answer follows from it")
+    scorer: Literal["counting", "naming"] = Field("counting", description="What rewards an answer")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
     float32_masters: bool = Field(
         True, description="bfloat16, in-process: step float32 copies; else small steps are rounded away"
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="of the in-process engine")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Device of the in-process engine")
     threads: int = Field(1, ge=1, le=64, description="CPU threads; another number gives other last digits")
-    checkpoint_every: int = Field(5, ge=1, description="steps between checkpoints")
-    validate_every: int = Field(0, ge=0, description="steps between in-training validations, 0: none")
-    validation: int = Field(32, ge=1, description="pictures of an in-training validation")
-    reload_check: int = Field(8, ge=1, description="questions that the reloaded model must answer the same")
-    verl: VerlSpec = Field(default_factory=VerlSpec, description="settings for verl alone")
+    checkpoint_every: int = Field(5, ge=1, description="Steps between checkpoints")
+    validate_every: int = Field(0, ge=0, description="Steps between in-training validations, 0: none")
+    validation: int = Field(32, ge=1, description="Images of an in-training validation")
+    reload_check: int = Field(8, ge=1, description="Questions that the reloaded model must answer the same")
+    verl: VerlSpec = Field(default_factory=VerlSpec, description="Settings for verl alone")
 
 
 def learning(spec: GrpoSpec) -> float:

@@ -20,10 +20,10 @@ PAGE, FLAT = "report.html", "report.json"
 class ReportSpec(Spec):
     """What is reported, in this order."""
 
-    title: str = Field("", description="of the page; empty: how many runs it holds")
-    runs: list[PathOrName] = Field([], description="runs, by name or folder; one that is not there is said")
+    title: str = Field("", description="Page title; empty: how many runs it holds")
+    runs: list[PathOrName] = Field([], description="Runs, by name or folder; one that is not there is said")
     steps: dict[str, str | None] = Field(
-        {}, description="a flow's steps with their runs, after those; none for a step that never ran, which is said"
+        {}, description="A flow's steps with their runs, after those; none for a step that never ran, which is said"
     )
 
     @model_validator(mode="after")

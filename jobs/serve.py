@@ -20,9 +20,9 @@ CHECK = 1.0  # seconds between two looks whether the server still lives
 class ServeSpec(Spec):
     """Which server, and what it holds."""
 
-    profile: str = Field(description="the server profile (vlmconsole servers list)")
+    profile: str = Field(description="The server profile (vlmconsole servers list)")
     devices: list[str] = Field(
-        [], description="what it holds; empty: one GPU; cpu for mlx-vlm on Linux and where there is no card"
+        [], description="Devices it holds; empty: one GPU; cpu for mlx-vlm on Linux and where there is no card"
     )
 
 

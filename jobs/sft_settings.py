@@ -21,37 +21,38 @@ LEARNING = "training"  # the phase after the data, development passes among it
 class SftSpec(Spec):
     """What to train, from which data, starting where; every length in steps, epochs or tokens."""
 
-    base: PathOrName = Field("", description="model folder or downloaded Hugging Face name; empty: the bundled model")
+    base: PathOrName = Field("", description="Model folder or downloaded Hugging Face name; empty: the bundled model")
     data: PathOrName = Field(
-        "sft-expand-tiny", description="dataset recipe: its training split is taught, its dev split chooses"
+        "sft-expand-tiny", description="Dataset recipe: its training split is taught, its dev split chooses"
     )
     adapter: PathOrName = Field(
         "",
-        description="to go on from: path, name, or preset (its newest finished run); empty: a fresh adapter",
+        description="Adapter to continue: path, name, or preset (its newest finished run); empty: a fresh adapter",
     )
     rank: int = Field(8, ge=1, le=256, description="LoRA rank")
     alpha: int = Field(16, ge=1, description="LoRA alpha; alpha / rank scales the adapter")
     lr: float = Field(2e-3, gt=0, lt=1, description="AdamW learning rate at its highest")
-    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="how the rate falls (to 5 %)")
-    warm_up: int = Field(30, ge=0, description="steps of rising learning rate")
-    epochs: int = Field(6, ge=1, le=1000, description="how often each picture is seen")
-    batch: int = Field(4, ge=1, le=1024, description="pictures at once")
-    accumulation: int = Field(1, ge=1, le=1024, description="batches a step, so batch × accumulation pictures")
-    clip: float = Field(1.0, gt=0, description="largest gradient norm")
-    seed: int = Field(1, ge=0, le=2**32 - 1, description="of the fresh adapter and of the order of the pictures")
-    dev_epochs: list[int] = Field([2, 4, 6], min_length=1, description="epochs that development chooses among")
-    scorer: Literal["counting", "naming"] = Field("counting", description="how development answers are scored")
-    max_new_tokens: int = Field(64, ge=1, le=4096, description="ceiling of a development answer, tokens")
-    dev_batch: int = Field(32, ge=1, le=1024, description="development questions answered at once")
+    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="How the rate falls (to 5 %)")
+    warm_up: int = Field(30, ge=0, description="Steps of rising learning rate")
+    epochs: int = Field(6, ge=1, le=1000, description="Epochs: how often each image is seen")
+    batch: int = Field(4, ge=1, le=1024, description="Images at once")
+    accumulation: int = Field(1, ge=1, le=1024, description="Batches a step, so batch × accumulation images")
+    clip: float = Field(1.0, gt=0, description="Largest gradient norm")
+    seed: int = Field(1, ge=0, le=2**32 - 1, description="Seed of the fresh adapter and the image order")
+    dev_epochs: list[int] = Field([2, 4, 6], min_length=1, description="Epochs that dev chooses among")
+    scorer: Literal["counting", "naming"] = Field("counting", description="How dev answers are scored")
+    max_new_tokens: int = Field(64, ge=1, le=4096, description="Max tokens of a dev answer")
+    dev_batch: int = Field(32, ge=1, le=1024, description="Development questions answered at once")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="of the base: bfloat16 on a GPU, float32 on a CPU; the adapter is always float32"
+        "auto",
+        description="Precision of the base model: bfloat16 on a GPU, float32 on a CPU; the adapter is always float32",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: the GPU where there is one")
-    gradient_checkpointing: bool = Field(False, description="less memory for more time")
-    other_base: bool = Field(False, description="go on from an adapter of another base or precision all the same")
+    gradient_checkpointing: bool = Field(False, description="Less memory for more time")
+    other_base: bool = Field(False, description="Resume from an adapter of another base or precision anyway")
     threads: int = Field(1, ge=1, le=64, description="CPU threads; another number gives other last digits")
-    checkpoint_every: int = Field(50, ge=1, description="steps between checkpoints that can be taken up exactly")
-    shown: int = Field(8, ge=0, le=64, description="development pictures shown live with their answers")
+    checkpoint_every: int = Field(50, ge=1, description="Steps between checkpoints that can be taken up exactly")
+    shown: int = Field(8, ge=0, le=64, description="Development images shown live with their answers")
 
     @model_validator(mode="after")
     def _candidates(self) -> "SftSpec":

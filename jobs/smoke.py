@@ -20,9 +20,9 @@ WORDS = {True: "yes", False: "NO", None: "not told"}
 class SmokeSpec(Spec):
     """Which server is looked at."""
 
-    server: str = Field("demo", description="profile name; empty with base_url")
-    base_url: str = Field("", description="address of any OpenAI-compatible server")
-    model: str = Field("", description="model name to send, with base_url; empty: what the server names first")
+    server: str = Field("demo", description="Profile name; empty with base_url")
+    base_url: str = Field("", description="Address of any OpenAI-compatible server")
+    model: str = Field("", description="Model name to send, with base_url; empty: what the server names first")
     api_key_env: str = Field("", description="NAME of the variable that holds the key, with base_url")
 
 

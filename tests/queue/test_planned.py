@@ -153,7 +153,7 @@ def test_a_plan_that_must_fail_is_shown_with_its_reason_and_an_exit_code(
     with pytest.raises(SystemExit) as ended:
         main([*words, "run", "sft-expand-tiny", "--set", "base=x", "--plan"])
     shown = capsys.readouterr().out
-    assert ended.value.code == 2 and "certain to fail: x " in shown and "rank = 8" in shown
+    assert ended.value.code == 2 and "preflight failed: x " in shown and "rank = 8" in shown
     with pytest.raises(SystemExit) as ended:
         main([*words, "jobs", "add", "sft-expand-tiny", "--set", "base=x"])
     assert ended.value.code == 2
@@ -166,7 +166,7 @@ def test_a_flow_says_each_fault_once_at_its_end(tmp_path: Path, capsys: pytest.C
         main(["--home", str(tmp_path), "run", "lab-3b", "--plan"])
     assert ended.value.code == 2
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("  certain to fail, ") and "Qwen/Qwen2.5-VL-3B-Instruct" in last
+    assert last.startswith("  preflight failed, ") and "Qwen/Qwen2.5-VL-3B-Instruct" in last
     assert "steps: freeze-sft, " in last and "grpo-30" in last
 
 

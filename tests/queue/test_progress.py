@@ -95,7 +95,7 @@ def test_the_time_left_is_the_whole_jobs_and_each_phase_has_its_own_speed() -> N
     now = pace.now
     assert now is not None and now.share == 0.3 and now.rate == 0.5 and now.left(141.0) == pytest.approx(70)
     assert now.counted() == "training: 10 of 50 steps"
-    assert progress_line(now).startswith("30% of the whole · training: 10 of 50 steps")
+    assert progress_line(now).startswith("30 % · training: 10 of 50 steps")
     assert progress_line(Progress(0.0, 3, None, "part", "", None)) == "3 parts"
 
 
@@ -107,7 +107,7 @@ def test_what_is_followed_is_told_in_words(tmp_path: Path, capsys: pytest.Captur
     run.events.progress(0, 2, "request")
     Follower(run, "t").poll()
     told = " ".join(capsys.readouterr().err.split())
-    check_nouns(told, "0 of 2 requests", "in flight 0", "client lag 0 ms", "seconds per step 1.235 s")
+    check_nouns(told, "0 of 2 requests", "in flight 0", "client lag 0 ms", "seconds per step 1.23 s")
 
 
 def test_what_a_job_plans_holds_its_data_and_what_they_replay_from(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_the_queue_and_the_terminal_show_the_whole_job(tmp_path: Path, capsys: p
     follower = Follower(run, "a job")
     follower._said = -1e9
     follower.poll()
-    assert capsys.readouterr().err == "55% of the whole · training: 50 of 100 steps\n"
+    assert capsys.readouterr().err == "55 % · training: 50 of 100 steps\n"
     follower._said = -1e9
     follower.poll()
     assert capsys.readouterr().err == ""  # the same line again tells nothing
@@ -147,10 +147,10 @@ def test_between_two_phases_no_time_is_left_and_no_finished_phase_is_shown() -> 
     for t in range(5):
         pace.add(event(100.0 + t, 56 * t, 224, "examining grpo-tiny", 0.23 * t))
     now = pace.now
-    assert now is not None and now.left(104.0) is None and mentions(progress_line(now), "92%", "examining grpo-tiny")
+    assert now is not None and now.left(104.0) is None and mentions(progress_line(now), "92 %", "examining grpo-tiny")
     pace.add(event(105.0, 0, 1, "training", 0.92) | {"note": "loading the model"})
     assert pace.now is not None and "examining" not in progress_line(pace.now)
-    check_nouns(progress_line(pace.now), "92%", "training", "0 of 1 step", "loading the model")
+    check_nouns(progress_line(pace.now), "92 %", "training", "0 of 1 step", "loading the model")
 
 
 def test_run_exits_0_where_the_gates_failed_and_says_who_gives_the_verdict(

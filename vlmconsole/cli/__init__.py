@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         words = _take_globals(list(sys.argv[1:] if argv is None else argv))
         if not has_output:
-            raise Failure("Standard output is closed: nothing was done.")
+            raise Failure("Standard output is closed; nothing was done.")
         if words:
             streams.tell_refusals_apart()
             from vlmconsole.cli.tree import run
@@ -102,7 +102,7 @@ def _open_console() -> int:
     # Under `vlmconsole web` the terminal is in the browser, behind a driver that the environment names.
     if not (sys.stdin.isatty() and sys.stdout.isatty()) and "TEXTUAL_DRIVER" not in os.environ:
         raise Failure(
-            "The console needs a terminal, and this is a pipe or a file.",
+            "The console needs a terminal, not a pipe or a file.",
             "Every screen has a plain twin: `vlmconsole --help` lists them, `vlmconsole chat TEXT` answers here.",
             2,
         )
@@ -143,5 +143,5 @@ def _report_bug(error: Exception) -> int:
         where = f"The trace is in {log}."
     except OSError as unwritable:
         where = f"The trace could not be written to {log} ({unwritable.strerror})."
-    print_failure(Failure(f"{type(error).__name__}: {error}", f"This is a fault of vlmconsole's own. {where}"))
+    print_failure(Failure(f"{type(error).__name__}: {error}", f"This is a bug in vlmconsole. {where}"))
     return FAILED

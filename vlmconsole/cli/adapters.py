@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vlmconsole.client.adapter_effect import Effect
     from vlmconsole.training.adapters.store import Adapter
 
-OTHER_BASE = "Use it on another base or precision; the result is labelled as another model."
+OTHER_BASE = "Allow another base model or precision; the result is labelled as another model"
 
 
 def register(app: typer.Typer) -> None:
@@ -54,7 +54,7 @@ def list_() -> None:
 
 
 def show(
-    name: Annotated[str, typer.Argument(metavar="ADAPTER", help="A name, part of one, a run or a folder.")],
+    name: Annotated[str, typer.Argument(metavar="ADAPTER", help="Adapter: a name or part of one, a run, or a folder")],
 ) -> None:
     """One adapter: its origin, its shape, and whether its file is whole."""
     from vlmconsole.training.adapters.store import check_whole, find_adapter
@@ -74,11 +74,11 @@ def show(
 
 def convert(
     name: Annotated[str, typer.Argument(metavar="ADAPTER")],
-    to: Annotated[str, typer.Option(help="The form; mlx is the one there is.")] = "mlx",
-    out: Annotated[str, typer.Option(metavar="DIR", help="The new folder; by default beside the adapter.")] = "",
-    base: Annotated[str, typer.Option(metavar="MODEL", help="Its base: a folder or name; bundled by default.")] = "",
+    to: Annotated[str, typer.Option(help="Target format; only mlx")] = "mlx",
+    out: Annotated[str, typer.Option(metavar="DIR", help="New folder; default: next to the adapter")] = "",
+    base: Annotated[str, typer.Option(metavar="MODEL", help="Base model: a folder or name; default: bundled")] = "",
     other_base: Annotated[bool, typer.Option("--other-base", help=OTHER_BASE)] = False,
-    verify: Annotated[bool, typer.Option(help="Compare logits with merged weights, in mlx-vlm's own process.")] = True,
+    verify: Annotated[bool, typer.Option(help="Compare logits with the merged weights in mlx-vlm")] = True,
 ) -> None:
     """Write an adapter in MLX's form, and prove that it computes the same."""
     from vlmconsole.training.adapters.convert import convert_to_mlx
@@ -86,7 +86,7 @@ def convert(
     from vlmconsole.training.bases import loadable_base
 
     if to != "mlx":
-        fail(f"“{to}” is not a form that an adapter can be converted to: it is mlx.", exit_status=USAGE)
+        fail(f"cannot convert to “{to}”: only mlx.", exit_status=USAGE)
     adapter, folder = find_adapter(state.lab.places, name), loadable_base(base)
     label = check_fits(adapter, folder, None, other_base)
     target = named(out) if out else adapter.path.with_name(f"{adapter.path.name}-mlx")
@@ -106,8 +106,8 @@ def convert(
 
 def merge(
     name: Annotated[str, typer.Argument(metavar="ADAPTER")],
-    out: Annotated[str, typer.Option(metavar="DIR", help="The new model folder.")],
-    base: Annotated[str, typer.Option(metavar="MODEL", help="Its base: a folder or name; bundled by default.")] = "",
+    out: Annotated[str, typer.Option(metavar="DIR", help="New model folder")],
+    base: Annotated[str, typer.Option(metavar="MODEL", help="Base model: a folder or name; default: bundled")] = "",
     other_base: Annotated[bool, typer.Option("--other-base", help=OTHER_BASE)] = False,
 ) -> None:
     """Write a model folder whose weights hold the adapter's change; any server can load that."""
@@ -130,9 +130,9 @@ def merge(
 
 def check(
     name: Annotated[str, typer.Argument(metavar="ADAPTER")],
-    server: Annotated[str, typer.Option(metavar="NAME", help="A server profile.")] = "",
-    image: Annotated[str, typer.Option(metavar="PICTURE", help="Ask about this picture.")] = "",
-    text: Annotated[str, typer.Option(help="The question.")] = "Count the red circles and the blue squares.",
+    server: Annotated[str, typer.Option(metavar="NAME", help="Server profile; default: the setting `server`")] = "",
+    image: Annotated[str, typer.Option(metavar="IMAGE", help="Image to ask about")] = "",
+    text: Annotated[str, typer.Option(help="Question")] = "Count the red circles and the blue squares.",
     other_base: Annotated[bool, typer.Option("--other-base", help=OTHER_BASE)] = False,
 ) -> None:
     """Ask a server the same with and without the adapter: does it change anything there?"""
@@ -145,7 +145,7 @@ def check(
         _effect(server or state.lab.settings.server, name, Message("user", text, pictures), other_base)
     )
     if outcome.state != "effect verified" and state.json:
-        fail(str(outcome), "ask about a picture of its task, with --image", effect=outcome.to_json())
+        fail(str(outcome), "ask about an image of its task, with --image", effect=outcome.to_json())
     emit(outcome.to_json(), f"{outcome}\nbase:    {outcome.base!r}\nadapter: {outcome.adapter!r}")
     if outcome.state != "effect verified":
         raise typer.Exit(1)
@@ -168,7 +168,7 @@ async def _effect(server: str, name: str, message: Any, other_base: bool) -> Eff
         precision = client.settings.precision if client.settings else None
         chosen = await asyncio.to_thread(select, name, client.profile, precision, places, other_base=other_base)
         if chosen is None:
-            fail("The bare base has no effect to check.", exit_status=USAGE)
+            fail("The base model alone has no effect to check.", exit_status=USAGE)
         return await effect(client, chosen, [message])
 
 
@@ -186,7 +186,7 @@ def _facts(adapter: Adapter) -> dict[str, Any]:
 
 def _line(adapter: Adapter) -> str:
     origin = adapter.provenance
-    summary = "foreign: says nothing of its base"
+    summary = "foreign: base unknown"
     if origin is not None:
         when = f"epoch {origin.epoch}" if origin.epoch is not None else f"step {origin.step}"
         summary = f"{origin.kind} · {origin.base} {origin.precision} · rank {origin.rank} · {when} · seed {origin.seed}"
@@ -204,6 +204,6 @@ def _taken(adapter: Adapter) -> str:
 
 
 def _table(out: Console, facts: dict[str, Any]) -> None:
-    origin = facts["provenance"] or {"provenance": "none: a foreign adapter, whose base is not known"}
+    origin = facts["provenance"] or {"provenance": "none (foreign adapter, base unknown)"}
     for key, value in ({k: v for k, v in facts.items() if k != "provenance"} | origin).items():
         out.print(f"{key:14} {value}", markup=False, soft_wrap=True)

@@ -25,10 +25,12 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(
-    words: Annotated[list[str], typer.Argument(metavar="[replay] RUN", help="A run; last is the newest.")],
-    sample: str = typer.Option("", "--sample", metavar="ID", help="replay: this sample (else one with 11 and 12)."),
-    before: bool = typer.Option(False, "--before", help="replay: the side before instead of after."),
-    alone: bool = typer.Option(False, "--alone", help="replay: also by itself, outside its batch."),
+    words: Annotated[list[str], typer.Argument(metavar="[replay] RUN", help="Run to audit; `last` is the newest")],
+    sample: str = typer.Option(
+        "", "--sample", metavar="ID", help="With replay: sample ID; default: one with 11 and 12"
+    ),
+    before: bool = typer.Option(False, "--before", help="With replay: the side before instead of after"),
+    alone: bool = typer.Option(False, "--alone", help="With replay: also alone, outside its batch"),
 ) -> None:
     """Recompute a training or an evaluation: pictures, labels, mask, weights, choice, plan, pairs, seals.
 
@@ -46,7 +48,7 @@ def audit(
             fail("--sample, --before and --alone belong to `audit replay RUN`", exit_status=USAGE)
         _audit(_run(words[0]))
     else:
-        fail("give one run: `vlmconsole audit RUN`, or `vlmconsole audit replay RUN --sample ID`", exit_status=USAGE)
+        fail("Give one run: `vlmconsole audit RUN`, or `vlmconsole audit replay RUN --sample ID`", exit_status=USAGE)
 
 
 def _run(name: str) -> RunFolder:
@@ -65,7 +67,7 @@ def _audit(run: RunFolder) -> None:
         path = keep(result, state.lab.places)
     except OSError as error:
         path = None
-        say(f"note: the audit could not be kept ({error.strerror})")
+        say(f"note: the audit could not be saved ({error.strerror})")
     value = {**result.to_json(), "path": str(path) if path else None}
     emit(value, lambda console: _print(console, value, time.monotonic() - began))
     raise typer.Exit(CODES[result.verdict])

@@ -24,25 +24,29 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    preset: Annotated[str, typer.Argument(help="a measuring preset; options and --set change it")] = "",
-    server: Annotated[str, typer.Option(help="profile name; default: the lab's own server")] = "",
-    base_url: Annotated[str, typer.Option(help="any OpenAI-compatible server instead of a profile")] = "",
-    model: Annotated[str, typer.Option(help="model to ask for, with --base-url")] = "",
-    api_key_env: Annotated[str, typer.Option(help="NAME of the variable with the key, with --base-url")] = "",
+    preset: Annotated[str, typer.Argument(help="Measuring preset; options and --set change it")] = "",
+    server: Annotated[str, typer.Option(help="Server profile; default: the setting `server`")] = "",
+    base_url: Annotated[str, typer.Option(help="Base URL of any OpenAI-compatible server, instead of a profile")] = "",
+    model: Annotated[str, typer.Option(help="Model name to send, with --base-url")] = "",
+    api_key_env: Annotated[str, typer.Option(help="NAME of the variable that holds the API key, with --base-url")] = "",
     concurrency: Annotated[
-        int | None, typer.Option("-c", "--concurrency", help="C: requests kept in flight (default 1)")
+        int | None, typer.Option("-c", "--concurrency", help="Requests in flight, C; default 1")
     ] = None,
-    requests: Annotated[int | None, typer.Option("-n", "--requests", help="measured requests (default 12)")] = None,
-    warm_up: Annotated[int | None, typer.Option(help="requests before, not counted (default: C, at most 4)")] = None,
-    image: Annotated[str | None, typer.Option(metavar="WxH", help="send a picture of this size, pixels")] = None,
-    input_tokens: Annotated[int | None, typer.Option(help="prompt tokens, the picture's among them")] = None,
-    output_tokens: Annotated[int | None, typer.Option(help="ceiling of an answer, tokens (default 128)")] = None,
-    equal_work: Annotated[bool, typer.Option("--equal-work", help="set aside what ends short of the ceiling")] = False,
-    rate: Annotated[float | None, typer.Option(help="open loop: requests per second")] = None,
-    arrivals: Annotated[str | None, typer.Option(help="constant or poisson, with --rate")] = None,
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any setting")] = None,
+    requests: Annotated[int | None, typer.Option("-n", "--requests", help="Measured requests; default 12")] = None,
+    warm_up: Annotated[int | None, typer.Option(help="Warm-up requests, not counted; default: C, at most 4")] = None,
+    image: Annotated[str | None, typer.Option(metavar="WxH", help="Send an image of this size, pixels")] = None,
+    input_tokens: Annotated[int | None, typer.Option(help="Prompt tokens, including the image's")] = None,
+    output_tokens: Annotated[int | None, typer.Option(help="Max tokens of an answer; default 128")] = None,
+    equal_work: Annotated[
+        bool, typer.Option("--equal-work", help="Set aside answers that end before max tokens")
+    ] = False,
+    rate: Annotated[float | None, typer.Option(help="Open loop: requests per second")] = None,
+    arrivals: Annotated[str | None, typer.Option(help="Arrivals: constant or poisson, with --rate")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; repeatable")
+    ] = None,
     hand_over: Annotated[
-        bool, typer.Option("--hand-over", help="may stop a server that holds its device; it comes back afterwards")
+        bool, typer.Option("--hand-over", help="Allow stopping a server that holds the device; it restarts afterwards")
     ] = False,
 ) -> None:
     """Measure a server: TTFT, TPOT, E2E, throughput, each with its conditions and the client's own lag."""
@@ -149,9 +153,7 @@ def calibrate() -> None:
         raise
     closing.close(run, "done", None)
     trusted = (
-        f"trusted up to C={calibration.trusted_to}"
-        if calibration.trusted_to is not None
-        else "not to be trusted here at any C"
+        f"trusted up to C={calibration.trusted_to}" if calibration.trusted_to is not None else "not trusted at any C"
     )
     lines = [step_line(step) for step in calibration.steps]
     note = f"{trusted} (TTFT error p95 ≤ {calibration.limit_s * 1000:g} ms); kept in {path}, later results carry it"

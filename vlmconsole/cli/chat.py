@@ -36,24 +36,36 @@ def register(app: typer.Typer) -> None:
 
 
 def chat(
-    text: Annotated[str, typer.Argument(help="The question; `-` or nothing reads it from a pipe.")] = "",
+    text: Annotated[str, typer.Argument(help="Question; `-` or nothing reads it from a pipe")] = "",
     image: Annotated[
         list[str] | None,
-        typer.Option("--image", metavar="PICTURE", help="A file, a URL, or `-`: standard input. May be given again."),
+        typer.Option(
+            "--image", metavar="IMAGE", help="Image to attach: a file, a URL, or `-` for standard input; repeatable"
+        ),
     ] = None,
-    private: Annotated[bool, typer.Option("--private", help="Fetch pictures from inside this network too.")] = False,
-    server: Annotated[str, typer.Option(metavar="NAME", help="A server profile.")] = "",
-    base_url: Annotated[str, typer.Option(metavar="URL", help="Any OpenAI-compatible server instead.")] = "",
-    model: Annotated[str, typer.Option(help="The model to ask there.")] = "",
-    adapter: Annotated[str, typer.Option(metavar="A", help="A LoRA: its name, run or folder; none: the base.")] = "",
-    other_base: Annotated[
-        bool, typer.Option("--other-base", help="Use the adapter on a base that is not its own.")
+    private: Annotated[
+        bool, typer.Option("--private", help="Also fetch images from private network addresses")
     ] = False,
-    max_tokens: Annotated[int | None, typer.Option(min=1, metavar="N", help="Ceiling of the answer.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0.0, max=2.0, metavar="T", help="0 is greedy.")] = None,
-    top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, metavar="P", help="Above 0.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**31 - 1, metavar="N", help="Of the sampling.")] = None,
-    system: Annotated[str, typer.Option(metavar="TEXT", help="A system prompt.")] = "",
+    server: Annotated[str, typer.Option(metavar="NAME", help="Server profile; default: the setting `server`")] = "",
+    base_url: Annotated[
+        str, typer.Option(metavar="URL", help="Base URL of any OpenAI-compatible server, instead of a profile")
+    ] = "",
+    model: Annotated[str, typer.Option(help="Model name to send, with --base-url")] = "",
+    adapter: Annotated[
+        str, typer.Option(metavar="A", help="LoRA adapter: its name, run or folder; none: the base model")
+    ] = "",
+    other_base: Annotated[
+        bool, typer.Option("--other-base", help="Allow the adapter on a base model that is not its own")
+    ] = False,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Max tokens of the answer; default: the settings'")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, max=2.0, metavar="T", help="Sampling temperature, 0 to 2; 0 is greedy")
+    ] = None,
+    top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, metavar="P", help="Nucleus mass, 0 < p ≤ 1")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**31 - 1, metavar="N", help="Sampling seed")] = None,
+    system: Annotated[str, typer.Option(metavar="TEXT", help="System prompt")] = "",
 ) -> None:
     """Ask one question and show the answer as it comes. The bundled model is started when it is needed.
 
@@ -68,7 +80,7 @@ def chat(
     if model and not base_url:
         fail("--model goes with --base-url; a profile names its own model.", exit_status=USAGE)
     if top_p == 0:
-        fail("--top-p must be above 0: of nothing nothing can be sampled.", exit_status=USAGE)
+        fail("--top-p must be in (0, 1].", exit_status=USAGE)
     _utf8({"The question": text, "--system": system, "--base-url": base_url, "--model": model})
     sources, settings = image or [], state.lab.settings
     asked_for = _question(text, stdin_images=sources.count("-"))
@@ -100,16 +112,16 @@ def _utf8(words: dict[str, str]) -> None:
 def _question(text: str, stdin_images: int) -> str:
     """The question; `taken`: how many pictures standard input is to be, which then holds no question."""
     if stdin_images and text in ("", "-"):
-        fail("Standard input is the picture: give the question as an argument.", exit_status=USAGE)
+        fail("Standard input is the image: give the question as an argument.", exit_status=USAGE)
     if stdin_images > 1:
-        fail("--image - reads one picture from standard input, and it was given twice.", exit_status=USAGE)
+        fail("--image - was given twice; standard input holds one image.", exit_status=USAGE)
     if text == "-" or (not text and not sys.stdin.isatty()):
         try:
             text = sys.stdin.buffer.read().decode("utf-8")
         except UnicodeDecodeError as error:
             fail(f"The question on standard input is not UTF-8 (byte {error.start}).", exit_status=USAGE)
     if not text.strip():
-        fail("The question is empty: nothing was sent.", 'vlmconsole chat "What shape is red?"', exit_status=USAGE)
+        fail("The question is empty; nothing was sent.", 'vlmconsole chat "What shape is red?"', exit_status=USAGE)
     return text
 
 
@@ -121,7 +133,7 @@ def _picture(source: str, private: bool) -> Picture:
     background = state.lab.settings.background
     if source == "-":
         if sys.stdin.isatty():
-            fail("--image - reads a picture from a pipe or a file.", "vlmconsole chat TEXT --image - < FILE", USAGE)
+            fail("--image - reads an image from a pipe or a file.", "vlmconsole chat TEXT --image - < FILE", USAGE)
         return open_picture(sys.stdin.buffer.read(MAX_BYTES + 1), name="standard input", background=background)
     if source.lower().startswith(("http://", "https://")):
         from vlmconsole.vision.fetch import fetch_picture
@@ -203,9 +215,9 @@ def _finish(answer: Answer, lag: LagMeter) -> None:
         say(one_line(line, 2000))
     facts, result = {**answer.to_json(), "client": lag.facts()}, answer.result
     if result.ended == "cancelled":
-        fail("Cancelled; the answer up to there stands above.", exit_status=INTERRUPTED, answer=facts)
+        fail("Cancelled; the partial answer is above.", exit_status=INTERRUPTED, answer=facts)
     if result.ended != "done":
-        message = one_line(result.error or "", 600) or "the answer did not come to its end"
+        message = one_line(result.error or "", 600) or "the answer is incomplete"
         fail(message, exit_status=FAILED, answer=facts if answer.text or result.reasoning else None)
     codes = {remark.code for remark in answer.remarks}
     none = [one_line(remark.text, 600) for remark in answer.remarks if remark.code in NO_ANSWER]
@@ -235,7 +247,7 @@ def _why(answer: Answer, lag: LagMeter) -> list[str]:
         *reasoning,
         f"TTFT {_known(times.ttft_s, latency)}",
         f"{tpot} per token",
-        f"whole answer {_known(times.e2e_s, latency)}",
+        f"total {_known(times.e2e_s, latency)}",
         f"{_known(usage.prompt_tokens, str)} in, {_known(usage.completion_tokens, str)} out{spent}",
         f"finish {one_line(result.finish_reason or 'none')}",
         f"cached {'not reported' if answer.cached_tokens is None else answer.cached_tokens}",

@@ -34,7 +34,7 @@ def _store(*, reading: bool = False) -> ChatStore:
 
 
 def list_command(
-    search: Annotated[str, typer.Option("--search", help="only those with these words in title or messages")] = "",
+    search: Annotated[str, typer.Option("--search", help="Filter: words in title or messages")] = "",
 ) -> None:
     """Conversations, newest first."""
     chats = _store(reading=True).chats(search)
@@ -69,8 +69,8 @@ def list_command(
 
 
 def export(
-    chat_id: Annotated[int, typer.Argument(metavar="ID", help="as `chats list` shows it")],
-    to: Annotated[Path | None, typer.Option("--to", help="folder for the export; default: the working folder")] = None,
+    chat_id: Annotated[int, typer.Argument(metavar="ID", help="Conversation ID, as `chats list` shows it")],
+    to: Annotated[Path | None, typer.Option("--to", help="Folder for the export; default: the working folder")] = None,
 ) -> None:
     """Write a conversation as Markdown and JSON, with its pictures, into a new folder."""
     exported = export_chat(_store(reading=True), chat_id, to or Path.cwd())
@@ -84,19 +84,19 @@ def export(
 
 
 def delete(
-    chat_id: Annotated[int, typer.Argument(metavar="ID", help="as `chats list` shows it")],
-    undo: Annotated[bool, typer.Option("--undo", help="bring it back (within seven days)")] = False,
+    chat_id: Annotated[int, typer.Argument(metavar="ID", help="Conversation ID, as `chats list` shows it")],
+    undo: Annotated[bool, typer.Option("--undo", help="Restore it (within seven days)")] = False,
 ) -> None:
-    """Delete a conversation; `--undo` brings it back."""
+    """Delete a conversation; `--undo` restores it."""
     store = _store()
     chat = store.chat(chat_id)
     if undo:
         store.restore(chat_id)
-        emit({"restored": chat_id}, f"conversation {chat_id} is back: {one_line(chat.title)}")
+        emit({"restored": chat_id}, f"conversation {chat_id} restored: {one_line(chat.title)}")
         return
     store.delete(chat_id)
     emit(
         {"deleted": chat_id},
         f"deleted conversation {chat_id}: {one_line(chat.title)}\n"
-        f"`vlmconsole chats delete {chat_id} --undo` brings it back",
+        f"`vlmconsole chats delete {chat_id} --undo` restores it",
     )

@@ -25,10 +25,10 @@ INTERVAL = "95 % interval"
 def compare(
     a: Annotated[
         str,
-        typer.Argument(help="a measured run: its name, a part of it, a path, or `last`; RUN:CELL is one of a sweep"),
+        typer.Argument(help="Run: a name or part of one, a path, or `last`; RUN:CELL is a cell of a sweep"),
     ],
-    b: Annotated[str, typer.Argument(help="another one; two sweeps are compared cell by cell")],
-    only: Annotated[str, typer.Option(metavar="KEY", help="the one condition that may differ")] = "",
+    b: Annotated[str, typer.Argument(help="Second run; two sweeps are compared cell by cell")],
+    only: Annotated[str, typer.Option(metavar="KEY", help="The condition that is the experiment and may differ")] = "",
 ) -> None:
     """Compare two measurements, sweeps or trainings. Refused (exit code 3) when conditions differ, each named."""
     from vlmconsole.compare.runs import COMPARABLE_MEANS, compare_sides, side
@@ -126,7 +126,7 @@ def _show_pair(
         console.print(Text(INTERVAL_MEANS, style="dim"), soft_wrap=True)
     console.print(f"{counted}: a {rows[0].n_a}, b {rows[0].n_b}" if rows else "no figures", markup=False)
     if comparison.unknown:
-        console.print(f"not known of either: {', '.join(comparison.unknown)}", markup=False, soft_wrap=True)
+        console.print(f"unknown for both: {', '.join(comparison.unknown)}", markup=False, soft_wrap=True)
     if comparison.one_sided:
         console.print(told_by_one(comparison.one_sided), markup=False, soft_wrap=True)
 

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add `data` to the command tree."""
     data = typer.Typer(
-        help="Datasets of counting scenes, and your own pictures: make, check, show.", no_args_is_help=True
+        help="Datasets of counting scenes, and your own images: make, check, show.", no_args_is_help=True
     )
     app.add_typer(data, name="data")
 
     @data.command("make")
     def make(
-        preset: str = typer.Argument(..., help="A shipped recipe, or a TOML file."),
-        seed: int = typer.Option(None, help="Another seed than the recipe's: other pictures.", min=0),
-        name: str = typer.Option(None, help="Another name than the recipe's."),
+        preset: str = typer.Argument(..., help="Recipe: a shipped one or a TOML file"),
+        seed: int = typer.Option(None, help="Seed, instead of the recipe's: other images", min=0),
+        name: str = typer.Option(None, help="Name, instead of the recipe's"),
         replace: bool = typer.Option(
-            False, "--replace", help="Make a new generation of this name; the old one stays as NAME@HASH."
+            False, "--replace", help="Make a new generation of this name; the old one remains as NAME@HASH"
         ),
     ) -> None:
         """Make a dataset below the lab home. Made ones are never overwritten: --replace puts them aside."""
@@ -50,13 +50,13 @@ def register(app: typer.Typer) -> None:
         )
         manifest = read_manifest(folder)
         if before == _manifest_bytes(folder):
-            say(f"{recipe.name} was made before, by this very recipe: nothing is to be done")
+            say(f"{recipe.name} exists already, made by this recipe; nothing to do")
         summary = _summary(folder, manifest, manifest_digest(manifest))
         emit(summary, lambda console: _table(console, summary, unused=False))  # said when it was made
 
     @data.command("textvqa")
     def textvqa(
-        shards: str = typer.Argument(..., metavar="SHARDS", help="Folder (or file) of TextVQA validation Parquet."),
+        shards: str = typer.Argument(..., metavar="SHARDS", help="Folder or file of TextVQA validation Parquet"),
     ) -> None:
         """Make textvqa64: the 64 pictures with the lowest SHA-256, of each the question with the lowest id."""
         from vlmconsole.data.dataset import manifest_digest, read_manifest
@@ -83,15 +83,13 @@ def register(app: typer.Typer) -> None:
                 say(f"not usable: {error.message}")
                 continue
             rows.append(_summary(folder, manifest, manifest_digest(manifest)))
-        lines = [f"{Path(row['path']).name}  {row['n']} pictures  {row['path']}" for row in rows] or [
-            "No dataset is made yet."
-        ]
+        lines = [f"{Path(row['path']).name}  {row['n']} images  {row['path']}" for row in rows] or ["No datasets yet."]
         lines.append(f"Recipes: {', '.join(recipe_names())}")
         emit({"datasets": rows, "recipes": recipe_names()}, "\n".join(lines))
 
     @data.command("check")
     def check(
-        dataset: str = typer.Argument(..., metavar="DIR", help="A dataset's folder or name, or your own file."),
+        dataset: str = typer.Argument(..., metavar="DIR", help="Dataset: a folder, a name, or your own file"),
     ) -> None:
         """Recompute hashes, schema, labels (from pixels), coverage and isolation. Exit code 1 when one is wrong."""
         path = _find(dataset)
@@ -110,11 +108,11 @@ def register(app: typer.Typer) -> None:
 
     @data.command("show")
     def show(
-        dataset: str = typer.Argument(..., metavar="DIR", help="A dataset's folder or name, or your own file."),
-        split: str = typer.Option(None, help="Which split; the first when left out."),
-        first: int = typer.Option(0, min=0, help="Index of the first picture shown."),
-        n: int = typer.Option(32, "-n", min=1, max=400, help="How many pictures."),
-        out: str = typer.Option(None, metavar="FILE", help="Where the contact sheet goes (PNG)."),
+        dataset: str = typer.Argument(..., metavar="DIR", help="Dataset: a folder, a name, or your own file"),
+        split: str = typer.Option(None, help="Split; default: the first"),
+        first: int = typer.Option(0, min=0, help="Index of the first image shown"),
+        n: int = typer.Option(32, "-n", min=1, max=400, help="Number of images"),
+        out: str = typer.Option(None, metavar="FILE", help="File for the contact sheet (PNG)"),
     ) -> None:
         """Write a contact sheet of the pictures with their truths, and print what the dataset holds."""
         import itertools
@@ -125,7 +123,7 @@ def register(app: typer.Typer) -> None:
         summary, rows, label = _contents(path, split)
         chosen = list(itertools.islice(rows, first, first + n))
         if not chosen:
-            fail(f"{label} has no picture number {first}.")
+            fail(f"{label} has no image {first}.")
         target = new_file(out) if out else state.lab.places.cache / f"{label}-{first}.png"
         try:
             contact_sheet(chosen).save(target, "PNG")
@@ -141,7 +139,7 @@ def register(app: typer.Typer) -> None:
 
         def human(console: Console) -> None:
             _table(console, summary)
-            console.print(f"contact sheet of {many(len(chosen), 'picture')}: {target}", markup=False, soft_wrap=True)
+            console.print(f"contact sheet of {many(len(chosen), 'image')}: {target}", markup=False, soft_wrap=True)
 
         emit(summary, human)
 
@@ -156,7 +154,7 @@ def _find(dataset: str) -> Path:
         return ours
     if path.exists():
         return path.absolute()
-    hint = "vlmconsole data list shows what there is."
+    hint = "vlmconsole data list lists the datasets."
     fail(f"There is no dataset {dataset!r}, here or in {ours.parent}.", hint, exit_status=USAGE)
 
 
@@ -190,7 +188,7 @@ def _manifest_bytes(folder: Path) -> bytes:
 def _check_made(folder: Path) -> list[dict[str, Any]]:
     from vlmconsole.data.examine import check_dataset
 
-    findings = check_dataset(folder, state.lab.places.datasets, on_progress=_progress("pictures checked"))
+    findings = check_dataset(folder, state.lab.places.datasets, on_progress=_progress("images checked"))
     return [finding.to_json() for finding in findings]
 
 
@@ -263,7 +261,7 @@ def _table(console: Console, summary: dict[str, Any], *, unused: bool = True) ->
         ignored = {summary["path"]: summary["ignored"]}
     for file, keys in ignored.items() if unused else ():
         if keys:
-            console.print(f"keys of {file} that are not used: {ignored_text(keys)}", markup=False, soft_wrap=True)
+            console.print(f"keys of {file} that are ignored: {ignored_text(keys)}", markup=False, soft_wrap=True)
 
 
 def _progress(what: str) -> Any:

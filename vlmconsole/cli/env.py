@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_command(
-    check: Annotated[bool, typer.Option("--check", help="import what each built one should hold")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Import what each built environment should hold")] = False,
 ) -> None:
     """The environments, and which of them are built. With --check, exit 1 when one does not import what it should."""
     places = state.lab.places
@@ -50,13 +50,13 @@ def list_command(
 
 
 def make(
-    name: Annotated[str, typer.Argument(help="see `vlmconsole env list`")],
-    plan: Annotated[bool, typer.Option("--plan", help="only say what would be run")] = False,
+    name: Annotated[str, typer.Argument(help="Environment name; see `vlmconsole env list`")],
+    plan: Annotated[bool, typer.Option("--plan", help="Print the commands; run nothing")] = False,
 ) -> None:
     """Build an environment from its pinned file, and prove that it imports."""
     known = environments.recipes()
     if name not in known:
-        fail(f"There is no environment “{name}”.", f"there are: {', '.join(known)}", USAGE)
+        fail(f"No environment “{name}”.", f"there are: {', '.join(known)}", USAGE)
     recipe, places = known[name], state.lab.places
     folder = places.environments / name
     if plan:
@@ -74,7 +74,7 @@ def make(
         bad = [module for module, text in installed.items() if text.startswith("! ")]
         if bad:
             fail(f"{name} was built, but {', '.join(bad)} cannot be imported.", installed[bad[0]][2:], check=installed)
-    lines = [f"{name} is built and imports what it should: {folder}"]
+    lines = [f"{name} is built and imports correctly: {folder}"]
     lines += [f"  {module}: {text[2:]}" for module, text in installed.items() if text.startswith("? ")]
     emit({"name": name, "path": str(folder), "check": installed}, "\n".join(lines))
 
@@ -97,7 +97,7 @@ def _do(step: list[str], recipe: environments.EnvironmentRecipe) -> None:
     if done.returncode == 127:  # a version manager's stand-in for a Python that is not there
         fail(f"{step[0]} cannot be run here.", f"{recipe.name} needs Python {recipe.python}; uv can fetch it by itself")
     if done.returncode:
-        fail(f"Building {recipe.name} failed (exit {done.returncode}).", "`vlmconsole env make` starts it afresh")
+        fail(f"Building {recipe.name} failed (exit {done.returncode}).", "`vlmconsole env make` rebuilds it")
 
 
 def _core() -> str:

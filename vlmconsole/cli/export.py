@@ -11,12 +11,12 @@ from vlmconsole.cli.common import USAGE, emit, fail, state
 
 
 def export(
-    runs: Annotated[list[str], typer.Argument(help="runs: names, parts of them, paths, or `last`")],
+    runs: Annotated[list[str], typer.Argument(help="Runs: names or parts of them, paths, or `last`")],
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="a report, one page without scripts")
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a report: one page without scripts")
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="a line for each cell, pair or step")
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write a CSV file: a line for each cell, pair or step")
     ] = None,
 ) -> None:
     """Save runs as a report (--html) or as a table (--csv); with --json everything as one value on stdout."""
@@ -26,7 +26,7 @@ def export(
 
     places = state.lab.places
     if html is None and csv is None and not state.json:
-        fail("say what to make", "--html FILE, --csv FILE or --json", USAGE)
+        fail("Choose a format.", "--html FILE, --csv FILE or --json", USAGE)
     folders = [find_run(places.runs, name) for name in runs]
     written = [
         save.save(folders, places, form, path) for form, path in (("html", html), ("csv", csv)) if path is not None

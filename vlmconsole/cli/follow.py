@@ -118,7 +118,7 @@ class Follower:
 def progress_line(progress: pace.Progress) -> str:
     """How far a job is, in one plain line: the whole, its phase, what it does before the first of its units, the time
     left."""
-    whole = f"{percent(progress.overall, 0)} of the whole" if progress.overall is not None else ""
+    whole = percent(progress.overall, 0) if progress.overall is not None else ""
     ends = [progress.note if not progress.done else "", progress.left_said(time.time())]
     return " · ".join(filter(None, [whole, progress.counted(), *ends]))
 

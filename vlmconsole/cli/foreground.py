@@ -96,7 +96,7 @@ class Foreground:
         withdrawn = sum(job.state == "cancelled" and job.started is None for job in members if job.step)
         if withdrawn > self._taken:
             self._taken = withdrawn
-            self.say(f"taken back before they began: {many(withdrawn, 'step')}")
+            self.say(f"withdrawn before they began: {many(withdrawn, 'step')}")
         return self.store.get(self.number).state in FINAL and all(job.state not in ACTIVE for job in members)
 
     def _attend(self) -> None:
@@ -159,7 +159,7 @@ def follow_job(
                 with suppress(QueueError):  # it has just ended by itself
                     shown.cancel()
                 done = 1
-                shown.say("stopping cleanly, what was made is kept (Ctrl-C again kills)")
+                shown.say("stopping; results so far are kept (Ctrl-C again kills)")
             if len(noted) > 1 and done == 1:
                 shown.kill()
                 done = 2

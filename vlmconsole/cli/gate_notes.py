@@ -20,11 +20,13 @@ def register(gates: typer.Typer) -> None:
 
     @gates.command("note")
     def note(
-        run: str = typer.Argument(..., help="A run's name, part of it, or its folder; last is the newest."),
-        sample: str = typer.Option(..., "--sample", metavar="ID", help="Which answer: its id in before or after."),
-        tag: str = typer.Option(..., "--tag", metavar="T", help="What is wrong with it, e.g. “misread letter”."),
-        text: str = typer.Option("", "--text", help="More words."),
-        side: str = typer.Option("", "--side", help="after, before or diagnostic; else the first that holds it."),
+        run: str = typer.Argument(..., help="Run: a name or part of one, a folder, or `last`"),
+        sample: str = typer.Option(..., "--sample", metavar="ID", help="Sample ID of the answer"),
+        tag: str = typer.Option(..., "--tag", metavar="T", help="Tag for what is wrong, e.g. “misread letter”"),
+        text: str = typer.Option("", "--text", help="Free text"),
+        side: str = typer.Option(
+            "", "--side", help="Side: after, before or diagnostic; default: the first with this sample"
+        ),
     ) -> None:
         """Tag one answer. Notes are only ever added, lie outside the run, and never touch a score."""
         from vlmconsole.evaluation.notes import add_note
@@ -34,7 +36,7 @@ def register(gates: typer.Typer) -> None:
         emit({"run": folder.name, **added.to_json()}, f"{added.side} {added.sample}: {added.tag}")
 
     @gates.command("notes")
-    def notes(run: str = typer.Argument(..., help="A run's name, part of it, or its folder.")) -> None:
+    def notes(run: str = typer.Argument(..., help="Run: a name or part of one, or a folder")) -> None:
         """The notes on a run's answers, and how often each tag was given."""
         from vlmconsole.evaluation.notes import read_notes
         from vlmconsole.text.plain import one_line
@@ -59,10 +61,10 @@ def register(gates: typer.Typer) -> None:
     @gates.command("agree")
     def agree(
         first: str = typer.Argument(
-            ..., metavar="RUN", help="One evaluation: a run's name, part of it, or its folder."
+            ..., metavar="RUN", help="First evaluation: a run's name or part of it, or its folder"
         ),
-        second: str = typer.Argument(..., metavar="RUN", help="Another one over the same pictures."),
-        side: str = typer.Option("before", "--side", help="Which side of both: before or after."),
+        second: str = typer.Argument(..., metavar="RUN", help="Second evaluation over the same images"),
+        side: str = typer.Option("before", "--side", help="Side of both: before or after"),
     ) -> None:
         """How many answers of two runs are the same, word for word. It is no comparison of their scores."""
         from vlmconsole.evaluation.agreement import agreement
@@ -73,7 +75,7 @@ def register(gates: typer.Typer) -> None:
 
     @gates.command("spread")
     def spread(
-        runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="One evaluation for each training seed.")],
+        runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="One evaluation per training seed")],
     ) -> None:
         """How far several trainings lie apart on the same pictures, beside each one's interval over pictures."""
         from vlmconsole.evaluation.spread import spread as between

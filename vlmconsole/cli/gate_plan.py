@@ -66,7 +66,7 @@ def frozen_figures(summary: dict[str, Any]) -> dict[str, Any]:
         "hash": f"{sha[:12]}… (an evaluation is judged by it with --set plan={sha[:12]})" if sha else None,
         "gates": summary.get("gates"),
         "pictures": summary.get("pictures"),
-        "before": summary.get("before_adapter") or "the base alone",
+        "before": summary.get("before_adapter") or "the base model",
         "base": f"{str(base)[:12]}…" if base else "not bound",
         "file": summary.get("path"),
     }
@@ -112,13 +112,13 @@ def _show_unfrozen(name: str) -> int | None:
 
 
 def _print_unfrozen(console: Console, plan: Plan, name: str) -> None:
-    _line(console, f"{plan.name} · not frozen in this lab: it judges nothing yet", "bold")
+    _line(console, f"{plan.name} · not frozen in this lab, so it judges nothing yet", "bold")
     _line(console, f"freeze its limits:          vlmconsole gates freeze {name}")
     recipe = plan.data.recipes[-1]
-    _line(console, f"or with its pictures, too:  vlmconsole data make {recipe}")
+    _line(console, f"or with its images, too:    vlmconsole data make {recipe}")
     _line(console, f"                            vlmconsole gates freeze {name} --data {recipe}")
     _print_limits(console, plan)
-    _line(console, f"{plan.generations.total} answers in all; pictures of {', '.join(plan.data.recipes)}")
+    _line(console, f"{plan.generations.total} answers in all; images of {', '.join(plan.data.recipes)}")
 
 
 def _line(console: Console, text: str, style: str = "") -> None:
@@ -162,10 +162,10 @@ def _print(console: Console, listing: Listed, plan: Plan | None, others: list[Li
         if use.training:
             line(f"  {'! ' if use.late else ''}{use.training}", "yellow" if use.late else "")
     if not listing.runs:
-        line("no run was judged by it yet: an evaluation with --set plan=" + listing.sha256[:12] + " is")
+        line("no run judged by it yet; evaluate with --set plan=" + listing.sha256[:12] + " is")
     if plan is not None:
         _print_limits(console, plan)
-        line(f"{many(listing.pictures, 'picture')} of {', '.join(plan.data.digests or plan.data.recipes)}")
+        line(f"{many(listing.pictures, 'image')} of {', '.join(plan.data.digests or plan.data.recipes)}")
     line(listing.path)
     for other in others:
         line(f"another {other.name}: sha {other.sha256[:12]}…, frozen {moment(other.frozen)}", "dim")

@@ -31,20 +31,21 @@ CODES = {"PASS": OK, "FAIL": FAILED, "CANNOT JUDGE": CANNOT_JUDGE}
 
 def register(app: typer.Typer) -> None:
     """Add `gates` to the command tree."""
-    gates = typer.Typer(help="Frozen gates: freeze a plan, judge a run, see what it rests on.", no_args_is_help=True)
+    gates = typer.Typer(help="Gates: freeze a plan, judge a run, show the evidence.", no_args_is_help=True)
     app.add_typer(gates, name="gates")
     gate_notes.register(gates)
 
     @gates.command("freeze")
     def freeze(
-        plan: str = typer.Argument(..., help="A shipped plan, or a TOML file."),
+        plan: str = typer.Argument(..., help="Plan: a shipped one or a TOML file"),
         data: Annotated[
-            list[str] | None, typer.Option("--data", metavar="DIR", help="Bind it to made datasets (name or folder).")
+            list[str] | None,
+            typer.Option("--data", metavar="DIR", help="Bind to a dataset (name or folder); repeatable"),
         ] = None,
-        run: str = typer.Option(None, "--run", help="Freeze it as this run's plan, before its first sample."),
-        before: str = typer.Option(None, "--before", help="The adapter that the comparison starts from."),
+        run: str = typer.Option(None, "--run", help="Freeze as this run's plan, before its first sample"),
+        before: str = typer.Option(None, "--before", help="Adapter on the before side"),
         base: str = typer.Option(
-            None, "--base", metavar="MODEL", help="Bind its weights, too: a model's folder or name."
+            None, "--base", metavar="MODEL", help="Base model whose weights are bound: a folder or name"
         ),
     ) -> None:
         """Write a plan canonically, its hash in the ledger. A frozen plan is never edited: a changed one is new."""
@@ -79,9 +80,7 @@ def register(app: typer.Typer) -> None:
             "base_sha256": chosen.base_sha256,
         }
         pictures = (
-            f"{many(bound, 'picture')} by hash"
-            if bound
-            else f"no pictures yet (recipe {', '.join(chosen.data.recipes)})"
+            f"{many(bound, 'image')} by hash" if bound else f"no images yet (recipe {', '.join(chosen.data.recipes)})"
         )
         text = f"{chosen.name} frozen {moment(frozen.t)}, sha {frozen.sha256[:12]}…, "
         text += f"{many(len(chosen.gates), 'gate')}, {pictures}, {base_label(chosen)}"
@@ -89,8 +88,8 @@ def register(app: typer.Typer) -> None:
 
     @gates.command("check")
     def check(
-        run: str = typer.Argument(..., help="A run's name, part of it, or its folder; last is the newest."),
-        junit: str = typer.Option(None, "--junit", metavar="FILE", help="Also write JUnit XML here."),
+        run: str = typer.Argument(..., help="Run: a name or part of one, a folder, or `last`"),
+        junit: str = typer.Option(None, "--junit", metavar="FILE", help="Also write JUnit XML to this file"),
     ) -> None:
         """Judge a run by its frozen plan. Exit codes: 0 PASS, 1 FAIL, 3 CANNOT JUDGE."""
 
@@ -130,7 +129,7 @@ def register(app: typer.Typer) -> None:
         run: str = typer.Argument(
             ...,
             metavar="RUN|PLAN",
-            help="A run's name, part of it, or its folder; or a plan's name, or a frozen one's hash.",
+            help="Run (a name, part of it, or folder), plan name, or hash of a frozen plan",
         ),
     ) -> None:
         """The plan, its hash and times, groups with wins and losses, earlier verdicts, and what may be claimed.
@@ -168,7 +167,7 @@ def _run(name: str) -> RunFolder:
     except NoRunError:
         if is_plan(name):
             hint = f"vlmconsole gates show {name} shows the plan; vlmconsole gates list, the runs judged by each."
-            fail(f"“{name}” is a plan, and a run is wanted here.", hint, exit_status=USAGE)
+            fail(f"“{name}” is a plan; give a run.", hint, exit_status=USAGE)
         raise
 
 
@@ -178,7 +177,7 @@ def _dataset(name: str) -> Path:
     folder = ours if ("/" not in name and ours.is_dir()) or not path.is_dir() else path.absolute()
     if not folder.is_dir():
         fail(
-            f"No dataset is called “{name}” here.",
+            f"No dataset “{name}” here.",
             f"`vlmconsole data make {name}` makes a shipped one.",
             exit_status=USAGE,
         )
@@ -258,15 +257,15 @@ def _print_list(console: Console, plans: list[Listed], others: list[str], broken
     if broken:
         line(f"✗ the ledger is broken: {broken}", "bold red")
     if not plans:
-        line("No plan was frozen yet: vlmconsole gates freeze PLAN, or run freeze-gates.")
+        line("No frozen plans yet: vlmconsole gates freeze PLAN, or run freeze-gates.")
         line("gates show PLAN shows what one would judge.")
     for plan in plans:
         limits = f" (its limits {moment(plan.limits)})" if plan.limits is not None else ""
         base = f"base {plan.base_sha256[:12]}…" if plan.base_sha256 else "base not bound"
         about = (
-            f"{many(plan.gates, 'gate')}, {many(plan.pictures, 'picture')}, {base}"
+            f"{many(plan.gates, 'gate')}, {many(plan.pictures, 'image')}, {base}"
             if plan.pictures
-            else f"{many(plan.gates, 'gate')}, limits alone"
+            else f"{many(plan.gates, 'gate')}, limits only"
         )
         line(f"{plan.name}  {plan.sha256[:12]}  frozen {moment(plan.frozen)}{limits} · {about}")
         if plan.fault:
@@ -277,7 +276,7 @@ def _print_list(console: Console, plans: list[Listed], others: list[str], broken
             if use.training:
                 line(f"    {'! ' if use.late else ''}{use.training}", "yellow" if use.late else "dim")
         if not plan.runs:
-            line("  no run was judged by it yet", "dim")
+            line("  no run judged by it yet", "dim")
     if others:
         line(f"shipped and not frozen here: {', '.join(others)}", "dim")
 

@@ -34,11 +34,13 @@ def register(app: typer.Typer) -> None:
 
     @app.command("gauges")
     def gauges(
-        once: bool = typer.Option(False, "--once", help="One snapshot (after two readings), then end."),
-        server: str = typer.Option("", "--server", metavar="NAME", help="Server profile; the setting `server` else."),
-        record: str = typer.Option("", "--record", metavar="FILE", help="Also write every reading to FILE."),
-        replay: str = typer.Option("", "--replay", metavar="FILE", help="Show a recording as if it were live."),
-        speed: float = typer.Option(1.0, "--speed", min=0.1, max=1000.0, help="Pace of a replay."),
+        once: bool = typer.Option(False, "--once", help="Print one snapshot (two readings), then exit"),
+        server: str = typer.Option(
+            "", "--server", metavar="NAME", help="Server profile; default: the setting `server`"
+        ),
+        record: str = typer.Option("", "--record", metavar="FILE", help="Also record every reading to FILE"),
+        replay: str = typer.Option("", "--replay", metavar="FILE", help="Replay a recording"),
+        speed: float = typer.Option(1.0, "--speed", min=0.1, max=1000.0, help="Replay speed, a factor; default 1"),
     ) -> None:
         """What server, GPU and client do now, each figure with its source and age. --json or a pipe implies --once."""
         from vlmconsole.gauges.recording import Replay
@@ -142,7 +144,7 @@ def _watch(shown: Gauges | Replay, recorder: Recorder | None) -> None:
 
 def _reason(tile: GaugeTile) -> str:
     """What is to be said beside a figure; why there is none, where its source names no reason."""
-    return tile.why or ("" if tile.value is not None else "no request has told it yet")
+    return tile.why or ("" if tile.value is not None else "no request yet")
 
 
 def _origin(tile: GaugeTile) -> str:

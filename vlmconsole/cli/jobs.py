@@ -29,12 +29,12 @@ from vlmconsole.text.sizes import size
 from vlmconsole.text.times import about
 from vlmconsole.text.toml import toml_lines
 
-Number = Annotated[int, typer.Argument(metavar="ID", help="a job's number")]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting")]
+Number = Annotated[int, typer.Argument(metavar="ID", help="Job number")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; repeatable")]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="The job queue: it works on when the terminal is gone.")
+    group = typer.Typer(no_args_is_help=True, help="The job queue; it goes on when the terminal is closed.")
     for name, command in (
         ("add", add), ("list", list_command), ("show", show), ("logs", logs), ("cancel", cancel), ("retry", retry),
         ("clone", clone), ("wait", wait), ("move", move), ("hand-over", hand_over), ("drain", drain),
@@ -63,16 +63,18 @@ def _tell(store: Store, number: int) -> None:
 
 
 def add(
-    preset: Annotated[str, typer.Argument(help="a preset's name or TOML file")],
+    preset: Annotated[str, typer.Argument(help="Preset name or TOML file")],
     sets: Sets = None,
     after: Annotated[
-        list[str] | None, typer.Option(metavar="ID[:any]", help="start after that job is done (any: has ended)")
+        list[str] | None, typer.Option(metavar="ID[:any]", help="Start after that job is done (:any = has ended)")
     ] = None,
-    priority: Annotated[int | None, typer.Option(help="higher goes first; default 0")] = None,
+    priority: Annotated[int | None, typer.Option(help="Priority; higher goes first, default 0")] = None,
     hand_over: Annotated[
-        bool, typer.Option("--hand-over", help="may stop a server that holds its device; it comes back afterwards")
+        bool, typer.Option("--hand-over", help="Allow stopping a server that holds the device; it restarts afterwards")
     ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="only say what would be queued, and what it takes")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print what would be queued and its estimate; queue nothing")
+    ] = False,
 ) -> None:
     """Queue a preset."""
     places = state.lab.places
@@ -89,7 +91,7 @@ def add(
         process.ensure(places)
         _tell(store, number)
     if noted:
-        say(f"Ctrl-C came too late: the job is queued; `vlmconsole jobs cancel {number}` takes it back")
+        say(f"Ctrl-C came too late: the job is queued; `vlmconsole jobs cancel {number}` withdraws it")
         raise typer.Exit(INTERRUPTED)
 
 
@@ -106,7 +108,7 @@ def show_plan(planned: list[adding.Planned]) -> None:
 def _after(text: str) -> tuple[int, Mode]:
     number, _, mode = text.partition(":")
     if not number.isdigit() or mode not in ("", "ok", "any"):
-        fail(f"--after {text}: write a job's number, or NUMBER:any.", exit_status=USAGE)
+        fail(f"--after {text}: give a job number, or NUMBER:any.", exit_status=USAGE)
     return int(number), "any" if mode == "any" else "ok"
 
 
@@ -117,7 +119,7 @@ def _fails(planned: Sequence[adding.Planned]) -> list[str]:
         for problem in job_plan.problems if job_plan.job.step else ():
             steps.setdefault(problem, []).append(job_plan.job.step or "")
     return [
-        f"  certain to fail, so it would not be queued: {problem} ({many(len(names), 'step')}: {', '.join(names)})"
+        f"  preflight failed, will not be queued: {problem} ({many(len(names), 'step')}: {', '.join(names)})"
         for problem, names in steps.items()
     ]
 
@@ -132,11 +134,11 @@ def _plan_lines(job_plan: adding.Planned) -> Iterator[str]:
         yield f"  environment: {job.options['environment']}"
     if job_plan.warning:
         yield f"  warning: {job_plan.warning}"
-    yield from (f"  certain to fail: {problem}" for problem in job_plan.problems)
+    yield from (f"  preflight failed: {problem}" for problem in job_plan.problems)
     if guess is None:
-        yield "  time, memory, disk: not known beforehand"
+        yield "  no estimate available"
         return
-    rest = " and what the steps not known beforehand take" if job_plan.partial else ""
+    rest = " plus the steps without an estimate" if job_plan.partial else ""
     parts = [f"about {about(guess.seconds)}{rest}"] if guess.seconds is not None else []
     for bytes_, what in ((guess.memory_bytes, "memory"), (guess.disk_bytes, "disk")):
         if bytes_ is not None:
@@ -145,7 +147,7 @@ def _plan_lines(job_plan: adding.Planned) -> Iterator[str]:
 
 
 def list_command(
-    everything: Annotated[bool, typer.Option("--all", help="also all that ended long ago")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include all jobs that ended long ago")] = False,
 ) -> None:
     """The queue: what runs, what waits and why, what ended lately."""
     store, places = open_store(), state.lab.places
@@ -169,7 +171,7 @@ def list_command(
         if supervisor is None and (states & set(ACTIVE) or ("queued" in states and not drained)):
             console.print(f"{UNATTENDED}: an open console, `vlmconsole jobs wait ID` or `jobs resume` starts it again")
         if drained:
-            console.print("drained: nothing new starts until `vlmconsole jobs resume`")
+            console.print("drained: no new jobs start until `vlmconsole jobs resume`")
 
     emit(value, human)
 
@@ -217,9 +219,9 @@ def line_of(step: Job) -> dict[str, Any]:
 def logs(
     number: Number,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="go on until the job ends (Ctrl-C leaves it alone)")
+        bool, typer.Option("-f", "--follow", help="Follow until the job ends (Ctrl-C leaves it running)")
     ] = False,
-    lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="how many of the last lines")] = 50,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="Number of last lines")] = 50,
 ) -> None:
     """The end of a job's log."""
     store = open_store()
@@ -281,7 +283,7 @@ def clone(number: Number) -> None:
     _tell(store, copy)
 
 
-def move(number: Number, place: Annotated[int, typer.Argument(metavar="N", min=1, help="1 is next")]) -> None:
+def move(number: Number, place: Annotated[int, typer.Argument(metavar="N", min=1, help="Position; 1 is next")]) -> None:
     """Make a waiting job the N-th of the queue."""
     store = open_store()
     store.move(number, place)
@@ -292,7 +294,7 @@ def hand_over(number: Number) -> None:
     """Confirm that a waiting job may stop the server on its device; the server comes back afterwards."""
     store = open_store()
     if store.get(number).state != "queued":
-        fail(f"Job {number} does not wait.", exit_status=USAGE)
+        fail(f"Job {number} is not waiting.", exit_status=USAGE)
     store.set(number, hand_over=True)
     process.ensure(state.lab.places)
     _tell(store, number)
@@ -300,7 +302,7 @@ def hand_over(number: Number) -> None:
 
 def wait(
     number: Number,
-    timeout: Annotated[float, typer.Option(help="seconds; 0 waits for ever")] = 0,
+    timeout: Annotated[float, typer.Option(help="Timeout in seconds; 0 waits forever")] = 0,
 ) -> None:
     """Wait for a job's end, showing its progress. Exit 0 when it is done, 1 when it ended otherwise."""
     store, places = open_store(), state.lab.places
@@ -316,14 +318,14 @@ def wait(
 def drain() -> None:
     """Start nothing new; what runs goes on."""
     open_store().set_meta("drained", True)
-    emit({"drained": True}, "drained: what runs goes on, nothing new starts")
+    emit({"drained": True}, "drained: running jobs go on, no new jobs start")
 
 
 def resume() -> None:
     """Let a drained queue go on."""
     open_store().set_meta("drained", False)
     process.ensure(state.lab.places)
-    emit({"drained": False}, "the queue goes on")
+    emit({"drained": False}, "the queue is resumed")
 
 
 def presets() -> None:

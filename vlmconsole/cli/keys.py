@@ -12,7 +12,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command("keys")
     def keys(
-        screen: str = typer.Argument("", metavar="SCREEN", help="chat, jobs, runs …; all of them without"),
+        screen: str = typer.Argument("", metavar="SCREEN", help="Screen: chat, jobs, runs …; default: all"),
     ) -> None:
         """List the keys of the console's screens, each with the name that [keys] in the settings knows it by."""
         from vlmconsole.screens.keymap import checked, keys_by_id

@@ -17,21 +17,21 @@ def register(app: typer.Typer) -> None:
     def kv(
         layers: int | None = typer.Option(None, "--layers", min=1, max=10**5, metavar="L"),
         kv_heads: int | None = typer.Option(
-            None, "--kv-heads", min=1, max=10**6, metavar="H", help="Not the query heads."
+            None, "--kv-heads", min=1, max=10**6, metavar="H", help="KV heads, not query heads"
         ),
         head_dim: int | None = typer.Option(None, "--head-dim", min=1, max=10**6, metavar="D"),
         element: float | None = typer.Option(
-            None, "--bytes", metavar="B", help="Bytes an element, 0.5 to 16; 2 for BF16."
+            None, "--bytes", metavar="B", help="Bytes per element, 0.5 to 16; 2 for BF16"
         ),
         tokens: int = typer.Option(
-            DEFAULT_TOKENS, "--tokens", min=1, max=10**12, metavar="T", help="Context of one sequence."
+            DEFAULT_TOKENS, "--tokens", min=1, max=10**12, metavar="T", help="Context of one sequence, tokens"
         ),
         sequences: int = typer.Option(1, "--sequences", min=1, max=10**9, metavar="S"),
         model: str = typer.Option(
             "",
             "--model",
             metavar="MODEL",
-            help="A folder, or as a profile names it: its config.json.",
+            help="Model whose config.json is read: a folder, or a profile's name for it",
         ),
     ) -> None:
         """KV-cache bytes = 2 · layers · sequences · tokens · KV heads · head size · bytes an element."""

@@ -28,7 +28,7 @@ FIGURES = {
     "TPOT": "tpot_s",
     "E2E": "e2e_s",
 }
-NO_CONDITIONS = "no conditions are recorded: these figures may not be compared with any other"
+NO_CONDITIONS = "no conditions recorded: not comparable with other figures"
 NOT_IN_LINE = frozenset({"n", "notes", "settings", "quantization", "template_sha256"})  # said elsewhere
 
 

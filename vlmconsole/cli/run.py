@@ -27,13 +27,15 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    preset: Annotated[str, typer.Argument(help="a preset's name or TOML file; `jobs presets` lists them")] = "",
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting")] = None,
-    resume: Annotated[str, typer.Option(metavar="RUN", help="continue this run in a new attempt")] = "",
+    preset: Annotated[str, typer.Argument(help="Preset name or TOML file; `jobs presets` lists them")] = "",
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; repeatable")
+    ] = None,
+    resume: Annotated[str, typer.Option(metavar="RUN", help="Resume this run in a new attempt")] = "",
     hand_over: Annotated[
-        bool, typer.Option("--hand-over", help="may stop a server that holds its device; it comes back afterwards")
+        bool, typer.Option("--hand-over", help="Allow stopping a server that holds the device; it restarts afterwards")
     ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="only say what would run, and what it takes")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print what would run and its estimate; run nothing")] = False,
 ) -> None:
     """Queue a preset and follow it. Ctrl-C stops it cleanly and keeps what was made; a second one kills it.
 
@@ -123,9 +125,9 @@ def _again(store: Store, name: str) -> int:
     run = find_run(state.lab.places.runs, name)
     number = run.job().get("job")
     if not isinstance(number, int):
-        fail(f"{run.name} was not made by a job of this queue.", "`vlmconsole run PRESET` starts anew.")
+        fail(f"{run.name} was not made by a job of this queue.", "`vlmconsole run PRESET` starts a new run.")
     if store.get(number).run != str(run.path):
-        fail(f"Job {number} has a newer attempt than {run.name}.", f"`vlmconsole jobs retry {number}` goes on from it.")
+        fail(f"Job {number} has a newer attempt than {run.name}.", f"`vlmconsole jobs retry {number}` resumes from it.")
     store.again(number)
     return number
 
@@ -142,10 +144,10 @@ def ending(folder: RunFolder, *, figures: bool = True) -> str:
         known = {key: figure for key, figure in shown.items() if not isinstance(figure, dict | list | None)}
         lines += [f"  {title(key)}: {_shown(in_unit(key, figure))}" for key, figure in known.items()]
     if isinstance(summary, dict) and summary.get("partial") is True and figures:
-        lines.append("  these figures are of what was done until then")
-    lines += [f"  {name} cannot be read: it is damaged" for name in folder.unreadable()]
+        lines.append("  partial figures: only what was done until then")
+    lines += [f"  {name} is damaged and cannot be read" for name in folder.unreadable()]
     if now.get("state") == "done" and not folder.file("summary.json").exists():
-        lines.append("  summary.json is missing: its figures are lost")
+        lines.append("  summary.json is missing; its figures are lost")
     if now.get("state") in ("failed", "lost"):
         lines += [f"  | {line}" for line in log_tail(folder, 5)]
     lines.append(f"run: {folder.path}")

@@ -59,7 +59,7 @@ def _text(value: object) -> str | None:
 
 
 def list_command(
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="how many, newest first")] = 50,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Number of runs, newest first")] = 50,
 ) -> None:
     """The runs of this lab, newest first."""
     from vlmconsole.desks.runs import line_of
@@ -68,7 +68,7 @@ def list_command(
 
     def human(console: Console) -> None:
         if not runs:
-            console.print("no runs yet: `vlmconsole run PRESET` makes one")
+            console.print("no runs yet: start one with `vlmconsole run PRESET`")
             return
         table = Table(box=None, pad_edge=False)
         for column in ("run", "state", "took", "result"):
@@ -81,7 +81,7 @@ def list_command(
     emit({"runs": runs}, human)
 
 
-def show(run: Annotated[str, typer.Argument(help="a run's name, a part of it, a path, or `last`")]) -> None:
+def show(run: Annotated[str, typer.Argument(help="Run: a name or part of one, a path, or `last`")]) -> None:
     """One run: settings, state, conditions, summary, files."""
     folder = find_run(state.lab.places.runs, run)
     job = folder.job()

@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
     @group.command("counting")
     def counting(
-        file: str = typer.Argument(..., metavar="FILE.jsonl", help="Lines with answer and truth; - is stdin."),
+        file: str = typer.Argument(..., metavar="FILE.jsonl", help="Lines with answer and truth; - is stdin"),
     ) -> None:
         """Strict counting score: rows {reward, all_correct, partial, valid}."""
         from vlmconsole.scoring.reward import SCORER
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
     @group.command("textvqa")
     def textvqa(
         file: str = typer.Argument(
-            ..., metavar="FILE.jsonl", help="Lines with prediction and answers, or raw; - is stdin."
+            ..., metavar="FILE.jsonl", help="Lines with prediction and answers, or raw; - is stdin"
         ),
     ) -> None:
         """Official TextVQA score: rows {score, normalised}. A line with only `raw` is normalised, not scored."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the group `servers` to the command tree."""
-    group = typer.Typer(help="Server profiles: what they are, start, stop, effective settings.", no_args_is_help=True)
+    group = typer.Typer(help="Server profiles: list, start, stop, effective settings.", no_args_is_help=True)
     group.command("list")(list_servers)
     group.command("show")(show)
     group.command("start")(start)
@@ -59,7 +59,7 @@ def list_servers() -> None:
     emit({"servers": rows, "problems": [str(p) for p in problems]}, lambda console: _table(console, rows, words))
 
 
-def show(name: str = typer.Argument(..., help="A profile's name.")) -> None:
+def show(name: str = typer.Argument(..., help="Server profile")) -> None:
     """One server: how it is, what the profile asks for, and what was read back. Exit code 1 when it does not answer."""
     from vlmconsole.engines.compared import compare_settings
     from vlmconsole.engines.registry import find_engine
@@ -85,12 +85,12 @@ def show(name: str = typer.Argument(..., help="A profile's name.")) -> None:
         raise typer.Exit(1)
 
 
-def start(name: str = typer.Argument(..., help="A profile's name.")) -> None:
+def start(name: str = typer.Argument(..., help="Server profile")) -> None:
     """Start the server, or find it running, and wait until it answers. It goes on when this command ends."""
     _bring(find_profile(name))
 
 
-def restart(name: str = typer.Argument(..., help="A profile's name.")) -> None:
+def restart(name: str = typer.Argument(..., help="Server profile")) -> None:
     """Stop the server and start it anew, as after a change of its profile. One that is not running is started."""
     from vlmconsole.queue.served import stop_served
 
@@ -117,7 +117,7 @@ def _bring(profile: ServerProfile) -> None:
     )
 
 
-def stop(name: str = typer.Argument(..., help="A profile's name.")) -> None:
+def stop(name: str = typer.Argument(..., help="Server profile")) -> None:
     """Stop a server that was started here: politely, then by force; nothing of it stays."""
     from vlmconsole.queue.served import stop_served
 
@@ -218,8 +218,8 @@ def _sheet(console: Console, value: dict[str, Any], lines: list[Setting], word: 
     line = f"{sign_of(word).mark} {value['name']}  {value['engine']}  {word}"
     console.print(Text(line + (f": {value['why']}" if value["why"] else "")), soft_wrap=True)
     console.print(Text(f"  {value['title']}   {value['base_url'] or ''}".rstrip()))
-    console.print(Text(f"  model: {value['model'] or 'what the server says'}"))
-    console.print(Text(f"  launch: {value['launch'] or 'not by this lab'}"), soft_wrap=True)
+    console.print(Text(f"  model: {value['model'] or 'as the server reports'}"))
+    console.print(Text(f"  launch: {value['launch'] or 'not started by this lab'}"), soft_wrap=True)
     if value["cost"]:
         console.print(Text(f"  cost: {value['cost']}"))
     table = Table(box=None, pad_edge=False)
@@ -229,7 +229,11 @@ def _sheet(console: Console, value: dict[str, Any], lines: list[Setting], word: 
         if setting.wanted or setting.read:
             sign = "≠" if setting.state == "differs" else ""
             shown = (
-                f"{setting.read} {setting.note}".strip() if setting.read else "not told" if value["effective"] else "–"
+                f"{setting.read} {setting.note}".strip()
+                if setting.read
+                else "not reported"
+                if value["effective"]
+                else "–"
             )
             table.add_row(*(Text(cell) for cell in (sign, setting.name, setting.wanted or "–", shown)))
     if table.row_count:

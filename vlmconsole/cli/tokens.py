@@ -17,12 +17,12 @@ def register(app: typer.Typer) -> None:
 
     @app.command("tokens")
     def tokens(
-        picture: str = typer.Argument(..., metavar="WxH|PICTURE", help="A size such as 448x336, or a picture file."),
+        picture: str = typer.Argument(..., metavar="WxH|PICTURE", help="Size such as 448x336, or an image file"),
         model: str = typer.Option(
             "",
             "--model",
             metavar="MODEL",
-            help="Not Qwen2.5-VL's rule, but this model's: a folder, or as a profile names it.",
+            help="Model whose rule is used instead of Qwen2.5-VL's: a folder, or a profile's name for it",
         ),
     ) -> None:
         """Resized size, patch grid and visual tokens, as the model's own image processor makes them."""
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
         if size := _SIZE.fullmatch(picture):
             width, height = int(size[1]), int(size[2])
             if not (width and height):
-                fail(f"A picture of {width}×{height} has no pixels.", "Sizes are WIDTHxHEIGHT, such as 448x336.", USAGE)
+                fail(f"An image of {width}×{height} has no pixels.", "Sizes are WIDTHxHEIGHT, such as 448x336.", USAGE)
             about: dict[str, Any] = {}
         else:
             about, (width, height) = _sent(picture)

@@ -75,9 +75,9 @@ app = typer.Typer(cls=LazyTree, no_args_is_help=False, add_completion=False, pre
 
 @app.callback()
 def root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Say the version."),
-    home: str = typer.Option("", "--home", metavar="DIR", help="The lab home. Also: VLMCONSOLE_HOME."),
-    quiet: bool = typer.Option(False, "--quiet", help="No progress on stderr."),
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version"),
+    home: str = typer.Option("", "--home", metavar="DIR", help="Lab home; also VLMCONSOLE_HOME"),
+    quiet: bool = typer.Option(False, "--quiet", help="Print no progress on stderr"),
 ) -> None:
     """A terminal lab console for vision-language models. Without a command it opens the console.
 

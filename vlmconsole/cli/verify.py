@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    run: Annotated[str, typer.Argument(help="a run's name, a part of it, a path, or `last`; without: all")] = "",
+    run: Annotated[str, typer.Argument(help="Run: a name or part of one, a path, or `last`; default: all")] = "",
 ) -> None:
     """Say of each run, frozen plan, dataset that a plan names, and kept audit whether it is intact, changed or missing.
 

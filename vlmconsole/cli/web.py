@@ -17,8 +17,8 @@ def register(app: typer.Typer) -> None:
 
 
 def web(
-    port: int = typer.Option(PORT, "--port", min=0, max=65535, help="Loopback port; 0 takes any free one."),
-    host: str = typer.Option("127.0.0.1", "--host", help="A loopback address. No other is served: see the hint."),
+    port: int = typer.Option(PORT, "--port", min=0, max=65535, help="Loopback port; 0: any free one"),
+    host: str = typer.Option("127.0.0.1", "--host", help="Loopback address; for other machines use ssh -L"),
 ) -> None:
     """The console in a browser, on this machine only. Ctrl+C ends it; servers and jobs go on."""
     from vlmconsole.engines.profile import is_loopback
@@ -43,7 +43,7 @@ def web(
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        fail(f"Port {port} of {host} cannot be had: {error.strerror}.", "Choose another with --port, or --port 0.")
+        fail(f"Cannot listen on {host} port {port}: {error.strerror}.", "Choose another with --port, or --port 0.")
     server = ConsoleServer(state.lab.places, listening)
     emit({"url": server.entry}, f"The console is at {server.entry}")
     say("The address holds a key: whoever has it can use the console as you. Ctrl+C ends it.")

@@ -139,7 +139,7 @@ def evidence(run: RunFolder, target: OpenTarget) -> list[tuple[str, str]]:
 def _lines(conditions: dict[str, object]) -> str:
     """Conditions as people read them, those that are unknown said to be so."""
     if not conditions:
-        return "none are recorded: this figure may not be compared with any other"
+        return "no conditions recorded: not comparable with other figures"
     rows = [(COMPARED.get(key, key), shown(key, conditions.get(key))) for key in COMPARED]
     rows += [row for row in flat({k: v for k, v in conditions.items() if k not in COMPARED and k != "settings"})]
     return _aligned(rows)

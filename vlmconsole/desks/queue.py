@@ -269,7 +269,7 @@ class Desk:
     def hand_over(self, number: int) -> None:
         """Let a waiting job stop the server on its device; the server comes back afterwards."""
         if self._store.get(number).state != "queued":
-            raise QueueError(f"job {number} does not wait")
+            raise QueueError(f"job {number} is not waiting")
         self._store.set(number, hand_over=True)
         self._changed()
 
@@ -316,13 +316,13 @@ def losses(row: QueueRow, waiters: Sequence[int], now: float) -> str:
     job = row.job
     lines = []
     if job.state == "queued":
-        lines.append("It has not begun, so nothing is lost; a retry queues it again.")
+        lines.append("It has not started; nothing is lost, and a retry queues it again.")
     elif job.kind == "flow":
         over = row.progress
-        made = f"{over.done:g} of its {over.total:g} steps are over and stay. " if over and over.total else ""
+        made = f"{over.done:g} of its {over.total:g} steps are done and stay. " if over and over.total else ""
         lines.append(
-            f"{made}What is at work is asked to stop and save what it has, and killed after its grace; what waits is"
-            " taken back. A retry goes on with the steps that were not done."
+            f"{made}The running step is asked to stop and save, and killed after its grace period; waiting steps are"
+            " withdrawn. A retry resumes with the steps not done."
         )
     else:
         ran = f" for {duration(now - job.started)}" if job.started else ""
@@ -330,11 +330,11 @@ def losses(row: QueueRow, waiters: Sequence[int], now: float) -> str:
         done = f" and is {int(100 * share)} % through" if share is not None else ""
         grace = limit(job.options, "grace_s", 30.0)
         lines.append(
-            f"It has run{ran}{done}. It is asked to stop and save what it has, and killed after {grace:.0f} s."
-            " What it has written stays; a retry goes on only where this kind of job keeps checkpoints."
+            f"It has run{ran}{done}. It is asked to stop and save, and killed after {grace:.0f} s."
+            " What it has written stays; a retry resumes from its last checkpoint, if this kind of job keeps any."
         )
     if job.serves:
-        lines.append(f"It is the server {job.serves}: whoever uses it loses it.")
+        lines.append(f"It is the server {job.serves}: its clients lose it.")
     if waiters:
         them = ", ".join(str(number) for number in waiters[:8]) + (" and more" if len(waiters) > 8 else "")
         lines.append(f"Job{'s' if len(waiters) > 1 else ''} {them} wait{'' if len(waiters) > 1 else 's'} for it.")

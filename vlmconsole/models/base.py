@@ -94,7 +94,7 @@ def read_base(folder: Path) -> Base:
     try:
         config = read_json(path)
     except UnreadableError as error:
-        missing = f"{folder} is no model folder: it has no config.json."
+        missing = f"no model at “{folder}”: config.json is missing."
         raise BaseReadError(missing if error.missing else f"{error.message}.", _SOURCE) from None
     if not isinstance(config, dict):
         raise BaseReadError(f"{path} is not a JSON object.", _SOURCE)

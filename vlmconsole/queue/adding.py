@@ -34,12 +34,12 @@ class RayOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    address: str = Field("http://127.0.0.1:8265", description="the cluster's dashboard")
+    address: str = Field("http://127.0.0.1:8265", description="The cluster's dashboard")
     cpus: float = Field(1.0, ge=0, description="CPUs asked of Ray")
     gpus: float = Field(0.0, ge=0, description="GPUs asked of Ray")
-    auth: Literal["", "token", "disabled"] = Field("", description="token where the cluster wants one; RAY_AUTH_MODE")
-    token_file: str = Field("", description="the token's file, never the token itself; RAY_AUTH_TOKEN_PATH")
-    python: str = Field(PYTHON, description="the Python there that has vlmconsole installed")
+    auth: Literal["", "token", "disabled"] = Field("", description="Token where the cluster wants one; RAY_AUTH_MODE")
+    token_file: str = Field("", description="The token's file, never the token itself; RAY_AUTH_TOKEN_PATH")
+    python: str = Field(PYTHON, description="The Python there that has vlmconsole installed")
 
     @field_validator("token_file")
     @classmethod
@@ -53,7 +53,7 @@ class QueueOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     devices: list[str] | None = Field(
-        None, description="what the job holds: cpu, cpu:2, cpu:all, gpu, gpu1, port:30000"
+        None, description="Devices of the job: cpu, cpu:2, cpu:all, gpu, gpu1, port:30000"
     )
 
     @field_validator("devices")
@@ -64,7 +64,7 @@ class QueueOptions(BaseModel):
                 raise ValueError(odd(request))
         return value
 
-    environment: str | None = Field(None, description="the Python environment it runs in (vlmconsole env list)")
+    environment: str | None = Field(None, description="The Python environment it runs in (vlmconsole env list)")
 
     @field_validator("environment")
     @classmethod
@@ -73,15 +73,15 @@ class QueueOptions(BaseModel):
             raise ValueError("must be the name of an environment of this lab (vlmconsole env list), never a path")
         return value
 
-    needs_server: str | None = Field(None, description="the server profile that it is a guest of")
-    ray: RayOptions | None = Field(None, description="do the work on a Ray cluster")
-    keep: bool = Field(True, description="of a server: it stays until it is stopped")
-    priority: int = Field(0, ge=-PRIORITY, le=PRIORITY, description="higher goes first")
-    retries: int = Field(0, ge=0, description="new attempts after a failure")
-    backoff_s: float = Field(30.0, ge=0, description="seconds before the first of them, doubled each time")
-    wall_clock_s: float | None = Field(None, gt=0, description="seconds after which it is stopped")
-    no_progress_s: float | None = Field(None, gt=0, description="seconds without progress after which it is stopped")
-    grace_s: float = Field(30.0, gt=0, description="seconds between asking it to stop and killing it")
+    needs_server: str | None = Field(None, description="Server profile that the job uses")
+    ray: RayOptions | None = Field(None, description="Do the work on a Ray cluster")
+    keep: bool = Field(True, description="For a server: keep it until it is stopped")
+    priority: int = Field(0, ge=-PRIORITY, le=PRIORITY, description="Higher goes first")
+    retries: int = Field(0, ge=0, description="Retries after a failure")
+    backoff_s: float = Field(30.0, ge=0, description="Seconds before the first retry, doubled each time")
+    wall_clock_s: float | None = Field(None, gt=0, description="Seconds after which it is stopped")
+    no_progress_s: float | None = Field(None, gt=0, description="Seconds without progress after which it is stopped")
+    grace_s: float = Field(30.0, gt=0, description="Seconds between asking it to stop and killing it")
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def together(steps: Sequence[Planned]) -> Estimate:
     unknown = [step.job.step or "" for step, guess in zip(steps, guesses, strict=True) if guess.seconds is None]
     note = f"the sum of {len(seconds)} of {len(steps)} steps, one after the other"
     if unknown:
-        note += f"; not known beforehand: {', '.join(unknown)}"
+        note += f"; no estimate for: {', '.join(unknown)}"
     return Estimate(sum(seconds) if seconds else None, max(memory, default=None), sum(disk) if disk else None, note)
 
 

@@ -65,7 +65,7 @@ class _Round:
     def run(self) -> Decision:
         for want in self.wants:
             if self.drained:
-                self.wait(want, "the queue is drained: `vlmconsole jobs resume` lets it go on", stuck=True)
+                self.wait(want, "the queue is drained: `vlmconsole jobs resume` resumes it", stuck=True)
             elif want.id not in self.considered:
                 self.consider(want)
         self._spread_stuck()
@@ -198,7 +198,7 @@ class _Round:
     def _not_alone(self, want: Want, chosen: list[str]) -> bool:
         """Whether timed work must wait though its slots are free: for other timed work, or for what others run."""
         if self.timed is not None:  # two guests of a server that is on every slot
-            self.wait(want, f"waiting for {ALL}, held by job {self.timed}")
+            self.wait(want, f"waiting for {ALL} (job {self.timed})")
             return True
         others = [name for name in self.devices.outside if name.startswith(("cpu.", SERVER)) and name not in chosen]
         other = min(others, key=lambda name: name.startswith(SERVER), default=None)
@@ -290,13 +290,13 @@ class _Round:
             return f"waiting for {shown}, {self.devices.outside[outside]}{timed}"
         holder = self.holder.get(name)
         if holder is None:
-            return f"waiting for {shown}, job {self.given.get(name, self.reserved.get(name))} is before it"
+            return f"waiting for {shown}, job {self.given.get(name, self.reserved.get(name))} is ahead"
         if holder.serves is None:
-            return f"waiting for {shown}, held by job {holder.id}"
-        server = f"waiting for {shown}, held by server {holder.serves} (job {holder.id})"
+            return f"waiting for {shown} (job {holder.id})"
+        server = f"waiting for {shown} (server {holder.serves}, job {holder.id})"
         if self._rank(name, want) == 4:
             return f"{server}; stop it, or confirm the hand-over"
-        return f"{server}, which ends when its guests have"
+        return f"{server}, which stops when its clients finish"
 
     def _reserve(self, want: Want, chosen: list[str], host: HeldDevices | None) -> None:
         if host is not None:

@@ -167,7 +167,7 @@ def views(store: Store, places: Places, jobs: Sequence[Job], supervised: bool = 
         decision = decide_now(store, places, devices_seen(store), ready, ahead)
         decided = {start.id for start in decision.starts} | decision.why.keys()
         if ahead >= 0:
-            far = f"more than {ahead} jobs are before it"
+            far = f"more than {ahead} jobs are ahead"
             decision.why |= {job.id: far for job in jobs if job.state == "queued" and job.id not in decided}
     return [
         _flow_view(store, job, decision, supervised)

@@ -35,7 +35,7 @@ def base_folder(name: str) -> Path:
     if not folder.exists() and _HUB_NAME.fullmatch(name):
         folder = _downloaded(name)
     if not (folder / "config.json").is_file():
-        raise BaseError(f"{name} is no model folder: it has no config.json.", "Give the folder that holds the weights.")
+        raise BaseError(f"no model at “{name}”: config.json is missing.", "Give the folder that holds the weights.")
     return folder.absolute()
 
 
