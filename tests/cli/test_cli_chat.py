@@ -93,7 +93,7 @@ async def test_a_whole_body_shows_its_figures_and_the_alarm(tmp_path: Path) -> N
     async with replay({"POST /v1/chat/completions": json_reply(body)}) as player:
         code, out, err = await run(tmp_path, "chat", "x", "--base-url", player.url, "--image", PICTURE)
     assert (code, out) == (0, "red\n") and "9 in, 1 out" in err and "TTFT unknown" in err and "not streamed" in err
-    assert "✗ ALARM" in err and "did not see" in err
+    assert "✗ ALARM" in err and "ignored the image" in err
 
 
 async def test_an_image_is_found_as_the_screen_finds_it(tmp_path: Path) -> None:

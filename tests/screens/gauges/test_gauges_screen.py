@@ -112,7 +112,7 @@ async def test_a_recording_plays_as_if_live(tmp_path: Path, recording: Path) -> 
         text = await look(pilot, screen)
         assert "15.9 s" in text and "p50 16.7 p95 16.9" in text, "TTFT now, p50 and p95"
         assert mentions(text, "running", "Measure a server", "11 of 24")
-        assert mentions(text, "in flight 4", "running 4", "queued 0")
+        assert mentions(text, "in flight 4", "4 running", "0 queued")
         assert mentions(text, "✗ gpu", "no NVIDIA GPU"), "a source that never answered says why, once"
         assert "mlx-vlm does not" in text, "a figure that the engine does not have says so in its tile"
         clock.at = 1000.0

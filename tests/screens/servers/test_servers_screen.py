@@ -303,7 +303,7 @@ async def test_an_adapter_is_shown_with_its_effect_once_it_was_asked_for(places:
             await run(pilot)
             screen = pilot.app.screen
             assert isinstance(screen, ServersScreen)
-            assert "? sft-expand   effect not asked" in seen(pilot)
+            assert "? sft-expand   effect unknown" in seen(pilot)
             why = "another greedy answer to the same question"
             screen._effects["sglang-remote", None] = {"sft-expand": Effect("effect verified", why, "a", "b")}
             screen._show(made_up(places))
