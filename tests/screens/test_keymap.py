@@ -55,8 +55,8 @@ def test_no_old_key_means_anything_else_now() -> None:
     ],
 )
 def test_what_cannot_be_honoured_is_named_and_the_rest_holds(act: str, keys: str, named: str) -> None:
-    keymap, problems = checked({act: keys, "gates.check": "J, F7"})
-    assert keymap == {"gates.check": "J,f7"}
+    keymap, problems = checked({act: keys, "gates.check": "J, F9"})
+    assert keymap == {"gates.check": "J,f9"}
     assert len(problems) == 1 and f"keys.{act}:" in problems[0] and named in problems[0]
 
 
@@ -127,4 +127,4 @@ def test_the_command_lists_every_act(tmp_path: Path, capsys: pytest.CaptureFixtu
     told = json.loads(capsys.readouterr().out)
     assert {row["act"] for row in told["keys"]} == set(keys_by_id()) and len(told["problems"]) == 1
     assert next(row for row in told["keys"] if row["act"] == "jobs.new")["keys"] == "N"
-    assert {key.screen for key in KEYS} == {"", *(entry.name for entry in SCREENS)}
+    assert {key.screen for key in KEYS} <= {"", *(entry.name for entry in SCREENS)}
