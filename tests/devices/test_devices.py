@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from folders import HELPERS
+from folders import TESTS
 from refusals import mentions, refused
 
 from vlmconsole import doctor
@@ -36,7 +36,7 @@ def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None:
         pytest.skip("no C compiler here")
     folder = tmp_path_factory.mktemp("nvml")
-    source = HELPERS / "data" / "nvml" / "fake_nvml.c"
+    source = TESTS / "data" / "nvml" / "fake_nvml.c"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", source], check=True, timeout=60)
     return folder
 

@@ -142,7 +142,7 @@ def test_a_board_shows_a_window_and_says_how_many_more_there_are(desk: Desk) -> 
     assert [row.job.preset for row in desk.board("preset-77 queued", 50).rows][:2] == ["preset-77", "preset-770"]
     assert len(desk.board("100%_", 50).rows) == 0
     far = desk.board(window=900).rows[-1]
-    assert "are before it" in far.why
+    assert "are ahead" in far.why
 
 
 def test_moving_drain_clone_and_cancel_do_what_the_commands_do(desk: Desk, places: Places) -> None:

@@ -73,7 +73,7 @@ def test_what_a_job_before_it_may_make_is_not_missed(places: Places) -> None:
     ]
     assert len(adding.plan(Preset("f", "flow", "F", {"steps": steps}), [], places)) == 4
     steps[0]["set"] = {"base": "./none"}
-    with pytest.raises(PresetError, match=r"sft-expand-tiny: .*/none "):
+    with pytest.raises(PresetError, match=r"sft-expand-tiny: .*/none"):
         adding.plan(Preset("f", "flow", "F", {"steps": steps}), [], places)
 
 
@@ -153,11 +153,11 @@ def test_a_plan_that_must_fail_is_shown_with_its_reason_and_an_exit_code(
     with pytest.raises(SystemExit) as ended:
         main([*words, "run", "sft-expand-tiny", "--set", "base=x", "--plan"])
     shown = capsys.readouterr().out
-    assert ended.value.code == 2 and "preflight failed: x " in shown and "rank = 8" in shown
+    assert ended.value.code == 2 and "preflight failed: no model at “x”" in shown and "rank = 8" in shown
     with pytest.raises(SystemExit) as ended:
         main([*words, "jobs", "add", "sft-expand-tiny", "--set", "base=x"])
     assert ended.value.code == 2
-    check_stderr(capsys.readouterr().err, "x", "model folder")
+    check_stderr(capsys.readouterr().err, "x", "no model at")
     assert Store(places.queue).listing(True) == []
 
 

@@ -29,7 +29,7 @@ def test_a_timing_sensitive_job_takes_every_slot_and_is_not_starved() -> None:
     decision = decide(wants, [HeldDevices(1, ("cpu.0",))], {}, TWO)
     assert only(decision) == [4]  # the free slot is reserved; the card is another device
     assert mentions(decision.why[2], "waiting for cpu", "job 1")
-    assert mentions(decision.why[3], "before", "job 2")
+    assert mentions(decision.why[3], "ahead", "job 2")
     assert only(decide(wants, [], {}, TWO)) == [2, 4]
 
 
