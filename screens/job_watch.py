@@ -45,14 +45,14 @@ class JobWatch:
             self._known = {}  # there is no queue yet, so whatever comes is news
 
     def _times(self) -> tuple[tuple[int, int], ...]:
-        found = []
+        stamps = []
         for path in self._files:
             try:
                 now = path.stat()
-                found.append((now.st_mtime_ns, now.st_size))
+                stamps.append((now.st_mtime_ns, now.st_size))
             except OSError:
                 continue
-        return tuple(found)
+        return tuple(stamps)
 
     def _look(self) -> None:
         times = self._times()
@@ -69,11 +69,11 @@ class JobWatch:
         finally:
             self._busy = False
         for job, verdict in ended:
-            said = f"{sign_of(verdict or job.state, GOOD).mark} job {job.id} {one_line(job.preset, 60)}: {job.state}"
-            said += f", verdict {verdict}" if verdict else ""
+            message = f"{sign_of(verdict or job.state, GOOD).mark} job {job.id} {one_line(job.preset, 60)}: {job.state}"
+            message += f", verdict {verdict}" if verdict else ""
             reason = f"\n{one_line(job.reason, 300)}" if job.reason and job.state != "done" else ""
             bad = job.state in ("failed", "lost")
-            self._app.notify(said + reason, severity="error" if bad else "information", markup=False, timeout=8)
+            self._app.notify(message + reason, severity="error" if bad else "information", markup=False, timeout=8)
         if ended and self._lab.settings.bell:
             self._app.bell()
 

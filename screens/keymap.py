@@ -59,7 +59,7 @@ def _names(keys: str, key: Key) -> str:
         *modifiers, base = text.split("+") if len(text) > 1 else [text]
         if len(base) > 1:
             base = base.lower()
-        name = "+".join([*(one.lower() for one in modifiers), base.lower() if modifiers else base])
+        name = "+".join([*(modifier.lower() for modifier in modifiers), base.lower() if modifiers else base])
         if not base or not MODIFIERS.issuperset(name.split("+")[:-1]) or not _is_key(base):
             raise LabError(f"“{one_line(text, 20)}” is not a key; use x, X, f9, ctrl+e, space, pagedown …")
         name = next(iter(Binding.make_bindings([Binding(name, "")]))).key

@@ -180,33 +180,33 @@ class ServerLink:
         with contextlib.suppress(LabError):
             if await asyncio.to_thread(measuring, self.places):
                 return  # a question from here would be in its figures
-        found = await self._server.probe(PULSE_S, thoroughly=state != "ready")
+        status = await self._server.probe(PULSE_S, thoroughly=state != "ready")
         if self._asking or self.view.state != state:
             return
-        self._missed = self._missed + 1 if found.silent else 0
-        if found.state == "ready":
+        self._missed = self._missed + 1 if status.silent else 0
+        if status.state == "ready":
             if state != "ready":
                 self._starting = asyncio.create_task(self._start())
         elif state == "failed":
             return  # it says why already
-        elif found.answered and found.state == "starting":
+        elif status.answered and status.state == "starting":
             self._phase = ""
             self._move(state="starting", note=WARMING)
-        elif found.silent:
+        elif status.silent:
             if self._missed > 1:  # once is what a long prompt of somebody else's does
                 self._move(state="stopped", note=SILENT)
         else:
-            self._move(state="stopped", note=found.word)
+            self._move(state="stopped", note=status.word)
 
     async def _find(self) -> None:
         """Follow a start that is not ours (a hand-over's end, another console, the servers screen) until it answers."""
         self._phase, self._since = "starting", time.monotonic()
         self._move(state="starting", note="starting")
         while self._starting is None or self._starting.done():  # else a question came, and its own start says all
-            found = await self._server.probe()
-            if found.state == "ready":
+            status = await self._server.probe()
+            if status.state == "ready":
                 self._starting = asyncio.create_task(self._start())
-            elif found.pid is None:
+            elif status.pid is None:
                 self._move(state="stopped", note=ENDED)
                 return
             else:

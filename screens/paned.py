@@ -111,9 +111,9 @@ class PanedScreen(Screen[None]):
         return next((part for part in parts if part.focusable and not part.check_consume_key("a", "a")), None)
 
     def action_pane(self, by: int) -> None:
-        there = self.there()
-        at = there.index(self.pane) if self.pane in there else 0
-        self.go_to_pane(there[(at + by) % len(there)])
+        panes = self.there()
+        at = panes.index(self.pane) if self.pane in panes else 0
+        self.go_to_pane(panes[(at + by) % len(panes)])
 
     def go_to_pane(self, index: int) -> None:
         """Show (on a narrow screen) and focus one of PANES."""
@@ -132,10 +132,10 @@ class PanedScreen(Screen[None]):
                 part.set_class(number == index, "-current")
         for group in self.query(".pane-group"):
             group.set_class(bool(group.query(f"#{self.PANES[index].id}")), "-current")
-        there = self.there()
+        panes = self.there()
         pieces: list[Any] = []
         for number, pane in enumerate(self.PANES):
-            if number in there:
+            if number in panes:
                 pieces += [(pane.title, "bold" if number == index else "$faint"), "   "]
         self.query_one("#panetabs", Static).update(Content.assemble(*pieces, ("[ ] panes", "$faint")))
 

@@ -54,25 +54,25 @@ def clipboard_picture(environment: Mapping[str, str] = os.environ, platform: str
             "Attach a file with Ctrl+O, or paste a path.",
             code="desktop-missing",
         )
-    found = shutil.which(tool.program, path=environment.get("PATH"))
-    if found is None:
+    program = shutil.which(tool.program, path=environment.get("PATH"))
+    if program is None:
         raise PictureError(
             f"reading the clipboard needs {tool.program}, which is not installed.",
             f"Install {tool.package}, or paste the path of a file.",
             code="program-missing",
         )
     if not tool.types:
-        return _ask(found, tool.get, "the clipboard holds no image")
-    there = _ask(found, tool.types, "the clipboard is empty").decode("utf-8", "replace").split()
-    kind = next((kind for kind in TYPES if kind in there), None)
+        return _ask(program, tool.get, "the clipboard holds no image")
+    offered = _ask(program, tool.types, "the clipboard is empty").decode("utf-8", "replace").split()
+    kind = next((kind for kind in TYPES if kind in offered), None)
     if kind is None:
-        held = one_line(", ".join(word for word in there if "/" in word)[:80]) or "nothing"
+        held = one_line(", ".join(word for word in offered if "/" in word)[:80]) or "nothing"
         raise PictureError(
             f"the clipboard holds no image, but {held}.",
             "Copy an image, or paste the path of a file.",
             code="picture-missing",
         )
-    return _ask(found, (*tool.get, kind), "the clipboard returned no image")
+    return _ask(program, (*tool.get, kind), "the clipboard returned no image")
 
 
 def _tool(environment: Mapping[str, str], platform: str) -> Tool | None:
@@ -93,6 +93,8 @@ def _ask(program: str, words: tuple[str, ...], else_said: str) -> bytes:
     except OSError as error:
         raise PictureError(f"{program} could not be started: {error}") from None
     if done.returncode or not done.stdout:
-        said = one_line(done.stderr.decode("utf-8", "replace").strip(), 120)
-        raise PictureError(f"{else_said}{f' ({said})' if said else ''}.", "Copy an image, or paste the path of a file.")
+        stderr = one_line(done.stderr.decode("utf-8", "replace").strip(), 120)
+        raise PictureError(
+            f"{else_said}{f' ({stderr})' if stderr else ''}.", "Copy an image, or paste the path of a file."
+        )
     return done.stdout

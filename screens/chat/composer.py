@@ -308,8 +308,8 @@ class Composer(Vertical):
             self.question.replace_all(inert(typed.text))
             await self.attach(list(typed.paths))
             if len(self._attachments.pictures) >= len(typed.paths):
-                said = "image attached from the path you typed · Enter sends · Backspace removes it"
-                self.hints.notice(said if typed.text else said.replace("Enter sends", "type a question"), about=PATHS)
+                hint = "image attached from the path you typed · Enter sends · Backspace removes it"
+                self.hints.notice(hint if typed.text else hint.replace("Enter sends", "type a question"), about=PATHS)
             if typed.missing:
                 self._expect(list(typed.missing), "; Enter sends the rest")
         elif typed.missing:

@@ -65,10 +65,10 @@ def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None, wa
     if message.state == "streaming":
         what = waits if waits.startswith("after ") else f"for {waits}"
         waiting = f"● {REASONING}" if waits == REASONING else f"● waiting {what}"
-        said = "● answering" if begun or message.text else waiting
+        state = "● answering" if begun or message.text else waiting
         if ttft_s is not None:
-            said += f" · TTFT {latency(ttft_s)}"
-        return Content(said).stylize("$accent")
+            state += f" · TTFT {latency(ttft_s)}"
+        return Content(state).stylize("$accent")
     lines: list[Content] = []
     if message.state in ENDINGS:
         lines.append(Content(_ending(message)).stylize("$error" if message.state == "failed" else "$warning"))
@@ -213,7 +213,7 @@ class MessageView(Vertical):
         if proof is None:
             lines.append(Content(f"sha {picture.sha256[:4]}…").stylize("$faint"))
         else:
-            said, style = sight_lines(proof)
-            lines.append(Content(said[0]).stylize(style))
-            lines.extend(Content(one_line(line)).stylize("$muted") for line in said[1:] if line)
+            label, style = sight_lines(proof)
+            lines.append(Content(label[0]).stylize(style))
+            lines.extend(Content(one_line(line)).stylize("$muted") for line in label[1:] if line)
         return Content("\n").join(lines)

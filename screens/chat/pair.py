@@ -50,14 +50,14 @@ def between(left: StoredMessage, right: StoredMessage) -> tuple[str, str]:
     for message in (left, right):
         if not (message.answer or {}).get("conditions"):
             return f"Not comparable: {one_line(message.server, 40)} has no timing.", "$warning"
-    one, other = (Conditions.model_validate((message.answer or {})["conditions"]) for message in (left, right))
-    found = compare(one, other)
-    if len(found.differs) == 1:
-        found = compare(one, other, only=found.differs[0].key)
-    said = one_line(found.sentence(), 600)
-    if found.unknown:
-        said += f" Unknown for both: {', '.join(found.unknown)}."
-    return f"{said} One answer each is not a benchmark.", "$muted" if found.comparable else "$warning"
+    first, second = (Conditions.model_validate((message.answer or {})["conditions"]) for message in (left, right))
+    comparison = compare(first, second)
+    if len(comparison.differs) == 1:
+        comparison = compare(first, second, only=comparison.differs[0].key)
+    sentence = one_line(comparison.sentence(), 600)
+    if comparison.unknown:
+        sentence += f" Unknown for both: {', '.join(comparison.unknown)}."
+    return f"{sentence} One answer each is not a benchmark.", "$muted" if comparison.comparable else "$warning"
 
 
 class AnswerSide(VerticalScroll):
@@ -141,10 +141,10 @@ class PairScreen(ModalScreen[None]):
         for side, live in zip(self.query(AnswerSide), lives, strict=True):
             side.follow(live)
         self._ended = not any(live.running for live in lives)
-        said, style = "Comparability is checked when both have finished.", "$faint"
+        label, style = "Comparability is checked when both have finished.", "$faint"
         if self._ended:
-            said, style = between(lives[0].message, lives[1].message)
-        self.query_one(".between", Static).update(Content(said).stylize(style))
+            label, style = between(lives[0].message, lives[1].message)
+        self.query_one(".between", Static).update(Content(label).stylize(style))
 
     def action_scroll(self, by: int) -> None:
         if isinstance(self.focused, AnswerSide):

@@ -35,14 +35,14 @@ def sample_folder() -> Path:
 
 def entries(folder: Path, words: str = "") -> list[Path]:
     """Folders, then pictures by name, hidden ones left out. Raises OSError when the folder cannot be read."""
-    found = [
+    listed = [
         path
         for path in folder.iterdir()
         if not path.name.startswith(".")
         and words.lower() in path.name.lower()
         and (path.is_dir() or path.suffix.lower() in SUFFIXES)
     ]
-    return sorted(found, key=lambda path: (not path.is_dir(), path.name.lower()))[:SHOWN]
+    return sorted(listed, key=lambda path: (not path.is_dir(), path.name.lower()))[:SHOWN]
 
 
 class Picker(ModalScreen[Path | None]):

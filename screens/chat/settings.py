@@ -96,11 +96,11 @@ async def use_adapter(screen: ChatScreen, name: str, *, other_base: bool = False
     sampling = replace(conversation.sampling, adapter=chosen, other_base=bool(chosen) and other_base)
     conversation.set(sampling=sampling)
     screen.show_server()
-    said = "base model now answering"
+    message = "base model now answering"
     if adapter is not None:
         sha = f" ({adapter.sha256[:12]}…)" if adapter.sha256 else ""
-        said = f"{adapter.name}{sha} now answering" + "".join(f"; {note}" for note in adapter.notes)
-    hints.notice(one_line(said, 300))
+        message = f"{adapter.name}{sha} now answering" + "".join(f"; {note}" for note in adapter.notes)
+    hints.notice(one_line(message, 300))
 
 
 async def send_recent(screen: ChatScreen, words: str) -> None:
@@ -133,10 +133,10 @@ async def send_recent(screen: ChatScreen, words: str) -> None:
     if count == asked:
         hints.notice("sending the whole conversation")
         return
-    said = "sending no earlier turns"
+    message = "sending no earlier turns"
     if count:
-        said = f"sending the last {count} of {many(asked, 'question')} with their answers"
-    hints.notice(f"{said} · /recent {ALL} sends everything")
+        message = f"sending the last {count} of {many(asked, 'question')} with their answers"
+    hints.notice(f"{message} · /recent {ALL} sends everything")
 
 
 def choose_server(screen: ChatScreen) -> None:

@@ -76,12 +76,12 @@ def adapter_rows(answer: Answer) -> list[PanelRow | PanelHeading]:
         return []
     if name == UNKNOWN:
         return [PanelRow("adapter", "unknown (chosen by the server)", "$muted")]
-    said = f"{name} · {digest[:8]}…" if digest else f"{name} · hash unknown"
+    label = f"{name} · {digest[:8]}…" if digest else f"{name} · hash unknown"
     whole = [str(note) for note in conditions.get("notes") or () if str(note).startswith(f"adapter {name}")]
     notes = [note.removeprefix(f"adapter {name}").lstrip(": ") for note in whole]
     # What was looked at and found is no warning; all else about an adapter is.
     return [
-        PanelRow("adapter", said, "$accent"),
+        PanelRow("adapter", label, "$accent"),
         *(PanelRow("", note, "" if note.startswith("effect verified") else "$warning") for note in notes),
     ]
 
@@ -123,8 +123,11 @@ def setting_rows(settings: Mapping[str, Any]) -> list[PanelRow | PanelHeading]:
     """What the server says it runs with; only what was read back is shown here."""
     if not settings:
         return []
-    told = {str(name): value for name, value in settings.items() if value is not None}  # null: it is not set
-    return [PanelHeading("server-reported settings"), *(PanelRow(name, _said(value)) for name, value in told.items())]
+    reported = {str(name): value for name, value in settings.items() if value is not None}  # null: it is not set
+    return [
+        PanelHeading("server-reported settings"),
+        *(PanelRow(name, _said(value)) for name, value in reported.items()),
+    ]
 
 
 def _said(value: Any) -> str:
@@ -137,15 +140,15 @@ def _said(value: Any) -> str:
 
 def proofs(answer: Answer) -> list[dict[str, Any]]:
     """The proof of each picture, with the subtraction that gave it: prompt tokens and text tokens of the request."""
-    found = [dict(sight) for sight in answer.get("vision") or ()]
+    sights = [dict(sight) for sight in answer.get("vision") or ()]
     prompt = (answer.get("usage") or {}).get("prompt_tokens")
-    seen = [sight.get("observed") for sight in found]
+    seen = [sight.get("observed") for sight in sights]
     if prompt is not None and seen and None not in seen:
         text = prompt - sum(int(count or 0) for count in seen)
-        for sight in found:
-            together = f" over {len(found)} images" if len(found) > 1 else ""
+        for sight in sights:
+            together = f" over {len(sights)} images" if len(sights) > 1 else ""
             sight["sum"] = f"({prompt} prompt − {text} text{together})"
-    return found
+    return sights
 
 
 def sight_lines(sight: Mapping[str, Any]) -> tuple[list[str], str]:
@@ -156,10 +159,10 @@ def sight_lines(sight: Mapping[str, Any]) -> tuple[list[str], str]:
     if state == "equal":
         return [f"✓ {observed} image tokens (as expected)", f"{taken} {digest}".strip()], "$accent"
     if state == "different":
-        said = "✗ image tokens differ"
+        label = "✗ image tokens differ"
         if observed is not None:
-            said = f"✗ {observed} image tokens" + (f": {expected} expected" if expected is not None else "")
-        return [said, str(sight.get("why") or ""), f"{taken} {digest}".strip()], "$error"
+            label = f"✗ {observed} image tokens" + (f": {expected} expected" if expected is not None else "")
+        return [label, str(sight.get("why") or ""), f"{taken} {digest}".strip()], "$error"
     wanted = f", {expected} expected" if expected is not None else ""
     return [f"can't verify image tokens{wanted}", str(sight.get("why") or ""), digest], "$warning"
 

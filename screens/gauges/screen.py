@@ -152,9 +152,9 @@ class GaugesScreen(LookingScreen[None]):
         gauges = self.gauges
         if gauges is not None:
             # In a thread: a replay reads its file, and the readings' lock may be held for a moment.
-            found = await asyncio.to_thread(self._read, gauges)
+            view = await asyncio.to_thread(self._read, gauges)
             if gauges is self.gauges:
-                self._show(found)
+                self._show(view)
 
     def show_fault(self, error: LabError | OSError) -> None:
         self.notify(refusal(error), severity="error", markup=False)
@@ -168,21 +168,21 @@ class GaugesScreen(LookingScreen[None]):
         seconds = WINDOWS[self.window]
         key = self.cards.key
         keys = dict.fromkeys((key, TWINS.get(key, key), *sorted(self.pinned)))
-        same = [one for one in keys if title_of(one)[1] == title_of(key)[1] and one in snapshot.tiles]
-        curves = tuple(curve(gauges.board, one, snapshot.t - seconds) for one in same[:4])
-        answered = tuple(one for one in curves if one.pieces or one.key == key)
+        same = [figure for figure in keys if title_of(figure)[1] == title_of(key)[1] and figure in snapshot.tiles]
+        curves = tuple(curve(gauges.board, figure, snapshot.t - seconds) for figure in same[:4])
+        answered = tuple(figure for figure in curves if figure.pieces or figure.key == key)
         # While less is known than it could look back, the next stretch that holds it all: no empty half.
-        first = min((one.pieces[0][0][0] for one in answered if one.pieces), default=snapshot.t)
+        first = min((figure.pieces[0][0][0] for figure in answered if figure.pieces), default=snapshot.t)
         seconds = next((span for span in WINDOWS if span >= min(seconds, snapshot.t - first)), seconds)
         return Plot(answered, snapshot.marks, snapshot.t, seconds, self.logarithmic)
 
-    def _show(self, found: GaugesView) -> None:
-        self.look_found = found
+    def _show(self, view: GaugesView) -> None:
+        self.look_found = view
         self.cards.pin(self.pinned)
-        self.cards.show(found.snapshot)
+        self.cards.show(view.snapshot)
         if self.plot.display:
-            self.plot.show(found.plot, self._state(found.plot.seconds))
-        self.facts.say(facts(found.snapshot))
+            self.plot.show(view.plot, self._state(view.plot.seconds))
+        self.facts.say(facts(view.snapshot))
 
     def _state(self, seconds: float) -> str:
         parts = []
@@ -241,17 +241,17 @@ class GaugesScreen(LookingScreen[None]):
 
     def action_time_range(self) -> None:
         """t: the next longer stretch that shows more, and from the longest to the shortest."""
-        found = self.look_found
-        if self.gauges is None or found is None:
+        view = self.look_found
+        if self.gauges is None or view is None:
             return
-        snapshot, before = found.snapshot, self.window
+        snapshot, before = view.snapshot, self.window
         self._whole = 0.0
         for by in range(1, len(WINDOWS)):
             self.window = (before + by) % len(WINDOWS)
-            if self._plotted(self.gauges, snapshot).seconds != found.plot.seconds:
+            if self._plotted(self.gauges, snapshot).seconds != view.plot.seconds:
                 break
         else:
-            self.window, self._whole = before, found.plot.seconds
+            self.window, self._whole = before, view.plot.seconds
         self._again()
 
     def action_log(self) -> None:
@@ -261,12 +261,12 @@ class GaugesScreen(LookingScreen[None]):
 
     def action_pause(self) -> None:
         """p: hold what is shown; the sources go on, and nothing is lost."""
-        found = self.look_found
+        view = self.look_found
         if self.paused:
             self.paused = 0.0
             self.look()
-        elif found is not None:
-            self.paused = found.snapshot.t
+        elif view is not None:
+            self.paused = view.snapshot.t
             self._again()
 
     def action_pin(self) -> None:
@@ -328,10 +328,10 @@ class GaugesScreen(LookingScreen[None]):
 
     def action_open(self) -> None:
         """Enter: what the figure is, where it comes from, and under which conditions."""
-        card, found = self.cards.chosen, self.look_found
-        if card is None or found is None:
+        card, view = self.cards.chosen, self.look_found
+        if card is None or view is None:
             return
-        parts = particulars(card.tile, found.snapshot)
+        parts = particulars(card.tile, view.snapshot)
         self.app.push_screen(Reader(card.tile.title, [(heading, inert(text)) for heading, text in parts]))
 
 

@@ -54,15 +54,15 @@ class KittyImage:
             return ""
         columns, rows = self.cells
         head = f"a=T,U=1,q=2,f=100,i={self.number},c={columns},r={rows},"
-        said = []
+        commands = []
         for at in range(0, len(self._data), CHUNK):
             more = int(at + CHUNK < len(self._data))
-            said.append(f"\x1b_G{head}m={more};{self._data[at : at + CHUNK]}\x1b\\")
+            commands.append(f"\x1b_G{head}m={more};{self._data[at : at + CHUNK]}\x1b\\")
             head = "q=2,"
         _there[self.number] = None
         if len(_there) > KEPT:
-            said.append(f"\x1b_Ga=d,d=I,q=2,i={_there.popitem(last=False)[0]}\x1b\\")
-        return "".join(said)
+            commands.append(f"\x1b_Ga=d,d=I,q=2,i={_there.popitem(last=False)[0]}\x1b\\")
+        return "".join(commands)
 
     def row(self, row: int, left: int, right: int) -> str:
         """The text of cells `left` up to `right` of a row; the picture's number is its colour."""

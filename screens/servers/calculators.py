@@ -58,12 +58,12 @@ def worked_out(
     model: whose windows hold while as many layers are typed as it has.
     """
     lines: list[str] = []
-    found = _SIZE.fullmatch(values["size"])
+    match = _SIZE.fullmatch(values["size"])
     try:
-        if found is None:
+        if match is None:
             lines.append("image: must be WIDTHxHEIGHT, such as 448x336")
         else:
-            wide, high = int(found[1]), int(found[2])
+            wide, high = int(match[1]), int(match[2])
             lines.append(token_steps(wide, high, visual_tokens(wide, high, pictures), pictures))
     except LabError as error:
         lines.append(error.message)
@@ -89,15 +89,15 @@ def twins(profile: ServerProfile | None, values: dict[str, str]) -> str:
     model = f" --model {shlex.quote(profile.model)}" if profile is not None and folder is not None else ""
     own = profile.model_copy(update={"processor": None}).processor_settings() if profile is not None else None
     lines = []
-    if found := _SIZE.fullmatch(values["size"]):
-        size = f"{found[1]}x{found[2]}"
+    if match := _SIZE.fullmatch(values["size"]):
+        size = f"{match[1]}x{match[2]}"
         if pictures == QWEN2_5_VL:
             lines.append(f"vlmconsole tokens {size}")
         elif pictures == own:
             lines.append(f"vlmconsole tokens {size}{model}")
     given = {"layers": f"{shape.layers}", "kv_heads": f"{shape.kv_heads}", "head_dim": f"{shape.head_dim}"}
     given["element"] = f"{shape.bytes_per_element:g}"
-    if not model or any(values[name].strip() != said for name, said in given.items()):
+    if not model or any(values[name].strip() != given_value for name, given_value in given.items()):
         flags = {"layers": "--layers", "kv_heads": "--kv-heads", "head_dim": "--head-dim", "element": "--bytes"}
         model = "".join(f" {flag} {shlex.quote(values[name].strip())}" for name, flag in flags.items())
     if all(value.strip() for value in values.values()):

@@ -79,15 +79,15 @@ class ServersScreen(LookingScreen[ServerDesk]):
         words = self.table.field.value.lower().split()
         self.listing.show_from(tuple(line for line in self.found.lines if holds(line, words)), self._in_use())
 
-    def _show(self, found: ServersView) -> None:
+    def _show(self, view: ServersView) -> None:
         page = self.log_view.page
-        self.found = found
+        self.found = view
         self._fill()
-        problems = [Content(one_line(problem, 300)).stylize("$warning") for problem in found.problems]
+        problems = [Content(one_line(problem, 300)).stylize("$warning") for problem in view.problems]
         self.faults.say(Content("\n").join(problems))
         self.faults.display = bool(problems)
         self._show_calc()
-        line, sheet = self.line, found.sheet
+        line, sheet = self.line, view.sheet
         if sheet is None or line is None or sheet.line.profile.name != line.profile.name:
             if line is not None:
                 self._blank()
@@ -95,7 +95,7 @@ class ServersScreen(LookingScreen[ServerDesk]):
             return
         doing = self.doing.get(line.profile.name, "")
         effects = self._effects.get((line.profile.name, line.status.since), {})
-        self.sheet.show(sheet, " · ".join(filter(None, (doing, found.quiet))), effects)
+        self.sheet.show(sheet, " · ".join(filter(None, (doing, view.quiet))), effects)
         self.log_view.grow(sheet.log, page)
         self.refresh_bindings()
 
@@ -214,8 +214,8 @@ class ServersScreen(LookingScreen[ServerDesk]):
                 desk.close()
 
         try:
-            said = await asyncio.to_thread(run)
-            self.notify(inert(said), markup=False)
+            message = await asyncio.to_thread(run)
+            self.notify(inert(message), markup=False)
         except LabError as error:
             self.notify(inert(error.told), severity="error", markup=False, timeout=15)
         finally:
@@ -234,17 +234,17 @@ class ServersScreen(LookingScreen[ServerDesk]):
         """s: queue the job that serves it, and wait until it answers."""
         profile = self.profile
         if profile is not None:
-            name, told = profile.name, self._told(profile.name, "starting")
-            start = partial(self._do, name, "starting", lambda desk: desk.start(name, told))
+            name, report = profile.name, self._told(profile.name, "starting")
+            start = partial(self._do, name, "starting", lambda desk: desk.start(name, report))
             in_background(self, start, f"do-{name}")
 
     def action_stop(self) -> None:
         """x: after saying who loses it."""
-        self._after_confirm("Stop", "stopping", lambda name, told: lambda desk: desk.stop(name))
+        self._after_confirm("Stop", "stopping", lambda name, report: lambda desk: desk.stop(name))
 
     def action_restart(self) -> None:
         """r: stop it and start it anew, with its profile as it is written now."""
-        self._after_confirm("Restart", "restarting", lambda name, told: lambda desk: desk.restart(name, told))
+        self._after_confirm("Restart", "restarting", lambda name, report: lambda desk: desk.restart(name, report))
 
     def _after_confirm(
         self, verb: str, what: str, make: Callable[[str, Callable[[str, float], None]], Callable[[ServerDesk], str]]
@@ -292,9 +292,9 @@ class ServersScreen(LookingScreen[ServerDesk]):
         name, since = line.profile.name, line.status.since
 
         def asked(desk: ServerDesk) -> str:
-            self._effects[name, since] = found = desk.effects(name)
-            told = "; ".join(f"{one_line(adapter, 60)}: {effect.state}" for adapter, effect in found.items())
-            return f"{name}: {told or 'no adapters loaded'}"
+            self._effects[name, since] = effects = desk.effects(name)
+            message = "; ".join(f"{one_line(adapter, 60)}: {effect.state}" for adapter, effect in effects.items())
+            return f"{name}: {message or 'no adapters loaded'}"
 
         in_background(self, partial(self._do, name, "checking its adapters", asked), f"do-{name}")
 

@@ -91,14 +91,14 @@ def _head(sheet: Sheet, quiet: str) -> Content:
 
 def _table(settings: tuple[Setting, ...], width: int) -> Content:
     """Setting, wanted, read back, note; only lines of which one side says something."""
-    told = [line for line in settings if line.wanted or line.read]
-    if not told:
+    shown_lines = [line for line in settings if line.wanted or line.read]
+    if not shown_lines:
         return Content("\nno settings known").stylize("$muted")
-    named = min(30, max(cell_len(line.name) for line in told))
-    asked = min(22, max(6, *(cell_len(line.wanted) for line in told)))
+    named = min(30, max(cell_len(line.name) for line in shown_lines))
+    asked = min(22, max(6, *(cell_len(line.wanted) for line in shown_lines)))
     room = max(10, width - named - asked - 6)
     lines = [Content(f"\n  {'setting':<{named}}  {'wanted':<{asked}}  reported").stylize("$faint")]
-    for line in told:
+    for line in shown_lines:
         sign, style = STATES[line.state]
         read = one_line(line.read or "not reported", 200)
         pieces: list[Piece] = [(f"{sign} ", style), (f"{fitted(one_line(line.name), named)}  ", "$muted")]
@@ -118,10 +118,10 @@ def _rest(sheet: Sheet, effects: Mapping[str, Effect]) -> Content:
         pieces += [("\nadapters  ", "$muted"), "" if effective.adapters else ("none loaded", "$muted")]
         for name in effective.adapters:
             # A server may take a name and answer with its base all the same.
-            found = effects.get(name)
-            mark, style = ("?", "$muted") if found is None else painted(sign_of(found.state))
-            told = "effect unknown · a checks it against the base model" if found is None else str(found)
-            pieces += [(f"\n{mark} ", style), one_line(name, 60), (f"   {one_line(told, 300)}", "$muted")]
+            effect = effects.get(name)
+            mark, style = ("?", "$muted") if effect is None else painted(sign_of(effect.state))
+            label = "effect unknown · a checks it against the base model" if effect is None else str(effect)
+            pieces += [(f"\n{mark} ", style), one_line(name, 60), (f"   {one_line(label, 300)}", "$muted")]
         pieces.append((f"\n{one_line(effective.cached_rule, 400)}", "$muted"))
         pieces += [(f"\n{one_line(note, 400)}", "$muted") for note in effective.notes]
     pieces += [(f"\n⚠ {one_line(warning, 400)}", "$warning") for warning in sheet.line.profile.warnings()]

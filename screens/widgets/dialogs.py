@@ -123,9 +123,9 @@ class Form(ModalScreen[dict[str, str] | None]):
 
     def _show(self, faults: Mapping[str, str]) -> None:
         for line in self.query(".fault").results(Static):
-            if (said := faults.get(line.name or "")) is not None:
-                line.update(Content(f"✗ {said}").stylize("$error") if said else "")
-                line.display = bool(said)
+            if (fault := faults.get(line.name or "")) is not None:
+                line.update(Content(f"✗ {fault}").stylize("$error") if fault else "")
+                line.display = bool(fault)
 
     def action_cancel(self) -> None:
         self.dismiss(None)
@@ -240,7 +240,7 @@ class KeyHelp(ModalScreen[None]):
             lines += [line(key) for key in keys if key.place == place]
             if place == "composer":
                 lines += [Content(""), Content("Commands").stylize("$accent")]
-                lines += [_key(f"{word} {more}".strip(), said, 22) for word, more, said in TYPED]
+                lines += [_key(f"{word} {more}".strip(), meaning, 22) for word, more, meaning in TYPED]
         lines += [Content(""), Content(OTHER_KEYS).stylize("$faint")]
         return Content("\n").join(lines[1:])
 
@@ -248,5 +248,5 @@ class KeyHelp(ModalScreen[None]):
         self.dismiss(None)
 
 
-def _key(shown: str, said: str, width: int = 10, style: str = "bold") -> Content:
-    return Content.assemble((f"  {shown:<{width}}", style), (said, "$muted"))
+def _key(shown: str, meaning: str, width: int = 10, style: str = "bold") -> Content:
+    return Content.assemble((f"  {shown:<{width}}", style), (meaning, "$muted"))

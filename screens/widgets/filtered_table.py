@@ -57,7 +57,7 @@ class FilteredTable(Vertical, Generic[Rows]):
 
     def show_head(self, head: Content, *, empty: bool) -> None:
         """Counts and the like; `empty`: there is nothing that a filter could have hidden."""
-        self._put(self._empty, there=empty)
+        self._put(self._empty, shown=empty)
         self.head.say(head)
         self._draw_columns()
 
@@ -65,11 +65,11 @@ class FilteredTable(Vertical, Generic[Rows]):
         """It cannot be read: that in the list's place, since an empty or old one would be untrue."""
         self.rows.show(())
         self.head.say(Content(f" {title}").stylize("$error"))
-        self._put(Content.assemble((f"✗ {inert(message)}", "$error"), f"\n\n{inert(hint)}" if hint else ""), there=True)
+        self._put(Content.assemble((f"✗ {inert(message)}", "$error"), f"\n\n{inert(hint)}" if hint else ""), shown=True)
 
-    def _put(self, text: Content, *, there: bool) -> None:
+    def _put(self, text: Content, *, shown: bool) -> None:
         self.nothing.say(text)
-        self.set_class(there, "-empty")
+        self.set_class(shown, "-empty")
 
     def begin_filter(self) -> None:
         self.add_class("-filtering")

@@ -132,13 +132,13 @@ class LogView(Vertical):
             lines.scroll_to(y=lines.scroll_offset.y + moved, animate=False, force=True)
         self.draw_head()
 
-    def show_found(self, words: str, found: Found, *, only: bool) -> None:
+    def show_found(self, words: str, matches: Found, *, only: bool) -> None:
         """The matches of `words`; `only`: nothing but them is shown."""
         lines = self.lines
-        lines.words, self.found, self.only = words, found, only
-        self.at = min(self.at, len(found) - 1)
+        lines.words, self.found, self.only = words, matches, only
+        self.at = min(self.at, len(matches) - 1)
         if only:
-            lines.raws = tuple(raw for _, raw in found)
+            lines.raws = tuple(raw for _, raw in matches)
         elif self.page is not None:
             lines.raws = self.page.lines
         lines.sized(len(lines.raws))
@@ -238,11 +238,11 @@ class LogView(Vertical):
         page = self.page
         if page is None:
             return
-        found = await asyncio.to_thread(logfile.search, page.path, words) if words else []
+        matches = await asyncio.to_thread(logfile.search, page.path, words) if words else []
         if self.page is None or self.page.path != page.path:
             return
-        self.at = len(found)
-        self.show_found(words, found, only=only and bool(words))
+        self.at = len(matches)
+        self.show_found(words, matches, only=only and bool(words))
         await self.step(0)
 
     async def step(self, by: int) -> None:

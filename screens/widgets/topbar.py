@@ -14,11 +14,11 @@ from vlmconsole.text.plain import one_line
 from vlmconsole.text.signs import sign_of
 
 
-def fitted(said: str, room: int) -> str:
+def fitted(text: str, room: int) -> str:
     """In `room` cells; what ends on seconds is cut before them: they are what moves while a server starts."""
-    seconds = re.search(r" \d+ s$", said)
+    seconds = re.search(r" \d+ s$", text)
     tail = seconds.group() if seconds and len(seconds.group()) < room - 4 else ""
-    return one_line(said[: len(said) - len(tail)], room - len(tail)) + tail
+    return one_line(text[: len(text) - len(tail)], room - len(tail)) + tail
 
 
 class TopBar(Horizontal):

@@ -49,12 +49,12 @@ def wrapped(text: str, width: int, style: str = "muted", target: OpenTarget | No
 
 def as_rich(lines: Iterable[Line]) -> Text:
     """The lines for a plain terminal, where nothing is drawn behind a text and no line ends on blanks."""
-    return Text("\n").join(_rich(one) for one in lines)
+    return Text("\n").join(_rich(line) for line in lines)
 
 
-def _rich(one: Line) -> Text:
+def _rich(line: Line) -> Text:
     text = Text()
-    for part, style in one.pieces:
+    for part, style in line.pieces:
         text.append(part, " ".join(_STYLES.get(word, word) for word in style.split() if "-" not in word))
     text.rstrip()
     return text

@@ -29,20 +29,20 @@ PLOT_ROWS = 11
 NARROW = ("E2E s", "TPOT ms", "p95 s", "n", "peak")  # columns that a narrow pane has no room for, in this order
 
 
-def cell_table(found: Sequence[CellView], width: int, marked: Sequence[str] = ()) -> list[Line]:
+def cell_table(cells: Sequence[CellView], width: int, marked: Sequence[str] = ()) -> list[Line]:
     """A line a cell; those that are not valid say so in words, and why. `marked` are names of cells."""
     columns = {"C": 4, "B": 4, "TTFT p50 s": 12, "p95 s": 8, "TPOT ms": 9, "E2E s": 8, "tok/s": 8, "n": 5}
-    if peaks := [len(cell.peak) for cell in found if cell.peak]:  # a tuning's cells
+    if peaks := [len(cell.peak) for cell in cells if cell.peak]:  # a tuning's cells
         columns["peak"] = max(peaks) + 2
-    names = [one_line(cell.name or "requests", 60) for cell in found]
+    names = [one_line(cell.name or "requests", 60) for cell in cells]
     longest = max(6, *map(cell_len, names))
     for less in NARROW:
         if sum(columns.values()) + min(longest, 20) + 3 > width:
             columns.pop(less, None)
     room = max(6, min(longest, width - sum(columns.values()) - 3))
     head = "".join(f"{name:>{size}}" for name, size in columns.items())
-    made = [*heading("Cells" if len(found) > 1 else "Figures"), line((" " * (room + 3) + head, "faint"))]
-    for cell, name in zip(found, names, strict=True):
+    made = [*heading("Cells" if len(cells) > 1 else "Figures"), line((" " * (room + 3) + head, "faint"))]
+    for cell, name in zip(cells, names, strict=True):
         good, target = cell.state == "valid", OpenTarget("cell", cell.name)
         tpot = cell.share("tpot_s", "p50")
         values = {
@@ -66,17 +66,17 @@ def cell_table(found: Sequence[CellView], width: int, marked: Sequence[str] = ()
             made += wrapped("  " + one_line(why, 300), width, style or "muted", target)
         elif cell.work and not cell.work.startswith("all "):
             made += wrapped("  " + one_line(cell.work, 300), width, "warning", target)
-    if any(cell.n is not None and cell.n < SMALL_N for cell in found):
+    if any(cell.n is not None and cell.n < SMALL_N for cell in cells):
         made += wrapped(f"p95 rests on few requests where n < {SMALL_N}", width, "faint")
-    for cell in found:
+    for cell in cells:
         if remark := busy(cell.summary):
             made += wrapped(f"{one_line(cell.name, 40)}: {remark}" if cell.name else remark, width, "warning")
     return made
 
 
-def scatter(one: Axes, width: int) -> list[Line]:
+def scatter(plane: Axes, width: int) -> list[Line]:
     """A letter for each valid cell; axes from 0."""
-    placed = [point for point in one.points if point.state == "valid"]
+    placed = [point for point in plane.points if point.state == "valid"]
     if len(placed) < 2:
         return []
     widest, highest = max(point.x for point in placed) or 1.0, max(point.y for point in placed) or 1.0
@@ -90,7 +90,7 @@ def scatter(one: Axes, width: int) -> list[Line]:
         while column < columns - 1 and field[row][column][0] != " ":
             column += 1
         field[row][column] = (letter, "bold accent")
-    made = heading(one.title, f"{one.y} over {one.x}")
+    made = heading(plane.title, f"{plane.y} over {plane.x}")
     for at, signs in enumerate(field):
         value = {0: figure(highest), PLOT_ROWS // 2: figure(highest / 2), PLOT_ROWS - 1: "0"}.get(at, "")
         made.append(line((f"{value:>{side}}{'┤' if value else '│'}", "faint"), *signs))
@@ -101,9 +101,9 @@ def scatter(one: Axes, width: int) -> list[Line]:
     return made + wrapped("   ".join(f"{letter} {one_line(point.name, 24)}" for letter, point in letters), width)
 
 
-def heat(found: Sequence[CellView], width: int) -> list[Line]:
+def heat(cells: Sequence[CellView], width: int) -> list[Line]:
     """Throughput and TTFT by C and B; each field holds its figure, and its ground says the same again."""
-    table = grid(found)
+    table = grid(cells)
     if table is None:
         return []
     made: list[Line] = []
@@ -129,15 +129,15 @@ def heat(found: Sequence[CellView], width: int) -> list[Line]:
     return made
 
 
-def pair_bars(found: Sequence[PairLine], width: int) -> list[Line]:
+def pair_bars(rows: Sequence[PairLine], width: int) -> list[Line]:
     """Cold and warm TTFT of each pair, with the cached tokens beside the warm one."""
-    if not found:
+    if not rows:
         return []
     made = heading("Cold and warm pairs", "TTFT in s")
-    longest = max((value for pair in found for value in (pair.cold_s, pair.warm_s) if value), default=1.0)
+    longest = max((value for pair in rows for value in (pair.cold_s, pair.warm_s) if value), default=1.0)
     room = max(8, width - 38)
     arm = None
-    for pair in found:
+    for pair in rows:
         target = OpenTarget("arm", pair.arm)
         if pair.arm != arm:
             arm = pair.arm
@@ -154,16 +154,16 @@ def pair_bars(found: Sequence[PairLine], width: int) -> list[Line]:
     return made
 
 
-def waterfalls(found: Sequence[tuple[str, Sequence[Bar]]], width: int) -> list[Line]:
+def waterfalls(timelines: Sequence[tuple[str, Sequence[Bar]]], width: int) -> list[Line]:
     """A line a request on its cell's time axis, so that queueing is seen as steps."""
-    if not found:
+    if not timelines:
         return []
     legend: list[Piece] = [(PREFILL, "accent"), (" shortest TTFT  ", "faint"), (WAIT, "muted")]
     legend.append((" beyond it: waiting or slower  ", "faint"))
-    if any(bar.thought for _, bars in found for bar in bars[:MOST_BARS]):
+    if any(bar.thought for _, bars in timelines for bar in bars[:MOST_BARS]):
         legend += [(REASONING, "accent"), (" reasoning  ", "faint")]
     made = [*heading("Each request"), line(*legend, (DECODE, "accent"), (" decode", "faint"))]
-    for name, bars in found:
+    for name, bars in timelines:
         made += _waterfall(name, bars, width)
     return made
 

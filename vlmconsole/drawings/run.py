@@ -27,8 +27,8 @@ def lines_of(opened: OpenedRun, width: int, marked: Sequence[str] = ()) -> list[
     made: list[Line] = []
     if opened.cells:
         made += cell_table(opened.cells, width, marked)
-        for one in axes(opened.cells):
-            made += scatter(one, width)
+        for plane in axes(opened.cells):
+            made += scatter(plane, width)
         made += heat(opened.cells, width)
     for section in opened.conditions:
         for part in section.parts:
@@ -38,7 +38,9 @@ def lines_of(opened: OpenedRun, width: int, marked: Sequence[str] = ()) -> list[
     made += waterfalls(opened.falls, width)
     if not opened.cells:
         made += _curves(opened.told, width)
-    early = [one for one in opened.sections if one.title not in ("Settings", "Settings and summary", "What it told")]
+    early = [
+        plane for plane in opened.sections if plane.title not in ("Settings", "Settings and summary", "What it told")
+    ]
     for section in early:
         made += _section(section, width)
     for section in opened.conditions:
@@ -46,7 +48,7 @@ def lines_of(opened: OpenedRun, width: int, marked: Sequence[str] = ()) -> list[
         for part in section.parts:
             if not part.title.startswith("Verdict") and not isinstance(part, ReportPlot) and part.title != "Pairs":
                 made += _part(part, width)
-    late = [one for one in opened.sections if one not in early]
+    late = [plane for plane in opened.sections if plane not in early]
     if opened.state not in FINAL:  # what it says now before what it was asked for
         late.reverse()
     for section in late:
@@ -56,8 +58,8 @@ def lines_of(opened: OpenedRun, width: int, marked: Sequence[str] = ()) -> list[
     return made
 
 
-def _curves(told: RunState, width: int) -> list[Line]:
-    curves = [curve for curve in told.curves if curve.points]
+def _curves(state: RunState, width: int) -> list[Line]:
+    curves = [curve for curve in state.curves if curve.points]
     if not curves:
         return []
     longest = max(cell_len(one_line(curve.name, 30)) for curve in curves)
@@ -65,10 +67,10 @@ def _curves(told: RunState, width: int) -> list[Line]:
     for curve in curves:
         values = [value for _, value in curve.points]
         unit = f" {one_line(curve.unit, 8)}" if curve.unit else ""
-        said = f"{figure(values[0]):>10} {figure(curve.last):>10}{unit}"
-        room = max(4, width - longest - cell_len(said) - 4)
+        label = f"{figure(values[0]):>10} {figure(curve.last):>10}{unit}"
+        room = max(4, width - longest - cell_len(label) - 4)
         name = (fitted(one_line(curve.name, 30), longest), "muted")
-        made.append(line(name, f"{said}  ", (sparkline(values, min(room, 48)), "accent")))
+        made.append(line(name, f"{label}  ", (sparkline(values, min(room, 48)), "accent")))
     return made
 
 

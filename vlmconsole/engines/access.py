@@ -67,21 +67,21 @@ def check(held: PortHolder | None, connected: bool = False) -> int | None:
     if held is None:
         return None
     holder = held.holder()
-    there = listener(holder.port)
-    if there is not None and _proven.get(holder) == there.inode:
-        return there.inode
+    listening = listener(holder.port)
+    if listening is not None and _proven.get(holder) == listening.inode:
+        return listening.inode
     if not processes.alive(holder.pid, holder.started):
         _proven.pop(holder, None)
-        if there is None and not connected:
+        if listening is None and not connected:
             return None
         raise _taken(holder, "has ended")
-    if there is None and not connected:
+    if listening is None and not connected:
         return None
-    if not _listens(holder, there):
+    if not _listens(holder, listening):
         raise _taken(holder, "does not hold it")
-    if there is not None:
-        _proven[holder] = there.inode
-    return there.inode if there is not None else None
+    if listening is not None:
+        _proven[holder] = listening.inode
+    return listening.inode if listening is not None else None
 
 
 Hook = Callable[[Any], Awaitable[None]]
@@ -120,14 +120,14 @@ def _taken(holder: Holder, why: str) -> PortTakenError:
     )
 
 
-def _listens(holder: Holder, there: Listener | None) -> bool:
+def _listens(holder: Holder, listening: Listener | None) -> bool:
     """Whether a process of the holder's session has that socket."""
     hidden = False
     for pid in _session(holder.pid):
         try:
-            if there is not None:
+            if listening is not None:
                 links = (entry.readlink() for entry in Path(f"/proc/{pid}/fd").iterdir())
-                if any(str(link) == f"socket:[{there.inode}]" for link in links):
+                if any(str(link) == f"socket:[{listening.inode}]" for link in links):
                     return True
             elif _has_port(psutil.Process(pid), holder.port):
                 return True
@@ -135,12 +135,12 @@ def _listens(holder: Holder, there: Listener | None) -> bool:
             continue  # ended, or a descriptor was closed, while we looked
         except (OSError, psutil.Error):
             hidden = True  # a process that hides its descriptors even from its own user
-    return hidden and (there is None or there.uid == os.getuid())
+    return hidden and (listening is None or listening.uid == os.getuid())
 
 
 def _has_port(process: psutil.Process, port: int) -> bool:
     sockets = process.net_connections(kind="tcp")
-    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in sockets)
+    return any(socket.status == psutil.CONN_LISTEN and socket.laddr.port == port for socket in sockets)
 
 
 def _session(leader: int) -> list[int]:

@@ -60,25 +60,25 @@ def capacity(profile: ServerProfile, effective: EffectiveSettings | None) -> str
     """How many whole sequences the KV cache holds, and its bytes where the model's shape is known; "" if neither."""
     if effective is None or not effective.kv_tokens:
         return ""
-    said = []
+    parts = []
     if effective.context:
-        said.append(f"tokens = {effective.kv_tokens // effective.context} × {decimal(effective.context)}")
+        parts.append(f"tokens = {effective.kv_tokens // effective.context} × {decimal(effective.context)}")
     folder = profile.model_dir()
     if folder is None and effective.model_path and (Path(effective.model_path) / "config.json").is_file():
         folder = Path(effective.model_path)
     if folder is not None:
         try:
-            said.append(size(from_config(folder).stored_as(effective.kv_dtype).bytes(effective.kv_tokens)))
+            parts.append(size(from_config(folder).stored_as(effective.kv_dtype).bytes(effective.kv_tokens)))
         except KVError as error:
-            said.append(error.message)
-    return ", ".join(said)
+            parts.append(error.message)
+    return ", ".join(parts)
 
 
 def _setting(name: str, wanted: Any, read: Any, note: str = "") -> Setting:
-    asked, told = _text(wanted), _text(read)
-    if not asked or not told:
-        return Setting(name, asked, told, "unknown", note)
-    return Setting(name, asked, told, "same" if _same(asked, told) else "differs", note)
+    asked, reported = _text(wanted), _text(read)
+    if not asked or not reported:
+        return Setting(name, asked, reported, "unknown", note)
+    return Setting(name, asked, reported, "same" if _same(asked, reported) else "differs", note)
 
 
 def _text(value: Any) -> str:
@@ -91,9 +91,11 @@ def _text(value: Any) -> str:
     return decimal(value) if isinstance(value, int) else str(value)
 
 
-def _same(asked: str, told: str) -> bool:
+def _same(asked: str, reported: str) -> bool:
     """Whether two texts mean one value: 0.55 and 0.550, true and on, a number with and without its commas."""
-    plain = [{"true": "on", "false": "off"}.get(text.lower(), text.lower().replace(",", "")) for text in (asked, told)]
+    plain = [
+        {"true": "on", "false": "off"}.get(text.lower(), text.lower().replace(",", "")) for text in (asked, reported)
+    ]
     if plain[0] == plain[1]:
         return True
     try:

@@ -80,14 +80,14 @@ def program(name: str, words: Sequence[str], folder: Path | None) -> str:
     """Where the first word of a command is. Raises ProfileError when there is no such program."""
     first = named(words[0])
     path = str((folder or Path()) / first) if "/" in words[0] and not first.is_absolute() else str(first)
-    found = shutil.which(path)
-    if found is None:
+    executable = shutil.which(path)
+    if executable is None:
         raise ProfileError(
             f"profile {name}: {words[0]} is not a program that can be run",
             "It is the first word of launch.argv, or launch.interpreter.",
             code="program-missing",
         )
-    return found
+    return executable
 
 
 def flags_in(words: Sequence[str]) -> list[str]:
@@ -110,11 +110,11 @@ def unknown(given: Sequence[str], known: Sequence[str], engine: Engine) -> dict[
 
 def parse_help(text: str) -> tuple[str, ...]:
     """Every flag that argparse's help lists: the lines that begin an option, not what their texts mention."""
-    found: list[str] = []
+    flags: list[str] = []
     for line in text.splitlines():
         if re.match(r" {1,4}-", line):
-            found += _FLAG.findall(re.split(r" {2,}", line.strip(), maxsplit=1)[0])
-    return tuple(dict.fromkeys(found))
+            flags += _FLAG.findall(re.split(r" {2,}", line.strip(), maxsplit=1)[0])
+    return tuple(dict.fromkeys(flags))
 
 
 async def ask(
@@ -133,13 +133,13 @@ async def ask(
         pass  # not asked yet, or a damaged file: asked again
     why = ""
     for question in engine.help_flags:
-        code, said = await _run([*front, question], env, folder, HELP_S)
-        found = parse_help(said)
-        if code == 0 and "--help" in found:
+        code, printed = await _run([*front, question], env, folder, HELP_S)
+        flags = parse_help(printed)
+        if code == 0 and "--help" in flags:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            value = {"command": front, "version": version, "asked": time.time(), "flags": found}
+            value = {"command": front, "version": version, "asked": time.time(), "flags": flags}
             write_atomic(path, to_json(value))
-            return Help(version, found)
+            return Help(version, flags)
         why = f"flags not checked: {Path(front[0]).name} … {question} " + (
             f"ended with {code}" if code else "lists no flags"
         )
@@ -155,8 +155,8 @@ async def _version(name: str, engine: Engine, front: Sequence[str], env: Mapping
     """The package's version in the interpreter that will serve; "" when it cannot be told."""
     if not engine.is_its_own(front):
         return ""
-    _, said = await _run([front[0], "-c", _VERSION, engine.package], env, folder, VERSION_S)
-    lines = said.strip().splitlines()
+    _, printed = await _run([front[0], "-c", _VERSION, engine.package], env, folder, VERSION_S)
+    lines = printed.strip().splitlines()
     version = lines[-1].strip() if lines else ""
     if version == "none":
         raise ProfileError(
@@ -182,7 +182,7 @@ async def _run(words: Sequence[str], env: Mapping[str, str], folder: Path | None
     except OSError:
         return -1, ""
     try:
-        said, _ = await asyncio.wait_for(process.communicate(), limit_s)
+        printed, _ = await asyncio.wait_for(process.communicate(), limit_s)
     except TimeoutError:
         return -1, ""
     finally:
@@ -190,4 +190,4 @@ async def _run(words: Sequence[str], env: Mapping[str, str], folder: Path | None
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-    return process.returncode or 0, said.decode("utf-8", "replace")
+    return process.returncode or 0, printed.decode("utf-8", "replace")

@@ -104,12 +104,12 @@ def first_choice(body: bytes) -> tuple[str, tuple[float, ...]]:
     """Text and the tokens' log-probabilities of a chat completion that came whole; empty for what is missing."""
     choices = (parse_object(body) or {}).get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    message, told = choice.get("message"), choice.get("logprobs")
-    said = message.get("content") if isinstance(message, dict) else None
-    tokens = told.get("content") if isinstance(told, dict) else None
-    each: list[Any] = [one.get("logprob") if isinstance(one, dict) else None for one in tokens or ()]
-    known = tuple(itertools.takewhile(lambda one: isinstance(one, int | float), each))
-    return said if isinstance(said, str) else "", known
+    message, logprobs = choice.get("message"), choice.get("logprobs")
+    content = message.get("content") if isinstance(message, dict) else None
+    tokens = logprobs.get("content") if isinstance(logprobs, dict) else None
+    each: list[Any] = [token.get("logprob") if isinstance(token, dict) else None for token in tokens or ()]
+    known = tuple(itertools.takewhile(lambda token: isinstance(token, int | float), each))
+    return content if isinstance(content, str) else "", known
 
 
 async def start_of_body(response: httpx.Response) -> bytes:
@@ -137,10 +137,10 @@ def connection_error(profile: ServerProfile, error: Exception) -> str:
         return f"nothing answers at {where}: is the server running, and the tunnel up?"
     if isinstance(error, httpx.TimeoutException):
         return f"{where} did not answer in time"
-    said = error_text(str(error)) or type(error).__name__
-    if isinstance(error, httpx.NetworkError) or "peer closed" in said or "disconnected" in said:
+    reason = error_text(str(error)) or type(error).__name__
+    if isinstance(error, httpx.NetworkError) or "peer closed" in reason or "disconnected" in reason:
         return f"{where} closed the connection before the answer was whole: the server ended, or the line was cut"
-    return f"the connection to {where} failed: {redact(said)}"
+    return f"the connection to {where} failed: {redact(reason)}"
 
 
 def tls_fault(error: BaseException | None) -> str:
@@ -163,9 +163,11 @@ def tls_fault(error: BaseException | None) -> str:
 def http_error(profile: ServerProfile, status: int, body: bytes) -> str:
     """One line for an HTTP error status, with what the server said and, where we know it, what to do."""
     value = parse_object(body)
-    said = redact(error_text(value if value is not None else body[:2000].decode("utf-8", "replace")), _key_of(profile))
-    way = advice(status, said, profile.name == GIVEN)
-    return f"{profile.called} answered {status}: {said or 'without a word'}{f' ({way})' if way else ''}"
+    reason = redact(
+        error_text(value if value is not None else body[:2000].decode("utf-8", "replace")), _key_of(profile)
+    )
+    way = advice(status, reason, profile.name == GIVEN)
+    return f"{profile.called} answered {status}: {reason or 'without a word'}{f' ({way})' if way else ''}"
 
 
 def _key_of(profile: ServerProfile) -> str | None:

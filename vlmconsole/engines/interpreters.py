@@ -22,7 +22,7 @@ def interpreter_path(wanted: str, places: Places) -> str:
                 code="environment-missing",
             )
         return str(made)
-    found = shutil.which(str(named(wanted)))
-    if found is None:
+    executable = shutil.which(str(named(wanted)))
+    if executable is None:
         raise ProfileError(f"launch.interpreter: {wanted} is not a program that can be run", code="program-missing")
-    return found
+    return executable

@@ -76,6 +76,6 @@ def compare_logits(
     except (subprocess.TimeoutExpired, OSError, ValueError) as error:
         raise EngineError(f"the logits could not be compared: {error}") from None
     if value is None:
-        said = done.stderr.strip().rpartition("\n")[2]
-        raise EngineError(f"mlx-vlm could not load the converted adapter: {said}")
+        reason = done.stderr.strip().rpartition("\n")[2]
+        raise EngineError(f"mlx-vlm could not load the converted adapter: {reason}")
     return LogitCheck(**value, limit=LIMIT if precision == "float32" else LIMIT_HALF)

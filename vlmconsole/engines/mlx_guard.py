@@ -204,5 +204,7 @@ async def _answer(send: Send, status: int, value: Mapping[str, str]) -> None:
 
 def put_before(server: Any, key: str, model: str) -> None:
     """Put a guard before mlx-vlm's application, in the place of the rule that lets every page ask."""
-    server.app.user_middleware[:] = [one for one in server.app.user_middleware if one.cls.__name__ != "CORSMiddleware"]
+    server.app.user_middleware[:] = [
+        layer for layer in server.app.user_middleware if layer.cls.__name__ != "CORSMiddleware"
+    ]
     server.app = Guard(server.app, key, model)

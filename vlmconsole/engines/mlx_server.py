@@ -148,8 +148,8 @@ def quantised(model: Any, dtype: str | None) -> dict[str, Any] | None:
         return None
     bits, group_size, mode = max(weights, key=lambda kind: weights[kind])
     others = {str(other): count for other, count in sorted(layers.items()) if other != bits}
-    found = {"method": "mlx", "bits": bits, "group_size": group_size or None, "mode": mode, "dtype": dtype}
-    return {**found, "mixed": others} if others else found
+    quantisation = {"method": "mlx", "bits": bits, "group_size": group_size or None, "mode": mode, "dtype": dtype}
+    return {**quantisation, "mixed": others} if others else quantisation
 
 
 def add_effective(server: Any) -> None:
@@ -165,13 +165,13 @@ def add_effective(server: Any) -> None:
 
 def value_of(flag: str, arguments: Sequence[str]) -> str | None:
     """The last value of a flag in the arguments; None when it is not given."""
-    found = None
+    value = None
     for index, argument in enumerate(arguments):
         if argument.startswith(f"{flag}="):
-            found = argument.partition("=")[2]
+            value = argument.partition("=")[2]
         elif argument == flag and index + 1 < len(arguments):
-            found = arguments[index + 1]
-    return found
+            value = arguments[index + 1]
+    return value
 
 
 def refuse_code(trusted: bool) -> None:

@@ -196,19 +196,19 @@ class ServerProfile(BaseModel):
 
     def warnings(self) -> list[str]:
         """What is unsafe about this profile though usable, one line each."""
-        found = []
+        warnings = []
         if self.base_url.startswith("http://") and not self.loopback:
             what = "the key and every picture" if self.names_key else "every picture and question"
-            found.append(f"{self.name}: {what} go to {self.base_url} unencrypted; use https or an SSH tunnel")
+            warnings.append(f"{self.name}: {what} go to {self.base_url} unencrypted; use https or an SSH tunnel")
         start = self.launch
         if start is not None and start.interpreter and start.argv[:1] not in ((), ("python",), ("python3",)):
-            found.append(f"{self.name}: launch.interpreter is not used: launch.argv does not begin with python")
-        return found
+            warnings.append(f"{self.name}: launch.interpreter is not used: launch.argv does not begin with python")
+        return warnings
 
     def model_dir(self) -> Path | None:
         """The model's folder on this machine, or None when it is not here (or not a model folder)."""
-        found = model_folder(self.model)
-        return found if self.model and (found / "config.json").is_file() else None
+        folder = model_folder(self.model)
+        return folder if self.model and (folder / "config.json").is_file() else None
 
     def processor_settings(self) -> ProcessorSettings | None:
         """What decides the visual tokens: the profile's own, else the model folder's; None when unknown."""

@@ -36,8 +36,8 @@ def picture_settings(profile: ServerProfile, settings: EffectiveSettings | None)
     expectation would be an alarm.
     """
     base = profile.processor_settings()
-    told = settings.told("mm-process-config") if settings is not None else None
-    changed = told.get("image") if isinstance(told, dict) else None
+    processor = settings.told("mm-process-config") if settings is not None else None
+    changed = processor.get("image") if isinstance(processor, dict) else None
     if base is None or not changed:
         return base
     if not isinstance(changed, dict) or changed.keys() - {"min_pixels", "max_pixels"}:

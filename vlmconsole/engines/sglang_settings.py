@@ -79,9 +79,9 @@ def ranks_of(info: Mapping[str, Any]) -> int:
 def running_limit_of(info: Mapping[str, Any]) -> int | None:
     """B of all ranks together, as the gauges count what runs; None where it does not say."""
     states, ranks = info.get("internal_states"), ranks_of(info)
-    told = [state for state in states if isinstance(state, dict)] if isinstance(states, list) else []
+    workers = [state for state in states if isinstance(state, dict)] if isinstance(states, list) else []
     # The scheduler's own state is what is in force; the top level repeats the flags after their defaults were set.
-    each = [_whole(state.get("effective_max_running_requests_per_dp")) for state in told]
+    each = [_whole(state.get("effective_max_running_requests_per_dp")) for state in workers]
     known = [limit for limit in each if limit is not None]
     if known:
         return sum(known) if len(known) == ranks else known[0] * ranks

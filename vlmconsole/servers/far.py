@@ -130,24 +130,24 @@ class Far(Server):
         """As everywhere, through the tunnel. Without an answer, its machine is asked whether the process is there."""
         since, log = self._record().get("launched"), str(self.log) if self.log.exists() else None
         where = f"{self.profile.base_url} on {self.profile.ssh_host}"
-        found = ServerStatus(self.profile.name, "unreachable", "", where, None, since, log)
+        status = ServerStatus(self.profile.name, "unreachable", "", where, None, since, log)
         try:
             at = await self.reach(5.0)
             if await self._answers(at, timeout_s):
                 async with open_client(at, timeout_s) as client:
                     if thoroughly and await self._warming_up(at, client):
-                        return replace(found, state="starting", why=WARMING, answered=True)
-                return replace(found, state="ready", why="" if since else "not started from here")
+                        return replace(status, state="starting", why=WARMING, answered=True)
+                return replace(status, state="ready", why="" if since else "not started from here")
             if self.profile.launch is None:
-                return replace(found, why=f"the tunnel is up, but nothing answers on {self.profile.ssh_host}")
+                return replace(status, why=f"the tunnel is up, but nothing answers on {self.profile.ssh_host}")
             process = await asyncio.to_thread(programs.status, self.host, self.process_name)
         except LabError as error:
-            return replace(found, why=str(error))
+            return replace(status, why=str(error))
         if process.state == "running":
-            return replace(found, state="starting", pid=process.pid)
+            return replace(status, state="starting", pid=process.pid)
         if process.state == "ended":
-            return replace(found, state="ended", why=f"ended by itself on {self.profile.ssh_host}", since=None)
-        return replace(found, state="stopped", since=None)
+            return replace(status, state="ended", why=f"ended by itself on {self.profile.ssh_host}", since=None)
+        return replace(status, state="stopped", since=None)
 
     async def reach(self, timeout_s: float = UP_S) -> ServerProfile:
         """As `located`, once the tunnel is up; it is waited for `timeout_s` seconds, unless it is down."""

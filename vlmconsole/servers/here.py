@@ -82,8 +82,8 @@ class Here(Server):
             if not self.profile.base_url or not await self._answers(self.profile, timeout_s):
                 return known
             return ServerStatus(known.name, "ready", "not started by this lab", self.profile.base_url)
-        found = await self._asked(self.located(), known, timeout_s, thoroughly)
-        return replace(found, why=OPEN) if found.state == "ready" and self.is_open() else found
+        status = await self._asked(self.located(), known, timeout_s, thoroughly)
+        return replace(status, why=OPEN) if status.state == "ready" and self.is_open() else status
 
     def is_open(self) -> bool:
         """Whether it was started without a key, as an older version of the lab did, though it could have one."""

@@ -103,10 +103,10 @@ def damaged(places: Places, name: str) -> bool:
 
 def adopted(places: Places, name: str) -> Running | None:
     """As `recorded`, but a lost or damaged record of a server that runs is written anew. Call with the lock held."""
-    found = _read(places, name)
-    if found is None and (found := orphan(places, name)) is not None:
-        write_atomic(folder(places) / f"{name}.json", to_json(asdict(found)))
-    return found
+    running = _read(places, name)
+    if running is None and (running := orphan(places, name)) is not None:
+        write_atomic(folder(places) / f"{name}.json", to_json(asdict(running)))
+    return running
 
 
 def orphan(places: Places, name: str) -> Running | None:
@@ -302,14 +302,14 @@ def members(running: Running) -> list[int]:
     """
     if not running.alive and processes.started(running.pid) is not None:
         return []
-    found = [running.pid] if running.alive else []
+    pids = [running.pid] if running.alive else []
     for process in psutil.process_iter():
         try:
             if process.pid != running.pid and os.getsid(process.pid) == running.pid and processes.started(process.pid):
-                found.append(process.pid)
+                pids.append(process.pid)
         except (ProcessLookupError, PermissionError):
             continue
-    return found
+    return pids
 
 
 def port_owner(running: Running) -> str:
@@ -355,19 +355,19 @@ def phase_of(log: str, phases: Sequence[tuple[str, str]]) -> str:
     return phase_in(_end_of(log, 64 * 1024), phases)
 
 
-def phase_in(said: str, phases: Sequence[tuple[str, str]]) -> str:
+def phase_in(log: str, phases: Sequence[tuple[str, str]]) -> str:
     """The phase whose mark stands last in the end of a log."""
-    best = max(((said.rfind(mark), phase) for mark, phase in phases), default=(-1, ""))
+    best = max(((log.rfind(mark), phase) for mark, phase in phases), default=(-1, ""))
     return best[1] if best[0] >= 0 else "starting python"
 
 
 def tail(log: str, lines: int = 8) -> str:
     """The end of a log as text to put behind an error, with the path of the whole."""
-    said = [line.rstrip()[:300] for line in _end_of(log, 16 * 1024).split("\n") if line.strip()]
-    if any(line.startswith("Traceback (most") for line in said):
+    lines_of_log = [line.rstrip()[:300] for line in _end_of(log, 16 * 1024).split("\n") if line.strip()]
+    if any(line.startswith("Traceback (most") for line in lines_of_log):
         # Of a Python trace only the exception speaks to people; the rest is in the log.
-        said = [line for line in said if not line.startswith((" ", "Traceback (most"))]
-    last = said[-lines:]
+        lines_of_log = [line for line in lines_of_log if not line.startswith((" ", "Traceback (most"))]
+    last = lines_of_log[-lines:]
     shown = "".join(c if c.isprintable() or c == "\n" else " " for c in redact("\n  ".join(last)))
     return f" The log ends with:\n  {shown}\n  (all of it: {log})" if last else f" Its log is empty: {log}"
 

@@ -117,23 +117,23 @@ class Server(ABC):
 
     async def _asked(self, at: ServerProfile, known: ServerStatus, timeout_s: float, thoroughly: bool) -> ServerStatus:
         """What is `known` of it, with what it says at an address."""
-        found = replace(known, base_url=at.base_url)
+        status = replace(known, base_url=at.base_url)
         try:
             async with open_client(at, timeout_s) as client:
                 response = await request(client, at, self.engine.ready_path)
                 if response.status_code == 200 and not (thoroughly and await self._warming_up(at, client)):
-                    return replace(found, state="ready", why="")
+                    return replace(status, state="ready", why="")
         except (EngineError, ProfileError) as error:
             silent = isinstance(error, EngineError) and error.silent
             if known.pid is not None:
                 return replace(known, silent=silent)
-            return replace(found, state="unreachable", why=str(error), silent=silent)
+            return replace(status, state="unreachable", why=str(error), silent=silent)
         code = response.status_code
         if code in (200, 503):
-            return replace(found, state="starting", why=WARMING, answered=True)
+            return replace(status, state="starting", why=WARMING, answered=True)
         refused = code in (401, 403)
         why = http_error(at, code, response.content) if refused else f"answers with status {code}"
-        return replace(found, state="unreachable", why=why, answered=True, refused=refused)
+        return replace(status, state="unreachable", why=why, answered=True, refused=refused)
 
     async def _ready(self, at: ServerProfile, pid: int | None = None, *, started_here: bool = False) -> Ready:
         model = await served_model(at)

@@ -32,8 +32,8 @@ class ServerStatus:
     @property
     def amiss(self) -> bool:
         """Whether a server that was started, or answers, is not well; one that nobody started is just not there."""
-        there = self.state == "unreachable" and (self.answered or (self.pid or self.since) is not None)
-        return self.state == "ended" or there
+        present = self.state == "unreachable" and (self.answered or (self.pid or self.since) is not None)
+        return self.state == "ended" or present
 
     @property
     def word(self) -> str:

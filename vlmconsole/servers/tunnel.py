@@ -140,8 +140,8 @@ class Tunnel:
         holder = Holder(
             f"the tunnel to {self.host.name}", self.local_port, process.pid, started(process.pid) or "ended"
         )
-        said: deque[str] = deque(maxlen=20)
-        reader = threading.Thread(target=_listen, args=(process, said), daemon=True)
+        stderr: deque[str] = deque(maxlen=20)
+        reader = threading.Thread(target=_listen, args=(process, stderr), daemon=True)
         reader.start()
         note = self._note(process)
         up_since: float | None = None
@@ -159,7 +159,7 @@ class Tunnel:
             carried = up_since is not None and time.monotonic() - up_since > STEADY
             if not self._closing.is_set():
                 reader.join(0.5)
-                fault = explain(self.host, "\n".join(said), process.returncode)
+                fault = explain(self.host, "\n".join(stderr), process.returncode)
                 lost = f"the tunnel to {self.host.name} ended: " if up_since is not None else ""
                 self._say("down", lost + fault.message, fault.hint)
             return carried
@@ -182,12 +182,12 @@ class Tunnel:
         return note
 
 
-def _listen(process: subprocess.Popen[bytes], said: deque[str]) -> None:
+def _listen(process: subprocess.Popen[bytes], stderr: deque[str]) -> None:
     """Keep ssh's last words; its pipe must be read or it would block in the end."""
     assert process.stderr is not None
     with contextlib.suppress(ValueError):  # closed while we read: the tunnel ended
         for line in process.stderr:
-            said.append(line.decode("utf-8", "replace").rstrip())
+            stderr.append(line.decode("utf-8", "replace").rstrip())
 
 
 def sweep(notes: Path) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from vlmconsole.text.numbers import decimal
 
 
-def many(number: float, one: str, others: str = "") -> str:
+def many(number: float, singular: str, others: str = "") -> str:
     """`1 picture`, `2 pictures`, `0 pictures`; `others` where the plural takes more than an s."""
-    return f"{decimal(number)} {one if number == 1 else others or one + 's'}"
+    return f"{decimal(number)} {singular if number == 1 else others or singular + 's'}"
 
 
 def plain_name(name: str, unit: str = "") -> str:

@@ -16,8 +16,8 @@ def number(value: object) -> float | None:
 
 def whole(value: object) -> int | None:
     """A whole number of a foreign file, 3 or 3.0, else None."""
-    found = number(value)
-    return int(found) if found is not None and found == int(found) else None
+    amount = number(value)
+    return int(amount) if amount is not None and amount == int(amount) else None
 
 
 def figure(value: object, digits: int = 3) -> str:
@@ -25,13 +25,13 @@ def figure(value: object, digits: int = 3) -> str:
 
     A dash for what is no number: unknown is never zero.
     """
-    found = number(value)
-    if found is None:
+    amount = number(value)
+    if amount is None:
         return UNKNOWN
-    size = abs(found)
-    if size < 1e15 and (found == int(found) or size >= 10**digits - 0.5):
-        return _in_full(found)
-    return f"{found:.{digits}g}"
+    size = abs(amount)
+    if size < 1e15 and (amount == int(amount) or size >= 10**digits - 0.5):
+        return _in_full(amount)
+    return f"{amount:.{digits}g}"
 
 
 def decimal(value: float) -> str:
@@ -43,8 +43,8 @@ def decimal(value: float) -> str:
 
 def percent(share: object, places: int = 1, unit: str = " %") -> str:
     """A share from 0 to 1 in per cent: `97.4 %`."""
-    found = number(share)
-    return UNKNOWN if found is None else f"{100 * found:.{places}f}{unit}"
+    amount = number(share)
+    return UNKNOWN if amount is None else f"{100 * amount:.{places}f}{unit}"
 
 
 def signed(value: float, places: int = 4) -> str:

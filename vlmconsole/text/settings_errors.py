@@ -77,8 +77,8 @@ def plain_types(annotation: Any) -> Iterator[Any]:
     inner = get_args(annotation)
     if not inner:
         yield annotation
-    for one in inner:
-        yield from plain_types(one)
+    for kind in inner:
+        yield from plain_types(kind)
 
 
 def _short(value: Any) -> str:

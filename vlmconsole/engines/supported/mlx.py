@@ -153,10 +153,10 @@ class Mlx(Engine):
         response = await request(client, profile, "/v1/cache/reset", "POST")
         if response.status_code != 200:
             return Flushed(False, "not flushed: " + http_error(profile, response.status_code, response.content))
-        said = parse_object(response.content) or {}
-        if said.get("enabled") is False:
+        reply = parse_object(response.content) or {}
+        if reply.get("enabled") is False:
             return Flushed(False, "nothing to flush: the prefix cache is off")
-        return Flushed(said.get("status") == "cleared", f"the server says: {said.get('status') or 'nothing'}")
+        return Flushed(reply.get("status") == "cleared", f"the server says: {reply.get('status') or 'nothing'}")
 
     def own_name(self, profile: ServerProfile) -> str:
         """None: it sends what it has loaded by the name that it was started with, and loads any other name anew."""
@@ -195,9 +195,9 @@ class Mlx(Engine):
         self.select_adapter(body, served, wanted)
         response = await request(client, profile, "/v1/chat/completions", "POST", body, timeout_s=LOADING_S)
         if response.status_code != 200:
-            said = http_error(profile, response.status_code, response.content)
+            reason = http_error(profile, response.status_code, response.content)
             code = "adapter-unloaded" if adapter else "model-unloaded"
-            raise EngineError(f"adapter {adapter.name} could not be loaded: {said}" if adapter else said, code=code)
+            raise EngineError(f"adapter {adapter.name} could not be loaded: {reason}" if adapter else reason, code=code)
 
     def held_output(self, profile: ServerProfile) -> dict[str, Any]:
         """The end tokens get a bias of −100, in the place of min_tokens. Empty when the model's folder, which names
@@ -208,10 +208,10 @@ class Mlx(Engine):
         for name in ("generation_config.json", "config.json") if folder else ():
             assert folder is not None
             try:
-                found = read_json(folder / name).get("eos_token_id")
+                stored = read_json(folder / name).get("eos_token_id")
             except (OSError, ValueError, AttributeError):
                 continue  # many models have no generation_config.json
-            ends += [token for token in (found if isinstance(found, list) else [found]) if whole(token) is not None]
+            ends += [token for token in (stored if isinstance(stored, list) else [stored]) if whole(token) is not None]
         return {"logit_bias": {str(token): -100.0 for token in sorted(set(ends))}} if ends else {}
 
     def block_size(self, settings: EffectiveSettings, fetch: Callable[[str], str]) -> int | None:
@@ -224,8 +224,8 @@ async def _name_adapter(client: httpx.AsyncClient, profile: ServerProfile, adapt
     """Tell a server of ours the adapter, since it takes none that a request alone names. Raises EngineError."""
     response = await request(client, profile, mlx_guard.ADAPTERS, "POST", {"folder": adapter.selector})
     if response.status_code not in (200, 404, 405):  # mlx-vlm itself has no such address, and takes the folder
-        said = http_error(profile, response.status_code, response.content)
-        raise EngineError(f"adapter {adapter.name} could not be loaded: {said}", code="adapter-unloaded")
+        reason = http_error(profile, response.status_code, response.content)
+        raise EngineError(f"adapter {adapter.name} could not be loaded: {reason}", code="adapter-unloaded")
 
 
 def interpreter(profile: ServerProfile, places: Places) -> str:

@@ -142,9 +142,9 @@ class SGLang(Engine):
             return
         body = {"lora_name": adapter.selector, "lora_path": str(adapter.folder)}
         response = await request(client, profile, "/load_lora_adapter", "POST", body, timeout_s=600.0)
-        said = parse_object(response.content) or {}
-        if response.status_code != 200 or said.get("success") is False:
-            why = text(said.get("error_message")) or http_error(profile, response.status_code, response.content)
+        reply = parse_object(response.content) or {}
+        if response.status_code != 200 or reply.get("success") is False:
+            why = text(reply.get("error_message")) or http_error(profile, response.status_code, response.content)
             how = "; the server must run with --enable-lora" if response.status_code == 404 or "enable" in why else ""
             raise EngineError(f"adapter {adapter.name} could not be loaded: {why}{how}", code="adapter-unloaded")
 

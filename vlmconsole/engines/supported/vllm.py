@@ -107,8 +107,8 @@ class VLLM(Engine):
 
     def block_size(self, settings: EffectiveSettings, fetch: Callable[[str], str]) -> int | None:
         """From the metrics' line of the cache's configuration."""
-        found = _BLOCK.search(fetch("/metrics"))
-        return int(found[1]) if found else None
+        match = _BLOCK.search(fetch("/metrics"))
+        return int(match[1]) if match else None
 
 
 ENGINE = VLLM()
