@@ -216,7 +216,7 @@ def needs_server(spec: EvaluateSettings, places: Places) -> str | None:
 def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
     """Why it could not be answered, or not be judged by its plan, as far as that is known before it is queued."""
     from vlmconsole.data.textvqa import NAME as TEXTVQA
-    from vlmconsole.evaluation.preflight import foreseen, of_side
+    from vlmconsole.evaluation.preflight import of_side, plan_problems
     from vlmconsole.evaluation.resolve import resolve
 
     resolved = resolve(spec, places)
@@ -234,7 +234,7 @@ def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
         failures += preflight.data(names, places, alone)
         for name in names if spec.scorer else ():
             failures += preflight.scorer(name, spec.scorer, places, roles=["test", "exploratory"], splits=spec.groups)
-    return failures + foreseen(resolved, alone)
+    return failures + plan_problems(resolved, alone)
 
 
 #: Settings by the one who answers; the rest is said to be unused (`jobs.unused`).

@@ -47,14 +47,14 @@ class GrpoEvidence:
         self.run, self.total = run, total
         run.file(PICTURES).mkdir(mode=0o700, exist_ok=True)
 
-    def step(self, line: dict[str, Any], said: Iterable[RolloutAnswer]) -> None:
+    def step(self, line: dict[str, Any], answers: Iterable[RolloutAnswer]) -> None:
         """One training step: `line` holds `step` and the figures, `said` its answers, group after group."""
         groups: dict[int, list[RolloutAnswer]] = {}
-        for one in said:
-            groups.setdefault(one.group, []).append(one)
-            self._answer(line["step"], one)
+        for answer in answers:
+            groups.setdefault(answer.group, []).append(answer)
+            self._answer(line["step"], answer)
         for number, members in groups.items():
-            rewards = [one.reward for one in members]
+            rewards = [answer.reward for answer in members]
             self.run.append_jsonl(
                 GROUPS,
                 {
@@ -62,7 +62,7 @@ class GrpoEvidence:
                     "group": number,
                     "uid": members[0].row.uid if members[0].row else None,
                     "rewards": rewards,
-                    "advantages": [one.advantage for one in members],
+                    "advantages": [answer.advantage for answer in members],
                     "zero_advantage": len(set(rewards)) == 1,
                 },
             )
@@ -77,26 +77,26 @@ class GrpoEvidence:
         note = f"reward {line['reward_mean']:.3f}" if isinstance(line.get("reward_mean"), float) else None
         self.run.events.progress(line["step"], self.total, note=note)
 
-    def _answer(self, step: int, one: RolloutAnswer) -> None:
-        row = one.row
+    def _answer(self, step: int, answer: RolloutAnswer) -> None:
+        row = answer.row
         picture = self.picture(row) if row is not None else None
         shared = {
             "step": step,
             "uid": row.uid if row else None,
-            "group": one.group,
+            "group": answer.group,
             "picture": picture,
-            "truth": one.truth,
-            "answer": one.answer,
-            "reward": one.reward,
-            "advantage": one.advantage,
+            "truth": answer.truth,
+            "answer": answer.answer,
+            "reward": answer.reward,
+            "advantage": answer.advantage,
         }
         more = {
             "picture_sha256": row.sha256 if row else None,
             "prompt": row.question if row else None,
-            "token_ids": one.tokens,
-            "finish": one.finish,
-            "valid": one.valid,
-            "reason": one.reason,
+            "token_ids": answer.tokens,
+            "finish": answer.finish,
+            "valid": answer.valid,
+            "reason": answer.reason,
         }
         self.run.append_jsonl(ROLLOUTS, {**shared, **more})
         self.run.events.emit("rollout", **shared)

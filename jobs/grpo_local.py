@@ -192,18 +192,18 @@ def _line(step: "Taken", spec: GrpoSpec, seconds: float) -> dict[str, Any]:
     }
 
 
-def _said(one: Any) -> RolloutAnswer:
+def _said(sampled: Any) -> RolloutAnswer:
     return RolloutAnswer(
-        one.row,
-        one.group,
-        one.text,
-        one.tokens,
-        one.finish,
-        one.row.truth,
-        one.scored.reward,
-        one.advantage,
-        one.scored.valid,
-        one.scored.reason,
+        sampled.row,
+        sampled.group,
+        sampled.text,
+        sampled.tokens,
+        sampled.finish,
+        sampled.row.truth,
+        sampled.scored.reward,
+        sampled.advantage,
+        sampled.scored.valid,
+        sampled.scored.reason,
     )
 
 

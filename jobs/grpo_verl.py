@@ -159,17 +159,19 @@ class _VerlFollower:
         line = {**printed.line(), "lengths": None}
         if not sampled or bad:
             return line, []
-        scores = [one.score for one in sampled]
+        scores = [answer.score for answer in sampled]
         groups = [scores[i : i + n] for i in range(0, len(scores), n)]
         line["zero_advantage"] = zero_share(groups)
-        said = []
-        for i, (one, advantage) in enumerate(zip(sampled, group_advantages(scores, n), strict=True)):
+        answers = []
+        for i, (answer, advantage) in enumerate(zip(sampled, group_advantages(scores, n), strict=True)):
             row = self.rows[((printed.step - 1) * self.spec.questions + i // n) % len(self.rows)]
-            known = row if row.truth == one.truth else None
-            said.append(
-                RolloutAnswer(known, i // n, one.answer, None, None, one.truth, one.score, advantage, one.valid)
+            known = row if row.truth == answer.truth else None
+            answers.append(
+                RolloutAnswer(
+                    known, i // n, answer.answer, None, None, answer.truth, answer.score, advantage, answer.valid
+                )
             )
-        return line, said
+        return line, answers
 
     def _explain(self, code: int) -> None:
         from vlmconsole.training.verl.settings import OUT_OF_MEMORY

@@ -12,7 +12,7 @@ import tomlkit
 from audited import PLAN, SmallLab
 from refusals import mentions, refused
 
-from vlmconsole.evaluation.preflight import foreseen
+from vlmconsole.evaluation.preflight import plan_problems
 from vlmconsole.evaluation.resolve import resolve
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.binding import bind, freeze_for_lab
@@ -31,7 +31,7 @@ def told(lab: SmallLab, change: dict[str, Any], alone: bool = True, **settings: 
     path = lab.places.home / "mini-plan.toml"
     path.write_text(tomlkit.dumps({**PLAN, **change}))
     asked = {"data": ["mini"], "plan": str(path), "after_adapter": "some", **settings}
-    return foreseen(resolve(EvaluateSettings.model_validate(asked), lab.places), alone)
+    return plan_problems(resolve(EvaluateSettings.model_validate(asked), lab.places), alone)
 
 
 GROUPS = PLAN["groups"]

@@ -39,7 +39,7 @@ class Agreement:
         if self.differing:
             text += f"; they differ on {first_few(self.differing)}"
         pairing = f"Not to be paired: {'; '.join(self.unlike)}" if self.unlike else "The conditions are alike"
-        warnings = "".join(f"\nWarning: {one}." for one in self.changed)
+        warnings = "".join(f"\nWarning: {change}." for change in self.changed)
         return f"{text}.\n{pairing}.{warnings}"
 
     def to_json(self) -> dict[str, Any]:
@@ -69,16 +69,16 @@ def agreement(first: RunFolder, second: RunFolder, side: str = "before", ledger:
     differing = tuple(i for i in both if samples[0][i].answer != samples[1][i].answer)
     conditions = [_conditions(run, side) for run in (first, second)]
     # Their own adapters and models may differ before and after; between two backends the same one is asked for.
-    found = unlike(*conditions)
+    differences = unlike(*conditions)
     for key in ("model_sha256", "adapter"):
         if conditions[0].get(key) != conditions[1].get(key):
-            found.append(f"{key} is {conditions[0].get(key)!r} and {conditions[1].get(key)!r}")
-    told = [text.replace(" before and ", " and ").replace(" after", "") for text in found]
+            differences.append(f"{key} is {conditions[0].get(key)!r} and {conditions[1].get(key)!r}")
+    messages = [text.replace(" before and ", " and ").replace(" after", "") for text in differences]
     # Two runs that both lack them would look alike.
     pairs = zip((first, second), conditions, strict=True)
-    told += dict.fromkeys(f"{run.name} tells no conditions of {side}" for run, said in pairs if not said)
+    messages += dict.fromkeys(f"{run.name} tells no conditions of {side}" for run, stated in pairs if not stated)
     changed = _changed((first, second), ledger) if ledger is not None else ()
-    return Agreement((first.name, second.name), side, len(both), differing, tuple(told), changed)
+    return Agreement((first.name, second.name), side, len(both), differing, tuple(messages), changed)
 
 
 def _changed(runs: tuple[RunFolder, RunFolder], ledger: Ledger) -> tuple[str, ...]:
@@ -93,14 +93,14 @@ def _changed(runs: tuple[RunFolder, RunFolder], ledger: Ledger) -> tuple[str, ..
 
 def _conditions(run: RunFolder, side: str) -> dict[str, Any]:
     value = run.read_json(CONDITIONS)
-    told = value.get(side) if isinstance(value, dict) else None
-    return told if isinstance(told, dict) else {}
+    stored = value.get(side) if isinstance(value, dict) else None
+    return stored if isinstance(stored, dict) else {}
 
 
 def _answered(run: RunFolder, side: str) -> dict[str, Sample]:
-    found = read_side(run.file(f"{side}.jsonl"))
-    return {i: sample for i, sample in found.samples.items() if sample.http_ok and sample.answer is not None}
+    read = read_side(run.file(f"{side}.jsonl"))
+    return {i: sample for i, sample in read.samples.items() if sample.http_ok and sample.answer is not None}
 
 
-def _same_question(one: Sample, two: Sample) -> bool:
-    return (one.picture_sha256, one.prompt_sha) == (two.picture_sha256, two.prompt_sha)
+def _same_question(first: Sample, second: Sample) -> bool:
+    return (first.picture_sha256, first.prompt_sha) == (second.picture_sha256, second.prompt_sha)

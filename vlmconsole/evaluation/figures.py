@@ -39,9 +39,9 @@ def group_figures(
         out[name]["after"] = side_figures(second.values())
         both = sorted(i for i in first.keys() & second.keys() if _told(first[i]) and _told(second[i]))
         if len(both) >= 2:
-            found = paired([first[i] for i in both], [second[i] for i in both]).to_json()
+            measures = paired([first[i] for i in both], [second[i] for i in both]).to_json()
             kept = ("n", "difference", "interval", "wins", "losses", "mcnemar_p")
-            out[name]["paired"] = {key: found[key] for key in kept}
+            out[name]["paired"] = {key: measures[key] for key in kept}
     return out
 
 

@@ -44,8 +44,8 @@ def choose(settings: EvaluateSettings, folders: list[Path], plan: Plan | None) -
     items = []
     for group, folder, split, scorer in wanted:
         rows = read_rows(folder / f"{split}.parquet")
-        found = [_item(row, group, scorer, folder.name) for row in rows]
-        items += found[: settings.limit]
+        examples = [_item(row, group, scorer, folder.name) for row in rows]
+        items += examples[: settings.limit]
     if not items:
         raise DataError("No picture is left to be asked about.", "vlmconsole data show lists a dataset's splits.")
     seen: set[str] = set()

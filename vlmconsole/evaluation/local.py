@@ -63,15 +63,15 @@ class InProcess:
         each = round((time.monotonic() - begun) / len(asks), 4)
         return [
             ModelAnswer(
-                answer=one.text,
-                token_ids=one.token_ids,
-                tensor_sha256=one.tensor_sha256,
-                finish=one.finish,
-                prompt_tokens=one.prompt_tokens,
-                output_tokens=len(one.token_ids),
+                answer=generated.text,
+                token_ids=generated.token_ids,
+                tensor_sha256=generated.tensor_sha256,
+                finish=generated.finish,
+                prompt_tokens=generated.prompt_tokens,
+                output_tokens=len(generated.token_ids),
                 seconds=each,
             )
-            for one in made
+            for generated in made
         ]
 
     def conditions(self) -> Conditions:
@@ -129,10 +129,10 @@ def in_process(side: ResolvedSide, stopping: Callable[[], bool] = lambda: False)
 
 
 def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    versions: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = None
-    return found
+            versions[name] = None
+    return versions

@@ -48,10 +48,10 @@ def add_note(home: Path, run: RunFolder, sample: str, tag: str, text: str = "", 
         raise NoteError("A tag is one to forty letters, digits, spaces, - or _.", "For example: misread letter")
     if side and side not in SIDES:
         raise NoteError(f"There is no side {side!r}: it is {', '.join(SIDES)}.")
-    found = next((one for one in ([side] if side else SIDES) if _holds(run, one, sample)), None)
-    if found is None:
+    holder = next((name for name in ([side] if side else SIDES) if _holds(run, name, sample)), None)
+    if holder is None:
         raise NoteError(f"{run.name} holds no sample {sample}{f' on the side {side}' if side else ''}.")
-    note = ReadingNote(round(time.time(), 3), found, sample, tag, text)
+    note = ReadingNote(round(time.time(), 3), holder, sample, tag, text)
     path = _path(home, run)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     append_line(path, note.to_json())

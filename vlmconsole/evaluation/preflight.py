@@ -21,7 +21,7 @@ from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
 
-def foreseen(resolved: Resolved, alone: bool) -> list[str]:
+def plan_problems(resolved: Resolved, alone: bool) -> list[str]:
     """Sentences on why the plan named could judge nothing of this evaluation; [] when nothing is known against it.
 
     `alone`: no step of a flow runs before it, so that a dataset that is not there will not be there.
@@ -88,14 +88,14 @@ def of_data(plan: Plan, data: Sequence[str], places: Places, alone: bool, *, tex
     for group in plan.groups:
         if group.split not in splits:
             if not unknown:
-                there = ", ".join(names)
-                yield f"the group {group.name} of {plan.name} needs the split {group.split}, which {there} lacks"
+                known = ", ".join(names)
+                yield f"the group {group.name} of {plan.name} needs the split {group.split}, which {known} lacks"
             continue
-        dataset, found = splits[group.split]
-        if found.role != "test":
-            yield f"{dataset}:{group.split} is a {found.role} split: gates judge on tests only"
-        elif found.n is not None and found.n != group.n:
-            yield f"{dataset}:{group.split} has {found.n} pictures, {plan.name} wants {group.n}"
+        dataset, rows_known = splits[group.split]
+        if rows_known.role != "test":
+            yield f"{dataset}:{group.split} is a {rows_known.role} split: gates judge on tests only"
+        elif rows_known.n is not None and rows_known.n != group.n:
+            yield f"{dataset}:{group.split} has {rows_known.n} pictures, {plan.name} wants {group.n}"
 
 
 def _changed(plan: Plan, source: DataSource) -> Iterator[str]:
@@ -123,11 +123,11 @@ def _of_generations(plan: Plan, resolved: Resolved) -> Iterator[str]:
     elif settings.diagnostic:
         name, _, split = settings.diagnostic.partition(":")
         try:
-            found = promised(name, resolved.places.datasets).get(split)
+            promise = promised(name, resolved.places.datasets).get(split)
         except LabError:
-            found = None  # told with the data, or made by an earlier step
-        if found is not None and found.n is not None and found.n < wanted:
-            yield f"{settings.diagnostic} has {found.n} pictures, {plan.name} promises {wanted} diagnostic answers"
+            promise = None  # told with the data, or made by an earlier step
+        if promise is not None and promise.n is not None and promise.n < wanted:
+            yield f"{settings.diagnostic} has {promise.n} pictures, {plan.name} promises {wanted} diagnostic answers"
     wanted = plan.generations.development
     paths = resolved.after.adapter.development if wanted else ()
     made = sum(1 for path in paths for _ in RunFolder(path.parent).read_jsonl(path.name))
@@ -138,7 +138,7 @@ def _of_generations(plan: Plan, resolved: Resolved) -> Iterator[str]:
 def _of_before(plan: Plan, resolved: Resolved) -> Iterator[str]:
     settings = resolved.settings
     later = (settings.before_adapter, settings.before_model, settings.base)
-    if not plan.data.digests or any(LATER in one for one in later):  # not bound yet, or not known yet
+    if not plan.data.digests or any(LATER in name for name in later):  # not bound yet, or not known yet
         return
     try:
         base = resolved.before.weights_sha256 if plan.base_sha256 else None

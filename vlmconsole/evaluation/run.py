@@ -132,34 +132,34 @@ class Evaluation:
                 self.on_progress(self._done, self.total, f"{side}: loading the model")
             asked = True
             # A batch whose writing was cut off is generated whole again, so that its members are the same.
-            said = dict(zip((i.id for i in members), model.ask(members), strict=True)) if _whole(model) else {}
-            said = said or dict(zip((i.id for i in missing), model.ask(missing), strict=True))
-            lines = [self._line(item, said[item.id], batch) for item in missing]
+            answers = dict(zip((i.id for i in members), model.ask(members), strict=True)) if _whole(model) else {}
+            answers = answers or dict(zip((i.id for i in missing), model.ask(missing), strict=True))
+            lines = [self._line(item, answers[item.id], batch) for item in missing]
             self.run.append_jsonl(f"{side}.jsonl", *lines)
             self._done += len(lines)
             right = sum(line["all_correct"] for line in lines)
             self.on_progress(self._done, self.total, f"{side} {batch}: {right} of {len(lines)} right")
             for item in missing:
-                failed = 0 if said[item.id].http_ok else failed + 1
+                failed = 0 if answers[item.id].http_ok else failed + 1
                 if failed >= GIVE_UP:
                     raise EvaluationError(
-                        f"{failed} requests failed one after another: {said[item.id].error}",
+                        f"{failed} requests failed one after another: {answers[item.id].error}",
                         "Answers and failures are kept; a retry goes on from there.",
                         code="requests-failed",
                     )
 
-    def _line(self, item: Item, said: ModelAnswer, batch: str) -> dict[str, Any]:
-        scored = score(item.scorer, said.answer, item.truth)
+    def _line(self, item: Item, answer: ModelAnswer, batch: str) -> dict[str, Any]:
+        scored = score(item.scorer, answer.answer, item.truth)
         return {
             "id": item.id,
             "group": item.group,
             "picture_sha256": item.picture_sha256,
             "pixel_sha256": item.pixel_sha256,
-            "tensor_sha256": said.tensor_sha256,
+            "tensor_sha256": answer.tensor_sha256,
             "prompt": item.question,
             "prompt_sha": prompt_hash(item.question),
-            "answer": said.answer,
-            "token_ids": said.token_ids,
+            "answer": answer.answer,
+            "token_ids": answer.token_ids,
             "truth": item.truth,
             "valid": scored.valid,
             "all_correct": scored.all_correct,
@@ -167,15 +167,15 @@ class Evaluation:
             "reward": scored.reward,
             "reason": scored.reason,
             "scorer": SCORERS[item.scorer][0],
-            "http_ok": said.http_ok,
-            "error": said.error,
-            "finish": said.finish,
-            "prompt_tokens": said.prompt_tokens,
-            "output_tokens": said.output_tokens,
-            "seconds": said.seconds,
-            "sight": said.sight,
-            "remarks": list(said.remarks),
-            "answered_by": list(said.others),
+            "http_ok": answer.http_ok,
+            "error": answer.error,
+            "finish": answer.finish,
+            "prompt_tokens": answer.prompt_tokens,
+            "output_tokens": answer.output_tokens,
+            "seconds": answer.seconds,
+            "sight": answer.sight,
+            "remarks": list(answer.remarks),
+            "answered_by": list(answer.others),
             "batch": batch,
             "dataset": item.dataset,
             "split": item.split,
@@ -191,12 +191,12 @@ class Evaluation:
         """The conditions that only the answers can tell: their number and lengths in tokens, and the picture sizes."""
         lines = [line for line in self.run.read_jsonl(name) if line.get("http_ok")]
         others = sorted({str(name) for line in lines for name in line.get("answered_by") or ()})
-        told: dict[str, Any] = {}
+        summary: dict[str, Any] = {}
         if others:
             self.say(f"{name}: answered by {', '.join(others)}, which is not the model asked for")
-            told = {"model": ", ".join(others), "asked_model": self._who[name.removesuffix(".jsonl")]["model"]}
+            summary = {"model": ", ".join(others), "asked_model": self._who[name.removesuffix(".jsonl")]["model"]}
         return {
-            **told,
+            **summary,
             "n": len(self.items),
             "image": _sizes(self.items),
             "input_tokens": _span([line["prompt_tokens"] for line in lines]),
@@ -232,8 +232,11 @@ class Evaluation:
         if ended := ", ".join(f"{count} {ENDINGS.get(code, code)}" for code, count in endings.items()):
             self.say(f"of {len(every)} answers: {ended}")
         if self.diagnostic:
-            found = read_side(self.run.file(f"{DIAGNOSTIC}.jsonl")).samples
-            summary[DIAGNOSTIC] = {**side_figures(found.values()), "note": "training pictures: no measure of skill"}
+            diagnostics = read_side(self.run.file(f"{DIAGNOSTIC}.jsonl")).samples
+            summary[DIAGNOSTIC] = {
+                **side_figures(diagnostics.values()),
+                "note": "training pictures: no measure of skill",
+            }
         return summary
 
     def _endings(self) -> dict[str, int]:

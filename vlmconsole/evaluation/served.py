@@ -32,9 +32,9 @@ UNTOLD = "adapter and weights unknown: the server is a generic one"
 LOOK_S = 0.2  # seconds between two looks whether a stop is asked for
 
 
-def cache_remark(told: EffectiveSettings) -> str:
+def cache_remark(settings: EffectiveSettings) -> str:
     """What is to be said beside an evaluation of a server with its prefix cache on; "" where it is off or not told."""
-    if not told.prefix_cache:
+    if not settings.prefix_cache:
         return ""
     return "the prefix cache is on: an answer may differ by what was asked before it; switch it off for an evaluation"
 
@@ -90,24 +90,24 @@ class Served:
                 )
             return _said(answer)
 
-        said = [asyncio.ensure_future(one(item)) for item in items]
+        asked = [asyncio.ensure_future(one(item)) for item in items]
         try:
-            while (await asyncio.wait(said, timeout=LOOK_S))[1]:
+            while (await asyncio.wait(asked, timeout=LOOK_S))[1]:
                 if self.stopping():
                     raise Stopping
         finally:
-            for request in said:
+            for request in asked:
                 request.cancel()
-            await asyncio.gather(*said, return_exceptions=True)
-        return [request.result() for request in said]
+            await asyncio.gather(*asked, return_exceptions=True)
+        return [request.result() for request in asked]
 
     def conditions(self) -> Conditions:
         """The settings as the server tells them now. Raises LabError when they are no longer those of the start."""
         try:
-            told = self._runner.run(readback(self.server.profile))
+            in_force = self._runner.run(readback(self.server.profile))
         except EngineError as error:
             raise LabError(f"The server's settings cannot be read back: {error}") from None
-        now, was = _in_force(told), self.facts["settings"]
+        now, was = _in_force(in_force), self.facts["settings"]
         changed = [key for key in was.keys() | now.keys() if was.get(key) != now.get(key)]
         if changed:
             text = ", ".join(f"{key} {was.get(key)!r} → {now.get(key)!r}" for key in sorted(changed))
@@ -115,27 +115,27 @@ class Served:
         profile = self.server.profile
         return Conditions(
             hardware=self._hardware,
-            engine=find_engine(told.engine).label,
-            engine_version=told.version,
+            engine=find_engine(in_force.engine).label,
+            engine_version=in_force.version,
             model=self.who.model,
             model_sha256=self.who.model_sha256,
-            precision=told.precision or profile.precision or None,
-            quantization=told.quantization,
-            **prompt_facts(profile, told),
-            adapter=self.who.identity or adapter_label(profile, told, None),
+            precision=in_force.precision or profile.precision or None,
+            quantization=in_force.quantization,
+            **prompt_facts(profile, in_force),
+            adapter=self.who.identity or adapter_label(profile, in_force, None),
             client_concurrency=self.settings.concurrency,
-            running_limit=told.running_limit,
-            cache=None if told.prefix_cache is None else "on" if told.prefix_cache else "off",
+            running_limit=in_force.running_limit,
+            cache=None if in_force.prefix_cache is None else "on" if in_force.prefix_cache else "off",
             warm_up="none: nothing is timed",
             temperature=0.0,
             seed=self.settings.seed,
             max_tokens=self.settings.max_new_tokens,
             route=profile.route,
             client=f"vlmconsole {__version__} evaluation (httpx)",
-            settings=told.values or None,
+            settings=in_force.values or None,
             notes=(
-                *told.notes,
-                *filter(None, [cache_remark(told)]),
+                *in_force.notes,
+                *filter(None, [cache_remark(in_force)]),
                 *(self._adapter.notes if self._adapter is not None else ()),
             ),
         )
@@ -205,12 +205,12 @@ def _said(answer: Answer) -> ModelAnswer:
     )
 
 
-def _in_force(told: EffectiveSettings) -> dict[str, Any]:
+def _in_force(settings: EffectiveSettings) -> dict[str, Any]:
     """Everything that the server says of itself and that may not change under an evaluation."""
     return {
-        "version": told.version,
-        "running-limit": told.running_limit,
-        "prefix-cache": told.prefix_cache,
-        "precision": told.precision,
-        **told.values,
+        "version": settings.version,
+        "running-limit": settings.running_limit,
+        "prefix-cache": settings.prefix_cache,
+        "precision": settings.precision,
+        **settings.values,
     }

@@ -45,8 +45,8 @@ class Check:
         """Whether the answer says it, as whole words, and says nothing else of that kind."""
         words = re.findall(r"[a-z0-9]+", answer.lower())
         wanted = self.wanted.lower().split()
-        said = any(words[at : at + len(wanted)] == wanted for at in range(len(words)))
-        return said and not (self.others - {self.wanted}) & set(words)
+        named = any(words[at : at + len(wanted)] == wanted for at in range(len(words)))
+        return named and not (self.others - {self.wanted}) & set(words)
 
 
 CHECKS = (

@@ -82,7 +82,7 @@ def spread(runs: Sequence[RunFolder]) -> list[Spread]:
 
 def by_seed(runs: Sequence[RunFolder], places: Places) -> list[list[RunFolder]]:
     """Those evaluations, two or more together, whose trainings were asked for the same but for the seed."""
-    found: dict[str, dict[Any, RunFolder]] = {}
+    by_plan: dict[str, dict[Any, RunFolder]] = {}
     for run in runs:
         trained = training_of(run, places)
         if trained is None or not run.file(PLAN).is_file():
@@ -91,19 +91,21 @@ def by_seed(runs: Sequence[RunFolder], places: Places) -> list[list[RunFolder]]:
         spec = job.get("spec")
         asked = {key: value for key, value in (spec if isinstance(spec, dict) else {}).items() if key != "seed"}
         key = digest([job.get("kind"), asked, sha256_file(run.file(PLAN))])
-        found.setdefault(key, {}).setdefault(spec.get("seed") if isinstance(spec, dict) else None, run)
-    return [list(group.values()) for group in found.values() if len(group) > 1]
+        by_plan.setdefault(key, {}).setdefault(spec.get("seed") if isinstance(spec, dict) else None, run)
+    return [list(group.values()) for group in by_plan.values() if len(group) > 1]
 
 
 def _group(group: str, sides: list[tuple[dict[str, Sample], dict[str, Sample]]]) -> Spread:
     ids = sorted(i for i, sample in sides[0][1].items() if sample.group == group)
-    found = [paired([before[i] for i in ids], [after[i] for i in ids]) for before, after in sides]
+    measured = [paired([before[i] for i in ids], [after[i] for i in ids]) for before, after in sides]
     return Spread(
         group=group,
         n=len(ids),
-        all_correct=tuple(float(one.all_correct[1]) for one in found),
+        all_correct=tuple(float(measures.all_correct[1]) for measures in measured),
         partial=tuple(float(sum(exact(after[i].partial) for i in ids) / len(ids)) for _, after in sides),
-        intervals=tuple((one.interval.difference, one.interval.low, one.interval.high) for one in found),
+        intervals=tuple(
+            (measures.interval.difference, measures.interval.low, measures.interval.high) for measures in measured
+        ),
     )
 
 

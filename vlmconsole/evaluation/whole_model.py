@@ -15,8 +15,8 @@ def served_folder(model: str, profile: ServerProfile) -> Path | None:
     """A model's folder as its launch line means it: a relative one lies where the server is started from."""
     if profile.launch is None:
         return None
-    beside = named(profile.launch.folder) / model
-    return beside if (beside / "config.json").is_file() else None
+    folder = named(profile.launch.folder) / model
+    return folder if (folder / "config.json").is_file() else None
 
 
 def with_model(profile: ServerProfile, folder: Path) -> ServerProfile:

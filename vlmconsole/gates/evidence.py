@@ -92,9 +92,9 @@ def check_conditions(run: RunFolder, plan: Plan) -> list[str]:
     wrong = unlike(before, after)
     for key, wanted in plan.conditions.items():
         for side, conditions in (("before", before), ("after", after)):
-            found = conditions.get(key, (conditions.get("settings") or {}).get(key))
-            if found != wanted:
-                wrong.append(f"off condition: the plan wants {key} = {wanted!r}, {side} had {found!r}")
+            actual = conditions.get(key, (conditions.get("settings") or {}).get(key))
+            if actual != wanted:
+                wrong.append(f"off condition: the plan wants {key} = {wanted!r}, {side} had {actual!r}")
     bound = plan.before_adapter is not None or bool(plan.data.digests)
     if bound and before.get("adapter") != plan.before_adapter:  # a bound plan that names none compares with the base
         was, wanted = before.get("adapter") or "the base", plan.before_adapter or "the base"
@@ -134,9 +134,9 @@ def check_group(plan: Plan, group: Group, before: Side, after: Side) -> list[Pro
     problems: list[Problem] = []
 
     def add(text: str, ids: Iterable[str]) -> None:
-        found = tuple(sorted(ids))
-        if found:
-            problems.append(Problem(group.name, f"{len(found)} {text}: {first_few(found)}", found))
+        named = tuple(sorted(ids))
+        if named:
+            problems.append(Problem(group.name, f"{len(named)} {text}: {first_few(named)}", named))
 
     sides = {side.name: {i: s for i, s in side.samples.items() if s.group == group.name} for side in (before, after)}
     first, second = sides.values()
@@ -157,7 +157,7 @@ def check_group(plan: Plan, group: Group, before: Side, after: Side) -> list[Pro
         ("truth", "truth"),
     ):
         add(f"pairs differ in the {what}", (i for i in both if getattr(first[i], key) != getattr(second[i], key)))
-    bound = {one.id: one for one in plan.data.pictures.get(group.name, ())}
+    bound = {row.id: row for row in plan.data.pictures.get(group.name, ())}
     if plan.data.digests:
         add("samples are of pictures the plan does not have", (first.keys() | second.keys()) - bound.keys())
         add("pictures of the plan have no sample", bound.keys() - both)

@@ -28,29 +28,29 @@ def figures(judged: Judged) -> dict[str, str]:
     }
 
 
-def group_figures(found: Measures, confidence: float) -> list[tuple[str, str]]:
+def group_figures(measures: Measures, confidence: float) -> list[tuple[str, str]]:
     """Everything measured of one group, as (what, figure): both sides, the difference, the flips, what changed."""
 
     def sides(pair: tuple[object, object]) -> str:
-        return " → ".join(str(one) for one in pair)
+        return " → ".join(str(value) for value in pair)
 
-    first, second = found.all_correct
-    interval, flips = found.interval, found.flips
+    first, second = measures.all_correct
+    interval, flips = measures.interval, measures.flips
     rows = [
-        ("pictures", str(found.n)),
+        ("pictures", str(measures.n)),
         (
             title("all_correct"),
             sides((percent(float(first)), percent(float(second)))),
         ),
-        (title("partial"), sides((f"{float(found.partial[0]):.4f}", f"{float(found.partial[1]):.4f}"))),
+        (title("partial"), sides((f"{float(measures.partial[0]):.4f}", f"{float(measures.partial[1]):.4f}"))),
         ("difference", signed(interval.difference)),
         (f"{decimal(confidence * 100)} % interval", f"{signed(interval.low)} … {signed(interval.high)}"),
-        ("valid answers", sides(found.valid)),
+        ("valid answers", sides(measures.valid)),
         ("won, lost", f"{flips.wins}, {flips.losses}"),
         ("right, wrong both times", f"{flips.both_right}, {flips.both_wrong}"),
         (title("mcnemar_p"), f"{flips.p:.3g} (exact)"),
     ]
-    return [*rows, ("changed, losses first", ", ".join(found.changed) or "none")]
+    return [*rows, ("changed, losses first", ", ".join(measures.changed) or "none")]
 
 
 def short_answer(text: str | tuple[str, ...] | None) -> str:
@@ -59,5 +59,5 @@ def short_answer(text: str | tuple[str, ...] | None) -> str:
         return "no answer"
     if not isinstance(text, str):
         return one_line(text[0] if text else "", 60)
-    found = parse_counts(text)
-    return f"{found.red_circles}/{found.blue_squares}" if isinstance(found, CountAnswer) else one_line(text, 60)
+    counts = parse_counts(text)
+    return f"{counts.red_circles}/{counts.blue_squares}" if isinstance(counts, CountAnswer) else one_line(text, 60)

@@ -75,14 +75,14 @@ def changed_plans(home: Path, chain: Chain) -> list[str]:
     for entry in chain.entries:
         if entry.get("kind") == "frozen" and entry.get("run") == PLANS:
             first.setdefault(str(entry.get("file")), entry)
-    found = []
+    changed = []
     for name, entry in first.items():
         path, wanted = place_of(entry, home), str(entry["sha256"])
         if not path.is_file():
-            found.append(f"the frozen plan {name} is gone")
+            changed.append(f"the frozen plan {name} is gone")
         elif (sha := sha256_file(path)) != wanted:
-            found.append(f"the frozen plan {name} was changed (frozen {wanted[:12]}…, now {sha[:12]}…)")
-    return found
+            changed.append(f"the frozen plan {name} was changed (frozen {wanted[:12]}…, now {sha[:12]}…)")
+    return changed
 
 
 def place_of(entry: dict[str, object], home: Path) -> Path:

@@ -66,9 +66,9 @@ class Listed:
 
 def listed(places: Places, chain: Chain) -> list[Listed]:
     """The plans in the order of their freezing, newest first. Limits stand with the bound plan that came of them."""
-    found = every(places, chain)
-    absorbed = {one.limits_sha256 for one in found}
-    return [one for one in found if one.sha256 not in absorbed or one.runs]
+    plans = every(places, chain)
+    absorbed = {plan.limits_sha256 for plan in plans}
+    return [plan for plan in plans if plan.sha256 not in absorbed or plan.runs]
 
 
 def every(places: Places, chain: Chain) -> list[Listed]:
@@ -77,10 +77,11 @@ def every(places: Places, chain: Chain) -> list[Listed]:
     for entry in chain.entries:
         if entry.get("kind") == "frozen" and (entry.get("run") == PLANS or entry.get("file") == PLAN):
             frozen.setdefault(str(entry["sha256"]), []).append(entry)
-    found = [one for sha, entries in frozen.items() if (one := _listed(sha, entries, places, chain)) is not None]
+    plans = [plan for sha, entries in frozen.items() if (plan := _listed(sha, entries, places, chain)) is not None]
     times = {sha: float(entries[0]["t"]) for sha, entries in frozen.items()}
     return sorted(
-        (Listed(**{**vars(one), "limits": times.get(one.limits_sha256)}) for one in found), key=lambda one: -one.frozen
+        (Listed(**{**vars(plan), "limits": times.get(plan.limits_sha256)}) for plan in plans),
+        key=lambda plan: -plan.frozen,
     )
 
 
@@ -94,9 +95,9 @@ def _listed(sha: str, entries: list[dict[str, Any]], places: Places, chain: Chai
         return None
     if plan is None and runs and not any(one.get("plan") == sha for one in chain.entries):
         return None  # a run's changed file that no gate verdict speaks of: `verify` names it
-    there = [path for path in paths if path.is_file()]
+    existing = [path for path in paths if path.is_file()]
     # Frozen bytes may lie in several places (the lab's plans, a run): one that was changed is told beside a good one.
-    changed = [path for path in there if _read(path, sha) is None]
+    changed = [path for path in existing if _read(path, sha) is None]
     fault = "changed since it was frozen" if changed else "" if plan is not None else "its file is gone"
     at = float(entries[0]["t"])
     return Listed(
@@ -109,7 +110,7 @@ def _listed(sha: str, entries: list[dict[str, Any]], places: Places, chain: Chai
         limits=None,
         base_sha256=plan.base_sha256 if plan is not None else None,
         before_adapter=plan.before_adapter if plan is not None else None,
-        path=str((changed or there or paths)[0]),
+        path=str((changed or existing or paths)[0]),
         fault=fault,
         runs=tuple(_uses(sha, at, runs, places, chain)),
     )
@@ -119,15 +120,15 @@ def _uses(sha: str, frozen: float, runs: Iterable[RunFolder], places: Places, ch
     given = {str(e["run"]): e for e in chain.entries if e.get("kind") == "verdict" and e.get("plan") == sha}
     for name in dict.fromkeys([*(run.name for run in runs), *given]):
         run, entry = RunFolder(places.runs / name), given.get(name, {})
-        stands = freezing(run, places, frozen)
+        freezing_known = freezing(run, places, frozen)
         yield Use(
             run=name,
             state=str(run.state().get("state", "")) if run.path.is_dir() else "gone",
             verdict=str(entry.get("verdict", "")),
             gates=str(entry.get("gates", "")),
             t=entry.get("t"),
-            training=stands.text if stands is not None else "",
-            late=stands is not None and stands.late,
+            training=freezing_known.text if freezing_known is not None else "",
+            late=freezing_known is not None and freezing_known.late,
         )
 
 

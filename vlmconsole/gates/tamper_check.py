@@ -76,8 +76,8 @@ def _bound(path: Path, sha: str) -> dict[str, Any]:
 
 def _audits(places: Places, chain: Chain) -> Iterator[str]:
     kept = {path.stem for path in (places.home / AUDITS).glob("*.json")}
-    told = {str(e["run"]) for e in chain.entries if e.get("kind") == "audit"}
-    for run in sorted(kept | told):
+    recorded = {str(e["run"]) for e in chain.entries if e.get("kind") == "audit"}
+    for run in sorted(kept | recorded):
         if wrong := altered_audit(places, chain, run):
             yield wrong
 

@@ -71,8 +71,8 @@ def standing(run: RunFolder, verdict: str) -> str:
         return verdict
     kept = run.read_json("verdict.json", {})
     frozen = kept.get("frozen") if isinstance(kept, dict) else None
-    stands = freezing(run, Places(run.path.parent.parent), number(frozen))
-    return LATE_PASS if stands is not None and stands.late else verdict
+    freezing_known = freezing(run, Places(run.path.parent.parent), number(frozen))
+    return LATE_PASS if freezing_known is not None and freezing_known.late else verdict
 
 
 def training_of(run: RunFolder, places: Places) -> RunFolder | None:
@@ -84,8 +84,8 @@ def training_of(run: RunFolder, places: Places) -> RunFolder | None:
     if folder is None:
         return None
     origin = RunFolder(folder).read_json("provenance.json")
-    said = str(origin.get("run") or "") if isinstance(origin, dict) else ""
-    for path in (folder.parent, *([places.runs / said] if said else [])):
+    name = str(origin.get("run") or "") if isinstance(origin, dict) else ""
+    for path in (folder.parent, *([places.runs / name] if name else [])):
         if (path / "selection.json").exists() or (path / "training.jsonl").exists():
             return RunFolder(path)
     return None
@@ -121,12 +121,12 @@ def adapter_folder(places: Places, name: str) -> Path | None:
 
 def earlier_attempts(run: RunFolder) -> list[RunFolder]:
     """The attempts that this run went on from, the latest first: their finished epochs were copied as they were."""
-    found: list[RunFolder] = []
+    attempts: list[RunFolder] = []
     earlier = run.job().get("earlier")
-    while earlier and Path(earlier).name not in [one.name for one in found]:
-        found.append(RunFolder(Path(earlier)))
-        earlier = found[-1].job().get("earlier")
-    return found
+    while earlier and Path(earlier).name not in [attempt.name for attempt in attempts]:
+        attempts.append(RunFolder(Path(earlier)))
+        earlier = attempts[-1].job().get("earlier")
+    return attempts
 
 
 def first_step(run: RunFolder) -> float | None:

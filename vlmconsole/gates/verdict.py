@@ -206,9 +206,9 @@ def examine(run: RunFolder, ledger: Ledger, plan: Plan) -> VerdictEvidence:
     before, after = read_side(run.file("before.jsonl")), read_side(run.file("after.jsonl"))
     starts = [side.first for side in (before, after) if side.first is not None]
     frozen, texts = check_frozen(run, ledger, plan, min(starts, default=None))
-    stands = freezing_of(run, Places(ledger.path.parent), frozen)
-    if plan.frozen_late == "cannot judge" and stands is not None and stands.late:
-        texts.append(f"the plan counts only when it is frozen before the training: it was {stands.text}")
+    freezing = freezing_of(run, Places(ledger.path.parent), frozen)
+    if plan.frozen_late == "cannot judge" and freezing is not None and freezing.late:
+        texts.append(f"the plan counts only when it is frozen before the training: it was {freezing.text}")
     wrong, remarks = check_generations(run, plan, before, after)
     texts += [*before.problems, *after.problems, *check_conditions(run, plan), *wrong]
     if not plan.data.digests:
@@ -226,7 +226,7 @@ def examine(run: RunFolder, ledger: Ledger, plan: Plan) -> VerdictEvidence:
         groups={group.name: tuple(check_group(plan, group, before, after)) for group in plan.groups},
         remarks=tuple(remarks),
         frozen=frozen,
-        freezing=stands,
+        freezing=freezing,
     )
 
 
