@@ -31,12 +31,12 @@ from vlmconsole.vision.images import Picture, PictureError
 Piece = Content | str | tuple[str, str]
 EMPTY = Content.assemble(
     ("No judged runs yet", "bold"),
-    ("\n\nA run is judged only by a plan that was frozen before its first sample.\n\n", "$muted"),
-    ("1  make the pictures    ", "$muted"), "vlmconsole data make sft-expand-tiny\n",
+    ("\n\nA run is judged only by a plan frozen before its first sample.\n\n", "$muted"),
+    ("1  make the images      ", "$muted"), "vlmconsole data make sft-expand-tiny\n",
     ("2  freeze a plan        ", "$muted"), "vlmconsole gates freeze sft-7-tiny --data …\n",
-    ("3  evaluate before and after, under that plan; it is judged at its end\n", "$muted"),
+    ("3  evaluate before and after under that plan; the run is judged when it ends\n", "$muted"),
     ("4  read the verdict     ", "$muted"), "here, or vlmconsole gates check RUN\n\n",
-    ("Verdicts are PASS, FAIL or CANNOT JUDGE; a frozen limit is never softened.", "$muted"),
+    ("Verdicts are PASS, FAIL or CANNOT JUDGE; frozen limits never change.", "$muted"),
 )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def head(opened: OpenedEntry) -> Content:
             pieces.append((f" · the run is {opened.entry.state}", "$warning"))
         pieces.append((f"   {one_line(opened.entry.name, 80)}", "$muted"))
     else:
-        pieces += [("frozen plan", "bold"), ("  its limits, before any run", "$muted")]
+        pieces += [("frozen plan", "bold"), ("  limits only, no run yet", "$muted")]
     pieces.append("\n")
     if plan is not None:
         pieces.append(
@@ -116,7 +116,7 @@ def head(opened: OpenedEntry) -> Content:
     for text in faults[:2]:
         pieces.append((f"\n! {one_line(text, 300)}", "$warning"))
     if len(faults) > 2:
-        pieces.append((f"\n! and {len(faults) - 2} more: Enter shows all", "$warning"))
+        pieces.append((f"\n! and {len(faults) - 2} more · Enter shows all", "$warning"))
     return Content.assemble(*pieces)
 
 
@@ -266,8 +266,8 @@ def claims_text(opened: OpenedEntry) -> Content:
     """What may and what may not be claimed, one sentence a line."""
     plan = opened.plan
     if opened.verdict is None:
-        about = [plan.title, f"before: {plan.before}", f"whose list: {plan.whose}"] if plan else []
-        return Content.assemble(("Nothing may be claimed yet\n", "bold"), ("\n".join(map(inert, about)), "$muted"))
+        about = [plan.title, f"before: {plan.before}", f"plan by: {plan.whose}"] if plan else []
+        return Content.assemble(("No claims yet\n", "bold"), ("\n".join(map(inert, about)), "$muted"))
     claims = opened.verdict.claims
     pieces: list[Piece] = []
     for title, lines, sign, style in (
@@ -287,12 +287,12 @@ def claims_text(opened: OpenedEntry) -> Content:
 def audit_text(opened: OpenedEntry) -> Content:
     """The audit's checklist, what is wrong first; or how to have the run audited."""
     if opened.entry.kind == "plan":
-        return Content("A plan is not audited; its runs are.").stylize("$faint")
+        return Content("Plans are not audited, only runs.").stylize("$faint")
     audit = opened.audit
     if audit is None:
         return Content.assemble(
             ("Not audited yet\n\n", "bold"),
-            ("A audits it now, as a job.\nFrom a shell: ", "$muted"),
+            ("A audits it as a job.\nFrom a shell: ", "$muted"),
             f"vlmconsole audit {one_line(opened.entry.name, 120)}",
         )
     findings = [one for one in audit.get("findings", []) if isinstance(one, dict)]

@@ -120,7 +120,7 @@ class GateRows(ItemList[Judged | Gate]):
                     ),
                 ]
         word = "pass" if judged.verdict == "PASS" else judged.verdict
-        remark = "one picture" if any("one picture" in remark for remark in judged.remarks) else ""
+        remark = "one image" if any("one image" in remark for remark in judged.remarks) else ""
         return Content.assemble(*pieces, "  ", (word, style), ("  " + remark if remark else "", "$warning"))
 
 

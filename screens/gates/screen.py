@@ -191,7 +191,7 @@ class GatesScreen(LookingScreen[GateDesk]):
         """z: the chosen picture over the whole screen."""
         case = self.evidence.rows.chosen
         if case is None:
-            self.notify("no picture is chosen", markup=False)
+            self.notify("no image selected", markup=False)
             return
         in_background(self, partial(self._zoom, case), "zoom", exclusive=True)
 
@@ -216,9 +216,9 @@ class GatesScreen(LookingScreen[GateDesk]):
         try:
             added = await self.in_thread(judged)
         except (LabError, OSError) as error:
-            self.notify(f"the verdict could not be added to the ledger: {error}", severity="error", markup=False)
+            self.notify(f"cannot add the verdict to the ledger: {error}", severity="error", markup=False)
             return
-        self.notify("the verdict is in the ledger" if added else "the ledger holds this verdict already", markup=False)
+        self.notify("verdict added to the ledger" if added else "this verdict is already in the ledger", markup=False)
         self.look()
 
     def action_run_audit(self) -> None:
@@ -241,7 +241,7 @@ class GatesScreen(LookingScreen[GateDesk]):
         except LabError as error:
             self.notify(error.told, severity="error", markup=False)
             return
-        self.notify(f"job {number} audits {name}; its checklist comes here", markup=False)
+        self.notify(f"job {number} audits {name} · the checklist appears here", markup=False)
 
     def action_folder(self) -> None:
         """o: the run's folder."""

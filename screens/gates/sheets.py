@@ -31,7 +31,7 @@ def gate_parts(opened: OpenedEntry, item: Judged | Gate | None) -> Parts:
             lines.append(
                 f"interval  {signed(low)} … {signed(high)}, {opened.plan.confidence * 100:g} %, of the partial reward's"
                 " difference;"
-                f" paired bootstrap over pictures, {opened.plan.resamples} times, seed {opened.plan.seeds.bootstrap}"
+                f" paired bootstrap over images, {opened.plan.resamples} times, seed {opened.plan.seeds.bootstrap}"
             )
         lines += [text for text in (item.why, *item.remarks) if text]
         parts.append(("Condition", "\n".join(lines)))
@@ -43,17 +43,17 @@ def gate_parts(opened: OpenedEntry, item: Judged | Gate | None) -> Parts:
         parts.append((f"Group {gate.group}", "\n".join(f"{name:<24} {value}" for name, value in rows)))
     if opened.verdict is not None and opened.verdict.problems:
         parts.append(
-            ("What the evidence lacks", "\n".join(f"{p.group or 'the run'}: {p.text}" for p in opened.verdict.problems))
+            ("Missing evidence", "\n".join(f"{p.group or 'the run'}: {p.text}" for p in opened.verdict.problems))
         )
     plan = opened.plan
     if plan is not None:
         limits = opened.verdict.frozen.limits if opened.verdict and opened.verdict.frozen else None
         facts = [
-            plan.title, f"whose list: {plan.whose}", f"before: {plan.before}",
+            plan.title, f"plan by: {plan.whose}", f"before: {plan.before}",
             f"frozen {_when(opened.frozen)}, sha256 {opened.sha256}",
             f"its limits first frozen {_when(limits)}" if limits else "",
             opened.freezing.text if opened.freezing else "",
-            f"recipes {', '.join(plan.data.recipes)}; {sum(map(len, plan.data.pictures.values()))} pictures by hash",
+            f"recipes {', '.join(plan.data.recipes)}; {sum(map(len, plan.data.pictures.values()))} images by hash",
             "conditions: " + ", ".join(f"{title(key)} {value}" for key, value in plan.conditions.items()),
         ]  # fmt: skip
         parts.append(("Plan", "\n".join(fact for fact in facts if fact)))
@@ -81,7 +81,7 @@ def case_parts(case: Case) -> Parts:
 
 
 def _sample(sample: Sample) -> str:
-    ids = " ".join(map(str, sample.token_ids)) if sample.token_ids is not None else "not told by the server"
+    ids = " ".join(map(str, sample.token_ids)) if sample.token_ids is not None else "not reported by the server"
     return (
         f"{sample.answer if sample.answer is not None else 'no answer'}\n\n"
         f"all correct {'yes' if sample.all_correct else 'no'} · partial {sample.partial:g} · reward {sample.reward:g}"
@@ -91,6 +91,6 @@ def _sample(sample: Sample) -> str:
 
 def _hashes(sample: Sample) -> str:
     return (
-        f"picture file  {sample.picture_sha256}\npixels        {sample.pixel_sha256}\n"
-        f"input tensor  {sample.tensor_sha256 or 'kept by the server'}\nquestion      {sample.prompt_sha}"
+        f"image file    {sample.picture_sha256}\npixels        {sample.pixel_sha256}\n"
+        f"input tensor  {sample.tensor_sha256 or 'not reported by the server'}\nquestion      {sample.prompt_sha}"
     )

@@ -42,8 +42,8 @@ class ComparisonSheet(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         CANCEL,
         Binding("q,enter", "cancel", "back", show=False),
-        Binding("s", "side_by_side", "side by side without a verdict"),
-        Binding("d", "experiment", "this difference is the experiment"),
+        Binding("s", "side_by_side", "show figures"),
+        Binding("d", "experiment", "treat this difference as the variable"),
         old_binding("o", "side_by_side", "s"),
         old_binding("x", "experiment", "d"),
         Binding("j,down", "scroll(1)", "down", show=False),
@@ -109,7 +109,7 @@ class ComparisonSheet(ModalScreen[None]):
             said = f"✗ Not comparable: {count} condition{'s differ' if count > 1 else ' differs'}."
             lines += [Content(said).stylize("$error"), *_differences(found, width)]
         if self._open:
-            lines += [Content(""), Content("Side by side, without a verdict").stylize("$warning")]
+            lines += [Content(""), Content("Side by side, no verdict").stylize("$warning")]
             lines += self._figures(width, verdict=False)
         return [*lines, *self._same()]
 
@@ -152,11 +152,9 @@ class ComparisonSheet(ModalScreen[None]):
             for key, value in self._comparison.same.items()
             if key != "clock"
         ]
-        lines = [Content(""), Content.assemble(("Same: ", "$muted"), " · ".join(same) or "nothing that is known", ".")]
+        lines = [Content(""), Content.assemble(("Same: ", "$muted"), " · ".join(same) or "nothing known", ".")]
         if self._comparison.unknown:
-            lines.append(
-                Content.assemble(("Not known of either: ", "$warning"), ", ".join(self._comparison.unknown), ".")
-            )
+            lines.append(Content.assemble(("Unknown for both: ", "$warning"), ", ".join(self._comparison.unknown), "."))
         if told := told_by_one(self._comparison.one_sided):
             lines.append(Content(f"{told[0].upper()}{told[1:]}.").stylize("$muted"))
         return lines
@@ -165,10 +163,10 @@ class ComparisonSheet(ModalScreen[None]):
         pieces: list[Piece] = [("Esc", "$accent"), (" back", "$muted")]
         found = self._comparison
         if not found.comparable:
-            what = "only the refusal" if self._open else "side by side without a verdict"
+            what = "hide figures" if self._open else "show figures"
             pieces += [("   s", "$accent"), (f" {what}", "$muted")]
         if len(found.differs) == 1 and not found.invalid:
-            pieces += [("   d", "$accent"), (f" {found.differs[0].label} is the experiment", "$muted")]
+            pieces += [("   d", "$accent"), (f" treat {found.differs[0].label} as the variable", "$muted")]
         return Content.assemble(*pieces)
 
     def action_side_by_side(self) -> None:
@@ -221,5 +219,5 @@ def _bars(rows: list[ComparedFigure], names: int, width: int) -> list[Content]:
                 Content.assemble((f"{label:<{names}}  ", "$muted"), (drawn, "$accent"), (f" {figure(value)}", ""))
             )
     if known:
-        lines.append(Content("each pair of bars on its own scale").stylize("$faint"))
+        lines.append(Content("each pair of bars has its own scale").stylize("$faint"))
     return lines

@@ -17,18 +17,18 @@ from vlmconsole.text.times import duration
 Piece = Content | str | tuple[str, str]
 SAID = {
     "intact": ("✓ files intact", "$muted"),
-    "sealed": ("files sealed, not verified here: v does", "$muted"),
-    "open": ("not sealed yet", "$faint"),
-    "changed": ("✗ FILES CHANGED since they were sealed", "$error"),
+    "sealed": ("sealed · v verifies the files", "$muted"),
+    "open": ("unsealed (running)", "$faint"),
+    "changed": ("✗ FILES CHANGED since sealing", "$error"),
     "missing": ("✗ FILES MISSING", "$error"),
-    "ledger broken": ("✗ the ledger is broken", "$error"),
+    "ledger broken": ("✗ ledger broken", "$error"),
 }
 
 
 def head(row: RunLine | None, told: RunState | None, now: float) -> Content:
     """At most a few lines; `now` is wall time, seconds."""
     if row is None:
-        return Content("The chosen run's figures are shown here.").stylize("$faint")
+        return Content("Select a run to see its figures.").stylize("$faint")
     sign, style = outcome(row)
     pieces: list[Piece] = [(row.preset, "bold"), "  ", (f"{sign} {row.state}", style)]
     end = row.ended or (now if row.state == "running" else None)
@@ -55,5 +55,5 @@ def head(row: RunLine | None, told: RunState | None, now: float) -> Content:
     why = f": {one_line(row.why, 200)}" if row.why and row.seal != "open" else ""
     pieces.append((f"\n{said}{why}", tone))
     if told is not None and told.bad:
-        pieces.append((f"\n{told.bad} lines of events.jsonl cannot be read", "$warning"))
+        pieces.append((f"\n{told.bad} lines of events.jsonl are unreadable", "$warning"))
     return Content.assemble(*pieces)

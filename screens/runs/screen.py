@@ -33,8 +33,8 @@ from vlmconsole.text.numbers import figure
 from vlmconsole.text.plain import inert, one_line
 
 FORMS = (
-    ("html", "HTML", "a report: every table and plot, one page"),
-    ("csv", "CSV", "a line for each cell, pair, step or sample"),
+    ("html", "HTML", "report with every table and plot, one page"),
+    ("csv", "CSV", "one row per cell, pair, step or sample"),
     ("json", "JSON", "settings, conditions, summary, seal, verdict"),
 )
 _OF_A_RUN = frozenset({"open", "mark", "export", "verify", "folder"})
@@ -90,7 +90,7 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
     def show_fault(self, error: LabError | OSError) -> None:
         hint = error.hint if isinstance(error, LabError) else str(self.console.lab.places.runs)
         message = error.message if isinstance(error, LabError) else str(error.strerror)
-        self.table.show_fault("Runs cannot be read", message, hint)
+        self.table.show_fault("Cannot read the runs", message, hint)
 
     def draw_table(self) -> None:
         """The table, with what is marked."""
@@ -216,7 +216,7 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
         if len(marks) == 1 and self.row is not None and self.row.name != marks[0][0]:
             marks.append((self.row.name, ""))
         if len(marks) < 2:
-            self.notify("space marks a run, or on its figures one of its cells: mark two", markup=False)
+            self.notify("mark two runs or cells with Space, then compare", markup=False)
             return
         in_background(self, partial(self._compare, marks), "compare", exclusive=True)
 
@@ -280,7 +280,7 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
         if cell in by_name:
             return by_name[cell]
         options = [(key, one_line(key, 40), _figures(side)) for key, side in by_name.items()]
-        key = await self.app.push_screen_wait(Choose(f"Which cell of {one_line(name, 60)}?", options))
+        key = await self.app.push_screen_wait(Choose(f"Choose a cell of {one_line(name, 60)}", options))
         return by_name.get(key) if key is not None else None
 
     # -- export, verify ------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
             self._complain(error)
             return
         self.app.copy_to_clipboard(str(path))
-        self.notify(f"saved: {path}\nits path was sent to the clipboard", markup=False, timeout=10)
+        self.notify(f"saved: {path}\npath copied to the clipboard", markup=False, timeout=10)
 
     def action_verify(self) -> None:
         """v: hash everything now."""
@@ -337,7 +337,7 @@ def _read(shelf: Shelf, opener: Opener, words: str, chosen: str | None) -> tuple
 def _figures(side: ComparedSide) -> str:
     """What tells the cells of one run apart."""
     c, b = side.conditions.client_concurrency, side.conditions.running_limit
-    parts = [f"C {c}" if c is not None else "", f"B {b}" if b is not None else "B not told"]
+    parts = [f"C {c}" if c is not None else "", f"B {b}" if b is not None else "B unknown"]
     ttft = side.summary.get("ttft_s")
     if isinstance(ttft, dict):
         parts.append(f"TTFT p50 {figure(ttft.get('p50'))} s")

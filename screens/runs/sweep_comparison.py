@@ -22,7 +22,7 @@ from vlmconsole.text.numbers import change, figure
 from vlmconsole.text.plain import one_line
 
 SHOWN = (("ttft_s.p50", "TTFT p50"), ("throughput_tok_s", "throughput"))  # what a line has room for
-UNDECIDED = "? Too few requests to tell the change from chance; Enter shows its interval."
+UNDECIDED = "? Too few requests to tell the change from chance · Enter shows the interval."
 WIDE = 30  # columns that one figure takes
 
 
@@ -32,7 +32,7 @@ class SweepSheet(ModalScreen[None]):
     CSS_PATH = DIALOGS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "cancel", "back", show=False),
-        Binding("d", "experiment", "this difference is the experiment", show=False),
+        Binding("d", "experiment", "treat this difference as the variable", show=False),
         old_binding("x", "experiment", "d"),
         Binding("j", "move(1)", "down", show=False),
         Binding("k", "move(-1)", "up", show=False),
@@ -77,9 +77,9 @@ class SweepSheet(ModalScreen[None]):
         listing.highlighted = (at or 0) if found.pairs else None
         alone = Content("\n").join(Content(f"not compared: {one_line(line, 300)}") for line in found.alone)
         self.query_one("#sweeps-alone", Static).update(alone.stylize("$muted"))
-        keys = [("Esc", "$accent"), (" back   ", "$muted"), ("Enter", "$accent"), (" this pair in full", "$muted")]
+        keys = [("Esc", "$accent"), (" back   ", "$muted"), ("Enter", "$accent"), (" compare this pair", "$muted")]
         if self._one_difference:
-            keys += [("   d", "$accent"), (f" {self._label} is the experiment", "$muted")]
+            keys += [("   d", "$accent"), (f" treat {self._label} as the variable", "$muted")]
         self.query_one("#sweeps-keys", Static).update(Content.assemble(*keys))
 
     @property

@@ -17,7 +17,7 @@ from vlmconsole.text.times import duration, is_today
 
 EMPTY = Content.assemble(
     ("No runs yet", "bold"),
-    ("\n\nEvery job leaves one: with its conditions,\nits raw requests and how it ended.\n\nPress ", "$muted"),
+    ("\n\nEvery job leaves a run: conditions, raw requests,\nresults and how it ended.\n\nPress ", "$muted"),
     ("3", "$accent"),
     (" and then ", "$muted"),
     ("n", "$accent"),
@@ -141,7 +141,7 @@ def _counts(board: RunsBoard, words: str, comparing: str, *, named: bool) -> Con
     if board.failed:
         pieces.append((f" · {board.failed} failed", "$error"))
     if board.ledger:
-        pieces.append((" · the ledger is broken", "$error"))
+        pieces.append((" · ledger broken", "$error"))
     if words.strip():
         pieces.append((f"  {len(board.lines)} found", "$accent"))
     if comparing:

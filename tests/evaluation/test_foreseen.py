@@ -55,7 +55,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
         ("max_tokens = 64", "32"),
     ),
     ({"conditions": {"seed": 42}}, {"seed": 7}, ("seed = 42", "7")),
-    ({}, {"diagnostic": "mini:train"}, ("no answers", "training pictures")),
+    ({}, {"diagnostic": "mini:train"}, ("no answers", "training images")),
     (
         {"generations": {"evaluation": 12, "training_diagnostic": 8}},
         {"diagnostic": "mini:train"},

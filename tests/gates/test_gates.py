@@ -99,7 +99,7 @@ def test_all_correct_limits_are_inclusive(tmp_path: Path, n_right: int, expected
     gate = verdict.gates[0] if expected == "FAIL" else next(g for g in verdict.gates if g.gate.metric == "all_correct")
     assert (gate.verdict, verdict.verdict) == (expected, expected)
     assert (
-        any(mentions(remark, "one picture", "limit") for remark in gate.remarks)
+        any(mentions(remark, "one image", "limit") for remark in gate.remarks)
         if expected == "PASS"
         else gate.margin == pytest.approx(-0.1)
     )
@@ -156,7 +156,7 @@ FAULTS: dict[str, tuple[str, Callable[[list[dict[str, Any]]], Any], tuple[str, .
     "an answer was edited": ("after.jsonl", set_first(answer=WRONG), ("scores", "after.jsonl")),
     "a score was edited": ("before.jsonl", set_first(partial=0.5), ("scores", "before.jsonl")),
     "a truth was edited": ("after.jsonl", set_first(truth='{"red_circles": 9, "blue_squares": 9}'), ("truth",)),
-    "another picture": ("after.jsonl", set_first(picture_sha256=OTHER), ("pairs", "the picture:")),
+    "another picture": ("after.jsonl", set_first(picture_sha256=OTHER), ("pairs", "the image:")),
     "other pixels": ("after.jsonl", set_first(pixel_sha256=OTHER), ("pairs", "pixels")),
     "another input tensor": ("after.jsonl", set_first(tensor_sha256=OTHER), ("pairs", "input tensor")),
     "no tensor on one side": ("after.jsonl", set_first(tensor_sha256=None), ("pairs", "input tensor")),
@@ -164,7 +164,7 @@ FAULTS: dict[str, tuple[str, Callable[[list[dict[str, Any]]], Any], tuple[str, .
     "a failed request": ("after.jsonl", set_first(http_ok=False, answer=None), ("requests", "after.jsonl", "failed")),
     "no answer": ("after.jsonl", set_first(answer=None), ("no answer",)),
     "unpaired ids": ("after.jsonl", set_first(id="somewhere-else"), ("only after", "somewhere-else")),
-    "not in the plan": ("after.jsonl", set_first(id="somewhere-else"), ("pictures", "plan", "not")),
+    "not in the plan": ("after.jsonl", set_first(id="somewhere-else"), ("images", "outside the plan")),
 }
 
 
@@ -186,7 +186,7 @@ def test_a_fault_in_one_group_is_named_and_only_that_group_cannot_be_judged(run:
 def test_a_picture_swapped_on_both_sides_is_not_the_frozen_one(run: RunFolder) -> None:
     for file in ("before.jsonl", "after.jsonl"):
         alter(run, file, set_first(picture_sha256=OTHER, pixel_sha256=OTHER))
-    check_problem(judge_it(run), "samples", "picture", "frozen")
+    check_problem(judge_it(run), "samples", "image", "frozen")
 
 
 def test_truth_and_score_edited_together_on_both_sides_are_not_the_frozen_truth(run: RunFolder) -> None:
@@ -325,7 +325,7 @@ def test_binding_wants_the_right_recipe_tests_only_and_unchanged_files(tmp_path:
     with refused("split-untested", "train", error=PlanError):
         bind(plan(groups=groups), [dataset])
     groups = [{**group, "n": 4} for group in judged.PLAN["groups"]]
-    with refused("size-differs", "10 pictures", "4", error=PlanError):
+    with refused("size-differs", "10 images", "4", error=PlanError):
         bind(plan(groups=groups, generations={"evaluation": 24}), [dataset])
     with (dataset / "test-regular.parquet").open("ab") as file:
         file.write(b"x")

@@ -82,7 +82,7 @@ def test_a_metric_of_one_class_goes_from_plan_to_report(brevity: None, tmp_path:
     assert "naming: short answers" not in " ".join(verdict.claims.may)
     tables = [part for section in report.sections(run, Places(tmp_path), pictures=False) for part in section.parts]
     table = next(part for part in tables if isinstance(part, Table) and part.title.startswith("Gates"))
-    remark = "within one picture of the limit"
+    remark = "within one image of the limit"
     assert table.rows == [["naming: short answers", "≥ 95 %", *shown.values(), "FAIL", remark]]
 
 

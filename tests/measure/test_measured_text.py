@@ -67,10 +67,10 @@ def test_a_sweep_says_what_its_cells_share_and_where_they_differ(
     said = shown(capsys, tmp_path, recorded(tmp_path, "cb-grid-tiny"))
     shared = next(line for line in said.splitlines() if line.startswith("all under: "))
     assert "hardware two cores · engine mlx-vlm · engine version 0.7.10" in shared
-    assert "picture size 168x112" in shared and "prefix cache off" in shared and "concurrency" not in shared
+    assert "image size 168x112" in shared and "prefix cache off" in shared and "concurrency" not in shared
     differing = next(line for line in said.splitlines() if "differ in: " in line)
     assert mentions(differing, "client concurrency C", "running limit B") and "prefix cache" not in differing
-    assert "where n < 60" in said
+    assert "below 60 requests" in said
 
 
 def test_a_cache_probe_says_the_conditions_of_its_arms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,8 +69,8 @@ def test_a_report_holds_every_table_plot_condition_and_raw_file(places: Places, 
         assert f"Requests of {cell}" in page.text
     for said in (
         "Throughput against TTFT", "Throughput by C", "TTFT p50 by C", "Verdict: hit proven",
-        "448 of 449 cached", "running limit B", "the clock", "Sealed and intact", "Percentiles",
-        "where n < 60 (here 8)",
+        "448 of 449 cached", "running limit B", "timing window", "Sealed and intact", "Percentiles",
+        "below 60 requests (here 8)",
     ):  # fmt: skip
         assert said in page.text, said
     assert page.tags.count("svg") == 7 + 3 + 1 + page.text.count("points. First")  # waterfalls, plots, pairs; curves

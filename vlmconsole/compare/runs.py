@@ -51,7 +51,7 @@ COMPARED = {key: title(key).partition(", ")[0] for key in COMPARED_KEYS}
 #: absent means "none", which is a value like any other
 NONE_IS_KNOWN = frozenset({"asked_model", "adapter", "image", "rate", "top_p", "system_sha256"})
 #: a length is given in tokens
-TOKENS = frozenset({"input_tokens", "output_tokens", "max_tokens"})
+TOKENS = frozenset({"input_tokens", "output_tokens"})
 #: server settings that say where it runs or were compared already
 UNCOMPARED_SETTINGS = frozenset(
     {"host", "port", "api-key", "log-level", "served-model-name", "nccl-port", "dist-init-addr"}
@@ -68,7 +68,7 @@ FIGURES: dict[str, tuple[str, str, Literal["lower", "higher"]]] = {
 
 
 #: what is said beside a verdict
-COMPARABLE_MEANS = "Comparable means that the conditions agree; it calls no change good, or real."
+COMPARABLE_MEANS = "Comparable means the conditions agree, not that a change is good or real."
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def told_by_one(names: list[str]) -> str:
     if not names:
         return ""
     some = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-    return f"not compared, as only one side tells them: server settings {some}"
+    return f"not compared, reported by one side only: server settings {some}"
 
 
 def same_condition(key: str, a: Any, b: Any) -> bool:
@@ -295,7 +295,7 @@ def sides(run: RunFolder, faults: list[str] | None = None) -> list[ComparedSide]
     made, values = [], request_values(run)
     for cell in measured:
         name = f"{run.name}:{cell.name}" if cell.name else run.name
-        fault = "" if cell.conditions else f"{name} has no conditions, so it cannot be compared with anything."
+        fault = "" if cell.conditions else f"{name} has no conditions, so nothing can be compared with it."
         try:
             conditions = Conditions.model_validate(cell.conditions)
         except ValidationError:

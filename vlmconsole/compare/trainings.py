@@ -30,7 +30,7 @@ LABELS = {
     "prompt": "prompt form",
     "data": "data",
     "lr": "learning rate",
-    "max_new_tokens": "ceiling of an answer",
+    "max_new_tokens": "max tokens",
 }
 #: settings that are a condition under another name, or change nothing that is learnt
 APART = frozenset(
@@ -99,8 +99,8 @@ def refusal(a: RunFolder, b: RunFolder) -> str:
     families = [family(run) for run in (a, b)]
     if "evaluation" in families and all(families):
         return (
-            "Not comparable: an evaluation compares before with after itself, over the same pictures; another run's "
-            "pictures or conditions are not its own (`vlmconsole gates show RUN`, `vlmconsole runs show RUN`)."
+            "Not comparable: an evaluation compares before and after over the same images; another run's "
+            "images or conditions differ (`vlmconsole gates show RUN`, `vlmconsole runs show RUN`)."
         )
     if len(set(families)) > 1 and all(families):
         named = " and ".join(f"{run.name} is a {_what(run)}" for run in (a, b))
@@ -110,7 +110,7 @@ def refusal(a: RunFolder, b: RunFolder) -> str:
         named = " and ".join(f"{run.name} is {TRAININGS[str(run.job().get('kind'))]}" for run in (a, b))
         return (
             f"Not comparable: {named}: their losses are not one quantity. What each made is compared by a paired "
-            "evaluation over the same pictures."
+            "evaluation over the same images."
         )
     return ""
 

@@ -67,7 +67,7 @@ def cell_table(cells: Sequence[CellView], width: int, marked: Sequence[str] = ()
         elif cell.work and not cell.work.startswith("all "):
             made += wrapped("  " + one_line(cell.work, 300), width, "warning", target)
     if any(cell.n is not None and cell.n < SMALL_N for cell in cells):
-        made += wrapped(f"p95 rests on few requests where n < {SMALL_N}", width, "faint")
+        made += wrapped(f"p95 is unreliable below {SMALL_N} requests", width, "faint")
     for cell in cells:
         if remark := busy(cell.summary):
             made += wrapped(f"{one_line(cell.name, 40)}: {remark}" if cell.name else remark, width, "warning")

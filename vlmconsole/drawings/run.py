@@ -38,9 +38,7 @@ def lines_of(opened: OpenedRun, width: int, marked: Sequence[str] = ()) -> list[
     made += waterfalls(opened.falls, width)
     if not opened.cells:
         made += _curves(opened.told, width)
-    early = [
-        plane for plane in opened.sections if plane.title not in ("Settings", "Settings and summary", "What it told")
-    ]
+    early = [section for section in opened.sections if section.title not in ("Settings", "Settings and summary", "Log")]
     for section in early:
         made += _section(section, width)
     for section in opened.conditions:

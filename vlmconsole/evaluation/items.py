@@ -47,11 +47,11 @@ def choose(settings: EvaluateSettings, folders: list[Path], plan: Plan | None) -
         examples = [_item(row, group, scorer, folder.name) for row in rows]
         items += examples[: settings.limit]
     if not items:
-        raise DataError("No picture is left to be asked about.", "vlmconsole data show lists a dataset's splits.")
+        raise DataError("No images left to ask about.", "vlmconsole data show lists a dataset's splits.")
     seen: set[str] = set()
     for item in items:
         if item.id in seen:
-            raise DataError(f"Two pictures are called {item.id}: answers could not be told apart.")
+            raise DataError(f"Two images share the id {item.id}.")
         seen.add(item.id)
     return items
 

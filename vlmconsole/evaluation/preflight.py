@@ -83,7 +83,7 @@ def of_data(plan: Plan, data: Sequence[str], places: Places, alone: bool, *, tex
             continue
         yield from _changed(plan, source)
     if names and not unknown and names[0] not in plan.data.recipes:
-        yield f"{plan.name} judges pictures of {' or '.join(plan.data.recipes)}, not of {names[0]}"
+        yield f"{plan.name} judges images of {' or '.join(plan.data.recipes)}, not of {names[0]}"
         return
     for group in plan.groups:
         if group.split not in splits:
@@ -95,7 +95,7 @@ def of_data(plan: Plan, data: Sequence[str], places: Places, alone: bool, *, tex
         if rows_known.role != "test":
             yield f"{dataset}:{group.split} is a {rows_known.role} split: gates judge on tests only"
         elif rows_known.n is not None and rows_known.n != group.n:
-            yield f"{dataset}:{group.split} has {rows_known.n} pictures, {plan.name} wants {group.n}"
+            yield f"{dataset}:{group.split} has {rows_known.n} images, {plan.name} needs {group.n}"
 
 
 def _changed(plan: Plan, source: DataSource) -> Iterator[str]:
@@ -119,7 +119,7 @@ def _of_generations(plan: Plan, resolved: Resolved) -> Iterator[str]:
     settings = resolved.settings
     wanted = plan.generations.training_diagnostic
     if settings.diagnostic and not wanted:
-        yield f"{plan.name} promises no answers about training pictures, and a diagnostic of {DIAGNOSTIC} is set"
+        yield f"{plan.name} promises no answers about training images, and a diagnostic of {DIAGNOSTIC} is set"
     elif settings.diagnostic:
         name, _, split = settings.diagnostic.partition(":")
         try:
@@ -127,7 +127,7 @@ def _of_generations(plan: Plan, resolved: Resolved) -> Iterator[str]:
         except LabError:
             promise = None  # told with the data, or made by an earlier step
         if promise is not None and promise.n is not None and promise.n < wanted:
-            yield f"{settings.diagnostic} has {promise.n} pictures, {plan.name} promises {wanted} diagnostic answers"
+            yield f"{settings.diagnostic} has {promise.n} images, {plan.name} promises {wanted} diagnostic answers"
     wanted = plan.generations.development
     paths = resolved.after.adapter.development if wanted else ()
     made = sum(1 for path in paths for _ in RunFolder(path.parent).read_jsonl(path.name))

@@ -114,7 +114,7 @@ def judge(picture: Picture, asked: list[tuple[Check, Answer]]) -> SmokeVerdict:
     if broken:
         why["usable"] = "; ".join(broken)
     elif blind:
-        why["usable"] = f"the picture was not seen as expected: {', '.join(blind)}"
+        why["usable"] = f"the image was not seen as expected: {', '.join(blind)}"
     else:
         why["usable"] = f"{len(samples)} of {len(samples)} requests came to their end"
     usable = not broken and not blind

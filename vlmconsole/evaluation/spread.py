@@ -52,7 +52,7 @@ class Spread:
         low, high = 100 * min(self.all_correct), 100 * max(self.all_correct)
         gains = "; ".join(f"{d:+.3f} [{a:+.3f}, {b:+.3f}]" for d, a, b in self.intervals)
         text = f"{self.group}: {low:.1f}–{high:.1f} % all-correct between {len(self.partial)} trainings ({shares})"
-        return f"{text}, n = {self.n} pictures each; partial gains over pictures {gains}"
+        return f"{text}, n = {self.n} images each; partial gains over images {gains}"
 
 
 def spread(runs: Sequence[RunFolder]) -> list[Spread]:
@@ -69,7 +69,7 @@ def spread(runs: Sequence[RunFolder]) -> list[Spread]:
         raise LabError("Two of these runs test the same adapter: that is no other training.", code="adapter-twice")
     for run, (before, after), conditions in zip(runs[1:], sides[1:], told[1:], strict=True):
         if _asked(before) != _asked(sides[0][0]) or _asked(after) != _asked(sides[0][1]):
-            raise LabError(f"{run.name} asked about other pictures than {runs[0].name}.")
+            raise LabError(f"{run.name} asked about other images than {runs[0].name}.")
         wrong = unlike(told[0].get("after", {}), conditions.get("after", {}))
         for key, what in (("adapter", "adapters"), ("model_sha256", "base weights")):
             if told[0].get("before", {}).get(key) != conditions.get("before", {}).get(key):

@@ -32,7 +32,7 @@ def bind(
     if not names or names[0] not in plan.data.recipes:
         given = names[0] if names else "no dataset"
         raise PlanError(
-            f"{plan.name} judges pictures of {' or '.join(plan.data.recipes)}, not of {given}.",
+            f"{plan.name} judges images of {' or '.join(plan.data.recipes)}, not of {given}.",
             f"Make them (vlmconsole data make {plan.data.recipes[-1]}) and name that folder first.",
             code="dataset-differs",
         )
@@ -68,7 +68,7 @@ def bind(
         )
         if len(rows) != group.n:
             raise PlanError(
-                f"{folder.name}:{group.split} has {len(rows)} pictures, the plan wants {group.n}.", code="size-differs"
+                f"{folder.name}:{group.split} has {len(rows)} images, the plan needs {group.n}.", code="size-differs"
             )
         pictures[group.name] = rows
     digests = {manifest["name"]: manifest_digest(manifest) for manifest in manifests.values()}
@@ -125,9 +125,7 @@ def _check_data(plan: Plan, datasets: list[Path]) -> None:
     for group, rows in plan.data.pictures.items():
         changed = [old.id for old, new in zip(rows, now.pictures[group], strict=True) if old != new]
         if changed:
-            raise PlanError(
-                f"{len(changed)} pictures of {group} are not those of the frozen {plan.name}: {changed[0]}…."
-            )
+            raise PlanError(f"{len(changed)} images of {group} are not those of the frozen {plan.name}: {changed[0]}….")
 
 
 def freeze_for_lab(plan: Plan, home: Path, ledger: Ledger) -> Frozen:

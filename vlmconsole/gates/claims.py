@@ -66,11 +66,11 @@ def _limits(plan: Plan) -> tuple[str, ...]:
         "real photos, overlapping or hidden objects",
         f"counts above {high}, or extrapolation: the range trained on is {low}–{high}",
         f"stability over trainings: {'one seed was' if seeds == 1 else f'only {seeds} seeds were'} trained, "
-        "and the intervals resample pictures",
-        "a comparison with another round's figures: their pictures differ",
+        "and the intervals resample images",
+        "a comparison with another round's figures: their images differ",
         "that nothing regressed: a held limit is an operational threshold",
         "another base model or precision: an adapter belongs to the base it was trained on",
     ]
     if "textvqa" not in scorers:
-        lines.append("reading text in pictures: no group of this plan measures it")
+        lines.append("reading text in images: no group of this plan measures it")
     return tuple(lines)

@@ -63,7 +63,7 @@ def check_frozen(
     """Whether the run's plan is the frozen one, and older than the run's first sample (wall seconds)."""
     chain = ledger.read()
     if chain.broken:
-        return None, [f"the ledger is broken, so nothing frozen can be trusted: {chain.broken}"]
+        return None, [f"ledger broken, frozen plans cannot be trusted: {chain.broken}"]
     sha = sha256_file(run.file(PLAN))
     own = [e for e in chain.entries if e.get("kind") == "frozen" and e.get("run") == run.name and e.get("file") == PLAN]
     if own and own[0]["sha256"] != sha:
@@ -143,15 +143,15 @@ def check_group(plan: Plan, group: Group, before: Side, after: Side) -> list[Pro
     for name, samples in sides.items():
         if len(samples) != group.n:
             problems.append(Problem(group.name, f"{name} has {len(samples)} samples, the plan wants {group.n}"))
-        add(f"requests of {name} failed, which is no wrong answer", (i for i, s in samples.items() if not s.http_ok))
+        add(f"requests of {name} failed (not wrong answers)", (i for i, s in samples.items() if not s.http_ok))
         add(f"samples of {name} hold no answer", (i for i, s in samples.items() if s.http_ok and s.answer is None))
         add(f"scores in {name} are not what the answers give", (i for i, s in samples.items() if not _scored(group, s)))
     add("samples are only before", first.keys() - second.keys())
     add("samples are only after", second.keys() - first.keys())
     both = first.keys() & second.keys()
     for key, what in (
-        ("picture_sha256", "picture"),
-        ("pixel_sha256", "picture's pixels"),
+        ("picture_sha256", "image"),
+        ("pixel_sha256", "image's pixels"),
         ("tensor_sha256", "input tensor"),
         ("prompt_sha", "question"),
         ("truth", "truth"),
@@ -159,11 +159,11 @@ def check_group(plan: Plan, group: Group, before: Side, after: Side) -> list[Pro
         add(f"pairs differ in the {what}", (i for i in both if getattr(first[i], key) != getattr(second[i], key)))
     bound = {row.id: row for row in plan.data.pictures.get(group.name, ())}
     if plan.data.digests:
-        add("samples are of pictures the plan does not have", (first.keys() | second.keys()) - bound.keys())
-        add("pictures of the plan have no sample", bound.keys() - both)
+        add("samples of images outside the plan", (first.keys() | second.keys()) - bound.keys())
+        add("images of the plan without a sample", bound.keys() - both)
         for key, what in (
-            ("picture_sha256", "picture is"),
-            ("pixel_sha256", "picture's pixels are"),
+            ("picture_sha256", "image is"),
+            ("pixel_sha256", "image's pixels are"),
             ("prompt_sha", "question is"),
             ("truth_sha", "truth is"),
         ):
@@ -196,7 +196,7 @@ def check_generations(run: RunFolder, plan: Plan, before: Side, after: Side) -> 
         wrong.append(f"samples of groups that the plan does not have: {first_few(strange)}")
     for pattern, promised, what in (
         ("dev-epoch*.jsonl", plan.generations.development, "development"),
-        ("diagnostic*.jsonl", plan.generations.training_diagnostic, "training-picture diagnostic"),
+        ("diagnostic*.jsonl", plan.generations.training_diagnostic, "training-image diagnostic"),
     ):
         paths = sorted(run.path.glob(pattern))
         count = sum(1 for path in paths for _ in run.read_jsonl(path.name))

@@ -156,4 +156,4 @@ class PartialGain(_Difference):
         return Fraction(low) if abs(low) > _NOISE else Fraction(0)
 
     def remarks(self, measures: Measures) -> tuple[str, ...]:
-        return (f"the interval rests on {many(measures.n, 'picture')}",)
+        return (f"the interval rests on {many(measures.n, 'image')}",)

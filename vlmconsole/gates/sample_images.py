@@ -33,7 +33,7 @@ class SampleImages:
             return self._recent[wanted]
         data = self._bytes(wanted, run)
         if data is None:
-            raise PictureError(f"the picture {wanted[:12]}… is in no dataset of this lab", code="image-missing")
+            raise PictureError(f"the image {wanted[:12]}… is in no dataset of this lab", code="image-missing")
         image = open_picture(data, name=f"{sample.id}.png")
         self._recent = {**dict(list(self._recent.items())[1 - RECENT :]), wanted: image}
         return image

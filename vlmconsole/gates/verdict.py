@@ -197,7 +197,7 @@ class VerdictEvidence:
             return self.problems_of(group)[0].text
         floor = group.base_at_least
         if floor is not None and measured.partial[0] < exact(floor):
-            return f"a guard must stand on a base of {floor:g}; before reaches only {float(measured.partial[0]):.4g}"
+            return f"the guard needs a score of at least {floor:g} before; it is only {float(measured.partial[0]):.4g}"
         return ""
 
 
@@ -208,17 +208,15 @@ def examine(run: RunFolder, ledger: Ledger, plan: Plan) -> VerdictEvidence:
     frozen, texts = check_frozen(run, ledger, plan, min(starts, default=None))
     freezing = freezing_of(run, Places(ledger.path.parent), frozen)
     if plan.frozen_late == "cannot judge" and freezing is not None and freezing.late:
-        texts.append(f"the plan counts only when it is frozen before the training: it was {freezing.text}")
+        texts.append(f"the plan must be frozen before the training; it was {freezing.text}")
     wrong, remarks = check_generations(run, plan, before, after)
     texts += [*before.problems, *after.problems, *check_conditions(run, plan), *wrong]
     if not plan.data.digests:
-        remarks.append("the plan names a recipe, not the pictures themselves: it was frozen before they were made")
+        remarks.append("the plan names a recipe, not images: it was frozen before they were made")
     elif plan.base_sha256 is None:
-        remarks.append("base not bound: the plan does not name the weights that before stands on")
+        remarks.append("base not bound: the plan does not name the base weights")
     if before.samples and all(sample.tensor_sha256 is None for sample in before.samples.values()):
-        remarks.append(
-            "no input-tensor hashes: the server keeps its tensors to itself, so pictures were compared as sent"
-        )
+        remarks.append("no input-tensor hashes from the server: images compared as sent")
     return VerdictEvidence(
         before,
         after,
@@ -260,7 +258,7 @@ def _judge(gate: Gate, measured: Measures | None, why: str) -> Judged:
     value, (before, after) = metric.value(measured), metric.sides(measured)
     margin = gate.margin(value)
     word: Word = "CANNOT JUDGE" if why else "PASS" if gate.passes(value) else "FAIL"
-    close = ("within one picture of the limit",) if abs(margin) < metric.step(measured.n) else ()
+    close = ("within one image of the limit",) if abs(margin) < metric.step(measured.n) else ()
     return Judged(
         gate,
         word,

@@ -40,7 +40,7 @@ def axes(cells: Sequence[CellView]) -> list[Axes]:
     more differ in that alone; and throughput against TTFT, unless such a course has every cell. Each has two points.
     """
     made = [
-        *_alone(cells, "image", "What a larger picture costs", "input tokens", "TTFT p50, s", _input_tokens, _ttft),
+        *_alone(cells, "image", "What a larger image costs", "input tokens", "TTFT p50, s", _input_tokens, _ttft),
         *_alone(
             cells, "input_tokens", "What a longer prompt costs", "input tokens", "TTFT p50, s", _input_tokens, _ttft
         ),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 DEFINITIONS = {
     "ttft_s": (
         "sent → first non-empty text piece; role and empty chunks do not count. sent is taken just before the"
-        " first byte goes to the kernel, on an open connection, with the picture's bytes ready. Reasoning has its"
+        " first byte goes to the kernel, on an open connection, with the image's bytes ready. Reasoning has its"
         " own time beside it (ttfr_s). Others: vLLM's client counts the first chunk with choices, even empty;"
         " aiperf lets reasoning be the first token; sglang's starts its clock after its own semaphore."
     ),

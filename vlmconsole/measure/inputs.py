@@ -149,7 +149,7 @@ def fit(count: Callable[[int, int], int | str], wanted: int) -> Fitted:
             if words == 0:
                 raise InputError(
                     f"The shortest prompt of this kind has {answer} tokens; {wanted} were asked for.",
-                    "Ask for more input tokens, or for a smaller picture.",
+                    "Ask for more input tokens, or a smaller image.",
                     code="prompt-short",
                 )
             high = words

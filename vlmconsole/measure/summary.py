@@ -268,6 +268,6 @@ def _lag_verdict(lag: Lag, lag_limit_s: float, ttft_s: float | None) -> str | No
     median = f"{percent(LAG_SHARE, 0)} of the median TTFT"
     source = f"{median}, which is more than {asked}" if limit_s > lag_limit_s else asked
     return (
-        f"the client was late: p99 lag {worst * 1000:.1f} ms > limit {limit_s * 1000:.1f} ms ({source})."
-        " Run it on an idle processor, or with less concurrency."
+        f"load client too slow: p99 lag {worst * 1000:.1f} ms (limit {limit_s * 1000:.1f} ms: {source})."
+        " Use an idle CPU or lower concurrency."
     )

@@ -27,7 +27,7 @@ from vlmconsole.text.plain import inert, one_line
 
 MOST_FILES = 200
 LOG_LINES = 40
-AS_TYPED = "Named as --set takes them."
+AS_TYPED = "Names as used by --set."
 SEALS = {
     "intact": "Sealed and intact",
     "changed": "CHANGED since it was sealed",
@@ -151,7 +151,7 @@ def guarded(what: str, run: RunFolder, read: Any) -> list[Section]:
         sections: list[Section] = read()
     except (LabError, OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
         message = f"The {what} files of this run are damaged: {type(error).__name__}: {one_line(error, 300)}."
-        return [Section("Damaged", [Paragraph("", [message, f"They lie in {run.path}."], "bad")])]
+        return [Section("Damaged", [Paragraph("", [message, f"The folder is {run.path}."], "bad")])]
     return sections
 
 
@@ -168,12 +168,12 @@ def settings(run: RunFolder, job: dict[str, Any], before: Sequence[Section]) -> 
     notes = [f"{note.level}: {inert(note.text)}" if note.level != "info" else inert(note.text) for note in live.notes]
     parts = [Paragraph("Notes", notes)] if notes else []
     if live.bad:
-        parts.append(Paragraph("", [f"{live.bad} lines of events.jsonl could not be read."], "warn"))
+        parts.append(Paragraph("", [f"{live.bad} lines of events.jsonl are unreadable."], "warn"))
     if run.state().get("state") in ("failed", "lost", "cancelled"):
         page = logfile.tail(logfile.newest(run.log))
         lines = [logfile.shown(line) for line in page.lines[-LOG_LINES:]]
         parts += [Paragraph("End of the log", lines, "log")] if lines else []
-    return [*made, Section("What it told", parts)] if parts else made
+    return [*made, Section("Log", parts)] if parts else made
 
 
 def _set(spec: Any) -> list[tuple[str, str]]:

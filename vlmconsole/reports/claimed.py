@@ -44,13 +44,13 @@ def sections(runs: Sequence[RunFolder], places: Places, titles: Sequence[str]) -
         ]
         table = Table("", [Column("judged", False), Column("verdict", False), *heads], rows, marks)
         made.append(Section("Every verdict", [table]))
-    note = "Exploratory: the same training with other seeds, over the same pictures. No frozen gate judges by it."
+    note = "Exploratory: the same training with other seeds, over the same images. No frozen gate uses it."
     apart = [Paragraph("", _apart(group), note=note) for group in by_seed(runs, places)]
     if apart:
         made.append(Section("Between training seeds", apart))
     looked = [line for run, title in zip(runs, titles, strict=True) for line in _without_plan(run, title)]
     if looked:
-        note = "No plan was frozen for these, so that no gate judges them and nothing is claimed from them."
+        note = "No frozen plan: nothing is judged or claimed from these."
         made.append(Section("Compared without a plan", [Paragraph("", looked, note=note)]))
     broken = [
         f"{title}: {run.state().get('state')} ({inert(str(run.state().get('reason') or 'no reason kept'))})"
@@ -58,7 +58,7 @@ def sections(runs: Sequence[RunFolder], places: Places, titles: Sequence[str]) -
         if run.state().get("state") in ("failed", "lost", "cancelled")
     ]
     if broken:
-        made.append(Section("What did not come to its end", [Paragraph("", broken, "bad")]))
+        made.append(Section("Unfinished runs", [Paragraph("", broken, "bad")]))
     return [*made, Section("Claims", parts)] if parts else made
 
 

@@ -27,7 +27,7 @@ MOST_WRONG = 4  # wrong answers of one group that come with their pictures
 MOST_PICTURES = 32
 PICTURE_BYTES = 512 * 1024
 SHOWN_AS = ("image/png", "image/jpeg", "image/webp")
-AS_COUNTS = "Counts in the format are said in words; every answer as it was given is in the raw files."
+AS_COUNTS = "Counts are shown in words; the raw files hold every answer verbatim."
 MOST_CHANGED = 60  # answers that are set side by side
 
 
@@ -77,7 +77,7 @@ def _verdict(verdict: Verdict) -> list[Section]:
     parts: list[Part] = [Facts("", facts)]
     if verdict.problems:
         lines = [f"{problem.group or 'the whole run'}: {problem.text}" for problem in verdict.problems]
-        parts.append(Paragraph("What the evidence lacks", lines, "bad"))
+        parts.append(Paragraph("Missing evidence", lines, "bad"))
     if verdict.remarks:
         parts.append(Paragraph("Remarks", verdict.remarks, "warn"))
     if verdict.gates:
@@ -86,7 +86,7 @@ def _verdict(verdict: Verdict) -> list[Section]:
     claims = verdict.claims
     made.append(
         Section(
-            "What may be claimed",
+            "Claims",
             [
                 Paragraph("May be claimed", claims.may or ["nothing"]),
                 Paragraph("May not be claimed", claims.may_not, "warn"),
@@ -129,7 +129,7 @@ def _measures(measures: dict[str, Measures]) -> list[Part]:
         lines.append(_range(name, interval.low, interval.difference, interval.high))
     title = "Difference of partial reward, 95 % interval"
     drawn = ReportPlot(
-        title, svg.ranges(title, lines, "after − before"), "Paired bootstrap over pictures, not trainings."
+        title, svg.ranges(title, lines, "after − before"), "Paired bootstrap over images, not trainings."
     )
     return [Table("Groups", columns, rows), drawn]
 
@@ -146,9 +146,9 @@ def _groups(before: Side, after: Side) -> list[Part]:
         if other is not None:
             by[sample.group].append((sample, other))
     problems = [*before.problems, *after.problems]
-    made: list[Part] = [Paragraph("No verdict", ["The run was not made under a gate plan."], "warn")]
+    made: list[Part] = [Paragraph("No verdict", ["This run has no gate plan."], "warn")]
     if problems:
-        made.append(Paragraph("What the evidence lacks", problems, "bad"))
+        made.append(Paragraph("Missing evidence", problems, "bad"))
     rows, lines = [], []
     for group, some in sorted(by.items()):
         n = len(some)
@@ -187,7 +187,7 @@ def _one(before: Side, after: Side) -> list[Part]:
         Table(f"Groups of {side.name}", columns, rows, note="One model only: there is no difference to judge.")
     ]
     if side.problems:
-        made.append(Paragraph("What the evidence lacks", side.problems, "bad"))
+        made.append(Paragraph("Missing evidence", side.problems, "bad"))
     return made
 
 
@@ -200,7 +200,7 @@ def _changed(before: Side, after: Side) -> list[Part]:
     if not moved:
         return []
     moved.sort(key=lambda pair: pair[1].partial - pair[0].partial)
-    columns = [Column(head, False) for head in ("picture", "group", "truth", "before", "after")]
+    columns = [Column(head, False) for head in ("image", "group", "truth", "before", "after")]
     columns += [Column("reward before"), Column("after")]
     rows = [
         [first.id, first.group, answer(first.truth), answer(first.answer), answer(other.answer),
@@ -246,7 +246,7 @@ def _wrong(run: RunFolder, places: Places, before: Side, after: Side) -> list[Se
         return []
     wrong = sum(map(len, by.values()))
     note = f"{len(chosen)} of {wrong} wrong answers, the worst of each group."
-    note += f" {missing} pictures are in no dataset of this lab any more." if missing else ""
+    note += f" {missing} images are no longer in any dataset of this lab." if missing else ""
     return [Section("Wrong answers", [Pictures("", chosen, note)])]
 
 
@@ -260,7 +260,7 @@ def _audit(audit: dict[str, Any]) -> list[Part]:
             [str(entry.get("name", "")), str(entry.get("state", "")), str(entry.get("text", ""))] for entry in findings
         ]
         marks = ["" if entry.get("state") == "ok" else "bad" for entry in findings]
-        columns = [Column("check", False), Column("state", False), Column("what was found", False)]
+        columns = [Column("check", False), Column("state", False), Column("finding", False)]
         made.append(Table("Checks", columns, rows, marks))
     rest = {key: value for key, value in audit.items() if key not in ("findings", "checks")}
     return [*made, Facts("", flat(rest))] if rest else made

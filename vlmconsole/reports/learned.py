@@ -46,7 +46,7 @@ def sections(run: RunFolder) -> list[Section]:
     made = []
     for title, parts in (
         ("Training" if run.file("training.jsonl").exists() else "While it ran", _curves(run)),
-        ("Development: which epoch is kept", _development(run)),
+        ("Dev set: epoch selection", _development(run)),
         ("Answers during the training", _rollouts(run)),
         ("Weights and mask", _weights(run)),
         ("Answers", _samples(run)),
@@ -123,12 +123,12 @@ def _development(run: RunFolder) -> list[Part]:
         )  # fmt: skip
         marks.append("")
     columns = [Column("epoch"), Column("n"), Column("all correct, %"), Column("mean reward"), Column("", False)]
-    made: list[Part] = [Table("Development pictures", columns, rows_of, marks)]
+    made: list[Part] = [Table("Dev set images", columns, rows_of, marks)]
     if len(scores) > 1:
         line = svg.Polyline(
             "mean reward", [(epoch, float(row[3])) for (epoch, _), row in zip(scores, rows_of, strict=True)]
         )
-        made.append(ReportPlot("Mean reward on development", svg.curves("mean reward", [line], "epoch", "mean reward")))
+        made.append(ReportPlot("Mean reward on the dev set", svg.curves("mean reward", [line], "epoch", "mean reward")))
     rule = run.read_json("selection.json")
     if isinstance(rule, dict):
         made.append(Facts("The rule, frozen before the first step", flat(rule)))
@@ -175,7 +175,7 @@ def _rollouts(run: RunFolder) -> list[Part]:
                 f"{answer(row.get('answer'))} → {figure(row.get('reward'))}" for row in some[:4]
             )
             pictures.append(ReportImage(source, caption))
-    return [*made, Pictures("Their pictures", pictures[:MOST_PICTURES])] if pictures else made
+    return [*made, Pictures("Their images", pictures[:MOST_PICTURES])] if pictures else made
 
 
 def _picture(run: RunFolder, row: dict[str, Any]) -> str:
@@ -263,7 +263,7 @@ def _samples(run: RunFolder) -> list[Part]:
         for name in _names(run, re.compile(r"[\w.-]+\.png"))[:8]
         if (url := data_url(run.file(name)))
     ]
-    return [*made, Pictures("Pictures of this run", pictures)] if pictures else made
+    return [*made, Pictures("Images of this run", pictures)] if pictures else made
 
 
 def _names(run: RunFolder, pattern: re.Pattern[str] | None = None) -> list[str]:

@@ -75,7 +75,7 @@ def _overview(run: RunFolder, cells: Sequence[CellView]) -> list[Part]:
         marks.append("" if cell.state == "valid" else "bad")
     small = [n for cell in cells if (n := cell.n) is not None and n < SMALL_N]
     few = str(min(small)) if small and min(small) == max(small) else f"{min(small)} to {max(small)}" if small else ""
-    note = f"p95 rests on few requests where n < {SMALL_N} (here {few})." if small else ""
+    note = f"p95 is unreliable below {SMALL_N} requests (here {few})." if small else ""
     columns = [Column("cell", False), *(Column(head) for head in heads), Column("state", False)]
     made: list[Part] = [Table("Cells", columns, rows, marks, note)]
     failures = [f"{cell.name or run.name} ({cell.state}): {cell.why}" for cell in cells if cell.why]

@@ -135,7 +135,7 @@ async def test_from_the_list_to_the_picture_that_decides(home: Places) -> None:
         gates = screen.verdicts.rows
         assert [one.gate.group for one in gates.items if not isinstance(one, type(None))][:2] == ["hollow", "hollow"]
         line = gates.line(1, 98).plain
-        assert "gain, low end" in line and "├" in line and line.rstrip().endswith("FAIL  one picture")
+        assert "gain, low end" in line and "├" in line and line.rstrip().endswith("FAIL  one image")
         assert mentions(told(screen, "#case-head"), "4 of 10", "1 won", "0 lost", "McNemar p 1")
         outcomes = [case.outcome for case in screen.evidence.rows.items]
         assert outcomes == ["wrong"] * 4 + ["won"] + ["right"] * 5

@@ -15,7 +15,7 @@ from vlmconsole.gauges.figures import SourceError
 from vlmconsole.measure.bench import MeasuredServer
 
 _PICTURE_VARIABLES = ("SGLANG_VLM_CACHE_SIZE_MB", "VLLM_MM_INPUT_CACHE_GIB")
-OTHER_LAYER = "A vision-feature cache keeps picture embeddings: another layer than the prefix cache. It proves no hit."
+OTHER_LAYER = "A vision-feature cache keeps image embeddings: another layer than the prefix cache. It proves no hit."
 
 
 def block_size(server: MeasuredServer) -> int | None:
