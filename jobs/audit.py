@@ -91,7 +91,7 @@ def _problems(spec: AuditSpec, places: Places, alone: bool) -> list[str]:
         if alone and spec.run != "last" and preflight.LATER not in spec.run:
             find_run(places.runs, spec.run)
     except LabError as error:
-        return [error.told]
+        return [error.full_message]
     return []
 
 

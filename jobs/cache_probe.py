@@ -253,7 +253,7 @@ def problems(spec: CacheProbeSettings, places: Places, alone: bool) -> list[str]
     try:
         _control(spec, places)
     except LabError as error:
-        return [error.told]
+        return [error.full_message]
     return []
 
 

@@ -145,7 +145,7 @@ class Cells:
         self, name: str, varied: dict[str, Any], error: LabError, more: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Keep a cell that could not be measured, with the reason."""
-        why = " ".join(error.told.split())  # one line: the end of a log may stand in it
+        why = " ".join(error.full_message.split())  # one line: the end of a log may stand in it
         if len(why) > LONGEST_WHY:
             why = f"{why[: LONGEST_WHY // 3]} … {why[-2 * LONGEST_WHY // 3 :]}"
         return self._keep({"name": name, "settings": varied, "state": FAILED, "why": why, **(more or {})})

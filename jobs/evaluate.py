@@ -224,7 +224,7 @@ def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
     try:
         _check_sides(spec)
     except JobError as error:
-        failures.append(error.told)
+        failures.append(error.full_message)
     for side in resolved.sides.values():
         failures += of_side(side)
         adapter = side.adapter

@@ -85,7 +85,7 @@ def _problems(spec: FreezeSpec, places: Places, alone: bool) -> list[str]:
                 if number == 0 and not any(preflight.LATER in dataset for dataset in spec.data):
                     failures += of_data(plan, spec.data, places, alone)
         except LabError as error:
-            failures.append(error.told)
+            failures.append(error.full_message)
     failures += [dataset for dataset in preflight.data(spec.data, places, alone) if dataset not in failures]
     return failures if spec.base == UNBOUND else failures + preflight.base(spec.base)
 

@@ -31,7 +31,7 @@ def base(name: str) -> list[str]:
     try:
         base_folder(name)
     except LabError as error:
-        return [error.told]
+        return [error.full_message]
     return []
 
 
@@ -44,7 +44,7 @@ def loadable(name: str) -> list[str]:
     try:
         answering_base(name)
     except LabError as error:
-        return [error.told]
+        return [error.full_message]
     return []
 
 
@@ -64,9 +64,9 @@ def adapter(
         reason = refused(find() if find is not None else find_adapter(places, name))
         return [reason] if reason else []
     except SeveralAdaptersError as error:
-        return [error.told]
+        return [error.full_message]
     except AdapterError as error:
-        return [f"{error.told.rstrip('.')}. {AFTER}"] if alone and not served else []
+        return [f"{error.full_message.rstrip('.')}. {AFTER}"] if alone and not served else []
 
 
 def data(names: Sequence[str], places: Places, alone: bool, splits: Sequence[str] = ()) -> list[str]:
@@ -79,7 +79,7 @@ def data(names: Sequence[str], places: Places, alone: bool, splits: Sequence[str
             promised_splits = promised(name, places.datasets)
         except LabError as error:
             if alone or not isinstance(error, DataError):  # a recipe that is wrong stays so
-                failures.append(error.told)
+                failures.append(error.full_message)
             continue
         if number == 0:
             has = ", ".join(promised_splits)

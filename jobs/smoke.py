@@ -41,7 +41,7 @@ def run(context: Context, spec: SmokeSpec) -> dict[str, Any]:
         server = find_server(settings, context.places, say=context.events.note)
         verdict = asyncio.run(smoke.look(server.profile))
     except LabError as error:
-        verdict = smoke.unreachable(error.told)
+        verdict = smoke.unreachable(error.full_message)
     context.run.file("picture.png").write_bytes(smoke.smoke_picture().data)
     for sample in verdict.samples:
         context.run.append_jsonl("samples.jsonl", sample)

@@ -272,7 +272,7 @@ def problems(spec: TuneSettings, places: Places, alone: bool) -> list[str]:
         for cell in spec.expand():
             spec.profile(cell, profile)
     except LabError as error:
-        return [error.told]
+        return [error.full_message]
     return []
 
 

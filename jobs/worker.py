@@ -114,9 +114,9 @@ def _attempt(run: RunFolder, stop: threading.Event) -> Outcome:
         asked = run.read_json("stop.json", {})
         return Outcome(asked.get("state", "cancelled"), asked.get("reason", "stopped on request"), stopped.summary)
     except IncompleteError as error:
-        return Outcome("failed", error.told, error.summary)
+        return Outcome("failed", error.full_message, error.summary)
     except LabError as error:
-        return Outcome("failed", error.told)
+        return Outcome("failed", error.full_message)
     except OSError as error:
         if not _disk_is_full(error):  # of that the reason says all there is, in whatever line it happened
             _trace(run)

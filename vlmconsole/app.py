@@ -173,7 +173,7 @@ class ConsoleApp(FaultsTold, KeysInOrder, OwnKeys):
         profile = profiles.get(name)
         if profile is None:
             missing = no_such_profile(name, profiles)
-            self.no_server = missing.told
+            self.no_server = missing.full_message
             if self.link is not None:  # the one before goes on answering
                 self.notify(self.no_server, severity="error", markup=False)
             self.server_changed.publish(None)

@@ -20,7 +20,7 @@ class LabError(Exception):
         self.message, self.hint, self.code = message, hint, code or self.code
 
     @property
-    def told(self) -> str:
+    def full_message(self) -> str:
         """Message and hint as one sentence or two, for where there is one line for both."""
         if not self.hint:
             return self.message
@@ -35,6 +35,6 @@ class LabError(Exception):
 def refusal(error: LabError | OSError) -> str:
     """What cannot be done, in words for a person: the lab's own, or those of the machine (no space, no permission)."""
     if isinstance(error, LabError):
-        return error.told
+        return error.full_message
     where = f": {error.filename}" if error.filename else ""
     return f"{error.strerror or error}{where}"

@@ -58,13 +58,13 @@ class Verdicts(Vertical):
 
     def show_empty(self, text: Content) -> None:
         """Nothing to judge: how to come to something, in the table's place."""
-        for part, there in ((self.head, False), (self.columns, False), (self.rows, False), (self.empty, True)):
-            part.display = there
+        for part, visible in ((self.head, False), (self.columns, False), (self.rows, False), (self.empty, True)):
+            part.display = visible
         self.empty.say(text)
 
     def show(self, opened: OpenedEntry, *, first: bool) -> None:
-        for part, there in ((self.head, True), (self.columns, True), (self.rows, True), (self.empty, False)):
-            part.display = there
+        for part, visible in ((self.head, True), (self.columns, True), (self.rows, True), (self.empty, False)):
+            part.display = visible
         self.head.say(head(opened))
         items: Sequence[Judged | Gate] = (
             opened.verdict.gates if opened.verdict else opened.plan.gates if opened.plan else ()
@@ -295,10 +295,10 @@ def audit_text(opened: OpenedEntry) -> Content:
             ("A audits it as a job.\nFrom a shell: ", "$muted"),
             f"vlmconsole audit {one_line(opened.entry.name, 120)}",
         )
-    findings = [one for one in audit.get("findings", []) if isinstance(one, dict)]
+    findings = [entry for entry in audit.get("findings", []) if isinstance(entry, dict)]
     order = {"wrong": 0, "not verifiable": 1, "ok": 2}
-    findings.sort(key=lambda one: order.get(str(one.get("state")), 0))
-    good = sum(one.get("state") == "ok" for one in findings)
+    findings.sort(key=lambda entry: order.get(str(entry.get("state")), 0))
+    good = sum(entry.get("state") == "ok" for entry in findings)
     verdict = str(audit.get("verdict", ""))
     style = f"${sign_of(verdict).tone}"
     t = audit.get("t")
@@ -306,8 +306,8 @@ def audit_text(opened: OpenedEntry) -> Content:
     pieces.append((f"  {good} of {len(findings)} hold · {when(t if isinstance(t, float) else None)}\n", "$muted"))
     if opened.audit_altered:
         pieces.append((f"✗ {inert(opened.audit_altered)}\n", "$error"))
-    for one in findings:
-        mark = painted(sign_of(str(one.get("state"))))
-        name, text = inert(str(one.get("name", ""))), inert(str(one.get("text", "")))
+    for entry in findings:
+        mark = painted(sign_of(str(entry.get("state"))))
+        name, text = inert(str(entry.get("name", ""))), inert(str(entry.get("text", "")))
         pieces += ["\n", mark, f" {name}  ", (text, "$muted")]
     return Content.assemble(*pieces)

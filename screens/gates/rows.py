@@ -75,7 +75,7 @@ class GateRows(ItemList[Judged | Gate]):
         return gate_of(item).name
 
     def show(self, items: Sequence[Judged | Gate], *, first: bool = False) -> None:
-        ends = [abs(end) for one in items if isinstance(one, Judged) and one.interval for end in one.interval]
+        ends = [abs(end) for item in items if isinstance(item, Judged) and item.interval for end in item.interval]
         before, self.span = self.span, max([0.02, *ends])
         super().show(items, first=first)
         if self.span != before:

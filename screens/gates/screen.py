@@ -130,12 +130,14 @@ class GatesScreen(LookingScreen[GateDesk]):
 
     def _fill(self) -> None:
         words = self.table.field.value.lower().split()
-        found = [e for e in self._listing if all(w in f"{e.name} {e.plan} {e.verdict} {e.kind}".lower() for w in words)]
-        self.entries.show(found)
+        matches = [
+            e for e in self._listing if all(w in f"{e.name} {e.plan} {e.verdict} {e.kind}".lower() for w in words)
+        ]
+        self.entries.show(matches)
         runs = sum(entry.kind == "run" for entry in self._listing)
         plans = len(self._listing) - runs
-        said = f" {runs} run{'s' * (runs != 1)} · {plans} frozen plan{'s' * (plans != 1)}"
-        head = Content.assemble((said, "$muted"), (f"  {len(found)} found" if words else "", "$accent"))
+        title = f" {runs} run{'s' * (runs != 1)} · {plans} frozen plan{'s' * (plans != 1)}"
+        head = Content.assemble((title, "$muted"), (f"  {len(matches)} found" if words else "", "$accent"))
         self.table.show_head(head, empty=not self._listing)
 
     # -- parts and moving about ----------------------------------------------------------------------------
@@ -239,7 +241,7 @@ class GatesScreen(LookingScreen[GateDesk]):
         try:
             number = await asyncio.to_thread(add)
         except LabError as error:
-            self.notify(error.told, severity="error", markup=False)
+            self.notify(error.full_message, severity="error", markup=False)
             return
         self.notify(f"job {number} audits {name} · the checklist appears here", markup=False)
 

@@ -23,9 +23,9 @@ def gate_parts(opened: OpenedEntry, item: Judged | Gate | None) -> Parts:
     """The condition with all its figures, its group's flips, the plan, the conditions, faults and past verdicts."""
     parts: Parts = []
     if isinstance(item, Judged):
-        said = figures(item)
+        shown = figures(item)
         lines = [f"{item.gate.name} {item.limit_text}: {item.verdict}"]
-        lines += [f"{key:<9} {said[key]}" for key in ("before", "after", "measured", "margin")]
+        lines += [f"{key:<9} {shown[key]}" for key in ("before", "after", "measured", "margin")]
         if item.interval is not None and opened.plan is not None:
             low, high = item.interval
             lines.append(

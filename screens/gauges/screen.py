@@ -108,7 +108,7 @@ class GaugesScreen(LookingScreen[None]):
         try:
             await self._use(await asyncio.to_thread(self._make or self._live))
         except LabError as error:
-            self.notify(error.told, severity="error", markup=False)
+            self.notify(error.full_message, severity="error", markup=False)
 
     def _live(self) -> Gauges:
         # The profile as it is written, not as the chat found it: a server that starts anew gets another port.
@@ -324,7 +324,7 @@ class GaugesScreen(LookingScreen[None]):
         try:
             await self._use(await asyncio.to_thread(Replay, named(typed)))
         except LabError as error:
-            self.notify(error.told, severity="error", markup=False)
+            self.notify(error.full_message, severity="error", markup=False)
 
     def action_open(self) -> None:
         """Enter: what the figure is, where it comes from, and under which conditions."""

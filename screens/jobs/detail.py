@@ -101,7 +101,7 @@ class JobDetail(VerticalScroll):
         self.show(None, None, RunState(), None, 0.0)
 
     def show(
-        self, row: QueueRow | None, more: Particulars | None, told: RunState, page: LogPage | None, now: float
+        self, row: QueueRow | None, more: Particulars | None, state: RunState, page: LogPage | None, now: float
     ) -> None:
         """Put a job there. `now` is wall time; `told` and `page` belong to the job's present run."""
         if row is None:
@@ -110,14 +110,14 @@ class JobDetail(VerticalScroll):
                 self._put(name, Content(""))
             self.curves.show(())
             return
-        self._put("job-head", _head(row, told, now))
+        self._put("job-head", _head(row, state, now))
         failed = row.job.state in ("failed", "lost")
         self._put("job-cause", _cause(row) if failed or row.job.state == "queued" else Content(""))
         self._put("job-tail", _tail(page) if failed else Content(""))
-        self._put("job-course", how_far(row, told))
-        self._put("job-live", course(row, told, now))
-        self.curves.show(all_curves(told))
-        self._put("job-more", _more(row, more, told))
+        self._put("job-course", how_far(row, state))
+        self._put("job-live", course(row, state, now))
+        self.curves.show(all_curves(state))
+        self._put("job-more", _more(row, more, state))
 
     def _put(self, name: str, text: Content) -> None:
         part = self._parts[name]
@@ -125,7 +125,7 @@ class JobDetail(VerticalScroll):
         part.say(text)
 
 
-def _head(row: QueueRow, told: RunState, now: float) -> Content:
+def _head(row: QueueRow, state: RunState, now: float) -> Content:
     job = row.job
     attempt = f" · attempt {job.attempt}" if job.attempt > 1 else ""
     pieces: list[Piece] = [(f"{job.id} {job_name(job)}", "bold"), (attempt, "$muted")]
@@ -136,11 +136,11 @@ def _head(row: QueueRow, told: RunState, now: float) -> Content:
         pieces.append((f", verdict {row.verdict}", f"${sign_of(row.verdict).tone}"))
     if job.started:
         pieces.append(f" {duration((job.ended or now) - job.started)}")
-    progress = row.progress or told.progress
+    progress = row.progress or state.progress
     if job.state in ("running", "starting"):
         left = progress.left_said(now) if progress and not stall(row, progress, now) else ""
-        if told.left_s is not None:  # a sweep counts its servers' starts in
-            rest = told.left_s - (now - told.left_at)
+        if state.left_s is not None:  # a sweep counts its servers' starts in
+            rest = state.left_s - (now - state.left_at)
             left = f"{duration(rest)} left" if rest >= SHOWN else ""
         pieces.append((f" · {left}" if left else "", "$muted"))
         pieces.append((f" · on {devices(job)}" if job.kind != "flow" else "", "$muted"))
@@ -151,9 +151,9 @@ def _head(row: QueueRow, told: RunState, now: float) -> Content:
     return Content.assemble(*pieces)
 
 
-def how_far(row: QueueRow, told: RunState) -> Content:
+def how_far(row: QueueRow, state: RunState) -> Content:
     """How far it is, or how far it came; of a job that is done nothing that looks unfinished."""
-    progress = row.progress or told.progress
+    progress = row.progress or state.progress
     if progress is None:
         return Content("")
     if row.job.state == "done" and progress.share is not None and progress.share < 1:
@@ -198,36 +198,36 @@ def _tail(page: LogPage | None) -> Content:
     return Content.assemble(("\nLast log lines\n", "$faint"), ("\n".join(lines), "$muted")) if lines else Content("")
 
 
-def all_curves(told: RunState) -> tuple[Curve, ...]:
+def all_curves(state: RunState) -> tuple[Curve, ...]:
     """The job's own curves, then its worker's load."""
-    curves = in_order(told.curves)
-    if told.cpu is not None:
-        curves.append(replace(told.cpu, name="worker CPU"))
-    if told.memory is not None:
-        points = tuple((x, value / MIB) for x, value in told.memory.points)
-        last = told.memory.last / MIB
-        curves.append(replace(told.memory, name="worker memory", unit="MiB", points=points, last=last))
+    curves = in_order(state.curves)
+    if state.cpu is not None:
+        curves.append(replace(state.cpu, name="worker CPU"))
+    if state.memory is not None:
+        points = tuple((x, value / MIB) for x, value in state.memory.points)
+        last = state.memory.last / MIB
+        curves.append(replace(state.memory, name="worker memory", unit="MiB", points=points, last=last))
     return tuple(curves)
 
 
-def _more(row: QueueRow, more: Particulars | None, told: RunState) -> Content:
+def _more(row: QueueRow, more: Particulars | None, state: RunState) -> Content:
     lines: list[Content] = []
     job = row.job
     if job.state not in ("failed", "lost", "queued") and row.why:
         lines += [Content(""), Content(inert(row.why)).stylize("$muted")]
     if job.note:
         lines += [Content(""), Content(one_line(job.note, 300)).stylize("$muted")]
-    if told.notes:
+    if state.notes:
         lines.append(Content(""))
-        for note in told.notes[-LAST_NOTES:]:
+        for note in state.notes[-LAST_NOTES:]:
             style = {"warning": "$warning", "error": "$error"}.get(note.level, "")
             sign = {"warning": "! ", "error": "✗ "}.get(note.level, "")
             at = f"{clock(note.t)} "
             lines.append(Content.assemble((at, "$faint"), (sign + one_line(note.text, 400), style)))
     if more is not None and more.job.id == job.id:
         lines += _relations(more)
-    if told.bad:
-        lines.append(Content(f"{told.bad} lines of events.jsonl are unreadable").stylize("$warning"))
+    if state.bad:
+        lines.append(Content(f"{state.bad} lines of events.jsonl are unreadable").stylize("$warning"))
     return Content("\n").join(lines)
 
 

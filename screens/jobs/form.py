@@ -116,8 +116,8 @@ class FormLine(Vertical):
                 hint = "preset value" if field.value else ("required" if field.required else "none")
                 yield Field(self._begun, placeholder=hint, compact=True, name=field.key)
             limits = "" if field.kind == "choice" else field.allowed
-            said = " · ".join(filter(None, (one_line(field.help, 200), " ".join(filter(None, (field.unit, limits))))))
-            yield Static(Content(said).stylize("$faint"), classes="limits")
+            label = " · ".join(filter(None, (one_line(field.help, 200), " ".join(filter(None, (field.unit, limits))))))
+            yield Static(Content(label).stylize("$faint"), classes="limits")
         yield Static(classes="wrong")
 
     def on_mount(self) -> None:
@@ -251,7 +251,7 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
         changes = self.changes()
         values = self.values()
         alone = not values["after"].strip()  # else a job before it may make what it needs
-        wrong, said = await asyncio.to_thread(_judged, self._preset, changes, self._places, alone)
+        wrong, summary = await asyncio.to_thread(_judged, self._preset, changes, self._places, alone)
         wrong |= _queue_problems(values)
         self._wrong = wrong
         known = set()
@@ -259,7 +259,7 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
             known.add(line.field.key)
             line.wrong(wrong.get(line.field.key, ""))
         other = next((why for key, why in wrong.items() if key not in known), "")
-        text = Content.assemble(("✗ ", "$error"), inert(other)) if other else said
+        text = Content.assemble(("✗ ", "$error"), inert(other)) if other else summary
         if wrong and not other:
             text = Content(f"Fix {many(len(wrong), 'field')} to continue").stylize("$error")
         self.query_one("#form-plan", Static).update(text)
@@ -298,13 +298,13 @@ def _judged(preset: str, changes: list[str], places: Places, alone: bool) -> tup
         wrong = forms.problems(preset, changes, places)
         return (wrong, Content("")) if wrong else ({}, takes(forms.planned(preset, changes, places, alone)))
     except LabError as error:
-        return {"": error.told}, Content("")
+        return {"": error.full_message}, Content("")
 
 
 def takes(planned: Sequence[Planned]) -> Content:
     """Time, memory, disk and devices of what is planned, added up where it is several jobs."""
-    jobs = [one for one in planned if one.job.kind != "flow"]
-    guesses = [one.estimate for one in jobs if one.estimate is not None]
+    jobs = [step for step in planned if step.job.kind != "flow"]
+    guesses = [step.estimate for step in jobs if step.estimate is not None]
     facts = []
     seconds = [guess.seconds for guess in guesses if guess.seconds is not None]
     if seconds:
@@ -315,9 +315,9 @@ def takes(planned: Sequence[Planned]) -> Content:
     disk = [guess.disk_bytes for guess in guesses if guess.disk_bytes is not None]
     facts += [f"{size(sum(disk))} disk"] if disk else []
     known = " · ".join(facts) or "no estimate available"
-    held = dict.fromkeys(device_words(one.job.devices, "no device") for one in jobs)
+    held = dict.fromkeys(device_words(step.job.devices, "no device") for step in jobs)
     notes = "; ".join(dict.fromkeys(guess.note for guess in guesses if guess.note))
-    warnings = dict.fromkeys(one.warning for one in jobs if one.warning)
+    warnings = dict.fromkeys(step.warning for step in jobs if step.warning)
     return Content.assemble(
         (known, "bold" if facts else "$muted"),
         (f" · on {one_line(', '.join(held), 60)}", "$muted"),

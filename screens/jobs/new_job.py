@@ -42,7 +42,7 @@ async def new_job(app: App[Any], places: Places, place: Callable[[], str], queue
     try:
         groups = await asyncio.to_thread(forms.form, name, places)
     except LabError as error:
-        app.notify(error.told, severity="error", markup=False)
+        app.notify(error.full_message, severity="error", markup=False)
         return
     sheet = JobForm(name, title, groups, places)
     while (filled := await app.push_screen_wait(sheet)) is not None:
@@ -52,7 +52,7 @@ async def new_job(app: App[Any], places: Places, place: Callable[[], str], queue
         try:
             planned = await asyncio.to_thread(forms.planned, name, changes, places)
         except LabError as error:
-            app.notify(error.told, severity="error", markup=False)
+            app.notify(error.full_message, severity="error", markup=False)
         else:
             plan = PlanSheet(planned, forms.twin(name, changes, others, height), place())
             if await app.push_screen_wait(plan) and await queue(planned, _waits(others), height):

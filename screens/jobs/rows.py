@@ -97,8 +97,8 @@ class Columns:
             return Content.assemble((row.verdict, f"${sign_of(row.verdict).tone}"), (" · ", "$muted"), when)
         device = devices(job)
         if job.serves and row.progress is None:
-            said = fitted(one_line(f"serves {job.serves}"), self.bar + 13)
-            return Content.assemble((said, "$muted"), "  ", device)
+            label = fitted(one_line(f"serves {job.serves}"), self.bar + 13)
+            return Content.assemble((label, "$muted"), "  ", device)
         over = row.progress
         if job.kind == "flow" and over is not None and over.share is not None and over.total is not None:
             full, empty = progress_bar(over.share, self.bar)

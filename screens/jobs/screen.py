@@ -123,33 +123,33 @@ class JobsScreen(LookingScreen[Desk]):
         if not more.job.run:
             return JobsView(board, number, more, RunState(), None)
         run = RunFolder(Path(more.job.run))
-        story = self._stories.pop(more.job.run, None) or RunStory(run)
-        self._stories[more.job.run] = story
+        live = self._stories.pop(more.job.run, None) or RunStory(run)
+        self._stories[more.job.run] = live
         while len(self._stories) > STORIES:
             self._stories.pop(next(iter(self._stories)))
         path = logfile.newest(run.log)
         new = logfile.grown(page) if page is not None and page.path == path else logfile.tail(path)
-        return JobsView(board, number, more, story.read(), new)
+        return JobsView(board, number, more, live.read(), new)
 
-    def _show(self, found: JobsView, read_from: LogPage | None) -> None:
-        self.board = found.board
-        self.table.show(found.board, self.words)
+    def _show(self, view: JobsView, read_from: LogPage | None) -> None:
+        self.board = view.board
+        self.table.show(view.board, self.words)
         row = self.row
         state = row.job.state if row is not None else ""
         if state != self._state:
             self._state = state
             self.refresh_bindings()
-        if row is None or row.job.id != found.number:
+        if row is None or row.job.id != view.number:
             if row is not None:
                 self._blank(row)
                 self.look()  # the cursor went on meanwhile
             else:
                 self._show_nothing()
             return
-        self.more, self.told = found.more, found.told
-        self.detail.show(row, found.more, found.told, found.page, self.console.clock())
+        self.more, self.told = view.more, view.told
+        self.detail.show(row, view.more, view.told, view.page, self.console.clock())
         self.show_answers()
-        self.log_view.grow(found.page, read_from)
+        self.log_view.grow(view.page, read_from)
 
     def _blank(self, row: QueueRow) -> None:
         """What is known of the chosen job at once; the rest follows with the look, and no other job's stays."""
@@ -239,14 +239,14 @@ class JobsScreen(LookingScreen[Desk]):
     async def _try(self, call: Callable[[], Awaitable[str]]) -> bool:
         """Do it, say what came of it, and look again; a fault is one line."""
         try:
-            said = await call()
+            message = await call()
         except LabError as error:
-            self.notify(error.told, severity="error", markup=False)
+            self.notify(error.full_message, severity="error", markup=False)
             return False
         finally:
             self.look()
-        if said:
-            self.notify(said, markup=False)
+        if message:
+            self.notify(message, markup=False)
         return True
 
     def _row(self) -> QueueRow | None:
@@ -310,8 +310,8 @@ class JobsScreen(LookingScreen[Desk]):
 
         async def decided(yes: bool | None) -> None:
             if yes:
-                said = f"job {number} will stop the server on its device"
-                await self._try(lambda: self._done(lambda desk: desk.hand_over(number), said))
+                message = f"job {number} will stop the server on its device"
+                await self._try(lambda: self._done(lambda desk: desk.hand_over(number), message))
 
         self.app.push_screen(
             Confirm(
@@ -321,15 +321,15 @@ class JobsScreen(LookingScreen[Desk]):
             decided,
         )
 
-    async def _done(self, call: Callable[[Desk], object], said: str) -> str:
+    async def _done(self, call: Callable[[Desk], object], message: str) -> str:
         await self.in_thread(call)
-        return said
+        return message
 
     async def action_drain(self) -> None:
         """d: nothing new starts, or the queue goes on."""
         drained = not self.board.drained
-        said = "queue paused: running jobs continue · d resumes" if drained else "queue resumed"
-        await self._try(lambda: self._done(lambda desk: desk.drain(drained), said))
+        message = "queue paused: running jobs continue · d resumes" if drained else "queue resumed"
+        await self._try(lambda: self._done(lambda desk: desk.drain(drained), message))
 
     def action_open(self) -> None:
         """Enter: the chosen curve large, or everything about the job."""

@@ -76,14 +76,14 @@ class PresetList(ModalScreen[str | None]):
 
     def _found(self, words: Sequence[str]) -> list[tuple[int, PresetEntry]]:
         """The entries that hold every word; names that begin with the first one first, then names that hold them."""
-        found = []
+        ranked = []
         for index, entry in enumerate(self._entries):
             name = entry.name.lower()
             text = f"{name} {entry.title} {entry.kind} {entry.group}".lower()
             if all(word in text for word in words):
                 rank = 0 if not words or name.startswith(words[0]) else 1 if all(word in name for word in words) else 2
-                found.append((rank, index, entry))
-        return [(index, entry) for _, index, entry in sorted(found, key=lambda one: one[:2])]
+                ranked.append((rank, index, entry))
+        return [(index, entry) for _, index, entry in sorted(ranked, key=lambda one: one[:2])]
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         event.stop()
@@ -151,8 +151,8 @@ class PlanSheet(ModalScreen[bool]):
 
     def _lines(self) -> list[Content]:
         lines: list[Content] = []
-        for one in self._planned:
-            job = one.job
+        for step in self._planned:
+            job = step.job
             if job.kind == "flow":
                 continue
             if lines:
@@ -171,7 +171,7 @@ class PlanSheet(ModalScreen[bool]):
             facts += [f"uses server {job.server}"] if job.server else []
             facts += [f"serves {job.serves}"] if job.serves else []
             facts += [f"environment {job.options['environment']}"] if job.options.get("environment") else []
-            facts += [f"after {name} ({mode})" for name, mode in one.after_steps]
+            facts += [f"after {name} ({mode})" for name, mode in step.after_steps]
             lines.append(Content(one_line("  " + " · ".join(facts), 300)).stylize("$muted"))
         return lines
 
@@ -193,9 +193,9 @@ class CurveSheet(ModalScreen[None]):
         Binding("shift+tab,left_square_bracket,k", "other(-1)", "previous", show=False, priority=True),
     ]
 
-    def __init__(self, told: RunState, at: int, look: Callable[[], Awaitable[RunState]]) -> None:
+    def __init__(self, state: RunState, at: int, look: Callable[[], Awaitable[RunState]]) -> None:
         super().__init__(classes="reader")
-        self._told, self._at, self._look = told, at, look
+        self._told, self._at, self._look = state, at, look
         self._drawn: tuple[Curve, str] | None = None  # and the theme that it has its colour of
 
     def compose(self) -> ComposeResult:

@@ -73,12 +73,12 @@ def _counts(board: QueueBoard, words: str, *, named: bool) -> Content:
     pieces: list[Content | str | tuple[str, str]] = [(" Queue", "bold"), "  "] if named else [" "]
     running, queued = board.count("running", "starting"), board.count("queued")
     failed = board.count("failed", "lost")
-    said = [(f"{running} running", ""), (f"{queued} queued", "")]
-    said += [(f"{failed} failed", "$error")] if failed else []
-    said += [("paused: no new jobs will start · d resumes", "$warning")] if board.drained else []
+    parts = [(f"{running} running", ""), (f"{queued} queued", "")]
+    parts += [(f"{failed} failed", "$error")] if failed else []
+    parts += [("paused: no new jobs will start · d resumes", "$warning")] if board.drained else []
     if not board.supervised and (running or (queued and not board.drained)):
-        said.insert(0, (UNATTENDED, "$warning"))
-    for index, (text, style) in enumerate(said):
+        parts.insert(0, (UNATTENDED, "$warning"))
+    for index, (text, style) in enumerate(parts):
         pieces += [(" · ", "$faint") if index else "", (text, style or "$muted")]
     if words.strip():
         pieces.append((f"  {many(len(board.rows), 'match', 'matches')}", "$accent"))

@@ -53,23 +53,27 @@ class Shown:
     @property
     def right(self) -> bool:
         """Whether every answer to it is right."""
-        return all(one.right for one in self.answers)
+        return all(answer.right for answer in self.answers)
 
     @property
     def pointless(self) -> bool:
         """Whether all rewards of the group are the same, so that nothing is learnt from it."""
-        return len(self.answers) > 1 and len({one.reward for one in self.answers}) == 1
+        return len(self.answers) > 1 and len({answer.reward for answer in self.answers}) == 1
 
 
 def steps_of(rollouts: Sequence[RolloutProgress]) -> list[float]:
     """The steps that answers were kept of, oldest first."""
-    return list(dict.fromkeys(one.step for one in rollouts))
+    return list(dict.fromkeys(rollout.step for rollout in rollouts))
 
 
 def shown_at(rollouts: Sequence[RolloutProgress], step: float) -> list[Shown]:
     """The step's pictures in the order in which they were answered."""
-    these = [one for one in rollouts if one.step == step]
-    return [Shown(group[0].picture, group) for _, some in groupby(these, lambda one: one.uid) if (group := tuple(some))]
+    of_step = [rollout for rollout in rollouts if rollout.step == step]
+    return [
+        Shown(group[0].picture, group)
+        for _, some in groupby(of_step, lambda rollout: rollout.uid)
+        if (group := tuple(some))
+    ]
 
 
 @dataclass(frozen=True)
@@ -177,14 +181,14 @@ def _short(text: str) -> str:
 
 def headline(shown: Sequence[Shown], steps: Sequence[float], step: float) -> Content:
     """One line: step, how many are right, what turned, how many groups taught nothing."""
-    answers = [one for group in shown for one in group.answers]
+    answers = [answer for group in shown for answer in group.answers]
     first = answers[0]
-    right = sum(one.right for one in answers)
+    right = sum(answer.right for answer in answers)
     at = f"epoch {first.epoch:g}" if first.epoch is not None else f"step {step:g}"
     pieces: list[Piece] = [("Answers", "bold"), f"  {at} · {right}/{len(answers)} right"]
-    for turn, said in ((1, "now right"), (-1, "now wrong")):
+    for turn, label in ((1, "now right"), (-1, "now wrong")):
         number = sum(group.turned == turn for group in shown)
-        pieces.append((f" · {number} {said}" if number else "", "$accent" if turn > 0 else "$error"))
+        pieces.append((f" · {number} {label}" if number else "", "$accent" if turn > 0 else "$error"))
     groups = [group for group in shown if len(group.answers) > 1]
     idle = sum(group.pointless for group in groups)
     pieces.append((f" · {idle}/{len(groups)} no advantage" if idle else "", "$warning"))

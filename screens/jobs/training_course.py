@@ -33,14 +33,14 @@ def in_order(curves: tuple[Curve, ...]) -> list[Curve]:
     return sorted(curves, key=lambda curve: rank.get(curve.name, len(FIRST)))
 
 
-def course(row: QueueRow, told: RunState, now: float) -> Content:
+def course(row: QueueRow, state: RunState, now: float) -> Content:
     """What there is of it, line by line; empty for a job of another kind. `now` is wall time, seconds."""
-    lines = [stall(row, told.progress or row.progress, now)]
+    lines = [stall(row, state.progress or row.progress, now)]
     lines += [
-        *_development(told),
-        _pointless(told),
-        *_scores(told.tallies, row.job.state == "done"),
-        *_cells(row, told),
+        *_development(state),
+        _pointless(state),
+        *_scores(state.tallies, row.job.state == "done"),
+        *_cells(row, state),
     ]
     return Content("\n").join([line for line in lines if line])
 
@@ -66,28 +66,28 @@ def stall(row: QueueRow, progress: Progress | None, now: float) -> Content:
     return Content.assemble(*pieces)
 
 
-def _development(told: RunState) -> list[Content]:
+def _development(state: RunState) -> list[Content]:
     """Scores on pictures that choose an epoch: under a heading that says what they are not, a line for each pass."""
-    curves = [curve for name in DEVELOPMENT if (curve := told.curve(name)) is not None]
+    curves = [curve for name in DEVELOPMENT if (curve := state.curve(name)) is not None]
     if not curves:
         return []
-    epochs = {one.step: one.epoch for one in told.rollouts if one.epoch is not None}
+    epochs = {rollout.step: rollout.epoch for rollout in state.rollouts if rollout.epoch is not None}
     steps = sorted({step for curve in curves for step, _ in curve.points})[-PASSES:]
     lines = [Content.assemble(("dev set · ", "$muted"), ("not a baseline", "$warning"))]
     for step in steps:
         at = f"epoch {epochs[step]:g}" if step in epochs else f"step {step:g}"
-        said = []
+        parts = []
         for curve in curves:
             value = next((value for x, value in reversed(curve.points) if x == step), None)
             if value is not None:
-                said.append(f"{DEVELOPMENT[curve.name]} {value:.1f} %" if curve.unit == "%" else f"reward {value:.3f}")
-        lines.append(Content.assemble((f"  {at:<9} ", "$muted"), "   ".join(said)))
+                parts.append(f"{DEVELOPMENT[curve.name]} {value:.1f} %" if curve.unit == "%" else f"reward {value:.3f}")
+        lines.append(Content.assemble((f"  {at:<9} ", "$muted"), "   ".join(parts)))
     return lines
 
 
-def _pointless(told: RunState) -> Content:
+def _pointless(state: RunState) -> Content:
     """How many groups taught nothing, because all their answers earned the same."""
-    curve = told.curve("zero advantage")
+    curve = state.curve("zero advantage")
     if curve is None or not curve.points:
         return Content("")
     share = sum(value for _, value in curve.points) / len(curve.points)
@@ -99,16 +99,16 @@ def _scores(tallies: tuple[Tally, ...], whole: bool) -> list[Content]:
     """The score so far, or as a whole, side by side, and below it group by group. Not the verdict."""
     if not tallies:
         return []
-    sides = [side for side in ("before", "after") if any(one.side == side for one in tallies)]
-    groups = list(dict.fromkeys(one.group for one in tallies))
+    sides = [side for side in ("before", "after") if any(tally.side == side for tally in tallies)]
+    groups = list(dict.fromkeys(tally.group for tally in tallies))
     wide = max(len(title := "all-correct"), *(len(one_line(group, 14)) for group in groups))
     head = Content(f"{title:<{wide}}" + "".join(f"{side:>17}" for side in sides)).stylize("$faint")
     lines, total = [head], "all" if whole else "so far"
     for group in [None, *groups] if len(groups) > 1 else [None]:
         pieces: list[Piece] = [(f"{one_line(group, 14) if group else total:<{wide}}", "" if group else "bold")]
         for side in sides:
-            some = [one for one in tallies if one.side == side and group in (None, one.group)]
-            n, right, failed = (sum(getattr(one, key) for one in some) for key in ("n", "right", "failed"))
+            some = [tally for tally in tallies if tally.side == side and group in (None, tally.group)]
+            n, right, failed = (sum(getattr(tally, key) for tally in some) for key in ("n", "right", "failed"))
             text = f"{percent(right / n)} of {n}" if n else "–"
             pieces.append((f"{text:>17}", "" if group else "bold"))
             pieces.append((f" {failed} failed", "$error") if failed else "")
@@ -116,19 +116,19 @@ def _scores(tallies: tuple[Tally, ...], whole: bool) -> list[Content]:
     return lines
 
 
-def _cells(row: QueueRow, told: RunState) -> list[Content]:
+def _cells(row: QueueRow, state: RunState) -> list[Content]:
     """The cells of a sweep that have finished, the newest below, and the one it is at."""
-    if not told.cells:
-        return [Content.assemble(("now  ", "$muted"), one_line(told.now, 80))] if told.now and _runs(row) else []
-    newest = told.cells[-CELLS:]
+    if not state.cells:
+        return [Content.assemble(("now  ", "$muted"), one_line(state.now, 80))] if state.now and _runs(row) else []
+    newest = state.cells[-CELLS:]
     wide = max(len(one_line(cell.name, 24)) for cell in newest)
     lines = [Content(f"  {'cell':<{wide}}  {'TTFT p50':>9} {'p95':>8}  {'tok/s':>7}").stylize("$faint")]
     lines += [_cell(cell, wide) for cell in newest]
-    rest = len(told.cells) - len(newest)
+    rest = len(state.cells) - len(newest)
     if rest:
         lines.append(Content(f"  {rest} earlier").stylize("$faint"))
-    if told.now and _runs(row):
-        lines.append(Content.assemble(("● ", "$accent"), one_line(told.now, 80)))
+    if state.now and _runs(row):
+        lines.append(Content.assemble(("● ", "$accent"), one_line(state.now, 80)))
     return lines
 
 

@@ -70,11 +70,14 @@ def answers_text(shown: Shown) -> Content:
     """Truth, each answer with mark, reward and advantage, and how it went with the picture before."""
     first = shown.answers[0]
     pieces: list[Piece] = [("truth\n", "$faint"), inert(first.truth), "\n"]
-    for number, one in enumerate(shown.answers, 1):
+    for number, answer in enumerate(shown.answers, 1):
         name = f"answer {number}" if len(shown.answers) > 1 else "answer"
-        pieces += [(f"\n{name}\n", "$faint"), mark(one.right), " ", inert(one.answer) or ("(empty)", "$muted")]
-        pieces.append((f"\nreward {figure(one.reward)}", "$muted"))
-        pieces += [(f" · advantage {signed(one.advantage, 2)}", "$muted") if one.advantage is not None else "", "\n"]
+        pieces += [(f"\n{name}\n", "$faint"), mark(answer.right), " ", inert(answer.answer) or ("(empty)", "$muted")]
+        pieces.append((f"\nreward {figure(answer.reward)}", "$muted"))
+        pieces += [
+            (f" · advantage {signed(answer.advantage, 2)}", "$muted") if answer.advantage is not None else "",
+            "\n",
+        ]
     if shown.pointless:
         pieces.append(("\nall answers scored the same: no learning signal from this group\n", "$warning"))
     if first.trail:

@@ -92,22 +92,22 @@ class ComparisonSheet(ModalScreen[None]):
         return Content.assemble(*pieces, "\n")
 
     def _body(self, width: int) -> list[Content]:
-        found = self._comparison
-        if found.comparable:
+        comparison = self._comparison
+        if comparison.comparable:
             return [
-                Content(found.sentence()),
+                Content(comparison.sentence()),
                 Content(COMPARABLE_MEANS).stylize("$muted"),
                 *([Content(BUSY_MEANS).stylize("$warning")] if self._a.remark or self._b.remark else []),
                 *self._figures(width, verdict=True),
                 *self._same(),
             ]
-        count = len(found.differs)
+        count = len(comparison.differs)
         lines: list[Content] = []
-        if found.invalid:
-            lines += [Content(f"✗ Not comparable. {' '.join(found.invalid)}").stylize("$error")]
+        if comparison.invalid:
+            lines += [Content(f"✗ Not comparable. {' '.join(comparison.invalid)}").stylize("$error")]
         if count:
-            said = f"✗ Not comparable: {count} condition{'s differ' if count > 1 else ' differs'}."
-            lines += [Content(said).stylize("$error"), *_differences(found, width)]
+            sentence = f"✗ Not comparable: {count} condition{'s differ' if count > 1 else ' differs'}."
+            lines += [Content(sentence).stylize("$error"), *_differences(comparison, width)]
         if self._open:
             lines += [Content(""), Content("Side by side, no verdict").stylize("$warning")]
             lines += self._figures(width, verdict=False)
@@ -120,8 +120,8 @@ class ComparisonSheet(ModalScreen[None]):
         head = f"{'':<{names}}  {'a':>10} {'b':>10}  {'':<6}" + (f"{'change':>9}" if verdict else "")
         judged = verdict and any(row.noise for row in rows)
         longest = max((cell_len(row.noise) for row in rows), default=0)
-        beside = len(head) + 2 + longest <= width  # else below its figure
-        head += "  95 % interval" if judged and beside else ""
+        in_line = len(head) + 2 + longest <= width  # else below its figure
+        head += "  95 % interval" if judged and in_line else ""
         lines = [Content(""), Content(head).stylize("$faint")]
         for row in rows:
             changed = UNKNOWN if row.change is None else change(row.change)
@@ -132,10 +132,10 @@ class ComparisonSheet(ModalScreen[None]):
                     f"{figure(row.a):>10} {figure(row.b):>10}  ",
                     (f"{row.unit:<6}", "$faint"),
                     (f"{changed:>9}" if verdict else "", "bold"),
-                    (f"  {row.noise}" if verdict and beside else "", "$muted"),
+                    (f"  {row.noise}" if verdict and in_line else "", "$muted"),
                 )
             )
-            if row.noise and verdict and not beside:
+            if row.noise and verdict and not in_line:
                 what = "95 % interval " if row.interval else ""
                 lines.append(Content(f"{'':<{names}}  {what}{row.noise}").stylize("$muted"))
         if judged:
@@ -155,18 +155,18 @@ class ComparisonSheet(ModalScreen[None]):
         lines = [Content(""), Content.assemble(("Same: ", "$muted"), " · ".join(same) or "nothing known", ".")]
         if self._comparison.unknown:
             lines.append(Content.assemble(("Unknown for both: ", "$warning"), ", ".join(self._comparison.unknown), "."))
-        if told := told_by_one(self._comparison.one_sided):
-            lines.append(Content(f"{told[0].upper()}{told[1:]}.").stylize("$muted"))
+        if remark := told_by_one(self._comparison.one_sided):
+            lines.append(Content(f"{remark[0].upper()}{remark[1:]}.").stylize("$muted"))
         return lines
 
     def _keys(self) -> Content:
         pieces: list[Piece] = [("Esc", "$accent"), (" back", "$muted")]
-        found = self._comparison
-        if not found.comparable:
+        comparison = self._comparison
+        if not comparison.comparable:
             what = "hide figures" if self._open else "show figures"
             pieces += [("   s", "$accent"), (f" {what}", "$muted")]
-        if len(found.differs) == 1 and not found.invalid:
-            pieces += [("   d", "$accent"), (f" treat {found.differs[0].label} as the variable", "$muted")]
+        if len(comparison.differs) == 1 and not comparison.invalid:
+            pieces += [("   d", "$accent"), (f" treat {comparison.differs[0].label} as the variable", "$muted")]
         return Content.assemble(*pieces)
 
     def action_side_by_side(self) -> None:
@@ -189,9 +189,12 @@ class ComparisonSheet(ModalScreen[None]):
         self.dismiss(None)
 
 
-def _differences(found: Comparison, width: int) -> list[Content]:
+def _differences(comparison: Comparison, width: int) -> list[Content]:
     """Every condition that differs, both values in full."""
-    rows = [(one.label, one_line(shown(one.key, one.a)), one_line(shown(one.key, one.b))) for one in found.differs]
+    rows = [
+        (difference.label, one_line(shown(difference.key, difference.a)), one_line(shown(difference.key, difference.b)))
+        for difference in comparison.differs
+    ]
     labels, left, rest = (max(cell_len(row[at]) for row in rows) for at in range(3))
     if labels + left + rest + 8 > width:
         return [

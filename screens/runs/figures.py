@@ -33,8 +33,8 @@ class RunFigures(LineView):
     @property
     def target(self) -> OpenTarget:
         """What the cursor's line opens; the run where a line names nothing of its own."""
-        found = self._lines[self.cursor].target if 0 <= self.cursor < len(self._lines) else None
-        return found or OpenTarget("run")
+        target = self._lines[self.cursor].target if 0 <= self.cursor < len(self._lines) else None
+        return target or OpenTarget("run")
 
     def show(self, opened: OpenedRun | None, marked: tuple[str, ...] = ()) -> None:
         """Put a run there; the same one again keeps its place."""

@@ -25,7 +25,7 @@ SAID = {
 }
 
 
-def head(row: RunLine | None, told: RunState | None, now: float) -> Content:
+def head(row: RunLine | None, state: RunState | None, now: float) -> Content:
     """At most a few lines; `now` is wall time, seconds."""
     if row is None:
         return Content("Select a run to see its figures.").stylize("$faint")
@@ -45,15 +45,15 @@ def head(row: RunLine | None, told: RunState | None, now: float) -> Content:
         pieces.append(
             (f"\n✗ {inert(row.reason)}" if row.bad else f"\n{inert(row.reason)}", "$error" if row.bad else "")
         )
-    progress = told.progress if told is not None and row.state in ("running", "starting") else None
+    progress = state.progress if state is not None and row.state in ("running", "starting") else None
     if progress is not None and progress.share is not None and progress.total is not None:
         full, empty = progress_bar(progress.share, 16)
         done = of_many(progress.done, progress.total, one_line(progress.unit, 20))
         counted = f" {done}  {one_line(progress.note, 40)}"
         pieces += ["\n", (full, "$accent"), (empty, "$faint"), (counted, "$muted")]
-    said, tone = SAID.get(row.seal, SAID["open"])
+    label, tone = SAID.get(row.seal, SAID["open"])
     why = f": {one_line(row.why, 200)}" if row.why and row.seal != "open" else ""
-    pieces.append((f"\n{said}{why}", tone))
-    if told is not None and told.bad:
-        pieces.append((f"\n{told.bad} lines of events.jsonl are unreadable", "$warning"))
+    pieces.append((f"\n{label}{why}", tone))
+    if state is not None and state.bad:
+        pieces.append((f"\n{state.bad} lines of events.jsonl are unreadable", "$warning"))
     return Content.assemble(*pieces)

@@ -103,8 +103,8 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
     def draw_run(self) -> None:
         """The chosen run's head and figures."""
         row = self.row
-        told = self.opened.told if self.opened is not None else None
-        self.head.say(head(row, told, self.console.clock()))
+        state = self.opened.told if self.opened is not None else None
+        self.head.say(head(row, state, self.console.clock()))
         cells = tuple(cell for name, cell in self.marks if row is not None and name == row.name)
         self.figures.show(self.opened if row is not None else None, cells)
 
@@ -154,7 +154,7 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
         self.figures.jump(by)
 
     def _complain(self, error: LabError) -> None:
-        self.notify(error.told, severity="error", markup=False, timeout=10)
+        self.notify(error.full_message, severity="error", markup=False, timeout=10)
 
     # -- what is behind a figure ---------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
         target = self.figures.target
         cell = target.name if self.pane == 1 and target.kind in ("cell", "request") else ""
         mark = (row.name, cell)
-        kept = tuple(one for one in self.marks if one != mark)
+        kept = tuple(other for other in self.marks if other != mark)
         self.marks = kept if mark in self.marks else (*kept, mark)[-2:]
         self.draw_table()
         self.draw_run()
@@ -230,11 +230,11 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
         alike = ""  # of two sweeps, the cell of the first is compared with the second's of that name
         for name, cell in marks:
             try:
-                found = await asyncio.to_thread(sides, RunFolder(self.console.lab.places.runs / name))
+                measured = await asyncio.to_thread(sides, RunFolder(self.console.lab.places.runs / name))
             except LabError as error:
                 self._complain(error)
                 return
-            side = await self._one_of(name, cell or alike, found)
+            side = await self._one_of(name, cell or alike, measured)
             if side is None:
                 return
             chosen.append(side)
@@ -244,39 +244,39 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
 
     async def _compare_trainings(self, names: list[str]) -> bool:
         """Two trainings, or why a training is compared with nothing else; False where there is none."""
-        one, other = (RunFolder(self.console.lab.places.runs / name) for name in names)
-        why = await asyncio.to_thread(refusal, one, other)
+        first, second = (RunFolder(self.console.lab.places.runs / name) for name in names)
+        why = await asyncio.to_thread(refusal, first, second)
         if why:
             self.notify(why, severity="warning", markup=False, timeout=12)
             return True
-        if await asyncio.to_thread(family, one) != "training":
+        if await asyncio.to_thread(family, first) != "training":
             return False
         try:
-            found = await asyncio.to_thread(compare_trainings, one, other)
+            comparison = await asyncio.to_thread(compare_trainings, first, second)
         except LabError as error:
             self._complain(error)
             return True
-        self.app.push_screen(TrainingSheet(found, lambda only: compare_trainings(one, other, only)))
+        self.app.push_screen(TrainingSheet(comparison, lambda only: compare_trainings(first, second, only)))
         return True
 
     async def _compare_sweeps(self, names: list[str]) -> bool:
         """Two whole sweeps, cell by cell; False when they are not two."""
-        one, other = (RunFolder(self.console.lab.places.runs / name) for name in names)
-        if not await asyncio.to_thread(lambda: is_sweep(one) and is_sweep(other)):
+        first, second = (RunFolder(self.console.lab.places.runs / name) for name in names)
+        if not await asyncio.to_thread(lambda: is_sweep(first) and is_sweep(second)):
             return False
         try:
-            found = await asyncio.to_thread(compare_sweeps, one, other)
+            comparison = await asyncio.to_thread(compare_sweeps, first, second)
         except LabError as error:
             self._complain(error)
             return True
-        self.app.push_screen(SweepSheet(found))
+        self.app.push_screen(SweepSheet(comparison))
         return True
 
-    async def _one_of(self, name: str, cell: str, found: list[ComparedSide]) -> ComparedSide | None:
+    async def _one_of(self, name: str, cell: str, candidates: list[ComparedSide]) -> ComparedSide | None:
         """The marked cell, the only one, or the one that is chosen now."""
-        by_name = {side.name.removeprefix(f"{name}:"): side for side in found}
-        if len(found) == 1:
-            return found[0]
+        by_name = {side.name.removeprefix(f"{name}:"): side for side in candidates}
+        if len(candidates) == 1:
+            return candidates[0]
         if cell in by_name:
             return by_name[cell]
         options = [(key, one_line(key, 40), _figures(side)) for key, side in by_name.items()]
@@ -314,10 +314,10 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
         row = self.row
         if row is None:
             return
-        found = await self.in_thread(lambda desk: desk[0].verify(row.name))
-        said = f"{row.preset}: {found.status}\n{found.why}"
-        harmless = found.status in ("intact", "not sealed")
-        self.notify(said, severity="information" if harmless else "error", markup=False, timeout=8)
+        check = await self.in_thread(lambda desk: desk[0].verify(row.name))
+        message = f"{row.preset}: {check.status}\n{check.why}"
+        harmless = check.status in ("intact", "not sealed")
+        self.notify(message, severity="information" if harmless else "error", markup=False, timeout=8)
         self.look()
 
     def action_folder(self) -> None:

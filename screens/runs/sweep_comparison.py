@@ -38,9 +38,9 @@ class SweepSheet(ModalScreen[None]):
         Binding("k", "move(-1)", "up", show=False),
     ]
 
-    def __init__(self, found: SweepComparison) -> None:
+    def __init__(self, comparison: SweepComparison) -> None:
         super().__init__(classes="reader")
-        self._found = found
+        self._found = comparison
         self._only: str | None = None
 
     def compose(self) -> ComposeResult:
@@ -55,27 +55,27 @@ class SweepSheet(ModalScreen[None]):
         self.query_one(OptionList).focus()
 
     def _draw(self) -> None:
-        found = self._found
+        comparison = self._found
         self.query_one("#sweeps-head", Static).update(
             Content.assemble(
                 ("compare two sweeps", "bold"),
                 *(
                     part
-                    for name, run in (("a", found.a), ("b", found.b))
+                    for name, run in (("a", comparison.a), ("b", comparison.b))
                     for part in (f"\n{name} ", one_line(run, 100))
                 ),
-                ("\n\n✓ " if found.comparable else "\n\n✗ ", "" if found.comparable else "$error"),
-                (found.sentence(), "" if found.comparable else "$error"),
+                ("\n\n✓ " if comparison.comparable else "\n\n✗ ", "" if comparison.comparable else "$error"),
+                (comparison.sentence(), "" if comparison.comparable else "$error"),
                 (f"\n✓ {COMPARABLE_MEANS} {UNDECIDED}\n", "$muted"),
             )
         )
-        names = max((cell_len(one_line(pair.name, 40)) for pair in found.pairs), default=4)
+        names = max((cell_len(one_line(pair.name, 40)) for pair in comparison.pairs), default=4)
         listing = self.query_one(OptionList)
         at = listing.highlighted
         listing.clear_options()
-        listing.add_options([Option(_line(pair, names)) for pair in found.pairs])
-        listing.highlighted = (at or 0) if found.pairs else None
-        alone = Content("\n").join(Content(f"not compared: {one_line(line, 300)}") for line in found.alone)
+        listing.add_options([Option(_line(pair, names)) for pair in comparison.pairs])
+        listing.highlighted = (at or 0) if comparison.pairs else None
+        alone = Content("\n").join(Content(f"not compared: {one_line(line, 300)}") for line in comparison.alone)
         self.query_one("#sweeps-alone", Static).update(alone.stylize("$muted"))
         keys = [("Esc", "$accent"), (" back   ", "$muted"), ("Enter", "$accent"), (" compare this pair", "$muted")]
         if self._one_difference:
@@ -86,13 +86,15 @@ class SweepSheet(ModalScreen[None]):
     def _one_difference(self) -> str:
         """The key of the one condition in which refused pairs differ, "" when there are several."""
         pairs = self._found.pairs
-        keys = {one.key for pair in pairs for one in pair.comparison.differs if not pair.comparison.comparable}
+        keys = {
+            difference.key for pair in pairs for difference in pair.comparison.differs if not pair.comparison.comparable
+        }
         return keys.pop() if len(keys) == 1 and not any(pair.comparison.invalid for pair in pairs) else ""
 
     @property
     def _label(self) -> str:
-        differs = (one for pair in self._found.pairs for one in pair.comparison.differs)
-        return next(one.label for one in differs if one.key == self._one_difference)
+        differs = (difference for pair in self._found.pairs for difference in pair.comparison.differs)
+        return next(difference.label for difference in differs if difference.key == self._one_difference)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         pair = self._found.pairs[event.option_index]
@@ -118,7 +120,7 @@ def _line(pair: CellPair, names: int) -> Content:
     name = one_line(pair.name, 40)
     start = (f"{name}{' ' * (names - cell_len(name))}  ", "")
     if not pair.comparison.comparable:
-        reasons = [*pair.comparison.invalid, *(one.label for one in pair.comparison.differs)]
+        reasons = [*pair.comparison.invalid, *(difference.label for difference in pair.comparison.differs)]
         return Content.assemble(start, ("✗ ", "$error"), (one_line("; ".join(reasons), 200), "$muted"))
     rows = {row.key: row for row in pair.rows}
     parts = [_figure(label, rows[key]) for key, label in SHOWN if key in rows]

@@ -72,9 +72,9 @@ class RunRows(ItemList[RunLine]):
             self.refresh()
 
     def header(self, width: int) -> Content:
-        names, said, took = self._room(width)
+        names, room, took = self._room(width)
         last = f"{'took':>{took}}" if took else ""
-        line = f"  {'run':<{names}}  {'result':<{said}}{'began':>{BEGAN}}{last}  {'files':<{SEAL}}"
+        line = f"  {'run':<{names}}  {'result':<{room}}{'began':>{BEGAN}}{last}  {'files':<{SEAL}}"
         return Content(line).stylize("$faint")
 
     def _room(self, width: int) -> tuple[int, int, int]:
@@ -82,8 +82,8 @@ class RunRows(ItemList[RunLine]):
         left = width - 2 - 2 - BEGAN - 2 - SEAL
         took = TOOK if left >= 20 + 12 + TOOK else 0
         left -= took
-        said = max(12, min(20, left - 20))
-        return max(8, left - said), said, took
+        room = max(12, min(20, left - 20))
+        return max(8, left - room), room, took
 
     def line(self, y: int, width: int) -> Content:
         row, now = self.items[y], self._clock()
@@ -91,14 +91,14 @@ class RunRows(ItemList[RunLine]):
         mark, style = outcome(row)
         if row.name in self.marked:
             mark, style = painted(CHOSEN)
-        said, tone = _said(row)
+        label, tone = _said(row)
         end = row.ended or (now if row.state == "running" else None)
         took = duration(max(0.0, end - row.started)) if row.started is not None and end is not None else ""
         seal, seal_style = SEALS.get(row.seal, (row.seal, "$warning"))
         return Content.assemble(
             (f"{mark} ", style),
             f"{fitted(row.preset, names)}  ",
-            (fitted(said, room), tone),
+            (fitted(label, room), tone),
             (f"{when(row.started, now):>{BEGAN}}", "$muted"),
             (f"{took:>{span}}" if span else "", "$muted"),
             (f"  {seal:<{SEAL}}", seal_style),

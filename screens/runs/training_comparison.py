@@ -17,10 +17,10 @@ CURVE_ROOM = 55  # columns of a curve's line that are not bars
 class TrainingSheet(ComparisonSheet):
     """The sheet of two measurements, with a training's own conditions and its curves below the figures."""
 
-    def __init__(self, found: TrainingComparison, again: Callable[[str | None], TrainingComparison]) -> None:
+    def __init__(self, comparison: TrainingComparison, again: Callable[[str | None], TrainingComparison]) -> None:
         """`again` compares anew when one condition is called the experiment; `found` is what it said without."""
-        self._trained, self._again = found, again
-        super().__init__(_side(found.a), _side(found.b))
+        self._trained, self._again = comparison, again
+        super().__init__(_side(comparison.a), _side(comparison.b))
 
     def _compared(self) -> tuple[Comparison, list[ComparedFigure]]:
         if self._only is not None:

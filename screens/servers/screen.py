@@ -217,7 +217,7 @@ class ServersScreen(LookingScreen[ServerDesk]):
             message = await asyncio.to_thread(run)
             self.notify(inert(message), markup=False)
         except LabError as error:
-            self.notify(inert(error.told), severity="error", markup=False, timeout=15)
+            self.notify(inert(error.full_message), severity="error", markup=False, timeout=15)
         finally:
             self.doing.pop(name, None)
             self.look()

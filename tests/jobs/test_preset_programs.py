@@ -109,7 +109,7 @@ def test_a_preset_has_no_file_sent_to_its_cluster(
     (places.presets / "own.toml").write_text(f'{COUNT}[queue.ray]\ntoken = "the token itself"\n')
     with pytest.raises(PresetError, match=r"no key “ray\.token”") as error:
         adding.plan(load_preset("own", places), [], places)
-    assert "the token itself" not in error.value.told
+    assert "the token itself" not in error.value.full_message
 
 
 def test_the_user_allows_it_by_a_setting(places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

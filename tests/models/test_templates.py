@@ -175,7 +175,9 @@ def test_a_hostile_template_ends_in_one_line_and_nothing_else(
     for _ in range(2):  # a looping one costs its time once
         with pytest.raises(TemplateError) as caught:
             opened.render([(PROBE, True)])
-        assert noun in caught.value.message and "x.jinja" in caught.value.message and "\n" not in caught.value.told
+        assert (
+            noun in caught.value.message and "x.jinja" in caught.value.message and "\n" not in caught.value.full_message
+        )
         assert caught.value.hint
 
 

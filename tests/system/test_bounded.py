@@ -45,7 +45,7 @@ async def main():
 try:
     asyncio.run(main())
 except LabError as error:
-    print(error.told)
+    print(error.full_message)
 print(peak_rss_bytes())
 """
 GAUGES = """
@@ -57,7 +57,7 @@ source = ServerMetrics(sys.argv[1], sys.argv[2])
 try:
     print(source.read())
 except LabError as error:
-    print(error.told)
+    print(error.full_message)
 print(peak_rss_bytes())
 """
 

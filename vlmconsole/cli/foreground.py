@@ -103,9 +103,9 @@ class Foreground:
         try:
             process.ensure(self.places)
         except QueueError as error:  # no room for a process now: tried again, the job waits
-            if self._unattended != error.told:
-                self._unattended = error.told
-                self.say(error.told)
+            if self._unattended != error.full_message:
+                self._unattended = error.full_message
+                self.say(error.full_message)
 
     def say(self, text: str) -> None:
         (self._shown.say if self._shown is not None else say)(text)

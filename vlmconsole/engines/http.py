@@ -48,7 +48,9 @@ def open_client(profile: ServerProfile, timeout_s: float = 5.0) -> httpx.AsyncCl
         timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 5.0)),
         trust_env=not profile.loopback,
         follow_redirects=False,
-        event_hooks=access.event_hooks(profile.access.held, lambda error: EngineError(error.told, code=error.code)),
+        event_hooks=access.event_hooks(
+            profile.access.held, lambda error: EngineError(error.full_message, code=error.code)
+        ),
     )
 
 

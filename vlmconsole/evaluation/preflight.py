@@ -30,7 +30,7 @@ def plan_problems(resolved: Resolved, alone: bool) -> list[str]:
     try:
         plan = resolved.plan
     except LabError as error:
-        return [error.told]
+        return [error.full_message]
     if plan is None:
         return []
     return [
@@ -57,7 +57,7 @@ def of_side(side: ResolvedSide) -> list[str]:
             if profile.launch is not None:
                 refuse_untrusted(profile)
     except LabError as error:
-        return [error.told]
+        return [error.full_message]
     return []
 
 
@@ -78,7 +78,7 @@ def of_data(plan: Plan, data: Sequence[str], places: Places, alone: bool, *, tex
                 splits.setdefault(split, (source.name, about))
         except LabError as error:
             if alone or not isinstance(error, DataError):
-                yield error.told
+                yield error.full_message
             unknown = True
             continue
         yield from _changed(plan, source)
@@ -143,7 +143,7 @@ def _of_before(plan: Plan, resolved: Resolved) -> Iterator[str]:
     try:
         base = resolved.before.weights_sha256 if plan.base_sha256 else None
     except LabError as error:
-        yield error.told
+        yield error.full_message
         return
     if wrong := other_before(plan, resolved.before.adapter.identity, base):
         yield f"the frozen {wrong}"

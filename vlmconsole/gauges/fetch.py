@@ -54,7 +54,7 @@ class Fetcher:
         try:
             key = profile.api_key()
         except ProfileError as error:
-            raise SourceError(error.told, code=error.code) from None
+            raise SourceError(error.full_message, code=error.code) from None
         headers = {"Authorization": f"Bearer {key}"} if key else None
         return cls(profile.base_url, headers, deadline, profile.access.held)
 

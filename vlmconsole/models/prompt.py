@@ -81,7 +81,7 @@ async def counted(counter: Counter | None, messages: Sequence[Message], enough: 
             return TextCount(part=await asyncio.to_thread(count_part, counter, messages, enough))
         return TextCount(exact=await asyncio.to_thread(counter, messages))
     except TemplateError as error:
-        return TextCount(why=error.told)
+        return TextCount(why=error.full_message)
 
 
 def count_part(counter: Counter, messages: Sequence[Message], enough: int) -> tuple[int, int]:

@@ -287,7 +287,7 @@ class Supervisor:
         try:
             self._start_locked(job, start, locks)
         except LabError as error:
-            self.store.finish(job.id, "failed", error.told)
+            self.store.finish(job.id, "failed", error.full_message)
         except (OSError, MemoryError) as error:
             if isinstance(error, MemoryError) or passes(error):
                 self.refusals.refused(error)  # the next round takes the job back as one that never began
@@ -351,7 +351,7 @@ class Supervisor:
             new = server_job(profile, self.places)
             new = replace(new, options={**new.options, OPTION: self.values.names(new)})
         except LabError as error:
-            self.store.finish(guest, "failed", error.told)
+            self.store.finish(guest, "failed", error.full_message)
             return
         except Exception as error:
             if of_the_machine(error):
