@@ -134,18 +134,18 @@ def _keys(table: Any, config: Path) -> dict[str, str]:
 
 def _checked(setting: Field[Any], value: Any, source: str) -> Any:
     """`value` as the setting's own type, from TOML or from the text of the environment; SettingsError otherwise."""
-    told = f"{source} sets {setting.name} to {value!r}"
+    setting_text = f"{source} sets {setting.name} to {value!r}"
     rules = setting.metadata
     kind: Any = type(setting.default)
     if kind is bool:
         word = str(value).lower()
         found = word in _TRUE if word in _TRUE + _FALSE else None
         if found is None:
-            raise SettingsError(f"{told}; allowed: true, false.")
+            raise SettingsError(f"{setting_text}; allowed: true, false.")
         return found
     if kind is str:
         if not isinstance(value, str) or (rules["allowed"] and value not in rules["allowed"]):
-            raise SettingsError(f"{told}; allowed: {' or '.join(map(repr, rules['allowed'])) or 'a text'}.")
+            raise SettingsError(f"{setting_text}; allowed: {' or '.join(map(repr, rules['allowed'])) or 'a text'}.")
         return value
     least, most = rules["least"], rules["most"]
     allowed = f"{'a whole number' if kind is int else 'a number'} of at least {least:g}"
@@ -153,11 +153,11 @@ def _checked(setting: Field[Any], value: Any, source: str) -> Any:
     try:
         number = kind(value)
     except (TypeError, ValueError):
-        raise SettingsError(f"{told}; allowed: {allowed}.") from None
+        raise SettingsError(f"{setting_text}; allowed: {allowed}.") from None
     if (
         isinstance(value, bool)
         or number != float(value)
         or not least <= number <= (most if most is not None else number)
     ):
-        raise SettingsError(f"{told}; allowed: {allowed}.")
+        raise SettingsError(f"{setting_text}; allowed: {allowed}.")
     return number

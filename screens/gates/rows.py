@@ -103,15 +103,15 @@ class GateRows(ItemList[Judged | Gate]):
             return Content.assemble(*pieces)
         if judged.measured is None:
             return Content.assemble(*pieces, ("  cannot judge  ", "$warning"), (one_line(judged.why, 200), "$muted"))
-        said = figures(judged)
-        margin = (f" {said['margin']:>8}", style if judged.verdict != "PASS" else "")
+        texts = figures(judged)
+        margin = (f" {texts['margin']:>8}", style if judged.verdict != "PASS" else "")
         if width < WIDE:
-            pieces += [f" {said['measured']:>9}", margin]
+            pieces += [f" {texts['measured']:>9}", margin]
         else:
-            pieces += [f" {said['before']:>7} {said['after']:>7}", margin]
+            pieces += [f" {texts['before']:>7} {texts['after']:>7}", margin]
             bar = _bar_width(width)
             if bar:
-                shown = said["interval"] and judged.interval
+                shown = texts["interval"] and judged.interval
                 pieces += [
                     "  ",
                     (

@@ -53,7 +53,7 @@ class JobsView:
     board: QueueBoard
     number: int | None
     more: Particulars | None
-    told: RunState
+    run_state: RunState
     page: LogPage | None
 
 
@@ -74,7 +74,7 @@ class JobsScreen(LookingScreen[Desk]):
         self.log_view = LogView(id="log")
         self.board = QueueBoard()
         self.more: Particulars | None = None
-        self.told = RunState()
+        self.run_state = RunState()
         self.words = ""
         self._window = WINDOW
         self._stories: dict[str, RunStory] = {}
@@ -97,7 +97,7 @@ class JobsScreen(LookingScreen[Desk]):
     async def look_now(self) -> RunState:
         """Look, and give the chosen job's story."""
         await self._look()
-        return self.told
+        return self.run_state
 
     async def look_once(self) -> None:
         number = self.row.job.id if self.row else None
@@ -146,23 +146,23 @@ class JobsScreen(LookingScreen[Desk]):
             else:
                 self._show_nothing()
             return
-        self.more, self.told = view.more, view.told
-        self.detail.show(row, view.more, view.told, view.page, self.console.clock())
+        self.more, self.run_state = view.more, view.run_state
+        self.detail.show(row, view.more, view.run_state, view.page, self.console.clock())
         self.show_answers()
         self.log_view.grow(view.page, read_from)
 
     def _blank(self, row: QueueRow) -> None:
         """What is known of the chosen job at once; the rest follows with the look, and no other job's stays."""
-        self.more, self.told = None, RunState()
-        self.detail.show(row, None, self.told, None, self.console.clock())
+        self.more, self.run_state = None, RunState()
+        self.detail.show(row, None, self.run_state, None, self.console.clock())
         self.show_answers()
         self.log_view.forget_search()
         self.log_view.show(None)
 
     def _show_nothing(self) -> None:
         """No job is there to be chosen."""
-        self.told = RunState()
-        self.detail.show(None, None, self.told, None, 0.0)
+        self.run_state = RunState()
+        self.detail.show(None, None, self.run_state, None, 0.0)
         self.show_answers()
         self.log_view.show(None)
 
@@ -170,11 +170,11 @@ class JobsScreen(LookingScreen[Desk]):
         """The chosen job's answers with their pictures; the pane is there only where it has some."""
         folder = Path(self.more.job.run) if self.more is not None and self.more.job.run else Path()
         had = self.answers.has_class("-there")
-        self.answers.show(self.told.rollouts, folder, self.console.drawing, large=self.has_class("-large"))
-        self.set_class(bool(self.told.rollouts), "-answers")
-        if had and not self.told.rollouts and self.pane == ANSWERS:
+        self.answers.show(self.run_state.rollouts, folder, self.console.drawing, large=self.has_class("-large"))
+        self.set_class(bool(self.run_state.rollouts), "-answers")
+        if had and not self.run_state.rollouts and self.pane == ANSWERS:
             self.go_to_pane(1)
-        elif had != bool(self.told.rollouts):
+        elif had != bool(self.run_state.rollouts):
             self.mark_pane(self.pane)
 
     # -- parts and moving about ----------------------------------------------------------------------------
@@ -371,10 +371,10 @@ class JobsScreen(LookingScreen[Desk]):
 
     def action_curve(self) -> None:
         """p: the chosen curve over the whole screen."""
-        if not all_curves(self.told):
+        if not all_curves(self.run_state):
             self.notify("no metrics yet", markup=False)
             return
-        self.app.push_screen(CurveSheet(self.told, max(0, self.detail.curves.cursor), self.look_now))
+        self.app.push_screen(CurveSheet(self.run_state, max(0, self.detail.curves.cursor), self.look_now))
 
     def action_folder(self) -> None:
         """o: the run's folder, opened where there is a desktop, and its path to the clipboard."""

@@ -47,7 +47,7 @@ class Served:
     ) -> None:
         settings = side.settings
         self.settings, self.server, self.stopping = settings, server, stopping
-        self.told = server.settings
+        self.in_force = server.settings
         self.who, self._adapter = _who(side, server)
         self._client: ChatClient | None = None
         self._runner = asyncio.Runner()
@@ -55,10 +55,10 @@ class Served:
             "backend": "server",
             "host": platform.node(),  # the client's; the server's is known by what it tells
             "hardware": self._hardware,
-            "device": self.told.device,
-            "versions": {"vlmconsole": __version__, self.told.engine: self.told.version},
-            "weights": [self.who.model_sha256 or self.told.model_path or server.model, self.who.identity],
-            "settings": _in_force(self.told),
+            "device": self.in_force.device,
+            "versions": {"vlmconsole": __version__, self.in_force.engine: self.in_force.version},
+            "weights": [self.who.model_sha256 or self.in_force.model_path or server.model, self.who.identity],
+            "settings": _in_force(self.in_force),
             "max_new_tokens": settings.max_new_tokens,
             "seed": settings.seed,
             "concurrency": settings.concurrency,
@@ -73,7 +73,7 @@ class Served:
 
     async def _ask(self, items: Sequence[Item]) -> list[ModelAnswer]:
         if self._client is None:
-            self._client = ChatClient(self.server.profile, self.told)
+            self._client = ChatClient(self.server.profile, self.in_force)
         client, free = self._client, asyncio.Semaphore(self.settings.concurrency)
         fields = find_engine(self.server.profile.engine).request_fields
         extra = {"seed": self.settings.seed} if "seed" in fields else None

@@ -63,16 +63,16 @@ def spread(runs: Sequence[RunFolder]) -> list[Spread]:
     if len(runs) < 2:
         raise LabError("A spread needs the evaluations of at least two trainings.", code="runs-few")
     sides = [(_side(run, "before"), _side(run, "after")) for run in runs]
-    told = [run.read_json(CONDITIONS) or {} for run in runs]
-    tested = [after.get("after", {}).get("adapter") or after.get("after", {}).get("model_sha256") for after in told]
+    stated = [run.read_json(CONDITIONS) or {} for run in runs]
+    tested = [after.get("after", {}).get("adapter") or after.get("after", {}).get("model_sha256") for after in stated]
     if len(set(tested)) < len(tested):
         raise LabError("Two of these runs test the same adapter: that is no other training.", code="adapter-twice")
-    for run, (before, after), conditions in zip(runs[1:], sides[1:], told[1:], strict=True):
+    for run, (before, after), conditions in zip(runs[1:], sides[1:], stated[1:], strict=True):
         if _asked(before) != _asked(sides[0][0]) or _asked(after) != _asked(sides[0][1]):
             raise LabError(f"{run.name} asked about other images than {runs[0].name}.")
-        wrong = unlike(told[0].get("after", {}), conditions.get("after", {}))
+        wrong = unlike(stated[0].get("after", {}), conditions.get("after", {}))
         for key, what in (("adapter", "adapters"), ("model_sha256", "base weights")):
-            if told[0].get("before", {}).get(key) != conditions.get("before", {}).get(key):
+            if stated[0].get("before", {}).get(key) != conditions.get("before", {}).get(key):
                 wrong.append(f"they start from different {what}")
         if wrong:
             raise LabError(f"{run.name} is not like {runs[0].name}: {'; '.join(wrong[:3])}.")

@@ -43,7 +43,7 @@ async def test_what_really_ran_is_shown_with_cause_curves_log_and_files(full: Pl
         text = seen(pilot)
         assert "✗ failed" in text
         assert "✗ the picture scene-0042.png" in text
-        assert [curve.name for curve in screen.told.curves] == ["loss", "grad norm", "step time"]
+        assert [curve.name for curve in screen.run_state.curves] == ["loss", "grad norm", "step time"]
         await pilot.press("j")
         await settled(pilot)
         text = seen(pilot)
@@ -220,7 +220,7 @@ async def test_a_job_queued_here_is_run_by_a_real_supervisor_to_its_end(
         await until(lambda: screen.row is not None and screen.row.progress is not None)
         await until(lambda: "✓ job 1 story: done" in seen(pilot))
         await until(lambda: screen.row is not None and screen.row.job.state == "done")
-        assert screen.told.curves
+        assert screen.run_state.curves
     await until(lambda: process.running(places) is None)
 
 
