@@ -67,7 +67,7 @@ def console(home: Path, gauges: Callable[[], Any], theme: str = "dark") -> Conso
     class Shown(ConsoleApp):
         MODES: ClassVar[Any] = {**ConsoleApp.MODES, "gauges": lambda: GaugesScreen(gauges)}
 
-    home.mkdir(exist_ok=True)
+    home.mkdir(mode=0o700, exist_ok=True)
     (home / "config.toml").write_text(f'server = "none"\ntheme = "{theme}"\n')
     return Shown(Lab.open(home))
 
