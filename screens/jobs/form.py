@@ -127,7 +127,12 @@ class FormLine(Vertical):
 
     @property
     def value(self) -> str:
-        return self.query_one(Switch).value if self.query(Switch) else self.query_one(Input).value
+        """What is typed or chosen; until the line is composed, what it begins with."""
+        for choice in self.query(Switch):
+            return choice.value
+        for typed in self.query(Input):
+            return typed.value
+        return self._begun
 
     def wrong(self, why: str) -> None:
         part = self.query_one(".wrong", Static)
