@@ -23,7 +23,7 @@ from vlmconsole.runs.places import Places
     ],
 )
 def test_message_and_hint_make_sentences(message: str, hint: str, told: str) -> None:
-    assert LabError(message, hint).told == told
+    assert LabError(message, hint).full_message == told
 
 
 def test_a_missing_adapter_is_told_in_whole_sentences_and_its_name_stays(tmp_path: Path) -> None:
