@@ -194,7 +194,7 @@ def test_a_servers_log_in_its_run_is_kept_small_too(tmp_path: Path, monkeypatch:
     run = make(tmp_path)
     for text in (b"early\n" * 1_000_000 + b"why it died\n", b"second start\n"):
         (folder / "own.log").write_bytes(text)
-        owned_server._keep_log(Context(run, places), "own", "b4", moved=True)
+        owned_server._keep_log(Context(run, places), folder / "own.log", "b4", moved=True)
     kept = run.file("server-b4.log").read_bytes()
     assert (
         kept.startswith(b"[5.7 MiB of this log") and kept.endswith(b"why it died\nsecond start\n") and len(kept) < 1100

@@ -10,7 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from folders import HELPERS
+from folders import DATA
 from supervised import Lab as Queue
 from supervised import places_fixture  # noqa: F401
 
@@ -30,7 +30,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("needs a C compiler and Linux")
     library = tmp_path_factory.mktemp("shim") / "lacking.so"
-    source = HELPERS / "data" / "file_system" / "lacking.c"
+    source = DATA / "file_system" / "lacking.c"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True, timeout=60)
     return library
 

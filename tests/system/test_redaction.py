@@ -111,7 +111,7 @@ def test_a_server_s_log_comes_into_a_run_without_it(tmp_path: Path, line: str) -
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(f"first\n{line}\nlast", "latin-1")
     for _ in range(2):  # a second start of the server is appended
-        owned_server._keep_log(Context(run, places), "box", "b4", moved=False)
+        owned_server._keep_log(Context(run, places), log, "b4", moved=False)
     kept = run.file("server-b4.log").read_text("latin-1")
     assert kept.count("first\n") == kept.count("last") == 2
     assert KEY not in kept and line not in kept
