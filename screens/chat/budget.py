@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from vlmconsole.screens.link import ServerLink
     from vlmconsole.vision.images import Picture
 
-AFRESH = "start a new conversation"  # how the advice ends where the question alone would fit
 #: A count is not waited for longer than this (seconds): a server that hangs must not keep a question back.
 BUDGET_WAIT = 3.0
 #: Of the context, what is left free for the next question, so that not each one has to ask again.
@@ -99,7 +98,7 @@ class Budgeter:
         if cost is None or cost.fits:
             return ""
         offer = ". Ctrl+T shrinks it" if cost.shrink_to is not None and pictures else ""
-        if cost.advice.endswith(AFRESH) and len(self._conversation.before()) > 2:
+        if cost.fits_alone and len(self._conversation.before()) > 2:
             offer = f"; Ctrl+R sends only the newest turns{offer}"
         # By every count of it, however late: Enter stands for "all the same" from then on.
         again = not cost.certain and self._warned and self._warned == text.strip()

@@ -119,6 +119,7 @@ class Budget:
     context None: not known, then `fits` is True and says nothing. advice: what to do when it does not fit.
     shrink_to: (width, height) that the last picture would have to have. certain: question and pictures alone, without
     an answer and by the least that their text can take, are past the context: the server can only refuse.
+    fits_alone: a new conversation could hold it.
     """
 
     visual: int | None
@@ -130,6 +131,7 @@ class Budget:
     advice: str
     shrink_to: tuple[int, int] | None = None
     certain: bool = False
+    fits_alone: bool = False
 
 
 def budget(
@@ -170,7 +172,8 @@ def budget(
     alone = share + seen + answer <= context
     end = "start a new conversation" if alone else ("shorten the question" if share > seen else "send fewer images")
     advice = _advice(over, answer, pictures, size, end)
-    return Budget(visual, text, answer, context, False, exact, advice, size, (visual or 0) + least >= context)
+    certain = (visual or 0) + least >= context
+    return Budget(visual, text, answer, context, False, exact, advice, size, certain, alone)
 
 
 def _advice(over: int, answer: int, pictures: list[Picture], size: tuple[int, int] | None, end: str) -> str:

@@ -91,7 +91,9 @@ class Link:
         text = 10 * len(question.messages)
         fits = self.context is None or text + question.max_tokens <= self.context
         advice = "" if fits else "too long: start a new conversation"
-        return Budget(None, text, question.max_tokens, self.context, fits, True, advice, certain=self.certain)
+        return Budget(
+            None, text, question.max_tokens, self.context, fits, True, advice, certain=self.certain, fits_alone=True
+        )
 
 
 class Hanging(Link):
