@@ -40,17 +40,9 @@ from vlmconsole.screens.pictures.zoom import Zoom
 from vlmconsole.screens.widgets.dialogs import Reader
 from vlmconsole.vision.images import PictureError
 
+pytestmark = pytest.mark.usefixtures("utc")
+
 FROZEN = 1_796_000_000.0
-
-
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 class Clock:

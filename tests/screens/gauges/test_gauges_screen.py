@@ -9,7 +9,7 @@ import asyncio
 import gzip
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,8 @@ from vlmconsole.screens.gauges.cards import WAITING
 from vlmconsole.screens.gauges.screen import HIDDEN, GaugesScreen
 from vlmconsole.screens.widgets.dialogs import Ask, Reader
 
+pytestmark = pytest.mark.usefixtures("utc")
+
 until = partial(waiting.until, seconds=20.0, every=0.02)
 RECORDED = DATA / "gauges" / "bench-mlx.jsonl.gz"
 
@@ -42,16 +44,6 @@ class Hand:
 
     def __call__(self) -> float:
         return self.at
-
-
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.fixture

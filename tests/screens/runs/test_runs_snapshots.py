@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,7 @@ from vlmconsole.lab import Lab
 from vlmconsole.runs.places import Places
 
 NOW = 1_796_000_000.0
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("utc")]
 
 
 @pytest.fixture
