@@ -253,7 +253,7 @@ def test_a_recording_is_named_as_the_shell_would_and_its_end_before_the_gauges_i
     assert run_cli("--home", str(tmp_path / "lab"), "--quiet", "gauges", "--json", "--record", "~/r.jsonl") == 1
     out, err = capsys.readouterr()
     assert json.loads(out)["tiles"], "the snapshot is whole"
-    check_stderr(err, "recording", str(tmp_path / "r.jsonl"))
+    check_stderr(err, "recording", "1 B", str(tmp_path / "r.jsonl"))
     assert run_cli("--home", str(tmp_path / "lab"), "gauges", "--json", "--replay", "~/r.jsonl") == 0
 
 

@@ -300,7 +300,7 @@ def test_a_prompt_of_no_tokens_is_no_alarm(text: TextTokens, more: dict[str, obj
     assert result.usage.raw == [usage]
     sight = look([Message("user", "what?", (open_picture(PICTURE),))], result.usage, text, None)[0]
     assert (sight.state, sight.observed) == ("not verifiable", None)
-    assert "tokens" in sight.why
+    assert "prompt tokens" in sight.why and "reported 0" in sight.why
 
 
 def test_a_zero_after_a_count_takes_nothing_away_and_an_empty_answer_may_have_none() -> None:
