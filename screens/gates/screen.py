@@ -15,6 +15,7 @@ from vlmconsole.desks.gates import GateDesk, GateEntry, OpenedEntry
 from vlmconsole.desks.queue import Desk
 from vlmconsole.errors import LabError
 from vlmconsole.gates.binding import record
+from vlmconsole.gates.sample_images import SampleImages
 from vlmconsole.gates.samples import Case
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.screens.background import in_background
@@ -74,7 +75,7 @@ class GatesScreen(LookingScreen[GateDesk]):
     def _load(self, case: Case) -> Picture:
         """A case's picture; called in a thread of its own."""
         run = self.opened.entry.path if self.opened is not None else self.console.lab.places.runs
-        return GateDesk(self.console.lab.places).images.image(case.after, run)
+        return SampleImages(self.console.lab.places).image(case.after, run)
 
     async def look_once(self) -> None:
         chosen = self.entries.chosen
@@ -254,6 +255,6 @@ class GatesScreen(LookingScreen[GateDesk]):
 def _read(desk: GateDesk, chosen: GateEntry | None) -> tuple[list[GateEntry], OpenedEntry | None]:
     """One look, in the desk's thread: the list, and the chosen entry (else the first) opened."""
     listing = desk.listing()
-    found = next((e for e in listing if chosen and (e.kind, e.name) == (chosen.kind, chosen.name)), None)
-    entry = found or (listing[0] if listing else None)
+    match = next((e for e in listing if chosen and (e.kind, e.name) == (chosen.kind, chosen.name)), None)
+    entry = match or (listing[0] if listing else None)
     return listing, desk.open(entry) if entry is not None else None
