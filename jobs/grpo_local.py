@@ -98,7 +98,9 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
                 "Lower lr, or start from another seed." if trainer.step else at_once(loaded.model, spec.base),
                 code="step-diverged",
             ) from None
-        evidence.step(_line(step, spec, time.monotonic() - started), [_said(rollout) for rollout in step.rollouts])
+        evidence.step(
+            _line(step, spec, time.monotonic() - started), [_as_rollout(rollout) for rollout in step.rollouts]
+        )
         if spec.validate_every and step.number % spec.validate_every == 0:
             _validate(context, loaded, heldout[: spec.validation], spec, step.number)
         if step.number % spec.checkpoint_every == 0 or step.number == spec.steps:
@@ -192,7 +194,7 @@ def _line(step: "Taken", spec: GrpoSpec, seconds: float) -> dict[str, Any]:
     }
 
 
-def _said(sampled: Any) -> RolloutAnswer:
+def _as_rollout(sampled: Any) -> RolloutAnswer:
     return RolloutAnswer(
         sampled.row,
         sampled.group,

@@ -131,7 +131,7 @@ class _VerlFollower:
         if printed is None or printed.step != self.reached + 1:
             return  # Ray repeats lines, and validation prints a step of its own
         self.reached = printed.step
-        self.evidence.step(*self._told(printed))
+        self.evidence.step(*self._step_of(printed))
         lost = printed.not_numbers()
         if lost:
             _end(worker)
@@ -141,7 +141,7 @@ class _VerlFollower:
                 code="training-diverged",
             )
 
-    def _told(self, printed: Any) -> tuple[dict[str, Any], list[RolloutAnswer]]:
+    def _step_of(self, printed: Any) -> tuple[dict[str, Any], list[RolloutAnswer]]:
         """The step's figures and answers; the picture is named only where the truth proves which one it was."""
         from vlmconsole.training.grpo import zero_share
         from vlmconsole.training.verl.logs import group_advantages, read_rollouts

@@ -320,8 +320,8 @@ class Composer(Vertical):
         """Paths that are not here: over SSH they are the laptop's, and a line of scp brings them."""
         names = ", ".join(one_line(path.name, 60) for path in missing)
         if not under_ssh():
-            said = ", ".join(one_line(path, 120) for path in missing)
-            self.hints.notice(f"not found: {said}{also}", "$error", about=PATHS)
+            unreadable = ", ".join(one_line(path, 120) for path in missing)
+            self.hints.notice(f"not found: {unreadable}{also}", "$error", about=PATHS)
             return
         inbox = self.console.lab.places.inbox
         lines = "\n".join(one_line(scp_line(str(path), str(inbox)), 400) for path in missing)

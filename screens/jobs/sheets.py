@@ -64,7 +64,7 @@ class PresetList(ModalScreen[str | None]):
         listing = self.query_one(OptionList)
         listing.clear_options()
         group, first = None, None
-        for index, entry in self._found(words.lower().split()):
+        for index, entry in self._matching(words.lower().split()):
             if entry.group != group:
                 group = entry.group
                 listing.add_option(Option(Content(one_line(group, 60)).stylize("$faint"), disabled=True))
@@ -74,7 +74,7 @@ class PresetList(ModalScreen[str | None]):
         if first is None:
             self.query_one("#preview", Static).update(Content("no matching preset").stylize("$muted"))
 
-    def _found(self, words: Sequence[str]) -> list[tuple[int, PresetEntry]]:
+    def _matching(self, words: Sequence[str]) -> list[tuple[int, PresetEntry]]:
         """The entries that hold every word; names that begin with the first one first, then names that hold them."""
         ranked = []
         for index, entry in enumerate(self._entries):

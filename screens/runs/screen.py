@@ -171,10 +171,10 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
         run, row = self.run_folder(), self.row
         if run is None or row is None:
             return
-        found = await asyncio.to_thread(evidence, run, target)
+        page = await asyncio.to_thread(evidence, run, target)
         name = f" · {one_line(target.name, 60)}" if target.name else ""
         number = f" · request {target.index}" if target.kind == "request" else ""
-        shown = [(heading, inert(text)) for heading, text in found]
+        shown = [(heading, inert(text)) for heading, text in page]
         self.app.push_screen(Reader(f"{row.preset}{name}{number}", shown))
 
     def on_item_list_opened(self, event: ItemList.Opened) -> None:

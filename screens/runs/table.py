@@ -91,7 +91,7 @@ class RunRows(ItemList[RunLine]):
         mark, style = outcome(row)
         if row.name in self.marked:
             mark, style = painted(CHOSEN)
-        label, tone = _said(row)
+        label, tone = _outcome(row)
         end = row.ended or (now if row.state == "running" else None)
         took = duration(max(0.0, end - row.started)) if row.started is not None and end is not None else ""
         seal, seal_style = SEALS.get(row.seal, (row.seal, "$warning"))
@@ -105,7 +105,7 @@ class RunRows(ItemList[RunLine]):
         )
 
 
-def _said(row: RunLine) -> tuple[str, str]:
+def _outcome(row: RunLine) -> tuple[str, str]:
     """(verdict, else what went wrong, else its figure; style)."""
     if row.wrong:
         return "damaged", "$error"

@@ -20,7 +20,7 @@ class ServerList(ItemList[ServerLine]):
         return item.profile.name
 
     def differs(self, before: ServerLine, now: ServerLine) -> bool:
-        return _told(before) != _told(now)
+        return _labels(before) != _labels(now)
 
     def show_from(self, lines: tuple[ServerLine, ...], first: str) -> None:
         """`first` is the profile that the cursor stands on when nothing was chosen yet."""
@@ -29,7 +29,7 @@ class ServerList(ItemList[ServerLine]):
         self.show(lines)
 
     def line(self, y: int, width: int) -> Content:
-        name, engine, state, _ = _told(self.items[y])
+        name, engine, state, _ = _labels(self.items[y])
         mark, style = painted(sign_of(state))
         longest = min(24, max(cell_len(line.profile.name) for line in self.items))
         shown = Content(one_line(name)).truncate(longest, ellipsis=True, pad=True)
@@ -44,6 +44,6 @@ class ServerList(ItemList[ServerLine]):
         ).truncate(width, ellipsis=True)
 
 
-def _told(line: ServerLine) -> tuple[str, str, str, str]:
+def _labels(line: ServerLine) -> tuple[str, str, str, str]:
     engine = find_engine(line.profile.engine).label
     return line.profile.name, engine if len(engine) <= 8 else line.profile.engine, line.status.word, line.why

@@ -46,7 +46,7 @@ class ServersScreen(LookingScreen[ServerDesk]):
         self.log_view = LogView(id="log")
         self.calc = Said(id="server-calc")
         self.faults = Said(id="server-faults")
-        self.found = ServersView()
+        self.view = ServersView()
         self.doing: dict[str, str] = {}  # profile → what is being done with it, and its phase
         #: What was found of its adapters, by profile and when that server was started.
         self._effects: dict[tuple[str, float | None], dict[str, Effect]] = {}
@@ -77,11 +77,11 @@ class ServersScreen(LookingScreen[ServerDesk]):
 
     def _fill(self) -> None:
         words = self.table.field.value.lower().split()
-        self.listing.show_from(tuple(line for line in self.found.lines if holds(line, words)), self._in_use())
+        self.listing.show_from(tuple(line for line in self.view.lines if holds(line, words)), self._in_use())
 
     def _show(self, view: ServersView) -> None:
         page = self.log_view.page
-        self.found = view
+        self.view = view
         self._fill()
         problems = [Content(one_line(problem, 300)).stylize("$warning") for problem in view.problems]
         self.faults.say(Content("\n").join(problems))
@@ -146,7 +146,7 @@ class ServersScreen(LookingScreen[ServerDesk]):
         if action in ("stop", "restart"):
             return state in ("ready", "starting", "unreachable") and self._ours(line)
         if action == "effect":
-            effective = self.found.sheet.effective if self.found.sheet is not None else None
+            effective = self.view.sheet.effective if self.view.sheet is not None else None
             return effective is not None and bool(effective.adapters)
         if action in ("flush", "use"):
             return state == "ready" if action == "flush" else line is not None
@@ -222,7 +222,7 @@ class ServersScreen(LookingScreen[ServerDesk]):
             self.doing.pop(name, None)
             self.look()
 
-    def _told(self, name: str, what: str) -> Callable[[str, float], None]:
+    def _reporter(self, name: str, what: str) -> Callable[[str, float], None]:
         """Called from the starting thread with each phase."""
 
         def told(phase: str, seconds: float) -> None:
@@ -234,7 +234,7 @@ class ServersScreen(LookingScreen[ServerDesk]):
         """s: queue the job that serves it, and wait until it answers."""
         profile = self.profile
         if profile is not None:
-            name, report = profile.name, self._told(profile.name, "starting")
+            name, report = profile.name, self._reporter(profile.name, "starting")
             start = partial(self._do, name, "starting", lambda desk: desk.start(name, report))
             in_background(self, start, f"do-{name}")
 
@@ -253,7 +253,7 @@ class ServersScreen(LookingScreen[ServerDesk]):
         if line is None:
             return
         name = line.profile.name
-        call = make(name, self._told(name, what))
+        call = make(name, self._reporter(name, what))
 
         def decided(yes: bool | None) -> None:
             if yes:
@@ -286,8 +286,8 @@ class ServersScreen(LookingScreen[ServerDesk]):
         line = self.line
         if line is None:
             return
-        if self.found.quiet:
-            self.notify(inert(self.found.quiet), severity="warning", markup=False)
+        if self.view.quiet:
+            self.notify(inert(self.view.quiet), severity="warning", markup=False)
             return
         name, since = line.profile.name, line.status.since
 
@@ -315,7 +315,7 @@ class ServersScreen(LookingScreen[ServerDesk]):
 
     def action_open(self) -> None:
         """Enter: everything that is known, also what the server said word by word."""
-        line, sheet = self.line, self.found.sheet
+        line, sheet = self.line, self.view.sheet
         if line is None or sheet is None or sheet.line.profile.name != line.profile.name:
             return
         profile = line.profile

@@ -183,7 +183,7 @@ async def servers(
         await pilot.press("escape", "f6")
         screen = app.screen
         assert isinstance(screen, ServersScreen)
-        await until(lambda: screen.found.sheet is not None)
+        await until(lambda: screen.view.sheet is not None)
         await pilot.pause()
         yield pilot, screen
 
@@ -201,9 +201,9 @@ async def test_profiles_the_chosen_one_and_what_cannot_be_reached(places: Places
             text = seen(pilot)
             assert "○ box" in text and "A small one" in text and "bad.toml" in text
             assert "192 image tokens" in text or "image tokens" in text
-            openai = [line.profile.name for line in screen.found.lines].index("openai")
+            openai = [line.profile.name for line in screen.view.lines].index("openai")
             screen.listing.choose(openai)
-            await until(lambda: screen.found.sheet is not None and screen.found.sheet.line.profile.name == "openai")
+            await until(lambda: screen.view.sheet is not None and screen.view.sheet.line.profile.name == "openai")
             await pilot.pause()
             # Nobody started it: no fault, and not in the colour of one.
             assert "○ not reachable" in seen(pilot) and "nothing answers at" in seen(pilot)
@@ -285,7 +285,7 @@ def pictured(places: Places, theme: str) -> tuple[ConsoleApp, Callable[[Pilot[No
         await until(lambda: isinstance(pilot.app.screen, ServersScreen))
         screen = pilot.app.screen
         assert isinstance(screen, ServersScreen) and screen._timer is not None
-        await until(lambda: screen.found.sheet is not None)
+        await until(lambda: screen.view.sheet is not None)
         screen._timer.stop()
         screen.look = lambda: None  # type: ignore[method-assign]
         await until(lambda: not screen._looking)
