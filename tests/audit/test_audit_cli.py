@@ -57,7 +57,7 @@ def test_what_cannot_be_audited_or_replayed_is_one_line(tmp_path: Path, capsys: 
     for words, code, said in (
         ((other.name,), 2, "only trainings and evaluations are audited"),
         (("nothing",), 2, "no run"),
-        (("a", "b"), 2, "give one run"),
+        (("a", "b"), 2, "Give one run"),
         ((lab.run.name, "--alone"), 2, "belong to `audit replay RUN`"),
         (("replay", lab.run.name, "--sample", "nowhere"), 3, "has no sample 'nowhere'"),
         (("replay", other.name), 3, "holds no answers"),

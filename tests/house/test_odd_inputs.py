@@ -42,7 +42,7 @@ def pictures() -> list[tuple[str, str]]:
         picture = open_picture(source() if callable(source) else source, name="picture")
         width, height = picture.size
         made.append((name, f"{width}×{height}, {picture.description}" + (f"; {picture.note}" if picture.note else "")))
-    for name, (data, _) in REFUSED.items():
+    for name, (data, *_) in REFUSED.items():
         try:
             open_picture(data, name="picture")
         except PictureError as error:

@@ -123,7 +123,7 @@ async def test_servers_never_shows_another_servers_settings(tmp_path: Path) -> N
             await move_down(pilot)
             line = screen.line
             assert line is not None and line.profile.name != first
-            assert text_in(screen.sheet).split() == [line.profile.name, "asking", "…"], before
+            assert text_in(screen.sheet).split() == [line.profile.name, "checking", "…"], before
             go.set()
         await until(lambda: line.profile.name in text_in(screen.sheet))
 

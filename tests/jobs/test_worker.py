@@ -197,7 +197,7 @@ def test_a_servers_log_in_its_run_is_kept_small_too(tmp_path: Path, monkeypatch:
         owned_server._keep_log(Context(run, places), folder / "own.log", "b4", moved=True)
     kept = run.file("server-b4.log").read_bytes()
     assert (
-        kept.startswith(b"[5.7 MiB of this log") and kept.endswith(b"why it died\nsecond start\n") and len(kept) < 1100
+        kept.startswith(b"[5.72 MiB of this log") and kept.endswith(b"why it died\nsecond start\n") and len(kept) < 1100
     )
 
 

@@ -42,9 +42,9 @@ def measured(home: Path, names: list[str | None]) -> tuple[CellSummary, str]:
     [
         (["m", "m"], ("m",), "m", None, ""),
         ([None, None], None, "m", None, ""),
-        (["other", "other"], ("m",), "other", "m", "and other answered"),
+        (["other", "other"], ("m",), "other", "m", "other answered instead of"),
         (["m", "other"], ("m",), "m, other", "m", "2 models answered"),
-        (["m", "m"], ("x", "y"), "m", None, "does not list"),
+        (["m", "m"], ("x", "y"), "m", None, "is not listed"),
     ],
 )
 def test_conditions_of_a_measurement_name_the_model_that_answered(

@@ -56,7 +56,7 @@ def test_a_control_that_falls_as_well_is_seen_through_unlike_load() -> None:
     pairs = [Pair(one(cold, 0, 503), one(warm, 502, 503)) for cold, warm in on]
     found = verdict(pairs, [Pair(one(cold, 0, 503), one(warm, 0, 503)) for cold, warm in off])
     assert found.state == "not provable"
-    check_nouns(found.reasons[0], "faster", "median 47%", "71%", "compilation")
+    check_nouns(found.reasons[0], "faster", "median 47 %", "71 %", "compilation")
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def drawn(name: str, ttft: float, state: str = "valid", **settings: Any) -> Cell
 def test_what_cells_differ_in_decides_their_axes() -> None:
     sizes = [drawn(str(side), side / 10, image=f"{side}x{side}", input_tokens=side) for side in (10, 20, 40)]
     (one,) = axes(sizes)
-    assert "picture" in one.title and (one.x, one.only) == ("input tokens", "image")
+    assert "image" in one.title and (one.x, one.only) == ("input tokens", "image")
     assert [(point.x, point.y) for point in one.points] == [(40, 1.0), (50, 2.0), (70, 4.0)]
     lengths = [drawn(f"out{n}", n / 10, output_tokens=n) for n in (4, 8, 16)]
     (one,) = axes(lengths)

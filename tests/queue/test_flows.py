@@ -145,8 +145,8 @@ def test_a_flow_tells_how_many_of_its_steps_are_over(lab: Places) -> None:
 def test_a_flows_plan_adds_up_what_is_known_and_names_the_rest(lab: Places) -> None:
     head, *steps = adding.plan(Preset("f", "flow", "F", BROKEN), ["c.seconds=20"], lab)
     assert head.estimate is not None and head.estimate.seconds == pytest.approx(0.03 + 20 + 35)
-    assert mentions(head.estimate.note, "not known", "b")
-    assert any(mentions(line, "55 s", "not known") for line in _plan_lines(head))
+    assert mentions(head.estimate.note, "no estimate", "b")
+    assert any(mentions(line, "55 s", "no estimate") for line in _plan_lines(head))
     whole = replace(steps[0], job=replace(steps[0].job, kind="flow"))
     assert any("about 0.03 s" in line for line in _plan_lines(whole))
 

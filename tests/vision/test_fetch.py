@@ -111,8 +111,8 @@ async def test_a_picture_arrives_whole(base: str) -> None:
     [
         ("/page", "picture-missing", "text/html"),
         ("/lying", "picture-missing", "web page"),
-        ("/large", "picture-large", "MiB"),
-        ("/large-unsaid", "picture-large", "MiB"),
+        ("/large", "picture-large", "KiB"),
+        ("/large-unsaid", "picture-large", "KiB"),
         ("/packed", "download-compressed", "compressed"),
         ("/gone", "download-status", "404"),
         ("/loop", "redirects-many", "5 redirects"),
