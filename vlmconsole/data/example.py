@@ -1,0 +1,219 @@
+"""Examples: what bench, training, evaluation, chat and gates read of a dataset, and their Parquet form.
+
+A split's file holds verl's columns beside our own, so that verl's dataset class reads it as it is; files of drawn
+scenes (`data.rows`), which have verl's columns alone, are read as examples too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from vlmconsole.data.rows import IMAGE_TAG, DataError
+
+Role = Literal["system", "user", "assistant"]
+ROLES: tuple[Role, ...] = ("system", "user", "assistant")
+#: task of a drawn scene's row (`vlmconsole/counting`) → its scorer
+SCORER_OF_SOURCE = {"counting": "counting", "naming": "naming", "textvqa": "textvqa", "text": "naming"}
+_BATCH = 128  # rows read or written at once
+
+
+@dataclass(frozen=True)
+class ExampleTurn:
+    """One turn; in `text` an IMAGE_TAG stands for each image, in order."""
+
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True)
+class Example:
+    """One example. `id` is the user's own; `images` are the encoded bytes as they will be sent.
+
+    `turns` end with the assistant's answer that is taught. `truth` is a JSON value (text, number, list of accepted
+    answers, object), None where nothing is known; `scorer` ("": none) and its `options` say how the last answer is
+    scored. `metadata` are further columns of the source, used by nothing.
+    """
+
+    id: str
+    images: tuple[bytes, ...]
+    turns: tuple[ExampleTurn, ...]
+    truth: Any = None
+    scorer: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    group: str = ""
+    split: str = ""
+    index: int = 0
+    source: str = "own"
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def system(self) -> str | None:
+        """The system turn that opens the conversation; None without one."""
+        return self.turns[0].text if self.turns and self.turns[0].role == "system" else None
+
+    @property
+    def question(self) -> str:
+        """The last user turn, without its image tags."""
+        last = next((turn.text for turn in reversed(self.turns) if turn.role == "user"), "")
+        return last.replace(IMAGE_TAG, "").strip()
+
+    @property
+    def target(self) -> str:
+        """The last answer, as it is taught; "" where there is none."""
+        return self.turns[-1].text if self.turns and self.turns[-1].role == "assistant" else ""
+
+    @property
+    def image_sha256s(self) -> tuple[str, ...]:
+        """Hash (hex) of each image's bytes."""
+        return tuple(hashlib.sha256(image).hexdigest() for image in self.images)
+
+    def questions(self) -> Iterator[Example]:
+        """An example for each question asked, with what stands before it: all but the last are scored by the answer
+        that is taught. The first keeps the id, the second is `ID#2`, the last of several has the example's truth.
+        """
+        asked = [at for at, turn in enumerate(self.turns) if turn.role == "user"]
+        for number, at in enumerate(asked, start=1):
+            turns = self.turns[: at + 2]
+            shown = sum(turn.text.count(IMAGE_TAG) for turn in turns)
+            last = number == len(asked)
+            answer = turns[-1].text if turns[-1].role == "assistant" else None
+            yield replace(
+                self,
+                id=self.id if number == 1 else f"{self.id}#{number}",
+                images=self.images[:shown],
+                turns=turns,
+                truth=self.truth if last else answer,
+            )
+
+    def check(self) -> None:
+        """Raise DataError unless roles alternate from a user's turn on, and each image has its tag."""
+        turns = self.turns[1:] if self.system is not None else self.turns
+        wanted: tuple[Role, Role] = ("user", "assistant")
+        if not turns or any(turn.role != wanted[at % 2] for at, turn in enumerate(turns)):
+            raise DataError(f"{self.id}: user and assistant must take turns, the user first", code="turns-invalid")
+        tags = sum(turn.text.count(IMAGE_TAG) for turn in self.turns)
+        if tags != len(self.images):
+            raise DataError(f"{self.id}: {tags} {IMAGE_TAG} for {len(self.images)} images", code="image-tags")
+
+    def columns(self) -> dict[str, Any]:
+        """The example as its Parquet row: verl's columns, then our own."""
+        prompt = self.turns[:-1] if self.target else self.turns
+        return {
+            "data_source": self.source,
+            "prompt": [{"role": turn.role, "content": turn.text} for turn in prompt],
+            "images": [{"bytes": image, "path": None} for image in self.images],
+            "ability": self.scorer,
+            "reward_model": {"style": "rule", "ground_truth": truth_text(self.truth)},
+            "extra_info": {"split": self.split, "index": self.index, "uid": self.id},
+            "turns": [{"role": turn.role, "content": turn.text} for turn in self.turns],
+            "truth": json.dumps(self.truth, ensure_ascii=False),
+            "scorer": self.scorer,
+            "options": json.dumps(dict(self.options), ensure_ascii=False, sort_keys=True),
+            "group": self.group,
+            "metadata": json.dumps(dict(self.metadata), ensure_ascii=False, sort_keys=True, default=str),
+        }
+
+
+def truth_text(truth: Any) -> str:
+    """A truth as text (verl's `ground_truth`): text as it is, everything else as JSON."""
+    return truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
+
+
+def example_schema() -> Any:
+    """The Arrow schema of a split's Parquet file."""
+    import pyarrow as pa
+
+    text = pa.string()
+    turns = pa.list_(pa.struct([("role", text), ("content", text)]))
+    return pa.schema(
+        [
+            ("data_source", text),
+            ("prompt", turns),
+            ("images", pa.list_(pa.struct([("bytes", pa.binary()), ("path", text)]))),
+            ("ability", text),
+            ("reward_model", pa.struct([("style", text), ("ground_truth", text)])),
+            ("extra_info", pa.struct([("split", text), ("index", pa.int64()), ("uid", text)])),
+            ("turns", turns),
+            *((name, text) for name in ("truth", "scorer", "options", "group", "metadata")),
+        ]
+    )
+
+
+def write_examples(path: Path, examples: Iterable[Example]) -> int:
+    """Write a split's Parquet file, a few rows in memory at a time; return how many were written."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    written, batch, schema = 0, [], example_schema()
+    # An open file, here and below: pyarrow takes no path that is not UTF-8.
+    with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="none", store_schema=True) as writer:
+        for example in examples:
+            batch.append(example.columns())
+            written += 1
+            if len(batch) == _BATCH:
+                writer.write_table(pa.Table.from_pylist(batch, schema=schema))
+                batch = []
+        if batch:
+            writer.write_table(pa.Table.from_pylist(batch, schema=schema))
+    return written
+
+
+def read_examples(path: Path) -> Iterator[Example]:
+    """The examples of a split, of drawn scenes too, a few at a time. Raises DataError naming the row."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path.open("rb"))
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path} cannot be read as Parquet: {error}", code="parquet-invalid") from None
+    number = 0
+    try:
+        for batch in file.iter_batches(batch_size=_BATCH):
+            for value in batch.to_pylist():
+                number += 1
+                yield from_columns(value, f"{path.name} row {number}")
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path} is damaged after row {number}: {error}", code="data-damaged") from None
+    finally:
+        file.close(force=True)
+
+
+def from_columns(value: Mapping[str, Any], where: str) -> Example:
+    """An example from a Parquet row of either form. Raises DataError, naming `where`."""
+    try:
+        own = "turns" in value
+        truth = json.loads(value["truth"]) if own else value["reward_model"]["ground_truth"]
+        turns = [ExampleTurn(turn["role"], turn["content"]) for turn in value["turns" if own else "prompt"]]
+        source = str(value.get("data_source") or "own")
+        scorer = str(value["scorer"]) if own else SCORER_OF_SOURCE.get(source.rpartition("/")[2], "")
+        if not own:
+            if scorer == "textvqa":
+                truth = json.loads(truth)
+            turns.append(ExampleTurn("assistant", truth[0] if isinstance(truth, list) else truth))
+        extra = value.get("extra_info") or {}
+        example = Example(
+            id=str(extra.get("uid") or where),
+            images=tuple(image["bytes"] for image in value["images"]),
+            turns=tuple(turns),
+            truth=truth,
+            scorer=scorer,
+            options=json.loads(value["options"]) if own else {},
+            group=str(value["group"]) if own else "",
+            split=str(extra.get("split") or ""),
+            index=int(extra.get("index") or 0),
+            source=source,
+            metadata=json.loads(value["metadata"]) if own else {},
+        )
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError):
+        raise DataError(f"{where} is no example.", "Import it: vlmconsole data import", code="row-invalid") from None
+    if not all(isinstance(image, bytes) for image in example.images) or not all(
+        isinstance(turn.text, str) and turn.role in ROLES for turn in turns
+    ):
+        raise DataError(f"{where} is no example.", "Import it: vlmconsole data import", code="row-invalid")
+    return example
