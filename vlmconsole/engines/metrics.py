@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -100,6 +101,10 @@ class MetricTable:
         """Whether a text is this engine's, by the names in it."""
         return f"\n{self.engine}:" in text or text.startswith(f"{self.engine}:")
 
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(name for metric in self.figures.values() for name in metric.names)
+
     def read(self, text: str) -> Scrape:
         """The figures in a text. Lines of other metrics are never parsed: a real page has 800 of them.
 
@@ -107,8 +112,7 @@ class MetricTable:
         """
         scrape = Scrape()
         samples: dict[str, list[Sample]] = {}
-        names = frozenset(name for metric in self.figures.values() for name in metric.names)
-        for sample in _samples(_lines(text, names), scrape):
+        for sample in _samples(_lines(text, f"{self.engine}:", self._names), scrape):
             if math.isfinite(sample.value):
                 samples.setdefault(sample.name, []).append(sample)
         for figure, metric in self.figures.items():
@@ -118,18 +122,19 @@ class MetricTable:
         return scrape
 
 
-def _lines(text: str, names: frozenset[str]) -> list[str]:
-    """The lines that speak of these names, with the TYPE lines that make histograms of them."""
+def _lines(text: str, prefix: str, names: frozenset[str]) -> list[str]:
+    """The lines that speak of these names, which all begin with `prefix`, and the TYPE lines of their histograms."""
     kept = []
+    type_prefix = f"# TYPE {prefix}"
     for line in text.split("\n"):
-        if line.startswith("# TYPE "):
-            name = line[7:].partition(" ")[0]
-        elif line.startswith("#"):
-            continue
-        else:
+        if line.startswith(prefix):
             name = line.partition("{")[0].partition(" ")[0]
             if name not in names:
                 name = next((name.removesuffix(end) for end in _SUFFIXES if name.endswith(end)), name)
+        elif line.startswith(type_prefix):
+            name = line[7:].partition(" ")[0]
+        else:
+            continue
         # A counter's TYPE line may leave out the suffix that its samples carry.
         if name in names or f"{name}_total" in names:
             kept.append(line)
