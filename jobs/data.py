@@ -11,8 +11,8 @@ from typing import Any
 from vlmconsole.data import names as datasets
 from vlmconsole.data.dataset import expected, manifest_digest, read_manifest
 from vlmconsole.data.examine import check_dataset
+from vlmconsole.data.example import Example, read_examples
 from vlmconsole.data.recipe import load_recipe, recipe_names
-from vlmconsole.data.rows import Row, read_rows
 from vlmconsole.errors import LabError
 from vlmconsole.jobs.contract import Context, JobError
 
@@ -120,12 +120,12 @@ def _give_back() -> None:
             ctypes.CDLL(None).malloc_trim(0)
 
 
-def split_rows(folder: Path, manifest: dict[str, Any], role: str) -> list[Row]:
-    """The rows of the one split with that role. Raises JobError unless there is exactly one."""
+def split_examples(folder: Path, manifest: dict[str, Any], role: str) -> list[Example]:
+    """The examples of the one split with that role. Raises JobError unless there is exactly one."""
     names = [name for name, split in manifest["splits"].items() if split["role"] == role]
     if len(names) != 1:
         raise JobError(f"The dataset {folder.name} has {len(names)} splits for {role}, and exactly one is needed.")
-    return list(read_rows(folder / f"{names[0]}.parquet"))
+    return list(read_examples(folder / f"{names[0]}.parquet"))
 
 
 def sizes(name: str) -> dict[str, int] | None:

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from vlmconsole.data.rows import Row
+from vlmconsole.data.example import Example
+from vlmconsole.gates.samples import images_hash
 from vlmconsole.runs.folder import RunFolder, write_atomic
 
 TRAINING, ROLLOUTS, GROUPS, PICTURES = "training.jsonl", "rollouts.jsonl", "groups.jsonl", "pictures"
@@ -26,14 +27,14 @@ CURVES = {
 
 @dataclass(frozen=True)
 class RolloutAnswer:
-    """One sampled answer as it is kept. `row` is None where it is not known which picture it belongs to."""
+    """One sampled answer as it is kept. `example` is None where it is not known which one it belongs to."""
 
-    row: Row | None
+    example: Example | None
     group: int
     answer: str
     tokens: list[int] | None
     finish: str | None
-    truth: str
+    truth: Any
     reward: float
     advantage: float
     valid: bool | None
@@ -60,7 +61,7 @@ class GrpoEvidence:
                 {
                     "step": line["step"],
                     "group": number,
-                    "uid": members[0].row.uid if members[0].row else None,
+                    "uid": members[0].example.id if members[0].example else None,
                     "rewards": rewards,
                     "advantages": [answer.advantage for answer in members],
                     "zero_advantage": len(set(rewards)) == 1,
@@ -78,21 +79,22 @@ class GrpoEvidence:
         self.run.events.progress(line["step"], self.total, note=note)
 
     def _answer(self, step: int, answer: RolloutAnswer) -> None:
-        row = answer.row
-        picture = self.picture(row) if row is not None else None
+        example = answer.example
+        pictures = self.pictures(example) if example is not None else []
         shared = {
             "step": step,
-            "uid": row.uid if row else None,
+            "uid": example.id if example else None,
             "group": answer.group,
-            "picture": picture,
+            "picture": pictures[0] if pictures else None,
+            **({"pictures": pictures} if len(pictures) > 1 else {}),
             "truth": answer.truth,
             "answer": answer.answer,
             "reward": answer.reward,
             "advantage": answer.advantage,
         }
         more = {
-            "picture_sha256": row.sha256 if row else None,
-            "prompt": row.question if row else None,
+            "picture_sha256": images_hash(example.image_sha256s) if example else None,
+            "prompt": example.prompt if example else None,
             "token_ids": answer.tokens,
             "finish": answer.finish,
             "valid": answer.valid,
@@ -101,15 +103,15 @@ class GrpoEvidence:
         self.run.append_jsonl(ROLLOUTS, {**shared, **more})
         self.run.events.emit("rollout", **shared)
 
-    def picture(self, row: Row) -> str:
-        """The picture's file inside the run, written once, as bytes unchanged; the path is relative to the run."""
-        ending = (
-            "png" if row.picture.startswith(b"\x89PNG") else "jpg" if row.picture.startswith(b"\xff\xd8") else "img"
-        )
-        name = f"{PICTURES}/{row.sha256[:16]}.{ending}"
-        if not self.run.file(name).exists():
-            write_atomic(self.run.file(name), row.picture)
-        return name
+    def pictures(self, example: Example) -> list[str]:
+        """Each image's file inside the run, written once, as bytes unchanged; paths are relative to the run."""
+        names = []
+        for image, sha in zip(example.images, example.image_sha256s, strict=True):
+            ending = "png" if image.startswith(b"\x89PNG") else "jpg" if image.startswith(b"\xff\xd8") else "img"
+            names.append(name := f"{PICTURES}/{sha[:16]}.{ending}")
+            if not self.run.file(name).exists():
+                write_atomic(self.run.file(name), image)
+        return names
 
     def take_over(self, earlier: RunFolder, step: int) -> None:
         """Bring an earlier attempt's steps up to `step` into this run, so that it is whole by itself."""

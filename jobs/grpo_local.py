@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmconsole.data.dataset import manifest_digest
-from vlmconsole.data.rows import Row, read_rows
+from vlmconsole.data.example import Example, read_examples
+from vlmconsole.data.scored import common_scorer, score_example
 from vlmconsole.data.splits import LeakError, PictureIndex
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.data import LOADING, course, examined, ready
@@ -16,7 +17,6 @@ from vlmconsole.jobs.memory_plan import memory_plan, say_peak
 from vlmconsole.measure.machine import hardware
 from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import Conditions, another_prompt
-from vlmconsole.scoring.scorers import score
 
 if TYPE_CHECKING:
     from vlmconsole.training.grpo_train import Taken, Trainer
@@ -56,7 +56,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         passes=spec.passes,
         micro=spec.micro,
         seed=spec.seed,
-        scorer=spec.scorer,
+        scorer=spec.scorer or common_scorer(rows),
     )
     prompt = door(folder).facts()
     identity = {
@@ -121,18 +121,18 @@ def ready_data(context: Context, name: str, then: float, steps: int) -> tuple[Pa
     return folder, digest
 
 
-def split(dataset: Path, name: str) -> list[Row]:
-    """The rows of one split. Raises JobError naming the splits there are."""
+def split(dataset: Path, name: str) -> list[Example]:
+    """The examples of one split. Raises JobError naming the splits there are."""
     path = dataset / f"{name}.parquet"
     if not path.exists():
         splits = ", ".join(sorted(file.stem for file in dataset.glob("*.parquet")))
         raise JobError(f"{dataset.name} has no split “{name}” (there are: {splits})", code="split-missing")
-    return list(read_rows(path))
+    return list(read_examples(path))
 
 
-def refuse_leaks(rows: list[Row], context: Context) -> None:
-    """Raises LeakError when a picture to be trained on stands in a test split of any dataset of this lab."""
-    hashes = [value for row in rows for value in (row.sha256, row.pixel_sha256)]
+def refuse_leaks(examples: list[Example], context: Context) -> None:
+    """Raises LeakError when an image to be trained on stands in a test split of any dataset of this lab."""
+    hashes = [value for example in examples for value in (*example.image_sha256s, *example.pixel_sha256s)]
     for known in PictureIndex(context.places.datasets).find(hashes):
         if known.role == "test":
             raise LeakError(
@@ -196,12 +196,12 @@ def _line(step: "Taken", spec: GrpoSpec, seconds: float) -> dict[str, Any]:
 
 def _as_rollout(sampled: Any) -> RolloutAnswer:
     return RolloutAnswer(
-        sampled.row,
+        sampled.example,
         sampled.group,
         sampled.text,
         sampled.tokens,
         sampled.finish,
-        sampled.row.truth,
+        sampled.example.truth,
         sampled.scored.reward,
         sampled.advantage,
         sampled.scored.valid,
@@ -209,17 +209,22 @@ def _as_rollout(sampled: Any) -> RolloutAnswer:
     )
 
 
-def _validate(context: Context, loaded: "Loaded", rows: list[Row], spec: GrpoSpec, step: int) -> None:
+def _validate(context: Context, loaded: "Loaded", examples: list[Example], spec: GrpoSpec, step: int) -> None:
     from vlmconsole.training.grpo_train import greedy_answers
 
-    predictions = greedy_answers(loaded, rows, spec.max_new_tokens)
-    scored = [score(spec.scorer, prediction.text, row.truth) for prediction, row in zip(predictions, rows, strict=True)]
+    predictions = greedy_answers(loaded, examples, spec.max_new_tokens)
+    scored = [
+        score_example(example, prediction.text, spec.scorer)
+        for prediction, example in zip(predictions, examples, strict=True)
+    ]
     mean = sum(prediction.reward for prediction in scored) / len(scored)
     right = sum(prediction.all_correct for prediction in scored)
-    line = {"step": step, "n": len(rows), "reward_mean": mean, "all_correct": right, "label": NOT_A_BASELINE}
+    line = {"step": step, "n": len(examples), "reward_mean": mean, "all_correct": right, "label": NOT_A_BASELINE}
     context.run.append_jsonl("validation.jsonl", line)
     context.events.metric("validation reward (not a baseline)", mean, step=step)
-    context.log(f"validation after step {step}, not a baseline: {right} of {len(rows)} all right, reward {mean:.3f}")
+    context.log(
+        f"validation after step {step}, not a baseline: {right} of {len(examples)} all right, reward {mean:.3f}"
+    )
 
 
 def _conditions(
@@ -255,7 +260,7 @@ def _finish(
     spec: GrpoSpec,
     trainer: "Trainer",
     folder: Path,
-    heldout: list[Row],
+    heldout: list[Example],
     eyes: str,
     identity: dict[str, Any],
 ) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Settings of a GRPO run, of both engines, and what they take: time with the bundled model, memory on any."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from vlmconsole.jobs.contract import Spec
 from vlmconsole.jobs.data import counted
+from vlmconsole.scoring.scorers import known_scorer
 from vlmconsole.system.typed_paths import PathOrName
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ class GrpoSpec(Spec):
     passes: int = Field(1, ge=1, description="Optimizer steps on each batch of answers")
     micro: int = Field(4, ge=1, description="Questions a forward pass; less needs less memory")
     seed: int = Field(0, ge=0, le=2**32 - 1, description="Every draw of an answer follows from it")
-    scorer: Literal["counting", "naming"] = Field("counting", description="What rewards an answer")
+    scorer: Annotated[str, AfterValidator(known_scorer)] = Field(
+        "", description="What rewards an answer; empty: the data's own scorer"
+    )
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
     float32_masters: bool = Field(
         True, description="bfloat16, in-process: step float32 copies; else small steps are rounded away"

@@ -11,7 +11,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.data.rows import Row
+from vlmconsole.data.example import Example, truth_text
+from vlmconsole.data.scored import common_scorer
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.grpo_evidence import TRAINING, GrpoEvidence, RolloutAnswer, first_and_last
 from vlmconsole.jobs.grpo_local import ready_data, refuse_leaks, say_moved, split
@@ -45,7 +46,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         train_file=dataset / f"{spec.train_split}.parquet",
         validation_file=dataset / f"{spec.validation_split}.parquet",
         reward_file=Path(str(resources.files("vlmconsole.scoring") / "verl_reward.py")),
-        reward_name=FUNCTIONS[spec.scorer],
+        reward_name=_reward(spec.scorer or common_scorer(rows)),
         checkpoints=context.run.file("verl-checkpoints"),
         rollouts=context.run.file("verl-rollouts"),
         steps=spec.steps,
@@ -94,11 +95,23 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     return _summary(context, spec, folder, base_sha256, {dataset.name: digest})
 
 
+def _reward(scorer: str) -> str:
+    """verl's reward function for a scorer. Raises JobError where it has none."""
+    if scorer not in FUNCTIONS:
+        what = f"the scorer {scorer}" if scorer else "examples of several scorers, or with options"
+        raise JobError(
+            f"verl has no reward for {what}.",
+            f"Take {' or '.join(FUNCTIONS)}, or engine=in-process.",
+            code="verl-reward",
+        )
+    return FUNCTIONS[scorer]
+
+
 class _VerlFollower:
     """Runs verl's trainer and turns its lines and rollout files into evidence as they come."""
 
-    def __init__(self, context: Context, spec: GrpoSpec, rows: list[Row], rollouts: Path) -> None:
-        self.context, self.spec, self.rows, self.rollouts = context, spec, rows, rollouts
+    def __init__(self, context: Context, spec: GrpoSpec, examples: list[Example], rollouts: Path) -> None:
+        self.context, self.spec, self.examples, self.rollouts = context, spec, examples, rollouts
         self.evidence = GrpoEvidence(context.run, spec.steps)
         self.reached = 0
         self.tail: list[str] = []
@@ -164,8 +177,9 @@ class _VerlFollower:
         line["zero_advantage"] = zero_share(groups)
         answers = []
         for i, (answer, advantage) in enumerate(zip(sampled, group_advantages(scores, n), strict=True)):
-            row = self.rows[((printed.step - 1) * self.spec.questions + i // n) % len(self.rows)]
-            known = row if row.truth == answer.truth else None
+            place = (printed.step - 1) * self.spec.questions + i // n
+            example = self.examples[place % len(self.examples)]
+            known = example if truth_text(example.truth) == answer.truth else None
             answers.append(
                 RolloutAnswer(
                     known, i // n, answer.answer, None, None, answer.truth, answer.score, advantage, answer.valid

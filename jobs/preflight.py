@@ -7,7 +7,7 @@ Each function returns sentences for people, none where nothing is known against 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vlmconsole.data.names import Promised, promised, truths_of
 from vlmconsole.data.rows import DataError
@@ -109,7 +109,7 @@ def scorer(
     name: str, wanted: str, places: Places, *, splits: Sequence[str] = (), roles: Sequence[str] = ()
 ) -> list[str]:
     """Whether the truths of these splits of a dataset (by name or by role) can be judged by a scorer."""
-    if LATER in name or LATER in wanted:
+    if not wanted or LATER in name or LATER in wanted:
         return []
     try:
         truths = truths_of(name, places.datasets)
@@ -128,7 +128,7 @@ def scorer(
     return []
 
 
-def _judges(name: str, truth: str) -> bool:
+def _judges(name: str, truth: Any) -> bool:
     try:
         score(name, "", read_truth(name, truth))
     except ScoringError:

@@ -3,16 +3,16 @@
 import time
 from typing import TYPE_CHECKING, Any
 
-from vlmconsole.gates.samples import Sample, prompt_hash
+from vlmconsole.data.scored import score_example
+from vlmconsole.gates.samples import Sample, asked_hash, images_hash
 from vlmconsole.jobs.contract import JobError
 from vlmconsole.runs.events import json_line
 from vlmconsole.runs.folder import RunFolder, write_atomic
-from vlmconsole.scoring.scorers import score
 from vlmconsole.training import selection
-from vlmconsole.training.generation import Generated, Prompt, answers
+from vlmconsole.training.generation import Generated, answers, prompt_of
 
 if TYPE_CHECKING:
-    from vlmconsole.data.rows import Row
+    from vlmconsole.data.example import Example
     from vlmconsole.jobs.sft_run import Teacher
 
 
@@ -22,7 +22,7 @@ def develop(teacher: "Teacher", epoch: int) -> None:
     A kill in the middle leaves no half file: the pass is made again. Raises Stopped.
     """
     began, context, dev = time.monotonic(), teacher.context, teacher.dev
-    asks = [Prompt(row.uid, row.question, (row.image(),)) for row in dev]
+    asks = [prompt_of(example) for example in dev]
     predictions: list[dict[str, Any]] = []
     step = teacher.course.done
     total = teacher.course.plan.steps
@@ -38,8 +38,8 @@ def develop(teacher: "Teacher", epoch: int) -> None:
         on_progress=look,
         stopping=context.stopping,
     )
-    for row, answer in zip(dev, answered, strict=False):
-        predictions.append(_sample(teacher, row, answer, epoch))
+    for example, answer in zip(dev, answered, strict=False):
+        predictions.append(_sample(teacher, example, answer, epoch))
     context.check_stop()
     if len(predictions) != len(dev):
         raise JobError(
@@ -47,8 +47,8 @@ def develop(teacher: "Teacher", epoch: int) -> None:
         )
     data = b"".join(json_line(line) for line in predictions)
     write_atomic(teacher.run_folder.file(selection.development_file(epoch)), data)
-    for row, line in list(zip(dev, predictions, strict=True))[: teacher.spec.shown]:
-        _show(teacher, row, line, epoch, step)
+    for example, line in list(zip(dev, predictions, strict=True))[: teacher.spec.shown]:
+        _show(teacher, example, line, epoch, step)
     right, reward = (
         sum(line["all_correct"] for line in predictions),
         sum(line["reward"] for line in predictions) / len(predictions),
@@ -66,18 +66,18 @@ def read_rewards(run: RunFolder, epoch: int) -> list[float]:
     return [float(line["reward"]) for line in run.read_jsonl(selection.development_file(epoch))]
 
 
-def _sample(teacher: "Teacher", row: "Row", answer: Generated, epoch: int) -> dict[str, Any]:
-    scored = score(teacher.spec.scorer, answer.text, row.truth)
+def _sample(teacher: "Teacher", example: "Example", answer: Generated, epoch: int) -> dict[str, Any]:
+    scored = score_example(example, answer.text, teacher.spec.scorer)
     sample = Sample(
-        id=row.uid,
-        group=row.split,
-        picture_sha256=row.sha256,
-        pixel_sha256=row.pixel_sha256,
+        id=example.id,
+        group=example.split,
+        picture_sha256=images_hash(example.image_sha256s),
+        pixel_sha256=images_hash(example.pixel_sha256s),
         tensor_sha256=answer.tensor_sha256,
-        prompt_sha=prompt_hash(row.question),
+        prompt_sha=asked_hash(example),
         answer=answer.text,
         token_ids=tuple(answer.token_ids),
-        truth=row.truth,
+        truth=example.truth,
         valid=scored.valid,
         all_correct=scored.all_correct,
         partial=scored.partial,
@@ -86,26 +86,29 @@ def _sample(teacher: "Teacher", row: "Row", answer: Generated, epoch: int) -> di
         t=time.time(),
     )
     more = {"epoch": epoch, "finish": answer.finish, "label": "not a baseline"}
-    return {**sample.model_dump(mode="json"), **more}
+    unset = {key for key in ("scorer", "options") if not getattr(sample, key)}
+    return {**sample.model_dump(mode="json", exclude=unset), **more}
 
 
-def _show(teacher: "Teacher", row: "Row", line: dict[str, Any], epoch: int, step: int) -> None:
-    """One development picture with its answer, for whoever watches."""
-    name = f"pictures/{row.sha256[:16]}.png"
-    path = teacher.run_folder.file(name)
-    if not path.exists():
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        if row.picture.startswith(b"\x89PNG"):
-            write_atomic(path, row.picture)
-        else:
-            row.image().save(path)
+def _show(teacher: "Teacher", example: "Example", line: dict[str, Any], epoch: int, step: int) -> None:
+    """One development example with its answer, for whoever watches."""
+    names = [f"pictures/{sha[:16]}.png" for sha in example.image_sha256s]
+    for name, data, picture in zip(names, example.images, example.pictures(), strict=True):
+        path = teacher.run_folder.file(name)
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            if data.startswith(b"\x89PNG"):
+                write_atomic(path, data)
+            else:
+                picture.image().save(path)
     teacher.context.events.emit(
         "rollout",
         step=step,
         epoch=epoch,
-        uid=row.uid,
-        picture=name,
-        truth=row.truth,
+        uid=example.id,
+        picture=names[0] if names else None,
+        **({"pictures": names} if len(names) > 1 else {}),
+        truth=example.truth,
         answer=line["answer"],
         reward=line["reward"],
         advantage=None,

@@ -9,6 +9,7 @@ from typing import Any
 
 from vlmconsole.data.dataset import manifest_digest
 from vlmconsole.data.names import promised
+from vlmconsole.data.scored import common_scorer
 from vlmconsole.errors import LabError
 from vlmconsole.jobs import data
 from vlmconsole.jobs.contract import Context, JobError, Stopped
@@ -54,8 +55,9 @@ class Teacher:
         self.context.events.progress(0, None, note=data.LOADING)
         self.dataset, self.digest = folder.name, manifest_digest(manifest)
         self.dev_split = next(name for name, split in manifest["splits"].items() if split["role"] == "dev")
-        self.dev = data.split_rows(folder, manifest, "dev")
-        rows = data.split_rows(folder, manifest, "train")
+        dev = data.split_examples(folder, manifest, "dev")
+        self.dev = [question for example in dev for question in example.questions()]
+        rows = data.split_examples(folder, manifest, "train")
         self._freeze()
         left = self._left()
         loaded = model.load(self.base, dtype=self.precision, device=self.device)
@@ -92,7 +94,7 @@ class Teacher:
             self.dataset,
             self.digest,
             self.dev_split,
-            tuple(row.uid for row in self.dev),
+            tuple(example.id for example in self.dev),
             tuple(sorted(self.spec.dev_epochs)),
             self.spec.max_new_tokens,
         )
@@ -135,7 +137,7 @@ class Teacher:
         masked = list(curriculum.audit_mask(loaded, rows, self.context.stopping))
         self.context.check_stop()
         wrong = [masked_row for masked_row in masked if masked_row.wrong]
-        supervised = sum(masked_row.stop - masked_row.start for masked_row in masked)
+        supervised = sum(masked_row.count for masked_row in masked)
         total = sum(masked_row.tokens for masked_row in masked)
         self.run_folder.write_json(
             "mask.json",
@@ -193,7 +195,7 @@ class Teacher:
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint must agree with to be gone on from."""
         return {
-            "spec": self.spec.model_dump(mode="json"),
+            "spec": {**self.spec.model_dump(mode="json"), "scorer": self.spec.scorer or common_scorer(self.dev)},
             "base": self.base_sha,
             "dataset": self.digest,
             "parent": self.parent,

@@ -1,11 +1,12 @@
 """Settings of a supervised LoRA training, and what they take: time with the bundled model, memory on any."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from vlmconsole.jobs.contract import Spec
 from vlmconsole.jobs.data import counted
+from vlmconsole.scoring.scorers import known_scorer
 from vlmconsole.system.typed_paths import PathOrName
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ class SftSpec(Spec):
     clip: float = Field(1.0, gt=0, description="Largest gradient norm")
     seed: int = Field(1, ge=0, le=2**32 - 1, description="Seed of the fresh adapter and the image order")
     dev_epochs: list[int] = Field([2, 4, 6], min_length=1, description="Epochs that dev chooses among")
-    scorer: Literal["counting", "naming"] = Field("counting", description="How dev answers are scored")
+    scorer: Annotated[str, AfterValidator(known_scorer)] = Field(
+        "", description="How dev answers are scored; empty: by the data's own scorer"
+    )
     max_new_tokens: int = Field(64, ge=1, le=4096, description="Max tokens of a dev answer")
     dev_batch: int = Field(32, ge=1, le=1024, description="Development questions answered at once")
     precision: Literal["auto", "float32", "bfloat16"] = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vlmconsole.data.example import truth_text
 from vlmconsole.desks.gates import OpenedEntry
 from vlmconsole.gates.figures import figures, group_figures
 from vlmconsole.gates.plan import Gate
@@ -71,9 +72,9 @@ def gate_parts(opened: OpenedEntry, item: Judged | Gate | None) -> Parts:
 
 def case_parts(case: Case) -> Parts:
     """Both samples as they stand in the run."""
-    truth = case.after.truth if isinstance(case.after.truth, str) else "\n".join(case.after.truth)
+    truth = case.after.truth
     return [
-        ("Truth", truth),
+        ("Truth", "\n".join(map(truth_text, truth if isinstance(truth, list) else [truth]))),
         ("Before", _sample(case.before)),
         ("After", _sample(case.after)),
         ("Hashes", _hashes(case.after)),

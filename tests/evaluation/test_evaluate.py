@@ -12,6 +12,7 @@ from typing import Any
 import judged
 import pytest
 from evaluated import Bench, KilledError, Scripted
+from examples import conversation
 from refusals import mentions, refused
 from test_textvqa_data import many, write_shards
 
@@ -263,7 +264,8 @@ def _scripted(bench: Bench) -> Any:
 
 
 def test_a_stop_is_heeded_while_a_server_still_writes(tmp_path: Path) -> None:
-    asked = Namespace(id="one", question="How many?", picture=picture("stop", 0, 64, 64).data)
+    example = conversation(("user", "<image>How many?"), images=[picture("stop", 0, 64, 64).data])
+    asked = Namespace(id="one", example=example)
     slow = Schedule(role_ms=5, ttft_ms=50, itl_ms=500, tokens=64)  # half a minute an answer
     with running(slow) as server:
         profile = ServerProfile(name="slow", engine="openai", base_url=server.base_url, model="reference")

@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 import torch
+from examples import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.counting.scene import label_json, make_scene
+from vlmconsole.data.example import Example
 from vlmconsole.data.rows import Row
 from vlmconsole.training import checkpoint, export, grpo, rollout
 from vlmconsole.training.bases import base_folder
+from vlmconsole.training.generation import Prompt, prompt_of
 from vlmconsole.training.grpo_train import GrpoTraining, Trainer
 from vlmconsole.training.model import Loaded, encode, load
-from vlmconsole.training.prompts import Turn
 from vlmconsole.training.verl.logs import group_advantages
 
 REWARDS = st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=4, max_size=4), min_size=1, max_size=6)
@@ -35,7 +37,7 @@ def tiny() -> Loaded:
     return load(base_folder(""))
 
 
-def rows(n: int) -> list[Row]:
+def rows(n: int) -> list[Example]:
     import io
 
     made = []
@@ -43,8 +45,17 @@ def rows(n: int) -> list[Row]:
         scene, buffer = make_scene(f"grpo-test:{i}", red=i % 4, blue=(i + 2) % 4), io.BytesIO()
         scene.draw().save(buffer, "PNG")
         made.append(
-            Row(
-                f"r{i}", buffer.getvalue(), COUNT_PROMPT, label_json(scene.label), "vlmconsole/counting", "", "train", i
+            drawn(
+                Row(
+                    f"r{i}",
+                    buffer.getvalue(),
+                    COUNT_PROMPT,
+                    label_json(scene.label),
+                    "vlmconsole/counting",
+                    "",
+                    "train",
+                    i,
+                )
             )
         )
     return made
@@ -87,13 +98,13 @@ def test_the_loss_is_cut_only_where_it_would_gain() -> None:
 def test_shared_prompts_give_the_probabilities_of_a_plain_forward_pass() -> None:
     loaded = tiny()
     asked = [COUNT_PROMPT, "What shape is red?"]  # of different lengths: one is padded
-    chats = [[Turn(text, None, (make_scene(text, red=2, blue=1).draw(),))] for text in asked]
-    prompts = rollout.look(loaded, chats)
+    asks = [Prompt(text, text, (make_scene(text, red=2, blue=1).draw(),)) for text in asked]
+    prompts = rollout.look(loaded, asks)
     draw = torch.Generator().manual_seed(5)
     made = rollout.sample(loaded, prompts, n=3, generator=draw, max_new_tokens=10, temperature=1.3)
     found, entropy = rollout.log_probabilities(loaded, prompts, made, temperature=1.3)
 
-    inputs = encode(loaded, chats, left=True)
+    inputs = encode(loaded, [ask.chat for ask in asks], left=True)
     pixels = inputs["pixel_values"].reshape(2, -1, inputs["pixel_values"].shape[-1]).repeat_interleave(3, 0)
     loaded.model.model.rope_deltas = None
     with torch.no_grad():
@@ -116,7 +127,7 @@ def test_shared_prompts_give_the_probabilities_of_a_plain_forward_pass() -> None
 
 def test_draws_repeat_by_seed_and_never_stand_for_a_picture() -> None:
     loaded = tiny()
-    prompts = rollout.look(loaded, [[Turn(COUNT_PROMPT, None, (make_scene(3).draw(),))]])
+    prompts = rollout.look(loaded, [Prompt("q", COUNT_PROMPT, (make_scene(3).draw(),))])
 
     def drawn(seed: int) -> rollout.SampledAnswers:
         draw = torch.Generator().manual_seed(seed)
@@ -137,7 +148,7 @@ def test_a_step_moves_the_language_and_nothing_of_the_eyes() -> None:
     trainer = Trainer(loaded, rows(4), GrpoTraining(**{**FAST, "passes": 2}))
     taken = trainer.take()
     assert [len(group) for group in taken.groups()] == [4, 4]
-    assert {one.row.uid for one in taken.rollouts} == {"r0", "r1"}
+    assert {one.example.id for one in taken.rollouts} == {"r0", "r1"}
     assert taken.passes[0].clip_fraction == 0  # the first pass is the policy that sampled
     assert taken.passes[0].grad_norm > 0 and taken.passes[1].loss != taken.passes[0].loss
     told = export.summary(export.changes(before, weights(loaded.model)))
@@ -152,7 +163,7 @@ def test_micro_batches_add_up_to_the_same_gradient() -> None:
     moved = []
     for micro in (1, 3):
         loaded = tiny()
-        prompts = rollout.look(loaded, [[Turn(row.question, None, (row.image(),))] for row in rows(3)])
+        prompts = rollout.look(loaded, [prompt_of(row) for row in rows(3)])
         made = rollout.sample(
             loaded, prompts, n=2, generator=torch.Generator().manual_seed(0), max_new_tokens=8, temperature=2.0
         )
@@ -170,7 +181,7 @@ def test_micro_batches_add_up_to_the_same_gradient() -> None:
 
 def test_a_gradient_that_is_no_number_leaves_the_weights_alone() -> None:
     loaded = tiny()
-    prompts = rollout.look(loaded, [[Turn(row.question, None, (row.image(),))] for row in rows(1)])
+    prompts = rollout.look(loaded, [prompt_of(row) for row in rows(1)])
     made = rollout.sample(loaded, prompts, n=2, generator=torch.Generator().manual_seed(0), max_new_tokens=4)
     optimizer = torch.optim.AdamW(grpo.freeze_eyes(loaded.model), lr=1e-3, foreach=False)
     before = weights(loaded.model)

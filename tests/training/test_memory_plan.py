@@ -75,12 +75,12 @@ def test_answers_to_one_question_share_its_prompt(precision: str, questions: int
     from test_grpo import rows
 
     from vlmconsole.training import grpo, rollout
+    from vlmconsole.training.generation import prompt_of
     from vlmconsole.training.model import load
-    from vlmconsole.training.prompts import Turn
 
     loaded, shape = load(BASE, dtype=precision), shape_of(BASE)
     grpo.freeze_eyes(loaded.model)
-    prompts = rollout.look(loaded, [[Turn(row.question, None, (row.image(),))] for row in rows(questions)])
+    prompts = rollout.look(loaded, [prompt_of(row) for row in rows(questions)])
     ids = torch.randint(5, 400, (questions * n, length))
     kept: dict[int, tuple[int, Any]] = {}
     weights = {parameter.data_ptr() for parameter in loaded.model.parameters()}

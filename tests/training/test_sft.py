@@ -18,8 +18,9 @@ from refusals import check_nouns, refused
 from sft_runs import ended, lab, make, weights, work
 
 from vlmconsole.data.dataset import make_dataset
+from vlmconsole.data.example import Example, read_examples
 from vlmconsole.data.recipe import load_recipe
-from vlmconsole.data.rows import Row, read_rows
+from vlmconsole.data.rows import read_rows
 from vlmconsole.data.splits import LeakError
 from vlmconsole.errors import LabError
 from vlmconsole.jobs.contract import JobError
@@ -46,8 +47,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Places, RunFolder]:
     return places, run
 
 
-def rows(places: Places, split: str = "train") -> list[Row]:
-    return list(read_rows(places.datasets / "few" / f"{split}.parquet"))
+def rows(places: Places, split: str = "train") -> list[Example]:
+    return list(read_examples(places.datasets / "few" / f"{split}.parquet"))
 
 
 def test_a_run_leaves_all_of_its_evidence(done: tuple[Places, RunFolder]) -> None:

@@ -8,9 +8,10 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
+from examples import drawn
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
@@ -19,7 +20,7 @@ from verl_run import TRUTH, settings
 from vlmconsole.data.rows import Row
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.grpo_settings import GrpoSpec
-from vlmconsole.jobs.grpo_verl import _VerlFollower
+from vlmconsole.jobs.grpo_verl import _reward, _VerlFollower
 from vlmconsole.jobs.presets import load_preset, overlay
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
@@ -176,7 +177,7 @@ def follower(tmp_path: Path) -> tuple[_VerlFollower, Context, threading.Event]:
     stop = threading.Event()
     context = Context(run, places, None, None, stop)
     rows = [
-        Row(f"u{i}", b"\x89PNG" + bytes([i]), "How many?", TRUTH, "vlmconsole/counting", "", "train", i)
+        drawn(Row(f"u{i}", b"\x89PNG" + bytes([i]), "How many?", TRUTH, "vlmconsole/counting", "", "train", i))
         for i in range(4)
     ]
     return _VerlFollower(context, spec, rows, run.file("verl-rollouts")), context, stop
@@ -252,7 +253,10 @@ def test_verls_reward_is_the_named_scorers(scorer: str, answer: str) -> None:
 
 
 def test_every_scorer_of_a_preset_has_a_reward_for_verl_and_the_run_names_it() -> None:
-    assert set(get_args(GrpoSpec.model_fields["scorer"].annotation)) == set(verl_reward.FUNCTIONS)
+    assert {name: _reward(name) for name in ("counting", "naming")} == verl_reward.FUNCTIONS
+    for scorer in ("textvqa", ""):
+        with refused("verl-reward", error=JobError):
+            _reward(scorer)
     item = "custom_reward_function.name="
     assert f"{item}compute_score" in verl.overrides(settings())
     assert f"{item}naming_score" in verl.overrides(settings(reward_name=verl_reward.FUNCTIONS["naming"]))

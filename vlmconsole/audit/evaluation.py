@@ -13,7 +13,7 @@ from vlmconsole.audit.weights import AuditWeightsError, weights_hash
 from vlmconsole.data.findings import Finding, finding
 from vlmconsole.gates.evidence import PLAN
 from vlmconsole.gates.plan import Plan, PlanError, parse_plan
-from vlmconsole.gates.samples import Sample, Side, prompt_hash, read_side
+from vlmconsole.gates.samples import Sample, Side, read_side
 from vlmconsole.gates.trained import Freezing, earlier_attempts, first_step
 from vlmconsole.gates.verdict import judge
 from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
@@ -29,7 +29,9 @@ MARKERS: dict[str, Callable[[Any, str], Any]] = {"counting": counting_reward, "n
 
 def audit_evaluation(run: RunFolder, chain: Chain, ledger: Ledger, shelves: Shelves) -> list[Finding]:
     """Every check of one evaluation but those of its adapter's training."""
-    sides = [read_side(run.file(f"{side}.jsonl")) for side in SIDES]
+    spec = run.job().get("spec")
+    alone = isinstance(spec, dict) and spec.get("paired") is False
+    sides = [read_side(run.file(f"{side}.jsonl")) for side in (SIDES[:1] if alone else SIDES)]
     plan = _plan_of(run)
     findings = [_frozen(run, chain, plan, sides)]
     if plan is not None:
@@ -149,7 +151,8 @@ def _pictures(sides: list[Side], shelves: Shelves, digests: dict[str, str]) -> F
     asked = {shelves.called(*item) for item in digests.items()}
     shelved = sorted(shelves.rows, key=lambda place: (place[0] in asked, "@" not in place[0]))
     rows: dict[str, list[Seen]] = {}
-    for seen in (seen for place in shelved for seen in shelves.rows[place]):
+    every = (row for place in shelved for row in shelves.rows[place])
+    for seen in (question for row in every for question in row.questions()):
         rows.setdefault(seen.uid, []).append(seen)
     wrong, n = [], 0
     for side in sides:
@@ -164,9 +167,9 @@ def _pictures(sides: list[Side], shelves: Shelves, digests: dict[str, str]) -> F
             n += 1
             if (row.sha256, row.pixel_sha256) != (sample.picture_sha256, sample.pixel_sha256):
                 wrong.append(f"{side.name}: {sample.id} is another picture than in its dataset")
-            if prompt_hash(row.question) != sample.prompt_sha:
+            if row.prompt_sha != sample.prompt_sha:
                 wrong.append(f"{side.name}: {sample.id} was asked another question")
-            if isinstance(sample.truth, str) and sample.truth != row.truth:
+            if sample.truth != row.truth:
                 wrong.append(f"{side.name}: {sample.id} has the truth {sample.truth}, its dataset says {row.truth}")
     if not n and not wrong:
         return Finding("samples", "not verifiable", "there are no samples")
@@ -175,12 +178,15 @@ def _pictures(sides: list[Side], shelves: Shelves, digests: dict[str, str]) -> F
 
 def _is(row: Seen, sample: Sample) -> bool:
     same = (row.sha256, row.pixel_sha256) == (sample.picture_sha256, sample.pixel_sha256)
-    return same and prompt_hash(row.question) == sample.prompt_sha and row.truth == sample.truth
+    return same and row.prompt_sha == sample.prompt_sha and row.truth == sample.truth
 
 
 def _pairs(sides: list[Side]) -> Finding:
-    first, second = (side.samples for side in sides)
     wrong = [text for side in sides for text in side.problems]
+    if len(sides) == 1:
+        n = many(len(sides[0].samples), "answer")
+        return finding("pairs", f"{n} of one side alone, as it was asked for", wrong)
+    first, second = (side.samples for side in sides)
     wrong += [f"{i} was answered on one side only" for i in sorted(first.keys() ^ second.keys())]
     for i in sorted(first.keys() & second.keys()):
         for key, what in (("picture_sha256", "picture"), ("prompt_sha", "question"), ("truth", "truth")):
@@ -191,7 +197,7 @@ def _pairs(sides: list[Side]) -> Finding:
 
 def _tensors(sides: list[Side]) -> Finding:
     """Equal input tensors picture by picture; equal pictures and questions have equal tensors anywhere."""
-    first, second = (side.samples for side in sides)
+    first, second = sides[0].samples, sides[-1].samples  # of one side alone, with itself
     both = sorted(first.keys() & second.keys())
     hashed = [i for i in both if first[i].tensor_sha256 and second[i].tensor_sha256]
     wrong = [
@@ -205,7 +211,7 @@ def _tensors(sides: list[Side]) -> Finding:
         if bool(first[i].tensor_sha256) != bool(second[i].tensor_sha256)
     ]
     same: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for sample in (*first.values(), *second.values()):
+    for sample in (sample for side in sides for sample in side.samples.values()):
         if sample.tensor_sha256:
             same[sample.pixel_sha256, sample.prompt_sha].add(sample.tensor_sha256)
     wrong += [
@@ -215,6 +221,8 @@ def _tensors(sides: list[Side]) -> Finding:
     ]
     if not hashed and not wrong:
         return Finding("input tensors", "not verifiable", "the server keeps its input tensors to itself")
+    if len(sides) == 1:
+        return finding("input tensors", f"{many(len(hashed), 'answer')}, equal questions with equal tensors", wrong)
     return finding(
         "input tensors", f"{many(len(hashed), 'pair')}, each with the same input tensor before and after", wrong
     )
@@ -243,7 +251,9 @@ def _scores(sides: list[Side], plan: Plan | None) -> Finding:
 
 
 def _marker(sample: Sample, scorer: str | None) -> Callable[[Any, str], Any] | None:
-    if scorer is not None:
+    """The rule by the plan's scorer, else the sample's own; older samples without one are told by their truth."""
+    scorer = scorer or sample.scorer.partition("/")[0]
+    if scorer:
         return MARKERS.get(scorer)
     if not isinstance(sample.truth, str):
         return None

@@ -18,9 +18,12 @@ from typing import Any
 from PIL import Image
 
 from vlmconsole.counting.pixels import SURE, Found, find_objects
+from vlmconsole.data.example import Example, from_columns
 from vlmconsole.data.findings import Finding, finding
 from vlmconsole.data.labels import unreadable
+from vlmconsole.data.rows import DataError
 from vlmconsole.data.splits import PictureIndex
+from vlmconsole.gates.samples import asked_hash, images_hash
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.system.reading import read_json
 from vlmconsole.text.counts import many
@@ -36,22 +39,62 @@ class AuditDataError(Exception):
 
 @dataclass(frozen=True)
 class Seen:
-    """One row as it stands in the file. Hashes are hex, of the file bytes and of the RGB pixels."""
+    """One example as it stands in the file. `hashes` (hex) are each image's: of its bytes, and of its RGB pixels."""
 
-    uid: str
-    sha256: str
-    pixel_sha256: str
-    question: str
-    truth: str
-    source: str
-    data: bytes
+    example: Example
+    hashes: tuple[tuple[str, str], ...]
+
+    @property
+    def uid(self) -> str:
+        return self.example.id
+
+    @property
+    def sha256(self) -> str:
+        """One hash for all image files, as samples carry it."""
+        return images_hash([file for file, _ in self.hashes])
+
+    @property
+    def pixel_sha256(self) -> str:
+        """The same of their pixels."""
+        return images_hash([pixels for _, pixels in self.hashes])
+
+    @property
+    def prompt_sha(self) -> str:
+        return asked_hash(self.example)
+
+    @property
+    def question(self) -> str:
+        return self.example.question
+
+    @property
+    def truth(self) -> Any:
+        return self.example.truth
+
+    @property
+    def source(self) -> str:
+        return self.example.source
+
+    @property
+    def data(self) -> bytes:
+        """The first image's bytes; a drawn scene has that one."""
+        return self.example.images[0]
 
     def image(self) -> Image.Image:
         return Image.open(io.BytesIO(self.data)).convert("RGB")
 
+    def questions(self) -> Iterator[Seen]:
+        """The example's questions, as an evaluation asks them."""
+        for question in self.example.questions():
+            yield Seen(question, self.hashes[: len(question.images)])
+
+
+def _hashed(image: bytes) -> tuple[str, str]:
+    pixels = Image.open(io.BytesIO(image)).convert("RGB").tobytes()
+    return hashlib.sha256(image).hexdigest(), hashlib.sha256(pixels).hexdigest()
+
 
 def read_split(path: Path) -> Iterator[Seen]:
-    """Every row of a split. Raises AuditDataError naming the file and the row."""
+    """Every example of a split. Raises AuditDataError naming the file and the row."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -61,16 +104,10 @@ def read_split(path: Path) -> Iterator[Seen]:
             for batch in file.iter_batches(batch_size=64):
                 for value in batch.to_pylist():
                     number += 1
-                    data = value["images"][0]["bytes"]
-                    yield Seen(
-                        str(value["extra_info"]["uid"]),
-                        hashlib.sha256(data).hexdigest(),
-                        hashlib.sha256(Image.open(io.BytesIO(data)).convert("RGB").tobytes()).hexdigest(),
-                        str(value["prompt"][0]["content"]).replace("<image>", "", 1).strip("\n"),
-                        value["reward_model"]["ground_truth"],
-                        str(value["data_source"]),
-                        data,
-                    )
+                    example = from_columns(value, f"row {number}")
+                    yield Seen(example, tuple(_hashed(image) for image in example.images))
+    except DataError as error:
+        raise AuditDataError(f"{path.name}: {error.message}") from None
     except (OSError, SyntaxError, pa.ArrowException, KeyError, TypeError, IndexError, ValueError) as error:
         raise AuditDataError(f"{path.name} cannot be read after row {number}: {error}") from None
 
@@ -138,7 +175,7 @@ class Shelves:
                 self.rows[folder.name, split] = rows
                 for row in rows:
                     place = Place(folder.name, split, str(described["role"]), row.uid)
-                    for value in (row.sha256, row.pixel_sha256):
+                    for value in {value for hashes in row.hashes for value in hashes}:
                         self._places[value].add(place)
         for known in PictureIndex(self.datasets).all():
             for value in (known.sha256, known.pixel_sha256):

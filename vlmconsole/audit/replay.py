@@ -138,9 +138,9 @@ def replay(
     tick("loading the model")
     loaded, limit = _model(run, places, side)
     tick(f"generating {len(members)} answers together")
-    from vlmconsole.training.generation import Prompt, answers
+    from vlmconsole.training.generation import answers, prompt_of
 
-    asks = [Prompt(row.uid, row.question, (row.image(),)) for row in members]
+    asks = [prompt_of(row.example) for row in members]
     made = {
         ask.uid: got
         for ask, got in zip(asks, answers(loaded, asks, max_new_tokens=limit, batch=len(asks)), strict=True)
@@ -169,7 +169,8 @@ def _members(places: Places, lines: list[dict[str, Any]]) -> list[Seen]:
         earlier = [folder / newest.name for folder in generations(places.datasets, dataset)[1:]]
         try:
             # An earlier generation's row is taken where the newest has none, or another picture by that name.
-            for row in (row for path in (*filter(Path.is_file, earlier), newest) for row in read_split(path)):
+            every = (row for path in (*filter(Path.is_file, earlier), newest) for row in read_split(path))
+            for row in (question for example in every for question in example.questions()):
                 line = wanted.get(row.uid)
                 if line is not None and (row.uid not in rows or row.sha256 == line.get("picture_sha256")):
                     rows[row.uid] = row

@@ -69,4 +69,4 @@ def ask_again(
 def _item(row: Seen, line: dict[str, Any]) -> Item:
     """The row as it was asked; its truth is not sent, and plays no part."""
     place = (str(line.get("group")), str(line.get("scorer")), str(line.get("dataset")), str(line.get("split")))
-    return Item(row.uid, *place, row.data, row.sha256, row.pixel_sha256, row.question, "")
+    return Item(row.uid, *place, row.example, row.sha256, row.pixel_sha256, row.prompt_sha, "")

@@ -186,7 +186,7 @@ def _written(run: RunFolder, base: Path | None, rows: list[Seen]) -> tuple[list[
     alone.
     """
     from vlmconsole.models.door import bare_door, can_render, door
-    from vlmconsole.training.prompts import Turn, spell
+    from vlmconsole.training.prompts import spell, turns_of
 
     recorded = _object(run, "conditions.json").get("prompt_sha256")
     if base is None or not can_render():
@@ -195,31 +195,46 @@ def _written(run: RunFolder, base: Path | None, rows: list[Seen]) -> tuple[list[
         template = bare_door() if recorded is None else door(base)
         if recorded is not None and template.prompt_sha256 != recorded:
             return None, "by their text; the base's chat template is another one now"
-        # The image itself is not needed: it stands as one mark.
-        chats = [[Turn(row.question, row.truth, (None,))] for row in rows]  # type: ignore[arg-type]
-        parts = [spell(chats[at : at + AT_ONCE], template) for at in range(0, len(chats), AT_ONCE)]
+        # The images themselves are not needed: each stands as one mark.
+        chats = [turns_of(row.example, [None] * len(row.hashes), answered=True) for row in rows]
+        systems = [row.example.system for row in rows]
+        parts = [
+            spell(chats[at : at + AT_ONCE], template, systems[at : at + AT_ONCE])
+            for at in range(0, len(chats), AT_ONCE)
+        ]
         return [pieces for part in parts for pieces in part], "tokenized anew"
     except LabError as error:
         return None, f"by their text; {error.message}"
 
 
 def _masked(line: dict[str, Any], row: Seen, tokens: Any, pieces: Any) -> list[str]:
-    if line.get("supervised") != row.truth + END:
+    answers = [turn.text for turn in row.example.turns if turn.role == "assistant"]
+    if line.get("supervised") != "".join(answer + END for answer in answers):
         return [f"{str(line.get('supervised'))[:60]!r} is taught, not the answer and its end mark"]
     first, last, whole = (int(line.get(key, -1)) for key in ("supervised_from", "supervised_to", "tokens"))
     if not 0 < first < last <= whole:
         return [f"tokens {first} to {last} of {whole} are taught"]
     if pieces is None:
         return []
-    asked, answered, after = (piece.text for piece in pieces)
-    prompt = len(tokens(asked.replace(IMAGE, IMAGE * int(line.get("visual_tokens", 0)))))
-    answer, rest = len(tokens(answered)), len(tokens(after))
-    if (first, last, whole) != (prompt, prompt + answer, prompt + answer + rest):
+    visual = iter(line.get("visual_each") or [line.get("visual_tokens", 0)])
+    spans, at = [], 0
+    for piece in pieces:
+        before, *after = piece.text.split(IMAGE) if piece.images else (piece.text,)
+        text = before + "".join(IMAGE * int(next(visual, 0)) + rest for rest in after)
+        begin, at = at, at + len(tokens(text))
+        if piece.taught:
+            spans.append([begin, at])
+    taught = line.get("spans") or [[first, last]]
+    if (taught, whole) != (spans, at):
         return [
-            f"tokens {first} to {last} of {whole} are taught; the answer is {prompt} to {prompt + answer}"
-            f" of {prompt + answer + rest}: the mask reaches over the prompt or leaves out the answer"
+            f"tokens {_ranges(taught)} of {whole} are taught; the answer is {_ranges(spans)}"
+            f" of {at}: the mask reaches over the prompt or leaves out the answer"
         ]
     return []
+
+
+def _ranges(spans: list[list[int]]) -> str:
+    return ", ".join(f"{begin} to {end}" for begin, end in spans)
 
 
 def _steps(run: RunFolder, each: dict[str, dict[str, Any]]) -> list[str]:
@@ -228,7 +243,12 @@ def _steps(run: RunFolder, each: dict[str, dict[str, Any]]) -> list[str]:
     for line in run.read_jsonl("training.jsonl"):
         if isinstance(line.get("supervised"), int):
             counted[int(line.get("epoch", 0))] += line["supervised"]
-    masked = sum(int(row.get("supervised_to", 0)) - int(row.get("supervised_from", 0)) for row in each.values())
+    spans = [
+        span
+        for row in each.values()
+        for span in row.get("spans") or [[row.get("supervised_from", 0), row.get("supervised_to", 0)]]
+    ]
+    masked = sum(int(end) - int(begin) for begin, end in spans)
     return [
         f"epoch {epoch} trained on {total} tokens, the masks leave {masked}"
         for epoch, total in sorted(counted.items())

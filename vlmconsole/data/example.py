@@ -7,13 +7,19 @@ scenes (`data.rows`), which have verl's columns alone, are read as examples too.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
+from PIL import Image, UnidentifiedImageError
+
 from vlmconsole.data.rows import IMAGE_TAG, DataError
+from vlmconsole.models.messages import Message
+from vlmconsole.vision.images import Picture, PictureError, open_picture, pixel_sha256
 
 Role = Literal["system", "user", "assistant"]
 ROLES: tuple[Role, ...] = ("system", "user", "assistant")
@@ -28,6 +34,22 @@ class ExampleTurn:
 
     role: Role
     text: str
+
+    @property
+    def images(self) -> int:
+        """How many images the turn shows."""
+        return self.text.count(IMAGE_TAG)
+
+    @property
+    def words(self) -> str:
+        """The text without its image tags, as it is sent."""
+        return self.text.replace(IMAGE_TAG, "")
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Of each image the number of characters of `words` before it; () where all come before them."""
+        *before, _ = accumulate(map(len, self.text.split(IMAGE_TAG)))
+        return tuple(before) if any(before) else ()
 
 
 @dataclass(frozen=True)
@@ -68,9 +90,48 @@ class Example:
         return self.turns[-1].text if self.turns and self.turns[-1].role == "assistant" else ""
 
     @property
+    def asked(self) -> tuple[ExampleTurn, ...]:
+        """The turns up to the last question, without its answer."""
+        last = max((at for at, turn in enumerate(self.turns) if turn.role == "user"), default=-1)
+        return self.turns[: last + 1]
+
+    @property
+    def prompt(self) -> str:
+        """The last question for people: its image tags are left out where they only say that one image comes first."""
+        last = self.asked[-1] if self.asked else ExampleTurn("user", "")
+        return last.text.removeprefix(IMAGE_TAG) if last.images == 1 else last.text
+
+    def messages(self) -> list[Message]:
+        """The conversation up to the last question, as it is sent. Raises DataError as `pictures`."""
+        left = list(self.pictures())
+        messages = []
+        for turn in self.asked:
+            shown, left = left[: turn.images], left[turn.images :]
+            messages.append(Message(turn.role, turn.words, tuple(shown), turn.places))
+        return messages
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """The images opened, as they are sent. Raises DataError, naming the example, when one cannot be decoded."""
+        try:
+            several = len(self.images) > 1
+            names = (f"{self.id} ({number})" if several else self.id for number in range(1, len(self.images) + 1))
+            return tuple(open_picture(image, name=name) for image, name in zip(self.images, names, strict=True))
+        except PictureError as error:
+            raise DataError(f"An image of {self.id} cannot be used: {error}.", code=error.code) from None
+
+    @property
     def image_sha256s(self) -> tuple[str, ...]:
         """Hash (hex) of each image's bytes."""
         return tuple(hashlib.sha256(image).hexdigest() for image in self.images)
+
+    @property
+    def pixel_sha256s(self) -> tuple[str, ...]:
+        """Hash (hex) of each image's RGB pixels as they are in its file. Raises DataError, naming the example."""
+        try:
+            return tuple(pixel_sha256(Image.open(io.BytesIO(image))) for image in self.images)
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            reason = "its bytes are no image" if isinstance(error, UnidentifiedImageError) else error
+            raise DataError(f"An image of {self.id} cannot be decoded: {reason}.", code="image-invalid") from None
 
     def questions(self) -> Iterator[Example]:
         """An example for each question asked, with what stands before it: all but the last are scored by the answer
@@ -79,7 +140,7 @@ class Example:
         asked = [at for at, turn in enumerate(self.turns) if turn.role == "user"]
         for number, at in enumerate(asked, start=1):
             turns = self.turns[: at + 2]
-            shown = sum(turn.text.count(IMAGE_TAG) for turn in turns)
+            shown = sum(turn.images for turn in turns)
             last = number == len(asked)
             answer = turns[-1].text if turns[-1].role == "assistant" else None
             yield replace(
@@ -96,24 +157,29 @@ class Example:
         wanted: tuple[Role, Role] = ("user", "assistant")
         if not turns or any(turn.role != wanted[at % 2] for at, turn in enumerate(turns)):
             raise DataError(f"{self.id}: user and assistant must take turns, the user first", code="turns-invalid")
-        tags = sum(turn.text.count(IMAGE_TAG) for turn in self.turns)
+        tags = sum(turn.images for turn in self.turns)
+        if any(turn.images and turn.role != "user" for turn in self.turns):
+            raise DataError(f"{self.id}: {IMAGE_TAG} outside of a user's turn", code="image-tags")
         if tags != len(self.images):
             raise DataError(f"{self.id}: {tags} {IMAGE_TAG} for {len(self.images)} images", code="image-tags")
 
     def columns(self) -> dict[str, Any]:
         """The example as its Parquet row: verl's columns, then our own."""
-        prompt = self.turns[:-1] if self.target else self.turns
+        options = json.dumps(dict(self.options), ensure_ascii=False, sort_keys=True)
         return {
             "data_source": self.source,
-            "prompt": [{"role": turn.role, "content": turn.text} for turn in prompt],
+            "prompt": [{"role": turn.role, "content": turn.text} for turn in self.asked],
             "images": [{"bytes": image, "path": None} for image in self.images],
             "ability": self.scorer,
             "reward_model": {"style": "rule", "ground_truth": truth_text(self.truth)},
-            "extra_info": {"split": self.split, "index": self.index, "uid": self.id},
+            "extra_info": {
+                **{"split": self.split, "index": self.index, "uid": self.id},
+                **{"scorer": self.scorer, "options": options},  # what verl hands to a reward function
+            },
             "turns": [{"role": turn.role, "content": turn.text} for turn in self.turns],
             "truth": json.dumps(self.truth, ensure_ascii=False),
             "scorer": self.scorer,
-            "options": json.dumps(dict(self.options), ensure_ascii=False, sort_keys=True),
+            "options": options,
             "group": self.group,
             "metadata": json.dumps(dict(self.metadata), ensure_ascii=False, sort_keys=True, default=str),
         }
@@ -137,7 +203,10 @@ def example_schema() -> Any:
             ("images", pa.list_(pa.struct([("bytes", pa.binary()), ("path", text)]))),
             ("ability", text),
             ("reward_model", pa.struct([("style", text), ("ground_truth", text)])),
-            ("extra_info", pa.struct([("split", text), ("index", pa.int64()), ("uid", text)])),
+            (
+                "extra_info",
+                pa.struct([("split", text), ("index", pa.int64()), ("uid", text), ("scorer", text), ("options", text)]),
+            ),
             ("turns", turns),
             *((name, text) for name in ("truth", "scorer", "options", "group", "metadata")),
         ]
@@ -184,6 +253,29 @@ def read_examples(path: Path) -> Iterator[Example]:
         file.close(force=True)
 
 
+def read_questions(path: Path) -> Iterator[Example]:
+    """An example for each question of a split's examples. Raises DataError, naming what cannot be asked."""
+    for example in read_examples(path):
+        example.check()
+        yield from example.questions()
+
+
+def read_truths(path: Path) -> Iterator[tuple[str, Any]]:
+    """(id, truth) of each example of a split, without its images. Raises DataError for a file that cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with path.open("rb") as opened, pq.ParquetFile(opened) as file:
+            own = "truth" in file.schema_arrow.names
+            for batch in file.iter_batches(columns=["extra_info", "truth" if own else "reward_model"]):
+                for value in batch.to_pylist():
+                    truth = json.loads(value["truth"]) if own else str(value["reward_model"]["ground_truth"])
+                    yield str(value["extra_info"]["uid"]), truth
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as Parquet: {error}", code="parquet-invalid") from None
+
+
 def from_columns(value: Mapping[str, Any], where: str) -> Example:
     """An example from a Parquet row of either form. Raises DataError, naming `where`."""
     try:
@@ -195,6 +287,8 @@ def from_columns(value: Mapping[str, Any], where: str) -> Example:
         if not own:
             if scorer == "textvqa":
                 truth = json.loads(truth)
+            if len(turns) == turns[0].images == 1:  # as `rows.from_verl` reads it: the image before the question
+                turns = [ExampleTurn("user", IMAGE_TAG + turns[0].words.strip("\n"))]
             turns.append(ExampleTurn("assistant", truth[0] if isinstance(truth, list) else truth))
         extra = value.get("extra_info") or {}
         example = Example(

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.data.dataset import MANIFEST, expected, made_already, make_dataset, pinned, read_manifest
+from vlmconsole.data.example import read_truths
 from vlmconsole.data.recipe import NAMING, Part, Recipe, load_recipe, recipe_names
-from vlmconsole.data.rows import DataError, read_truths
+from vlmconsole.data.rows import DataError
 from vlmconsole.data.textvqa import NAME as TEXTVQA
 from vlmconsole.data.user_file import count_own, ignored_text, own_truths
 from vlmconsole.system.typed_paths import named
@@ -172,7 +173,7 @@ def promised(name: str, datasets: Path) -> dict[str, Promised]:
     }
 
 
-def truths_of(name: str, datasets: Path) -> Iterator[tuple[str, str, Iterator[tuple[str, str]]]]:
+def truths_of(name: str, datasets: Path) -> Iterator[tuple[str, str, Iterator[tuple[str, Any]]]]:
     """(split, role, its (uid, truth)) of a dataset, made or to be made; of drawn scenes one truth stands for all.
 
     No picture is opened. Raises as `look_up`.

@@ -125,20 +125,6 @@ def read_rows(path: Path) -> Iterator[Row]:
         file.close(force=True)
 
 
-def read_truths(path: Path) -> Iterator[tuple[str, str]]:
-    """(uid, truth) of each row of a split, without its pictures. Raises DataError for a file that cannot be read."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(columns=["reward_model", "extra_info"]):
-                for value in batch.to_pylist():
-                    yield str(value["extra_info"]["uid"]), str(value["reward_model"]["ground_truth"])
-    except (OSError, pa.ArrowException, KeyError, TypeError) as error:
-        raise DataError(f"{path} cannot be read as Parquet: {error}") from None
-
-
 def from_verl(value: dict[str, Any], where: str) -> Row:
     """A Row from verl's form. Raises DataError unless it has one user turn and one picture as bytes."""
     try:

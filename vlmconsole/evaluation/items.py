@@ -1,38 +1,45 @@
-"""What is asked: pictures with question, truth and group, taken from made datasets in a fixed order."""
+"""What is asked: the questions of examples, with truth, scorer and group, from datasets in a fixed order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from vlmconsole.data.dataset import read_manifest
+from vlmconsole.data.example import Example, read_questions
 from vlmconsole.data.names import ready
-from vlmconsole.data.rows import DataError, Row, read_rows
+from vlmconsole.data.rows import DataError
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.plan import Plan
-from vlmconsole.gates.samples import prompt_hash, truth_hash
+from vlmconsole.gates.samples import asked_hash, images_hash, truth_hash
 from vlmconsole.ledger.freezing import digest
-from vlmconsole.scoring.scorers import read_truth
+from vlmconsole.scoring.scorers import SCORERS, read_truth
 
 DIAGNOSTIC = 128  # training pictures, unless the plan promises another number
-_SCORERS = {"counting": "counting", "naming": "naming", "textvqa": "textvqa", "text": "naming"}
 
 
 @dataclass(frozen=True)
 class Item:
-    """One picture and its question. Hashes are hex; `truth` is text, or the human answers of TextVQA."""
+    """The last question of an example, with the images and turns before it, and how its answer is scored.
+
+    Hashes are hex, of what is seen and of what is asked (`gates.samples`).
+    """
 
     id: str
     group: str
     scorer: str
     dataset: str
     split: str
-    picture: bytes
+    example: Example
     picture_sha256: str
     pixel_sha256: str
-    question: str
-    truth: str | tuple[str, ...]
+    prompt_sha: str
+    truth: Any
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def choose(settings: EvaluateSettings, folders: list[Path], plan: Plan | None) -> list[Item]:
@@ -42,10 +49,14 @@ def choose(settings: EvaluateSettings, folders: list[Path], plan: Plan | None) -
     else:
         wanted = list(_wanted(settings, folders))
     items = []
-    for group, folder, split, scorer in wanted:
-        rows = read_rows(folder / f"{split}.parquet")
-        examples = [_item(row, group, scorer, folder.name) for row in rows]
-        items += examples[: settings.limit]
+    owners = {name: (folder, split) for name, folder, split, _ in wanted}  # whose examples a group's name means
+    for name, folder, split, scorer in wanted:
+        taken: Counter[str] = Counter()
+        for example in read_questions(folder / f"{split}.parquet"):
+            group = name if plan is not None else _group(example, name, (folder, split), owners)
+            taken[group] += 1
+            if settings.limit is None or taken[group] <= settings.limit:
+                items.append(_item(example, group, scorer, folder.name))
     if not items:
         raise DataError("No images left to ask about.", "vlmconsole data show lists a dataset's splits.")
     seen: set[str] = set()
@@ -91,21 +102,32 @@ def _holding(folders: list[Path], split: str) -> Path:
     raise DataError(f"No dataset given holds the split {split}.")
 
 
-def _item(row: Row, group: str, scorer: str, dataset: str) -> Item:
-    scorer = scorer or _SCORERS.get(row.source.rpartition("/")[2], "")
-    if not scorer:
-        raise DataError(f"{row.uid}: no scorer is known for {row.source}.", "Name one in the setting scorer.")
+def _group(example: Example, name: str, place: tuple[Path, str], owners: dict[str, tuple[Path, str]]) -> str:
+    """The example's own group, else its split's; a name that stands for another split's gets its place before it."""
+    if not example.group:
+        return name
+    longer = (example.group, f"{place[1]}/{example.group}", f"{place[0].name}/{place[1]}/{example.group}")
+    return next(group for group in longer if owners.setdefault(group, place) == place)
+
+
+def _item(example: Example, group: str, scorer: str, dataset: str) -> Item:
+    own = not scorer or scorer == example.scorer
+    scorer = scorer or example.scorer
+    if scorer not in SCORERS:
+        why = f"the scorer {scorer} is not known" if scorer else f"no scorer is known for {example.source}"
+        raise DataError(f"{example.id}: {why}.", "Name one in the setting scorer.", code="scorer-unknown")
     return Item(
-        id=row.uid,
+        id=example.id,
         group=group,
         scorer=scorer,
         dataset=dataset,
-        split=row.split,
-        picture=row.picture,
-        picture_sha256=row.sha256,
-        pixel_sha256=row.pixel_sha256,
-        question=row.question,
-        truth=read_truth(scorer, row.truth),
+        split=example.split,
+        example=example,
+        picture_sha256=images_hash(example.image_sha256s),
+        pixel_sha256=images_hash(example.pixel_sha256s),
+        prompt_sha=asked_hash(example),
+        truth=read_truth(scorer, example.truth),
+        options=example.options if own else {},
     )
 
 
@@ -118,14 +140,20 @@ def diagnostic_items(settings: EvaluateSettings, datasets: Path, plan: Plan | No
     if split not in read_manifest(folder)["splits"]:
         raise DataError(f"{name} has no split {split}.")
     n = plan.generations.training_diagnostic if plan is not None else 0
-    rows = list(read_rows(folder / f"{split}.parquet"))[: settings.limit or n or DIAGNOSTIC]
-    return [_item(row, "training pictures", settings.scorer, folder.name) for row in rows]
+    examples = islice(read_questions(folder / f"{split}.parquet"), settings.limit or n or DIAGNOSTIC)
+    return [_item(example, "training pictures", settings.scorer, folder.name) for example in examples]
 
 
 def items_digest(items: Iterable[Item]) -> str:
     """Hash (hex) of what is asked, in order: the same digest means the same questions about the same pictures."""
     return digest(
-        [[i.id, i.group, i.scorer, i.picture_sha256, prompt_hash(i.question), truth_hash(i.truth)] for i in items]
+        [
+            [
+                *(i.id, i.group, i.scorer, i.picture_sha256, i.prompt_sha, truth_hash(i.truth)),
+                *([dict(i.options)] if i.options else []),
+            ]
+            for i in items
+        ]
     )
 
 

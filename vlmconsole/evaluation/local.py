@@ -15,7 +15,6 @@ from vlmconsole.evaluation.items import Item
 from vlmconsole.evaluation.resolve import ResolvedSide
 from vlmconsole.measure.machine import hardware
 from vlmconsole.runs.conditions import Conditions, another_prompt
-from vlmconsole.vision.images import open_picture
 
 PACKAGES = ("vlmconsole", "torch", "transformers", "peft", "tokenizers", "pillow", "numpy")
 
@@ -52,10 +51,10 @@ class InProcess:
     def ask(self, items: Sequence[Item]) -> list[ModelAnswer]:
         """One batch, generated together; `seconds` is the batch's time shared out evenly. A stop is heeded between
         two tokens: raises Stopping, and the batch is generated whole another time."""
-        from vlmconsole.training.generation import Prompt, answers
+        from vlmconsole.training.generation import answers, prompt_of
 
         loaded, limit = self._load(), self.settings.max_new_tokens
-        asks = [Prompt(i.id, i.question, (open_picture(i.picture, name=i.id).image(),)) for i in items]
+        asks = [prompt_of(item.example) for item in items]
         begun = time.monotonic()
         made = list(answers(loaded, asks, max_new_tokens=limit, batch=len(asks), stopping=self.stopping))
         if len(made) < len(asks):

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.evaluation.items import Item
-from vlmconsole.gates.samples import prompt_hash
 from vlmconsole.runs.folder import RunFolder
 
 ATTEMPT = "attempt.json"  # per side: the hash of its conditions, and the facts inside it
@@ -68,7 +67,7 @@ class Earlier:
 
 def _same(line: dict[str, Any], item: Item) -> bool:
     """Whether a line answers this question about this picture."""
-    return line.get("picture_sha256") == item.picture_sha256 and line.get("prompt_sha") == prompt_hash(item.question)
+    return line.get("picture_sha256") == item.picture_sha256 and line.get("prompt_sha") == item.prompt_sha
 
 
 def differing(before: Any, after: dict[str, Any] | None) -> str:

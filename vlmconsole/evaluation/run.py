@@ -18,7 +18,7 @@ from vlmconsole.evaluation.items import Item, batches, items_digest
 from vlmconsole.evaluation.resume import ATTEMPT, Changed, Earlier
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.evidence import CONDITIONS, unlike
-from vlmconsole.gates.samples import prompt_hash, read_side
+from vlmconsole.gates.samples import read_side
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.scoring.scorers import SCORERS, score
@@ -156,8 +156,8 @@ class Evaluation:
             "picture_sha256": item.picture_sha256,
             "pixel_sha256": item.pixel_sha256,
             "tensor_sha256": answer.tensor_sha256,
-            "prompt": item.question,
-            "prompt_sha": prompt_hash(item.question),
+            "prompt": item.example.prompt,
+            "prompt_sha": item.prompt_sha,
             "answer": answer.answer,
             "token_ids": answer.token_ids,
             "truth": item.truth,
@@ -167,6 +167,7 @@ class Evaluation:
             "reward": scored.reward,
             "reason": scored.reason,
             "scorer": SCORERS[item.scorer][0],
+            **({"options": dict(item.options)} if item.options else {}),
             "http_ok": answer.http_ok,
             "error": answer.error,
             "finish": answer.finish,
@@ -260,8 +261,10 @@ def _span(values: Sequence[int | None]) -> int | str | None:
 
 
 def _sizes(items: Sequence[Item]) -> str:
-    """The pictures' size in pixels, or how many different sizes there are."""
-    sizes = {Image.open(io.BytesIO(item.picture)).size for item in items}
+    """The images' size in pixels, or how many different sizes there are."""
+    sizes = {Image.open(io.BytesIO(image)).size for item in items for image in item.example.images}
+    if not sizes:
+        return "no images"
     if len(sizes) == 1:
         width, height = sizes.pop()
         return f"{width}x{height}"

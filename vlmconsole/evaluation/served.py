@@ -23,9 +23,7 @@ from vlmconsole.evaluation.items import Item
 from vlmconsole.evaluation.resolve import ResolvedSide
 from vlmconsole.measure.bench import MeasuredServer
 from vlmconsole.measure.machine import hardware
-from vlmconsole.models.messages import Message
 from vlmconsole.runs.conditions import Conditions
-from vlmconsole.vision.images import open_picture
 
 CONSTANT = frozenset({"whole", "unlisted"})  # remarks that are the server's, and say nothing of one answer
 UNTOLD = "adapter and weights unknown: the server is a generic one"
@@ -79,10 +77,9 @@ class Served:
         extra = {"seed": self.settings.seed} if "seed" in fields else None
 
         async def one(item: Item) -> ModelAnswer:
-            message = Message("user", item.question, (open_picture(item.picture, name=item.id),))
             async with free:
                 answer = await client.ask(
-                    [message],
+                    item.example.messages(),
                     max_tokens=self.settings.max_new_tokens,
                     temperature=0.0,
                     adapter=self._adapter,

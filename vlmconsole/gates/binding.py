@@ -6,10 +6,10 @@ import hashlib
 from pathlib import Path
 
 from vlmconsole.data.dataset import manifest_digest, read_manifest
-from vlmconsole.data.rows import read_rows
+from vlmconsole.data.example import read_questions
 from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.plan import Bound, Plan, PlanError
-from vlmconsole.gates.samples import prompt_hash, truth_hash
+from vlmconsole.gates.samples import asked_hash, images_hash, truth_hash
 from vlmconsole.gates.verdict import Verdict
 from vlmconsole.ledger.chain import Ledger, sha256_file
 from vlmconsole.ledger.freezing import Frozen, freeze
@@ -58,13 +58,13 @@ def bind(
             )
         rows = tuple(
             Bound(
-                id=row.uid,
-                picture_sha256=row.sha256,
-                pixel_sha256=row.pixel_sha256,
-                prompt_sha=prompt_hash(row.question),
-                truth_sha=truth_hash(read_truth(group.scorer, row.truth)),
+                id=example.id,
+                picture_sha256=images_hash(example.image_sha256s),
+                pixel_sha256=images_hash(example.pixel_sha256s),
+                prompt_sha=asked_hash(example),
+                truth_sha=truth_hash(read_truth(group.scorer, example.truth)),
             )
-            for row in read_rows(path)
+            for example in read_questions(path)
         )
         if len(rows) != group.n:
             raise PlanError(

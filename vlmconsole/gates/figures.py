@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from vlmconsole.data.example import truth_text
 from vlmconsole.gates.measures import Measures
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.runs.titles import title
@@ -53,11 +56,13 @@ def group_figures(measures: Measures, confidence: float) -> list[tuple[str, str]
     return [*rows, ("changed, losses first", ", ".join(measures.changed) or "none")]
 
 
-def short_answer(text: str | tuple[str, ...] | None) -> str:
+def short_answer(text: Any) -> str:
     """A counting answer in the format as `3/2`, a list of human answers by its first, anything else as one line."""
     if text is None:
         return "no answer"
+    if isinstance(text, list | tuple):
+        text = text[0] if text else ""
     if not isinstance(text, str):
-        return one_line(text[0] if text else "", 60)
+        return one_line(truth_text(text), 60)
     counts = parse_counts(text)
     return f"{counts.red_circles}/{counts.blue_squares}" if isinstance(counts, CountAnswer) else one_line(text, 60)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from vlmconsole.data.example import Example
+from vlmconsole.data.rows import IMAGE_TAG
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.text.settings_errors import explain_all
 
@@ -18,8 +22,9 @@ Hash = str
 class Sample(BaseModel):
     """One answer with everything needed to score, pair and replay it. Further keys are kept in the file, not used.
 
-    `truth` is text (JSON for counting) or the list of human answers; `answer` is None when the request failed;
-    `batch` names the batch it was generated in; `t` is the wall time (seconds) at which it was written.
+    `truth` is text (JSON for counting) or another JSON value; `answer` is None when the request failed; `scorer` with
+    its version, and `options`, are empty in older files; `batch` names the batch it was generated in; `t` is the wall
+    time (seconds) at which it was written. Hashes of images are `images_hash`'s.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -32,7 +37,9 @@ class Sample(BaseModel):
     prompt_sha: Hash = Field(pattern=r"^[0-9a-f]{64}$")
     answer: str | None
     token_ids: tuple[int, ...] | None = None  # a server may not tell
-    truth: str | tuple[str, ...]
+    truth: JsonValue
+    scorer: str = ""
+    options: dict[str, JsonValue] = {}
     valid: bool
     all_correct: bool
     partial: float = Field(ge=0.0, le=1.0, allow_inf_nan=False)
@@ -84,9 +91,24 @@ def prompt_hash(question: str) -> str:
     return hashlib.sha256(question.encode()).hexdigest()
 
 
-def truth_hash(truth: str | tuple[str, ...] | list[str]) -> str:
-    """Hash (hex) of a truth: text, or the list of human answers in order."""
-    return hashlib.sha256(canonical_json(truth if isinstance(truth, str) else list(truth))).hexdigest()
+def asked_hash(example: Example) -> str:
+    """Hash (hex) of what is asked: of the question's text where that is all, after its one image; else of all turns."""
+    turns = example.asked
+    if len(turns) == turns[0].images == 1 and turns[0].text.startswith(IMAGE_TAG):
+        return prompt_hash(turns[0].words)
+    return hashlib.sha256(canonical_json([[turn.role, turn.text] for turn in turns])).hexdigest()
+
+
+def images_hash(hashes: Sequence[str]) -> str:
+    """One hash (hex) for the images of a sample: a single one's own, that of no bytes for none, else the list's."""
+    if len(hashes) == 1:
+        return hashes[0]
+    return hashlib.sha256(canonical_json(list(hashes)) if hashes else b"").hexdigest()
+
+
+def truth_hash(truth: Any) -> str:
+    """Hash (hex) of a truth: text, or another JSON value such as the list of human answers in order."""
+    return hashlib.sha256(canonical_json(truth)).hexdigest()
 
 
 @dataclass(frozen=True)

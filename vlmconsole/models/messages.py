@@ -12,11 +12,32 @@ from vlmconsole.vision.images import Picture
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn. Pictures go before the text, as Qwen's models were trained."""
+    """One turn. `places`: of each image the number of characters of `text` before it; (): all come before the text, as
+    Qwen's models were trained.
+    """
 
     role: Literal["system", "user", "assistant"]
     text: str
     pictures: tuple[Picture, ...] = ()
+    places: tuple[int, ...] = ()
+
+
+def interleaved(text: str, images: Sequence[dict[str, Any]], places: Sequence[int] = ()) -> Any:
+    """The `content` of a message: its text, or its parts in order where it has `images` (each a part of its own).
+
+    Raises ValueError where `places` are not of these images.
+    """
+    if not images:
+        return text
+    parts, begin = [], 0
+    for image, place in zip(images, places or [0] * len(images), strict=True):
+        if place > begin:
+            parts.append({"type": "text", "text": text[begin:place]})
+            begin = place
+        parts.append(image)
+    if text[begin:]:
+        parts.append({"type": "text", "text": text[begin:]})
+    return parts
 
 
 def pictures_of(messages: Sequence[Message]) -> list[Picture]:
@@ -41,9 +62,5 @@ def system_sha256(kept: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _message(message: Message, urls: list[str]) -> dict[str, Any]:
-    if not urls:
-        return {"role": message.role, "content": message.text}
-    content: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-    if message.text:
-        content.append({"type": "text", "text": message.text})
-    return {"role": message.role, "content": content}
+    images = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return {"role": message.role, "content": interleaved(message.text, images, message.places)}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.models.door import can_render, door
-from vlmconsole.models.messages import Message
+from vlmconsole.models.messages import Message, interleaved
 from vlmconsole.models.qwen2_5_vl import IMAGE
 from vlmconsole.models.template import TemplateError
 
@@ -102,9 +102,5 @@ def count_part(counter: Counter, messages: Sequence[Message], enough: int) -> tu
 
 
 def _spoken(message: Message) -> dict[str, Any]:
-    if not message.pictures:
-        return {"role": message.role, "content": message.text}
-    parts: list[dict[str, Any]] = [{"type": "image"} for _ in message.pictures]
-    if message.text:
-        parts.append({"type": "text", "text": message.text})
-    return {"role": message.role, "content": parts}
+    images: list[dict[str, Any]] = [{"type": "image"} for _ in message.pictures]
+    return {"role": message.role, "content": interleaved(message.text, images, message.places)}

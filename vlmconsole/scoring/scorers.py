@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from vlmconsole.errors import LabError
 from vlmconsole.scoring import reward, textvqa
@@ -62,15 +63,15 @@ SCORERS: dict[str, tuple[str, Callable[[object, str | Sequence[str]], Scored]]] 
 }
 
 
-def read_truth(scorer: str, text: str) -> str | tuple[str, ...]:
-    """The truth as its scorer takes it, from the text in a dataset's row: for TextVQA a JSON list of human answers.
+def read_truth(scorer: str, truth: Any) -> Any:
+    """The truth as its scorer takes it, from a dataset's row: for TextVQA a list of human answers, also as JSON text.
 
     Raises ScoringError when it is no such list.
     """
     if scorer != "textvqa":
-        return text
+        return truth
     try:
-        answers = json.loads(text)
+        answers = json.loads(truth) if isinstance(truth, str) else truth
     except ValueError:
         answers = None
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
@@ -78,6 +79,13 @@ def read_truth(scorer: str, text: str) -> str | tuple[str, ...]:
     return tuple(answers)
 
 
-def score(scorer: str, answer: object, truth: str | Sequence[str]) -> Scored:
+def score(scorer: str, answer: object, truth: Any) -> Scored:
     """Score one answer text. Raises ScoringError when the truth does not fit, KeyError for an unknown scorer."""
     return SCORERS[scorer][1](answer, truth)
+
+
+def known_scorer(name: str) -> str:
+    """The name again, "" too. Raises ValueError, for a setting, when there is no such scorer."""
+    if name and name not in SCORERS:
+        raise ValueError(f"unknown scorer {name!r}: one of {', '.join(SCORERS)}")
+    return name

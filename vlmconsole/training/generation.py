@@ -14,19 +14,36 @@ from typing import Any
 
 from PIL import Image
 
+from vlmconsole.data.example import Example
 from vlmconsole.models.qwen2_5_vl import END, PAD
 from vlmconsole.training.model import Loaded, encode
-from vlmconsole.training.prompts import Turn
+from vlmconsole.training.prompts import Turn, turns_of
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """One question; its pictures come before the text. `uid` names it among the batch's members."""
+    """One question. `uid` names it among the batch's members; `places` are its images', as in `prompts.Turn`; `earlier`
+    are the turns before it, answered.
+    """
 
     uid: str
     question: str
     pictures: tuple[Image.Image, ...] = ()
     system: str | None = None
+    places: tuple[int, ...] = ()
+    earlier: tuple[Turn, ...] = ()
+
+    @property
+    def chat(self) -> list[Turn]:
+        """The whole conversation, up to where the model is to answer."""
+        return [*self.earlier, Turn(self.question, None, self.pictures, self.places)]
+
+
+def prompt_of(example: Example) -> Prompt:
+    """An example's last question, with all that stands before it. Raises DataError for an image that is none."""
+    images = [picture.image() for picture in example.pictures()]
+    *earlier, last = turns_of(example, images, answered=False)
+    return Prompt(example.id, last.text, last.pictures, example.system, last.places, tuple(earlier))
 
 
 @dataclass(frozen=True)
@@ -132,7 +149,7 @@ def _one_batch(
     import torch
 
     model = base_model(loaded.model)
-    singles = [encode(loaded, [[Turn(ask.question, None, ask.pictures)]], system=[ask.system]) for ask in asks]
+    singles = [encode(loaded, [ask.chat], system=[ask.system]) for ask in asks]
     inputs = _together(singles, loaded.tokenizer.convert_tokens_to_ids(PAD))
     ends = end_ids(loaded)
     training, own = model.training, model.generation_config

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vlmconsole.data.rows import Row
-from vlmconsole.scoring.scorers import Scored, score
-from vlmconsole.training.generation import Generated, Prompt, end_ids
+from vlmconsole.data.example import Example
+from vlmconsole.data.scored import score_example
+from vlmconsole.scoring.scorers import Scored
+from vlmconsole.training.generation import Generated, end_ids, prompt_of
 from vlmconsole.training.generation import answers as greedy
 from vlmconsole.training.grpo import GrpoStep, advantages, freeze_eyes, update, zero_share
 from vlmconsole.training.masters import Masters
 from vlmconsole.training.model import Loaded
-from vlmconsole.training.prompts import Turn
 from vlmconsole.training.rollout import look, sample
 
 
@@ -32,14 +32,14 @@ class GrpoTraining:
     passes: int = 1
     micro: int = 4
     seed: int = 0
-    scorer: str = "counting"
+    scorer: str = "counting"  # "": each example's own
 
 
 @dataclass(frozen=True)
 class Rollout:
     """One sampled answer with everything it was judged by. `finish` is "stop" or "length"."""
 
-    row: Row
+    example: Example
     group: int
     text: str
     tokens: list[int]
@@ -69,11 +69,13 @@ class Trainer:
     The questions come in the data's own order, four (say) a step, and begin again when they are used up.
     """
 
-    def __init__(self, loaded: Loaded, rows: Sequence[Row], settings: GrpoTraining, *, masters: bool = False) -> None:
+    def __init__(
+        self, loaded: Loaded, examples: Sequence[Example], settings: GrpoTraining, *, masters: bool = False
+    ) -> None:
         """`masters`: step float32 copies of the trained weights, for a model of a coarser type."""
         import torch
 
-        self.loaded, self.rows, self.settings = loaded, rows, settings
+        self.loaded, self.examples, self.settings = loaded, examples, settings
         self.step = 0
         taught = freeze_eyes(loaded.model)
         self.masters = Masters(taught) if masters else None
@@ -91,7 +93,7 @@ class Trainer:
         import torch
 
         asked, s = self._questions(), self.settings
-        prompts = look(self.loaded, [[Turn(row.question, None, (row.image(),))] for row in asked])
+        prompts = look(self.loaded, [prompt_of(example) for example in asked])
         made = sample(
             self.loaded,
             prompts,
@@ -102,7 +104,7 @@ class Trainer:
         )
         tokens = [made.tokens(i) for i in range(len(asked) * s.answers)]
         texts = [self.loaded.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens]
-        scored = [score(s.scorer, text, asked[i // s.answers].truth) for i, text in enumerate(texts)]
+        scored = [score_example(asked[i // s.answers], text, s.scorer) for i, text in enumerate(texts)]
         rewards = torch.tensor([answer.reward for answer in scored], dtype=torch.float32).view(-1, s.answers)
         advantage = advantages(rewards).flatten()
         passes = update(
@@ -133,9 +135,9 @@ class Trainer:
         ]
         return Taken(self.step, rollouts, passes, zero_share(rewards.tolist()))
 
-    def _questions(self) -> list[Row]:
+    def _questions(self) -> list[Example]:
         first = self.step * self.settings.questions
-        return [self.rows[(first + i) % len(self.rows)] for i in range(self.settings.questions)]
+        return [self.examples[(first + i) % len(self.examples)] for i in range(self.settings.questions)]
 
     def state(self) -> dict[str, Any]:
         """Everything that the next steps follow from: trained weights, AdamW's moments, the generators, the step."""
@@ -172,7 +174,9 @@ class Trainer:
         self.step = int(state["step"])
 
 
-def greedy_answers(loaded: Loaded, rows: Sequence[Row], max_new_tokens: int, batch: int = 16) -> list[Generated]:
-    """Greedy answers to rows, for in-training validation and for the check after reloading."""
-    asks = [Prompt(row.uid, row.question, (row.image(),)) for row in rows]
+def greedy_answers(
+    loaded: Loaded, examples: Sequence[Example], max_new_tokens: int, batch: int = 16
+) -> list[Generated]:
+    """Greedy answers to examples, for in-training validation and for the check after reloading."""
+    asks = [prompt_of(example) for example in examples]
     return list(greedy(loaded, asks, max_new_tokens=max_new_tokens, batch=batch))

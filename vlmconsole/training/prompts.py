@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vlmconsole.data.example import Example
+from vlmconsole.data.rows import DataError
 from vlmconsole.models.door import Door, door
+from vlmconsole.models.messages import interleaved
 from vlmconsole.models.qwen2_5_vl import END, IMAGE
 from vlmconsole.models.template import TemplateError
 
@@ -17,11 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Turn:
-    """One question (pictures come before its text) and its answer; None where the model is to answer."""
+    """One question and its answer; None where the model is to answer. `places`: as in `models.messages.Message`."""
 
     text: str
     answer: str | None = None
     pictures: tuple[Image.Image, ...] = ()
+    places: tuple[int, ...] = ()
 
 
 Chat = Sequence[Turn]
@@ -34,6 +38,26 @@ class Piece:
     text: str
     taught: bool = False
     images: int = 0
+
+
+def turns_of(example: Example, images: Sequence[Any], *, answered: bool) -> list[Turn]:
+    """The example's questions, with `images` in the place of its own, and their answers; the last one's if `answered`.
+
+    Its system turn is `example.system`. Raises DataError for turns that are no conversation, or a last question that
+    has no answer though it is wanted.
+    """
+    example.check()
+    left = list(images)
+    turns: list[Turn] = []
+    for turn in example.turns if answered else example.asked:
+        if turn.role == "user":
+            shown, left = left[: turn.images], left[turn.images :]
+            turns.append(Turn(turn.words, None, tuple(shown), turn.places))
+        elif turn.role == "assistant":
+            turns[-1] = replace(turns[-1], answer=turn.text)
+    if answered and turns[-1].answer is None:
+        raise DataError(f"{example.id} has no answer that could be taught.", code="answer-missing")
+    return turns
 
 
 def spell(chats: Sequence[Chat], template: Door, system: Sequence[str | None] | None = None) -> list[list[Piece]]:
@@ -59,9 +83,7 @@ def _conversations(chat: Chat, system: str | None) -> Iterator[tuple[list[Mappin
     """What is rendered for a chat: up to each question, and up to each answer."""
     messages: list[Mapping[str, Any]] = [{"role": "system", "content": system}] if system else []
     for turn in chat:
-        content: Any = turn.text
-        if turn.pictures:
-            content = [{"type": "image"} for _ in turn.pictures] + [{"type": "text", "text": turn.text}]
+        content = interleaved(turn.text, [{"type": "image"} for _ in turn.pictures], turn.places)
         messages = [*messages, {"role": "user", "content": content}]
         yield messages, True
         if turn.answer is not None:

@@ -13,16 +13,15 @@ from inspect import signature
 from typing import Any
 
 from vlmconsole.models.qwen2_5_vl import IMAGE, PAD, VIDEO
-from vlmconsole.training.generation import end_ids
+from vlmconsole.training.generation import Prompt, end_ids
 from vlmconsole.training.model import Loaded, encode, merged_tokens
-from vlmconsole.training.prompts import Chat
 
 
 @dataclass(frozen=True)
 class Prompts:
     """Questions ready to be answered, padded on the left.
 
-    Shapes: `ids`, `mask` (questions, tokens); `seen` (visual tokens of all pictures, hidden), without gradient;
+    Shapes: `ids`, `mask` (questions, tokens); `seen` (visual tokens of all images, hidden), without gradient;
     `positions` (3, questions, tokens), the three axes of Qwen2.5-VL's rotary embedding.
     """
 
@@ -53,15 +52,19 @@ class SampledAnswers:
         return kept
 
 
-def look(loaded: Loaded, chats: Sequence[Chat]) -> Prompts:
-    """Encode questions (one picture or more each) and run the vision tower over them once."""
+def look(loaded: Loaded, asks: Sequence[Prompt]) -> Prompts:
+    """Encode questions and run the vision tower over all their images once."""
     import torch
 
     inner, device = loaded.model.model, loaded.model.device
-    inputs = {key: value.to(device) for key, value in encode(loaded, chats, left=True).items()}
-    grid, wanted = inputs["image_grid_thw"], signature(inner.get_rope_index).parameters
+    encoded = encode(loaded, [ask.chat for ask in asks], system=[ask.system for ask in asks], left=True)
+    inputs = {key: value.to(device) for key, value in encoded.items()}
+    grid, wanted = inputs.get("image_grid_thw"), signature(inner.get_rope_index).parameters
     with torch.no_grad():
-        seen = merged_tokens(inner.visual(inputs["pixel_values"].to(inner.visual.dtype), grid_thw=grid))
+        if grid is None:
+            seen = torch.empty(0, loaded.model.get_input_embeddings().embedding_dim, device=device)
+        else:
+            seen = merged_tokens(inner.visual(inputs["pixel_values"].to(inner.visual.dtype), grid_thw=grid))
         # transformers 5 tells pictures by mm_token_type_ids, 4.57 by the ids themselves.
         given = {key: inputs[key] for key in ("mm_token_type_ids",) if key in wanted}
         positions, _ = inner.get_rope_index(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.data.rows import Row
+from vlmconsole.data.example import Example
 from vlmconsole.training.adapters.store import AdapterError, load_peft, open_adapter
 from vlmconsole.training.curriculum import IGNORED, Curriculum, Schedule, batch_inputs, rate_at
 from vlmconsole.training.lora import inject
@@ -144,7 +144,7 @@ class Course:
     """A training in progress: `steps()` goes on from where it stands, `state()` and `take_up()` leave and enter it."""
 
     def __init__(
-        self, loaded: Loaded, model: Any, rows: Sequence[Row], plan: Curriculum, settings: SftTraining
+        self, loaded: Loaded, model: Any, rows: Sequence[Example], plan: Curriculum, settings: SftTraining
     ) -> None:
         import torch
 

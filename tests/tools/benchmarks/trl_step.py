@@ -87,10 +87,11 @@ class Watch:
 
 def rows(count: int) -> list[Any]:
     from vlmconsole.counting.questions import COUNT_PROMPT
+    from vlmconsole.data.example import from_columns
     from vlmconsole.data.rows import Row
 
     return [
-        Row(name, png, COUNT_PROMPT, truth, "vlmconsole/counting", "", "train", i)
+        from_columns(Row(name, png, COUNT_PROMPT, truth, "vlmconsole/counting", "", "train", i).verl(), name)
         for i, (name, png, truth) in enumerate(samples(count))
     ]
 
