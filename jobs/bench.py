@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from vlmconsole.errors import LabError
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Stopped
 from vlmconsole.jobs.serve import started_by_the_lab
 from vlmconsole.jobs.unused_settings import unused_by_client
@@ -18,7 +19,10 @@ def run(context: Context, spec: BenchSettings) -> dict[str, Any]:
     def on_progress(now: dict[str, Any]) -> None:
         if now["phase"] != "measured":
             return
-        context.events.progress(now["done"], now["total"], "requests")
+        if spec.wanted_requests is None and spec.duration is not None:
+            context.events.progress(min(now["elapsed_s"], spec.duration), spec.duration, "s")
+        else:
+            context.events.progress(now["done"], now["total"], "requests")
         context.events.metric("in_flight", now["in_flight"])
         context.events.metric("client_lag_s", now["lag_p99_ms"] / 1000, unit="s")
 
@@ -31,10 +35,26 @@ def run(context: Context, spec: BenchSettings) -> dict[str, Any]:
 
 
 def estimate(spec: BenchSettings) -> Estimate:
-    """Only an open loop has a length that is known beforehand."""
+    """A duration and an open loop's length are known beforehand; how fast the server is shows only while it runs."""
+    if spec.duration is not None:
+        return Estimate(seconds=spec.duration, note="duration, and the last answers")
+    if spec.arrivals == "trace":
+        return Estimate(note="as long as its trace")
     if spec.rate is None:
         return Estimate(note="as long as the server takes for its answers")
-    return Estimate(seconds=spec.requests / spec.rate, note="requests / rate, and the last answers")
+    begin = spec.ramp_from if spec.ramp_from is not None else spec.rate
+    return Estimate(seconds=2 * spec.requests / (begin + spec.rate), note="requests / rate, and the last answers")
+
+
+def problems(spec: BenchSettings, places: Places, alone: bool) -> list[str]:
+    """A trace that cannot be read."""
+    if spec.arrivals != "trace" or "${" in spec.trace:
+        return []
+    try:
+        spec.shape.due(1)
+    except LabError as error:
+        return [error.full_message]
+    return []
 
 
 def devices(spec: BenchSettings, places: Places) -> list[str]:
@@ -56,5 +76,6 @@ KIND = JobKind(
     timing_sensitive=True,
     devices=devices,
     needs_server=needs_server,
+    problems=problems,
     unused=unused_by_client,
 )

@@ -24,25 +24,25 @@ LONGEST_WHY = 480  # characters; the whole log is in the run folder
 class Cells:
     """The books of one job: what is done, what that leaves to do, and how long it may take.
 
-    planned: measured requests of each cell by name, in their order.
+    planned: measured requests of each cell by name, in their order; or seconds, as `unit` says.
     """
 
-    def __init__(self, context: Context, planned: dict[str, int]) -> None:
-        self.context, self.planned = context, planned
+    def __init__(self, context: Context, planned: dict[str, float], unit: str = "requests") -> None:
+        self.context, self.planned, self.unit = context, planned, unit
         self.done: list[dict[str, Any]] = []
         self._begun = time.monotonic()
-        self._fresh = 0  # requests that this attempt was through with
+        self._fresh = 0.0  # of `unit`, that this attempt was through with
 
     @property
     def names(self) -> set[str]:
         return {entry["name"] for entry in self.done}
 
     @property
-    def total(self) -> int:
+    def total(self) -> float:
         return sum(self.planned.values())
 
-    def before(self) -> int:
-        """Requests of the cells that are done."""
+    def before(self) -> float:
+        """Requests (or seconds) of the cells that are done."""
         return sum(self.planned.get(name, 0) for name in self.names)
 
     @property
@@ -99,7 +99,8 @@ class Cells:
         def on_progress(now: dict[str, Any]) -> None:
             if now["phase"] != "measured":
                 return
-            context.events.progress(before + now["done"], self.total, "requests", name)
+            done = now["done"] if self.unit == "requests" else min(now["elapsed_s"], self.planned.get(name, 0.0))
+            context.events.progress(before + done, self.total, self.unit, name)
             context.events.metric("in_flight", now["in_flight"])
             context.events.metric("client_lag_s", now["lag_p99_ms"] / 1000, unit="s")
 
@@ -121,11 +122,12 @@ class Cells:
             why = LabError(f"the server died under it ({kinds or many(summary.failures, 'request') + ' failed'})")
             return self.failed(name, varied, why, more())
         figures = summary.to_json()
-        equal, work = work_done(settings.output_tokens, settings.requests, figures)
+        planned = settings.requests if settings.wanted_requests is not None else summary.planned
+        equal, work = work_done(settings.output_tokens, planned, figures)
         # Asked to stop under it: what it has is kept, and an attempt that goes on measures it again.
         state = "valid" if summary.valid else "invalid"
         ended = summary.n + sum(summary.set_aside.values())
-        if context.stopping() and ended < settings.requests:
+        if context.stopping() and (settings.wanted_requests is None or ended < planned):
             state = "stopped"
         return self._keep(
             {
@@ -154,7 +156,7 @@ class Cells:
         self._fresh += self.planned.get(entry["name"], 0)
         self._write(entry)
         context, left = self.context, self.left_s()
-        context.events.progress(self.before(), self.total, "requests", entry["name"])
+        context.events.progress(self.before(), self.total, self.unit, entry["name"])
         context.events.emit(
             "cell",
             name=entry["name"],

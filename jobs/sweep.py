@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from vlmconsole.errors import LabError
+from vlmconsole.jobs import bench
 from vlmconsole.jobs.cells import FAILED, Cells
 from vlmconsole.jobs.contract import Context, Estimate, IncompleteError, JobError, JobKind, Stopped
 from vlmconsole.jobs.serve import on_cpu, profile_of
@@ -25,7 +26,7 @@ def run(context: Context, spec: SweepSettings) -> dict[str, Any]:
     when cells are missing at the end, because they could not be measured or because their server died.
     """
     cells = spec.expand()
-    book = Cells(context, {cell.name: cell.settings.requests for cell in cells})
+    book = Cells(context, {cell.name: cell.weight for cell in cells}, "s" if spec.duration else "requests")
     plan = [{"name": cell.name, **cell.varied()} for cell in cells]
     context.run.write_json("plan.json", {"cells": plan, "requests": book.total})
     if context.earlier is not None:
@@ -133,7 +134,9 @@ def _summary(spec: SweepSettings, cells: list[SweepCell], done: list[dict[str, A
         "cells": done,
         "planned_cells": len(cells),
         "missing_cells": len(cells) - sum(entry["state"] != FAILED for entry in done),
-        "requests": sum(cell.settings.requests for cell in cells),
+        "requests": sum(entry["summary"]["planned"] for entry in measured)
+        if spec.duration
+        else sum(cell.settings.requests for cell in cells),
         "n": sum(entry["summary"]["n"] for entry in measured),
         "failures": sum(entry["summary"]["failures"] for entry in measured),
         "set_aside": sum(sum(entry["summary"]["set_aside"].values()) for entry in measured),
@@ -151,9 +154,9 @@ def estimate(spec: SweepSettings, places: Places | None = None) -> Estimate:
     cells = spec.expand()
     groups = [next(group) for _, group in itertools.groupby(cells, key=lambda cell: cell.server)]
     starts = sum(_started(cell.settings, places) for cell in groups)
-    return Estimate(
-        note=f"{sum(c.settings.requests for c in cells)} requests in {len(cells)} cells, servers started: {starts}"
-    )
+    total = sum(cell.weight for cell in cells)
+    work = f"{total:g} s of load" if spec.duration else f"{total} requests"
+    return Estimate(note=f"{work} in {len(cells)} cells, servers started: {starts}")
 
 
 def _started(settings: BenchSettings, places: Places | None) -> bool:
@@ -193,5 +196,6 @@ KIND = JobKind(
     estimate_here=estimate,
     timing_sensitive=True,
     devices=devices,
+    problems=bench.problems,
     unused=unused_by_client,
 )

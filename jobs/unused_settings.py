@@ -23,6 +23,11 @@ def unused_by_client(spec: BaseModel) -> list[str]:
     names = unused(
         spec, type(spec).model_fields.keys() - idle, "a server by its " + ("address" if address else "profile")
     )
-    if getattr(spec, "rate", None) is None:
+    if getattr(spec, "arrivals", "closed") in ("constant", "poisson") and not _paced(spec):
         names += unused(spec, type(spec).model_fields.keys() - {"arrivals"}, "a closed loop (no rate)")
     return names
+
+
+def _paced(spec: BaseModel) -> bool:
+    """Whether requests are sent at a rate, in a sweep's cells too."""
+    return bool(getattr(spec, "paced", getattr(spec, "rate", None) is not None))

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from load_runs import PATIENT, RECIPE, TOKENS, measure, rows, run_fixture, server_fixture  # noqa: F401
 
+from vlmconsole.measure.arrivals import ConstantArrivals
 from vlmconsole.measure.calibration.reference import Reference, Schedule, running
-from vlmconsole.measure.client.plan import schedule
 from vlmconsole.measure.inputs import InputRecipe
 from vlmconsole.measure.load import LoadCell, Target, run_cell
 from vlmconsole.runs.folder import RunFolder
@@ -106,7 +106,7 @@ def test_the_kernel_says_when_each_read_arrived(server: Reference, run: RunFolde
 def test_open_loop_keeps_its_absolute_schedule(run: RunFolder) -> None:
     # One at a time takes 60 ms, due are 50 a second: a closed loop would send them 60 ms apart.
     with running(Schedule(role_ms=1, ttft_ms=40, itl_ms=5, tokens=5, limit=1)) as slow:
-        due = schedule(10, 50.0)
+        due = ConstantArrivals(50.0).due(10)
         summary = measure(run, slow.base_url, 10, due_s=due)
     assert summary.n == 10
     for row in rows(run):
@@ -118,18 +118,6 @@ def test_open_loop_keeps_its_absolute_schedule(run: RunFolder) -> None:
     assert summary.ttft_from_scheduled_s is not None
     assert summary.in_flight is not None
     assert summary.in_flight.max > 3  # they queue at the server, as they do in life
-
-
-def test_poisson_arrivals_have_the_rate_and_are_the_same_for_one_seed() -> None:
-    due = schedule(2000, 10.0, "poisson", seed=3)
-    assert due == schedule(2000, 10.0, "poisson", seed=3)
-    assert due != schedule(2000, 10.0, "poisson", seed=4)
-    assert due[0] == 0.0
-    assert due == sorted(due)
-    assert due[-1] == pytest.approx(200, rel=0.1)
-    assert schedule(3, 2.0) == [0.0, 0.5, 1.0]
-    with pytest.raises(ValueError, match="above 0"):
-        schedule(3, 0.0)
 
 
 def test_equal_work_sets_early_stops_aside_and_keeps_them(server: Reference, run: RunFolder) -> None:

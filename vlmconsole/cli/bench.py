@@ -41,7 +41,20 @@ def bench(
         bool, typer.Option("--equal-work", help="Set aside answers that end before max tokens")
     ] = False,
     rate: Annotated[float | None, typer.Option(help="Open loop: requests per second")] = None,
-    arrivals: Annotated[str | None, typer.Option(help="Arrivals: constant or poisson, with --rate")] = None,
+    arrivals: Annotated[
+        str | None, typer.Option(help="Arrivals: closed, constant, poisson, gamma, ramp or trace; default constant")
+    ] = None,
+    burstiness: Annotated[float | None, typer.Option(help="Of gamma arrivals: 1 is Poisson, below 1 in bursts")] = None,
+    ramp_from: Annotated[
+        float | None, typer.Option(help="Requests per second at the start of a ramp; --rate is its end")
+    ] = None,
+    trace: Annotated[
+        str, typer.Option(metavar="FILE", help="Replay a trace: JSONL of timestamp, input_length, output_length")
+    ] = "",
+    speed: Annotated[float | None, typer.Option(help="How many times as fast a trace is replayed; default 1")] = None,
+    duration: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Send requests for so long, in place of --requests")
+    ] = None,
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; repeatable")
     ] = None,
@@ -72,7 +85,12 @@ def bench(
         "output_tokens": output_tokens,
         "equal_work": equal_work or None,
         "rate": rate,
-        "arrivals": arrivals,
+        "arrivals": arrivals or ("trace" if trace else None),
+        "burstiness": burstiness,
+        "ramp_from": ramp_from,
+        "trace": trace or None,
+        "speed": speed,
+        "duration": duration,
     }
     chosen = load_preset(preset, places) if preset else Preset(KIND, KIND, "Measure a server", {})
     chosen = _with(chosen, {key: value for key, value in given.items() if value is not None})
@@ -120,6 +138,8 @@ def _with(preset: Preset, given: dict[str, Any]) -> Preset:
     from vlmconsole.queue.adding import titled
 
     spec = {**preset.spec, **given}
+    if "duration" in given and "requests" not in given:
+        spec.pop("requests", None)  # the preset's
     title = titled(preset, load_kind(preset.kind, state.lab.places).title, spec)
     if preset.kind == KIND and not spec.get("server") and not spec.get("base_url"):
         spec["server"] = state.lab.settings.server

@@ -37,6 +37,7 @@ COMPARED_KEYS = (
     "client_concurrency",
     "running_limit",
     "rate",
+    "arrivals",
     "cache",
     "temperature",
     "top_p",
@@ -49,7 +50,7 @@ COMPARED_KEYS = (
 )
 COMPARED = {key: title(key).partition(", ")[0] for key in COMPARED_KEYS}
 #: absent means "none", which is a value like any other
-NONE_IS_KNOWN = frozenset({"asked_model", "adapter", "image", "rate", "top_p", "system_sha256"})
+NONE_IS_KNOWN = frozenset({"asked_model", "adapter", "image", "rate", "arrivals", "top_p", "system_sha256"})
 #: a length is given in tokens
 TOKENS = frozenset({"input_tokens", "output_tokens"})
 #: server settings that say where it runs or were compared already
@@ -141,15 +142,15 @@ def compare(a: Conditions, b: Conditions, only: str | None = None) -> Comparison
                 differs.append(Difference(key, label, prompt_of(left), prompt_of(right)))
             elif left[key] is not None and right[key] is not None:
                 same[key] = left[key]
-        elif same_condition(key, left[key], right[key]):
-            if left[key] == UNKNOWN:
+        elif same_condition(key, left.get(key), right.get(key)):
+            if left.get(key) == UNKNOWN:
                 unknown.append(label)
-            elif left[key] is not None:
+            elif left.get(key) is not None:
                 same[key] = left[key]
             elif key not in NONE_IS_KNOWN:
                 unknown.append(label)
         else:
-            differs.append(Difference(key, label, left[key], right[key]))
+            differs.append(Difference(key, label, left.get(key), right.get(key)))
     settings = (left.get("settings") or {}, right.get("settings") or {})
     differs += _settings(*settings, {difference.key for difference in differs})
     one_sided = sorted((settings[0].keys() ^ settings[1].keys()) - UNCOMPARED_SETTINGS)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vlmconsole import __version__
 from vlmconsole.engines.effective import EffectiveSettings
-from vlmconsole.engines.http import EngineError, open_client, request
+from vlmconsole.engines.http import EngineError
 from vlmconsole.engines.profile import ServerProfile, given_profile, profiles_for
 from vlmconsole.engines.readback import adapter_label, readback
 from vlmconsole.engines.registry import find_engine
@@ -20,20 +20,20 @@ from vlmconsole.errors import LabError
 from vlmconsole.gauges.figures import SourceError
 from vlmconsole.gauges.scrape import ServerMetrics
 from vlmconsole.measure.calibration.calibrate import read_calibration
-from vlmconsole.measure.client.plan import schedule
 from vlmconsole.measure.client.process import Progress, Watch
 from vlmconsole.measure.client.replay import Measured
-from vlmconsole.measure.inputs import NOT_COUNTED, WITHOUT, Fitted, InputRecipe, fit
+from vlmconsole.measure.inputs import Fitted, InputRecipe
 from vlmconsole.measure.load import LoadCell, Target, run_cell
 from vlmconsole.measure.machine import hardware
+from vlmconsole.measure.probes import fit_to
 from vlmconsole.measure.settings import BenchSettings
 from vlmconsole.measure.summary import CellSummary
+from vlmconsole.measure.workload import used_up, workload_of
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.servers.where import server_of
 from vlmconsole.streams.ending import answered_by, by_name
-from vlmconsole.streams.stream import StreamParser
 from vlmconsole.text.counts import many
 
 CLOCK = "request sent → first non-empty text piece / [DONE]; connections open and picture bytes ready before"
@@ -108,33 +108,7 @@ def fit_input(settings: BenchSettings, server: MeasuredServer, recipe: InputReci
     """The filler that makes the wanted input length, found by asking the server; None when none is wanted."""
     if settings.input_tokens is None:
         return None
-    return asyncio.run(_fit(server, recipe, settings.input_tokens))
-
-
-async def _fit(server: MeasuredServer, recipe: InputRecipe, wanted: int) -> Fitted:
-    loop = asyncio.get_running_loop()
-    async with open_client(server.profile, 300.0) as client:
-
-        async def ask(words: int, probe: int) -> int | str:
-            trial = InputRecipe(f"{recipe.cell}/probe", recipe.request, recipe.image, words)
-            body = {**trial.request, "messages": trial.messages(probe), "max_tokens": 1}
-            body.pop("min_tokens", None)
-            answer = await request(client, server.profile, "/v1/chat/completions", "POST", body)
-            stream = StreamParser()
-            stream.feed(answer.content, 0.0)
-            stream.finish(0.0)
-            tokens = stream.result.usage.prompt_tokens
-            if answer.status_code != 200 or tokens is None:
-                reason = stream.result.error or "its usage holds no prompt tokens"
-                if answer.status_code in (401, 403, 404, 429):  # nothing that a shorter prompt would change
-                    raise LabError(NOT_COUNTED.format(reason), WITHOUT)
-                return reason
-            return tokens
-
-        def count(words: int, probe: int) -> int | str:
-            return asyncio.run_coroutine_threadsafe(ask(words, probe), loop).result()
-
-        return await asyncio.to_thread(fit, count, wanted)
+    return asyncio.run(fit_to(server.profile, recipe, settings.input_tokens))
 
 
 def measure(
@@ -154,22 +128,16 @@ def measure(
     so that a second run does not meet the first one's prompts in the server's cache.
     """
     cell_name = f"{run.name}{f'-{name}' if name else ''}"
-    recipe = InputRecipe(f"{cell_name}/{settings.seed}", request_fields(settings, server), settings.image_size)
-    fitted = fit_input(settings, server, recipe)
-    if fitted is not None:
-        recipe = InputRecipe(recipe.cell, recipe.request, recipe.image, fitted.filler_words)
-    warm = settings.warm_ups
-    due = None
-    if settings.rate is not None:
-        due = schedule(settings.requests, settings.rate, settings.arrivals, settings.seed)
+    load = workload_of(settings, server.profile, request_fields(settings, server), cell_name)
     cell = LoadCell(
         name=cell_name,
         target=Target.to(server.profile),
-        measured=recipe.bodies(range(settings.requests)),
-        warm_up=recipe.bodies(range(-warm, 0)),
+        measured=load.measured,
+        warm_up=load.warm_up,
         concurrency=settings.concurrency,
-        due_s=due,
-        wanted_output=settings.output_tokens,
+        due_s=load.due_s,
+        until_s=load.until_s,
+        wanted_output=load.output,
         equal_work=settings.equal_work,
         lag_limit_s=settings.lag_limit_ms / 1000,
         failure_limit=settings.failure_limit,
@@ -177,7 +145,7 @@ def measure(
         total_timeout_s=settings.total_timeout_s,
         extra=extra or {},
     )
-    run.write_json(f"request{f'-{name}' if name else ''}.json", recipe.record(0))
+    run.write_json(f"request{f'-{name}' if name else ''}.json", load.record)
 
     def on_request(request: Measured) -> None:
         run.events.emit(
@@ -189,7 +157,8 @@ def measure(
 
     with _watching(server) as watch:
         summary = run_cell(cell, run, on_progress=on_progress, on_request=on_request, stopping=stopping, watch=watch)
-    return summary, conditions_of(settings, server, summary, fitted, calibration)
+    remarks = (*load.notes, *filter(None, [used_up(load, summary.planned, summary.duration_s)]))
+    return summary, conditions_of(settings, server, summary, None, calibration, load.facts, remarks)
 
 
 @contextlib.contextmanager
@@ -227,12 +196,15 @@ def conditions_of(
     summary: CellSummary,
     fitted: Fitted | None,
     calibration: Path | None,
+    load: Mapping[str, Any] | None = None,
+    remarks: Sequence[str] = (),
 ) -> Conditions:
-    """What the figures were made under, as read back and as counted, not as asked for."""
+    """What the figures were made under, as read back and as counted, not as asked for.
+
+    load: further conditions of what was sent, by their names; remarks: notes on it.
+    """
     profile, in_force = server.profile, server.settings
-    notes = list(in_force.notes)
-    if fitted is not None and not fitted.exact:
-        notes.append(f"input: {fitted.wanted} tokens wanted, {fitted.tokens} is the nearest that the server counts")
+    notes = [*in_force.notes, *(fitted.remarks if fitted is not None else ()), *remarks]
     if "logit_bias" in request_fields(settings, server):
         notes.append("answers were kept from ending by a bias of −100 on the model's end tokens")
     if summary.finish_reasons.keys() - {"length"} and not settings.equal_work:
@@ -240,6 +212,12 @@ def conditions_of(
         notes.append(f"answers ended by themselves ({counts}): output work is not equal")
     notes += [remark.text for remark in by_name(list(summary.models), server.model, in_force.listed)]
     model, asked_model = answered_by(list(summary.models), server.model)
+    facts = {
+        "client_concurrency": None if settings.open_loop else settings.concurrency,
+        "rate": settings.rate,
+        "max_tokens": settings.output_tokens,
+        **(load or {}),
+    }
     return Conditions(
         hardware=profile.hardware or ((in_force.this_machine or hardware()) if profile.route == "loopback" else None),
         engine=find_engine(profile.engine).label,
@@ -253,21 +231,19 @@ def conditions_of(
         image=settings.image or None,
         input_tokens=summary.input_tokens,
         output_tokens=summary.output_tokens,
-        client_concurrency=settings.concurrency if settings.rate is None else None,
         running_limit=in_force.running_limit,
-        rate=settings.rate,
         cache=None if in_force.prefix_cache is None else "on" if in_force.prefix_cache else "off",
         warm_up=f"{_warm_up(settings.warm_ups)}, not counted",
         clock=CLOCK,
         n=summary.n,
         temperature=settings.temperature,
         seed=settings.seed,
-        max_tokens=settings.output_tokens,
         route=profile.route,
         client=CLIENT,
         client_error=read_calibration(calibration, settings.concurrency),
         settings=in_force.values or None,
         notes=tuple(notes),
+        **facts,
     )
 
 

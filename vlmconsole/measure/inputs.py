@@ -121,6 +121,13 @@ class Fitted:
     def exact(self) -> bool:
         return self.tokens == self.wanted
 
+    @property
+    def remarks(self) -> list[str]:
+        """What conditions note of it."""
+        if self.exact:
+            return []
+        return [f"input: {self.wanted} tokens wanted, {self.tokens} is the nearest that the server counts"]
+
 
 def fit(count: Callable[[int, int], int | str], wanted: int) -> Fitted:
     """The number of filler words that gives `wanted` prompt tokens.

@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,8 @@ class Body:
 class LoadCell:
     """One measurement. `due_s` None: closed loop with `concurrency` in flight; else seconds after the start.
 
-    With `equal_work` a request whose output is not exactly `wanted_output` tokens is set aside.
+    A closed loop ends after `until_s`, if that is given, and leaves requests that it did not need. With `equal_work` a
+    request whose output is not exactly `wanted_output` tokens (of all, or of each) is set aside.
     """
 
     name: str
@@ -107,7 +108,8 @@ class LoadCell:
     concurrency: int = 1
     warm_up: Iterable[Body] = ()
     due_s: list[float] | None = None
-    wanted_output: int | None = None
+    until_s: float | None = None
+    wanted_output: int | Sequence[int] | None = None
     equal_work: bool = False
     lag_limit_s: float = LAG_LIMIT_S
     failure_limit: float = FAILURE_LIMIT
@@ -139,6 +141,7 @@ def run_cell(
         plan = _plan(cell, work)
         intake = _Intake(cell, run, plan, on_request)
         why = "the load client did not finish"
+        report: dict[str, Any] = {}
         try:
             report, seen = run_client(
                 plan, on_progress=on_progress, on_turn=intake.turn, stopping=stopping, watch=watch
@@ -146,7 +149,7 @@ def run_cell(
             stopped = "stopped on request" if report.get("stopped") else ""
             why = report.get("error") or stopped or report.get("problem") or why
         finally:
-            intake.rest(why)
+            intake.rest(why, _unneeded(report) if report else 0)
         server = {key: spread for key, values in seen.items() if (spread := distribution(values)) is not None}
         return _summary(cell, intake, report, server, asked, host_load(before))
     finally:
@@ -165,7 +168,8 @@ def _plan(cell: LoadCell, work: Path) -> LoadPlan:
         raise LoadError("a measurement needs at least one request")
     if cell.due_s is not None and len(cell.due_s) != len(measured):
         raise LoadError(f"{len(measured)} requests, but {len(cell.due_s)} due times")
-    open_loop, tokens = cell.due_s is not None, cell.wanted_output or UNKNOWN_OUTPUT
+    open_loop, wanted = cell.due_s is not None, cell.wanted_output
+    tokens = (wanted if isinstance(wanted, int) else max(wanted or (), default=0)) or UNKNOWN_OUTPUT
     return LoadPlan(
         host=cell.target.host,
         port=cell.target.port,
@@ -178,7 +182,7 @@ def _plan(cell: LoadCell, work: Path) -> LoadPlan:
         report=str(work / "report.json"),
         phases=[
             LoadPhase(WARM_UP, warm, concurrency=min(cell.concurrency, max(1, len(warm)))),
-            LoadPhase(MEASURED, measured, concurrency=16 if open_loop else cell.concurrency, due_s=cell.due_s),
+            LoadPhase(MEASURED, measured, 16 if open_loop else cell.concurrency, cell.due_s, cell.until_s),
         ],
         request_id=cell.name,
         stall_timeout_s=cell.stall_timeout_s,
@@ -210,12 +214,12 @@ class _Intake:
                 break
         self._rows.flush()
 
-    def rest(self, why: str) -> None:
-        """Everything that is left, and a line for each request that never was."""
+    def rest(self, why: str, unneeded: int) -> None:
+        """All that is left, and a line for each request that never was; the last `unneeded` need not have been."""
         for raw in self._spill.read():
             self._take(raw)
         for phase, indices in self.missing.items():
-            for index in sorted(indices):
+            for index in sorted(indices)[: len(indices) - (unneeded if phase == MEASURED else 0)]:
                 self._write(not_sent_row(index, phase, why))
                 if phase == MEASURED:
                     self.gathered.add_not_sent(NOT_SENT, why)
@@ -238,6 +242,10 @@ class _Intake:
 
     def _write(self, row: dict[str, Any]) -> None:
         self._rows.write(json_line({**self.cell.extra, **row}).decode())
+
+
+def _unneeded(report: dict[str, Any]) -> int:
+    return sum(phase.get("unneeded", 0) for phase in report.get("phases", ()))
 
 
 def _summary(

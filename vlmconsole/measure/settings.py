@@ -5,8 +5,18 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, field_validator, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
+from vlmconsole.measure.arrivals import Arrivals, shape_of
+from vlmconsole.system.typed_paths import PathOrName
 from vlmconsole.vision.limits import MAX_ASPECT_RATIO, MAX_PIXELS
 
 #: client lag (p99) past which a cell is INVALID, unless its settings say otherwise: so many seconds, or this share
@@ -16,6 +26,8 @@ LAG_LIMIT_S, LAG_SHARE = 0.020, 0.02
 FAILURE_LIMIT = 0.05
 _SIZE = re.compile(r"([1-9]\d*)[x×]([1-9]\d*)")
 MAX_SIDE = 16_384  # pixels
+#: fields that settings have in their JSON only where they are set
+ADDED = ("burstiness", "ramp_from", "trace", "speed", "duration")
 
 
 def picture_size(text: str) -> tuple[int, int] | None:
@@ -54,9 +66,24 @@ class BenchSettings(BaseModel):
     rate: float | None = Field(
         None, ge=1e-6, le=1e6, description="requests per second (open loop); default: closed loop"
     )
-    arrivals: Literal["constant", "poisson"] = Field("constant", description="spacing of an open loop")
+    arrivals: Literal["closed", "constant", "poisson", "gamma", "ramp", "trace"] = Field(
+        "constant", description="when requests are due; closed, constant and poisson without rate: closed loop"
+    )
+    burstiness: float | None = Field(
+        None, ge=0.01, le=1000, description="of arrivals gamma: 1 is Poisson, below 1 in bursts, above 1 more even"
+    )
+    ramp_from: float | None = Field(
+        None, ge=0, le=1e6, description="requests per second at the start of arrivals ramp; rate is its end"
+    )
+    trace: PathOrName = Field(
+        "", description="file of arrivals trace: JSONL of timestamp (ms), input_length, output_length, hash_ids"
+    )
+    speed: float | None = Field(None, gt=0, le=1e6, description="how many times as fast a trace is replayed; default 1")
+    duration: float | None = Field(
+        None, gt=0, le=604_800, description="seconds for which requests are sent, in the place of requests"
+    )
     temperature: float = Field(0.0, ge=0, le=2, description="0 is greedy")
-    seed: int = Field(0, description="of inputs and Poisson arrivals")
+    seed: int = Field(0, description="of inputs and drawn arrivals")
     lag_limit_ms: float = Field(
         LAG_LIMIT_S * 1000, gt=0, description="client lag (p99, ms; at least 2 % of TTFT) that makes it INVALID"
     )
@@ -72,12 +99,53 @@ class BenchSettings(BaseModel):
         picture_size(value)
         return value.replace("×", "x")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_requests(cls, value: Any) -> Any:
+        """`requests=null` leaves them out, so that a duration can take the place of a preset's."""
+        if isinstance(value, dict) and "requests" in value and value["requests"] in (None, ""):
+            return {key: given for key, given in value.items() if key != "requests"}
+        return value
+
+    @model_validator(mode="after")
+    def _check_load(self) -> BenchSettings:
+        self.check_load()
+        return self
+
+    def check_load(self) -> None:
+        """Raise ValueError for settings of the load that do not fit together."""
+        shape_of(self.arrivals, self)
+        if self.duration is not None and "requests" in self.model_fields_set:
+            raise ValueError("requests and duration both say when it ends: leave one out (requests=null)")
+
     @model_serializer(mode="wrap")
     def _serialized(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         value: dict[str, Any] = handler(self)
+        # Jobs and plans from before there was such a field stay the same.
         if value.get("failure_limit") == FAILURE_LIMIT:
-            del value["failure_limit"]  # jobs and plans from before there was such a field stay the same
+            del value["failure_limit"]
+        for name in ADDED:
+            if value.get(name) in (None, "", False):
+                value.pop(name, None)
+        if self.wanted_requests is None:
+            value.pop("requests", None)
         return value
+
+    @property
+    def wanted_requests(self) -> int | None:
+        """How many requests are measured; None: as many as the duration or the trace has."""
+        ends = self.duration is not None or self.arrivals == "trace"
+        return None if ends and "requests" not in self.model_fields_set else self.requests
+
+    @property
+    def shape(self) -> Arrivals:
+        """When requests are due. Raises LabError for a trace that cannot be read."""
+        return shape_of(self.arrivals, self).of(self)
+
+    @property
+    def open_loop(self) -> bool:
+        """Whether requests are sent when they are due, however many are in flight."""
+        return self.rate is not None or self.arrivals == "trace"
 
     @property
     def image_size(self) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,7 +99,7 @@ class CellSummary:
 class Gatherer:
     """Takes understood requests one by one, and keeps only the numbers of them."""
 
-    def __init__(self, wanted_output: int | None, equal_work: bool) -> None:
+    def __init__(self, wanted_output: int | Sequence[int] | None, equal_work: bool) -> None:
         self.wanted_output, self.equal_work = wanted_output, equal_work
         self.measured = self.warm_up = self.warm_up_failures = self.pieces = self.not_sent = 0
         self.failures: Counter[str] = Counter()
@@ -134,17 +135,11 @@ class Gatherer:
             self.add_failure(request.failure.kind, request.failure.detail)
             return None
         self.finish[request.result.finish_reason or "not said"] += 1
-        tokens = request.result.usage.completion_tokens
-        if self.equal_work and tokens != self.wanted_output:
-            reason = (
-                "unknown output"
-                if tokens is None
-                else "early stop"
-                if tokens < (self.wanted_output or 0)
-                else "overlong"
-            )
+        tokens, wanted = request.result.usage.completion_tokens, self.wanted(request.raw.number)
+        if self.equal_work and tokens != wanted:
+            reason = "unknown output" if tokens is None else "early stop" if tokens < (wanted or 0) else "overlong"
             self.aside[reason] += 1
-            return f"{reason}: {tokens if tokens is not None else '?'} of {self.wanted_output} tokens"
+            return f"{reason}: {tokens if tokens is not None else '?'} of {wanted} tokens"
         stamps, timing = request.result.stamps, request.timing
         if sent is not None:
             self.spans.append((sent, stamps.done if stamps.done is not None else request.ended_s))
@@ -163,6 +158,10 @@ class Gatherer:
         self.output.append(tokens)
         self.cached.append(request.result.usage.cached_tokens)
         return None
+
+    def wanted(self, number: int) -> int | None:
+        """How many tokens request `number` should give; None: not known."""
+        return self.wanted_output if not isinstance(self.wanted_output, Sequence) else self.wanted_output[number]
 
     def add_not_sent(self, kind: str, why: str) -> None:
         self.not_sent += 1

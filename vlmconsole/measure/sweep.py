@@ -25,6 +25,7 @@ class CellSettings(BaseModel):
     concurrency: int | None = Field(None, ge=1, description="C, requests that the client keeps in flight")
     running_limit: int | None = Field(None, ge=1, description="B, requests that the server runs at once")
     requests: int | None = Field(None, ge=1, description="measured requests")
+    rate: float | None = Field(None, ge=1e-6, le=1e6, description="requests per second (open loop)")
     image: str | None = Field(None, description="picture size in pixels, WIDTHxHEIGHT")
     input_tokens: int | None = Field(None, ge=1, description="prompt tokens")
     output_tokens: int | None = Field(None, ge=1, description="output, tokens")
@@ -37,7 +38,14 @@ class CellSettings(BaseModel):
 
 
 MOST_CELLS = 1000  # a grid is typed in a moment and measured for days
-SHORT = {"concurrency": "c", "running_limit": "b", "image": "", "input_tokens": "in", "output_tokens": "out"}
+SHORT = {
+    "concurrency": "c",
+    "running_limit": "b",
+    "rate": "r",
+    "image": "",
+    "input_tokens": "in",
+    "output_tokens": "out",
+}
 GRID = tuple(key for key in CellSettings.model_fields if key != "name")
 
 
@@ -65,6 +73,14 @@ class SweepSettings(BenchSettings):
         if twice := same_name([cell.name for cell in self.expand()]):
             raise ValueError(f"two cells are the same or have the same name: {twice}")
         return self
+
+    def check_load(self) -> None:
+        """Nothing by itself: rates may be the cells' own, and `expand` checks each cell."""
+
+    @property
+    def paced(self) -> bool:
+        """Whether any cell has a rate."""
+        return self.open_loop or "rate" in self.grid or any(cell.rate is not None for cell in self.cells)
 
     def expand(self) -> list[SweepCell]:
         """Every cell in the order of measuring. Raises ValueError for a value that no cell may have."""
@@ -106,13 +122,22 @@ class SweepCell:
         """What tells servers apart: profile and B."""
         return self.settings.server, self.running_limit
 
+    @property
+    def weight(self) -> float:
+        """How much of the sweep it is: requests, or seconds where a duration ends each cell."""
+        return self.settings.requests if self.settings.duration is None else self.settings.duration
+
     def varied(self) -> dict[str, Any]:
         """The settings that sweeps vary, for tables and plots."""
-        wanted = self.settings.model_dump(include={*SHORT, "requests", "server"})
+        wanted = self.settings.model_dump(include={*SHORT, "requests", "server", "duration"})
+        if wanted["rate"] is None:
+            del wanted["rate"]
         return {**wanted, "running_limit": self.running_limit}
 
 
 def _short(key: str, value: Any) -> str:
+    if key == "rate":
+        value = f"{value:g}"
     return f"{SHORT[key]}{value}" if key in SHORT else f"n{value}" if key == "requests" else str(value)
 
 
@@ -135,6 +160,6 @@ def differing(cells: list[Conditions]) -> list[str]:
     for key in Conditions.model_fields:
         if key in ("n", "notes", "client_error", "settings"):
             continue
-        if any(dump[key] != dumps[0][key] for dump in dumps[1:]):
+        if any(dump.get(key) != dumps[0].get(key) for dump in dumps[1:]):
             keys.append(key)
     return keys

@@ -5,7 +5,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+
+#: conditions that stand in the JSON only where they are known, so that those from before there were such stay the same
+ADDED = frozenset({"arrivals"})
 
 
 class Conditions(BaseModel):
@@ -33,6 +36,7 @@ class Conditions(BaseModel):
     client_concurrency: int | None = None
     running_limit: int | None = None
     rate: float | None = None  # requests per second, None: as fast as C allows
+    arrivals: str | None = None  # how requests of an open loop were spaced: "poisson"; None: closed loop
     cache: str | None = None  # prefix cache: "off", "on", "on, flushed before each"
     warm_up: str | None = None
     clock: str | None = None  # what the clock covered
@@ -49,6 +53,11 @@ class Conditions(BaseModel):
     client_error: str | None = None  # this client's own measured error, from `vlmconsole calibrate`
     settings: dict[str, Any] | None = None  # the server's effective settings, as read back
     notes: tuple[str, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _serialized(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        value: dict[str, Any] = handler(self)
+        return {key: held for key, held in value.items() if key not in ADDED or held is not None}
 
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical JSON: the same conditions give the same digest."""

@@ -41,6 +41,7 @@ TITLES = {
     "client_concurrency": "client concurrency C",
     "running_limit": "running limit B",
     "rate": "request rate",
+    "arrivals": "arrivals",
     "cache": "prefix cache",
     "warm_up": "warm-up",
     "clock": "timing window",

@@ -111,6 +111,7 @@ def main() -> int:
                     "started": phase.started,
                     "ended": phase.ended,
                     "not_sent": phase.not_sent,
+                    "unneeded": phase.unneeded,
                     "reads": phase.reads,
                     "cpu_s": phase.cpu_s,
                     "ticks_us": phase.ticks.tolist(),

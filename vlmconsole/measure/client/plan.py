@@ -8,11 +8,9 @@ that many requests share exists once, and memory stays bounded however many requ
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
-import random
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 WARM_UP, MEASURED = "warm-up", "measured"
 
@@ -24,13 +22,14 @@ class LoadPhase:
     """Requests of one kind. Closed loop: `concurrency` always in flight. Open loop: each at its due time.
 
     `due_s` holds seconds after the phase's clock start, one per request; None means closed loop.
-    `requests` holds `(index, body segments)`.
+    `requests` holds `(index, body segments)`; after `until_s` seconds none of them is sent any more.
     """
 
     name: str
     requests: list[tuple[int, Segments]]
     concurrency: int
     due_s: list[float] | None = None
+    until_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,20 +64,6 @@ class LoadPlan:
         value: dict[str, Any] = json.loads(text)
         value["phases"] = [LoadPhase(**phase) for phase in value["phases"]]
         return cls(**value)
-
-
-def schedule(n: int, rate: float, arrivals: Literal["constant", "poisson"] = "constant", seed: int = 0) -> list[float]:
-    """Due times (s) of `n` requests at `rate` requests a second, the first at 0. Absolute, so that a
-    late request never delays those after it (no coordinated omission).
-
-    `poisson` draws exponential gaps with `seed`. Raises ValueError for a rate that is not positive.
-    """
-    if not rate > 0:
-        raise ValueError(f"a rate must be above 0 requests a second, not {rate}")
-    if arrivals == "constant":
-        return [i / rate for i in range(n)]
-    draw = random.Random(seed)
-    return list(itertools.accumulate((draw.expovariate(rate) for _ in range(n - 1)), initial=0.0))[:n]
 
 
 class BodyFile:

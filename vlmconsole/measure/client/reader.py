@@ -51,6 +51,7 @@ class PhaseReport:
     started: int
     ended: int = 0
     not_sent: int = 0
+    unneeded: int = 0  # closed loop: requests that were left when the phase's time was over
     reads: int = 0
     cpu_s: float = 0.0
     ticks: array[int] = field(default_factory=lambda: array("l"))
@@ -132,6 +133,7 @@ class ClientLoop:
         give_up = max(GIVE_UP_AFTER, 2 * phase.concurrency)
         tick = int(self.plan.tick_s * SECOND)
         next_tick, next_sweep, next_offset = started + tick, started, started + OFFSET_NS
+        until = None if phase.until_s is None else started + int(phase.until_s * SECOND)
         while (waiting or self._due or self._ready or self._busy) and not self.stop:
             now = clock()
             while now >= next_tick:
@@ -146,6 +148,9 @@ class ClientLoop:
             if now >= next_offset:
                 next_offset = now + OFFSET_NS
                 self._sample_offset(now)
+            if until is not None and now >= until:
+                report.unneeded, until = len(waiting), None
+                waiting.clear()
             if self.pool.failures_in_row >= give_up:
                 if not self._busy:
                     break
