@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
+from vlmconsole.cli.data_import import register_import
 from vlmconsole.system.typed_paths import named, new_file
 from vlmconsole.text.counts import many
 from vlmconsole.text.signs import sign_of
@@ -18,10 +19,9 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add `data` to the command tree."""
-    data = typer.Typer(
-        help="Datasets of counting scenes, and your own images: make, check, show.", no_args_is_help=True
-    )
+    data = typer.Typer(help="Datasets: your own images and questions, and counting scenes.", no_args_is_help=True)
     app.add_typer(data, name="data")
+    register_import(data)
 
     @data.command("make")
     def make(
@@ -117,9 +117,15 @@ def register(app: typer.Typer) -> None:
         """Write a contact sheet of the pictures with their truths, and print what the dataset holds."""
         import itertools
 
+        from vlmconsole.cli.data_show import show_imported
         from vlmconsole.data.contact_sheet import contact_sheet
+        from vlmconsole.data.importing.dataset_import import FORMAT
+        from vlmconsole.data.manifest import read_manifest
 
         path = _find(dataset)
+        if path.is_dir() and (manifest := read_manifest(path)).get("format") == FORMAT:
+            show_imported(path, manifest, split, first, n, new_file(out) if out else None)
+            return
         summary, rows, label = _contents(path, split)
         chosen = list(itertools.islice(rows, first, first + n))
         if not chosen:
@@ -227,11 +233,11 @@ def _summary(folder: Path, manifest: dict[str, Any], digest: str) -> dict[str, A
     ]
     return {
         "name": manifest["name"],
-        "title": manifest["recipe"]["title"],
+        "title": manifest["title"] if "title" in manifest else manifest["recipe"]["title"],
         "path": str(folder),
-        "seed": manifest["seed"],
+        "seed": manifest.get("seed"),
         "digest": digest,
-        "recipe_sha256": manifest["recipe_sha256"],
+        "recipe_sha256": manifest.get("recipe_sha256"),
         "n": sum(split["n"] for split in splits),
         "redrawn": manifest.get("redrawn", 0),
         "own": own_files(manifest),

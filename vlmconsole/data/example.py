@@ -26,6 +26,7 @@ ROLES: tuple[Role, ...] = ("system", "user", "assistant")
 #: task of a drawn scene's row (`vlmconsole/counting`) → its scorer
 SCORER_OF_SOURCE = {"counting": "counting", "naming": "naming", "textvqa": "textvqa", "text": "naming"}
 _BATCH = 128  # rows read or written at once
+_BATCH_BYTES = 32 * 1024 * 1024  # of images written at once
 
 
 @dataclass(frozen=True)
@@ -213,23 +214,99 @@ def example_schema() -> Any:
     )
 
 
+class ExampleWriter:
+    """A split's Parquet file as it is written: a few rows in memory at a time, hashed on the way.
+
+    Close it, or use it as a context; `n`, `size` (bytes) and `sha256` (hex) are whole afterwards.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self.n, self._bytes, self._rows = 0, 0, list[dict[str, Any]]()
+        # An open file, here and below: pyarrow takes no path that is not UTF-8.
+        self._file = _HashedFile(path)
+        self._schema = example_schema()
+        self._writer = pq.ParquetWriter(self._file, self._schema, compression="none", store_schema=True)
+
+    def add(self, example: Example) -> None:
+        """Write one more example."""
+        self._rows.append(example.columns())
+        self.n += 1
+        self._bytes += sum(len(image) for image in example.images)
+        if len(self._rows) == _BATCH or self._bytes >= _BATCH_BYTES:
+            self._flush()
+
+    @property
+    def size(self) -> int:
+        """Bytes written."""
+        return self._file.size
+
+    @property
+    def sha256(self) -> str:
+        """Hash (hex) of the bytes written."""
+        return self._file.hash.hexdigest()
+
+    def close(self) -> None:
+        """Write what is left and the file's end."""
+        self._flush()
+        self._writer.close()
+        self._file.close()
+
+    def abandon(self) -> None:
+        """Close the file as it is: it is not to be read."""
+        self._file.abandon()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._rows:
+            self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
+            self._rows, self._bytes = [], 0
+
+    def __enter__(self) -> ExampleWriter:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close() if kind is None else self.abandon()
+
+
+class _HashedFile(io.RawIOBase):
+    """A file that is only appended to, and hashed as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._under = path.open("wb")
+        self.hash, self.size = hashlib.sha256(), 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size
+
+    def write(self, data: Any) -> int:
+        if self._under.closed:  # abandoned: Arrow still writes a footer when it is collected
+            return len(data)
+        written = self._under.write(data)
+        self.hash.update(data)
+        self.size += written
+        return written
+
+    def close(self) -> None:
+        self._under.close()
+        super().close()
+
+    def abandon(self) -> None:
+        """Close the file beneath; what is written from now on goes nowhere."""
+        self._under.close()
+
+
 def write_examples(path: Path, examples: Iterable[Example]) -> int:
     """Write a split's Parquet file, a few rows in memory at a time; return how many were written."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    written, batch, schema = 0, [], example_schema()
-    # An open file, here and below: pyarrow takes no path that is not UTF-8.
-    with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="none", store_schema=True) as writer:
+    with ExampleWriter(path) as writer:
         for example in examples:
-            batch.append(example.columns())
-            written += 1
-            if len(batch) == _BATCH:
-                writer.write_table(pa.Table.from_pylist(batch, schema=schema))
-                batch = []
-        if batch:
-            writer.write_table(pa.Table.from_pylist(batch, schema=schema))
-    return written
+            writer.add(example)
+    return writer.n
 
 
 def read_examples(path: Path) -> Iterator[Example]:

@@ -30,27 +30,40 @@ def image_of(image: Any, row: Mapping[str, Any], folder: Path, where: str) -> by
                 f"{where} has {len(image)} images: a row is one question about one image", code="image-twice"
             )
         image = image[0] if image else None
-    source: Path | bytes
-    if isinstance(image, Mapping):
-        source = _embedded(image, folder, where)
-    elif isinstance(image, str) and image.startswith("data:"):
-        head, _, body = image.partition(",")
-        try:
-            if not head.endswith(";base64"):
-                raise binascii.Error
-            source = base64.b64decode(body, validate=True)
-        except binascii.Error:
-            raise DataError(f"{where}: the image's data URL is no base64", code="image-invalid") from None
-    elif isinstance(image, str) and image:
-        source = _path(image, folder, where)
-    elif isinstance(image, bytes):
-        source = image
-    else:
+    if not held_image(image):
         raise DataError(f"{where} has no image ({_FORMS}){_hint(row)}", code="image-missing")
     try:
+        source = located(image, folder)
         return open_picture(source, name=None if isinstance(source, Path) else "the image").data
-    except PictureError as error:
-        raise DataError(f"{where}: {error}", code=error.code) from None
+    except (DataError, PictureError) as error:
+        raise DataError(f"{where}: {error}", error.hint, code=error.code) from None
+
+
+def held_image(image: Any) -> bool:
+    """Whether a cell holds something that may be an image: a text, bytes, or a table of bytes and path."""
+    return isinstance(image, Mapping) or (isinstance(image, (str, bytes)) and bool(image))
+
+
+def located(image: Any, folder: Path) -> Path | bytes:
+    """Where an image's bytes are, or the bytes: of a path, a `data:` URL, bytes, or a table {bytes, path}.
+
+    Raises DataError with the reason, for an address too: nothing is fetched.
+    """
+    if isinstance(image, Mapping):
+        return _embedded(image, folder)
+    if isinstance(image, bytes):
+        return image
+    if not isinstance(image, str):
+        raise DataError(f"the image is {type(image).__name__}, no path and no bytes", code="image-invalid")
+    if not image.startswith("data:"):
+        return _path(image, folder)
+    head, _, body = image.partition(",")
+    try:
+        if not head.endswith(";base64"):
+            raise binascii.Error
+        return base64.b64decode(body, validate=True)
+    except ValueError:
+        raise DataError("the image's data URL is no base64", code="image-invalid") from None
 
 
 def image_paths(image: Any, folder: Path) -> list[Path]:
@@ -67,31 +80,31 @@ def image_paths(image: Any, folder: Path) -> list[Path]:
     return paths
 
 
-def _embedded(image: Mapping[str, Any], folder: Path, where: str) -> Path | bytes:
+def _embedded(image: Mapping[str, Any], folder: Path) -> Path | bytes:
     data, path = image.get("bytes"), image.get("path")
     if isinstance(data, bytes) and data:
         return data
     if isinstance(data, str) and data:
         try:
             return base64.b64decode(data, validate=True)
-        except binascii.Error:
+        except ValueError:
             pass
     elif isinstance(path, str) and path:
-        return _path(path, folder, where)
-    raise DataError(f"{where}: the image has neither bytes (base64) nor a path", code="image-missing")
+        return _path(path, folder)
+    raise DataError("the image has neither bytes (base64) nor a path", code="image-missing")
 
 
-def _path(text: str, folder: Path, where: str) -> Path:
+def _path(text: str, folder: Path) -> Path:
     if _ADDRESS.match(text):
         raise DataError(
-            f"{where}: the image is an address ({one_line(text, 80)}); nothing is fetched from the net for a dataset",
+            f"the image is an address ({one_line(text, 80)}); nothing is fetched from the net for a dataset",
             "Download it, and give the path of the file.",
             code="image-remote",
         )
     try:
         return folder / named(text)
     except LabError as error:
-        raise DataError(f"{where}: {error}") from None
+        raise DataError(str(error), code=error.code) from None
 
 
 def _hint(row: Mapping[str, Any]) -> str:

@@ -1,0 +1,207 @@
+"""The first reading of a source: every row as an example, every image looked at, every problem named."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vlmconsole.data.example import IMAGE_TAG
+from vlmconsole.data.formats.raw_example import RawExample, RowFormat, checked_text, held
+from vlmconsole.data.importing.image_facts import ImageFacts, image_facts
+from vlmconsole.data.importing.image_places import image_place
+from vlmconsole.data.importing.proposed_scorer import ScorerChoice
+from vlmconsole.data.importing.settings import ImportSettings
+from vlmconsole.data.rows import DataError
+from vlmconsole.data.sources.source import Source
+from vlmconsole.data.sources.source_row import SourceRow
+from vlmconsole.vision.limits import PictureError, read_picture_bytes
+
+_WORKERS = min(4, os.cpu_count() or 1)
+_AHEAD = 24  # rows whose images are looked at while the next ones are read
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RowProblem:
+    """A row that cannot be used: its place, its id ("" where it has none) and why."""
+
+    where: str
+    id: str
+    reason: str
+    code: str
+
+    def to_json(self) -> dict[str, str]:
+        """As commands and manifests tell it."""
+        return {"where": self.where, "id": self.id, "reason": self.reason}
+
+    def __str__(self) -> str:
+        return row_problem_text(self.to_json())
+
+
+def row_problem_text(problem: Mapping[str, str]) -> str:
+    """`a.jsonl line 3 (id 7): the answer is empty`."""
+    given = f" (id {problem['id']})" if problem["id"] else ""
+    return f"{problem['where']}{given}: {problem['reason']}"
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedRow:
+    """A row that can be used: its number in the source (from 0), place, id, split of the source, images' hashes."""
+
+    number: int
+    where: str
+    id: str
+    split: str
+    images: tuple[str, ...]
+
+
+@dataclass
+class Survey:
+    """What a source holds. `facts`: hash (hex) of an image's file → what is known of it."""
+
+    rows: list[SurveyedRow] = field(default_factory=list)
+    problems: list[RowProblem] = field(default_factory=list)
+    used: Counter[str] = field(default_factory=Counter)  # column → rows in which it was read
+    ignored: Counter[str] = field(default_factory=Counter)  # column → rows in which it holds something
+    notes: Counter[str] = field(default_factory=Counter)  # what was altered → rows
+    facts: dict[str, ImageFacts] = field(default_factory=dict)
+    answered: int = 0  # rows with a truth
+    scorer: str = ""
+
+    @property
+    def images_sha256(self) -> str:
+        """Hash (hex) of all images' file hashes, in the order of the rows."""
+        whole = hashlib.sha256()
+        for row in self.rows:
+            whole.update(b"".join(bytes.fromhex(sha) for sha in row.images) + b"|")
+        return whole.hexdigest()
+
+
+@dataclass(frozen=True)
+class ReadRow:
+    """A row with its example or why it gives none, and where its images are."""
+
+    number: int
+    row: SourceRow
+    raw: RawExample | DataError
+    places: tuple[Path | bytes, ...] = ()
+
+
+def read_source(source: Source, form: RowFormat, settings: ImportSettings) -> Iterator[ReadRow]:
+    """Every row of a source as an example, no image opened yet. Raises DataError for an unreadable file."""
+    for number, row in enumerate(source.rows()):
+        if isinstance(row.value, DataError):
+            yield ReadRow(number, row, row.value)
+            continue
+        try:
+            raw = form.read(row.value, settings.columns)
+            checked_text(raw.turns)
+            places = tuple(image_place(image, row.folder, source.root, settings.images) for image in raw.images)
+            if sum(turn.text.count(IMAGE_TAG) for turn in raw.turns) != len(places):
+                raise DataError(f"{IMAGE_TAG} and images differ in number", code="image-tags")
+        except DataError as error:
+            yield ReadRow(number, row, error)
+        else:
+            yield ReadRow(number, row, raw, places)
+
+
+def survey_source(
+    source: Source,
+    form: RowFormat,
+    settings: ImportSettings,
+    known: Callable[[str], ImageFacts | None] = lambda sha: None,
+    on_progress: Progress = lambda done: None,
+) -> Survey:
+    """Look at every row and every image, a few images at a time. `known`: facts that an earlier look has left.
+
+    Raises DataError for a file that cannot be read, and for an unknown scorer or column.
+    """
+    survey = Survey()
+    look = _ImageLook(survey.facts, known)
+    ids: dict[str, str] = {}
+    choice = ScorerChoice(settings.scorer, settings.options)
+    waiting: deque[tuple[ReadRow, list[Future[str]]]] = deque()
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        try:
+            for read in read_source(source, form, settings):
+                waiting.append((read, [pool.submit(look.sha256, place) for place in read.places]))
+                if len(waiting) > _AHEAD:
+                    _take(survey, *waiting.popleft(), ids, choice, settings)
+                    on_progress(len(survey.rows) + len(survey.problems))
+            while waiting:
+                _take(survey, *waiting.popleft(), ids, choice, settings)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    survey.scorer, unfit = choice.settle()
+    for row in survey.rows:
+        if row.number in unfit:
+            survey.problems.append(RowProblem(row.where, row.id, unfit[row.number], "truth-unfit"))
+    survey.rows = [row for row in survey.rows if row.number not in unfit]
+    return survey
+
+
+def _take(
+    survey: Survey,
+    read: ReadRow,
+    images: list[Future[str]],
+    ids: dict[str, str],
+    choice: ScorerChoice,
+    settings: ImportSettings,
+) -> None:
+    """Add one row to the survey, or what is wrong with it."""
+    raw = read.raw
+    given = raw.id if isinstance(raw, RawExample) else ""
+    try:
+        if isinstance(raw, DataError):
+            raise raw
+        hashes = tuple(image.result() for image in images)
+        if given and given in ids:
+            raise DataError(
+                f"{ids[given]} has the same id; give each its own, or number the rows with --id none", code="id-twice"
+            )
+        if reason := choice.add(read.number, raw):
+            raise DataError(reason, code="truth-unfit")
+    except (DataError, PictureError) as error:
+        survey.problems.append(RowProblem(read.row.where, given, error.message, error.code))
+        return
+    if given:
+        ids[given] = read.row.where
+    assert not isinstance(read.row.value, DataError)
+    survey.used.update(raw.used)
+    survey.ignored.update(str(key) for key, value in read.row.value.items() if key not in raw.used and held(value))
+    survey.notes.update(raw.notes)
+    survey.answered += raw.truth is not None
+    survey.rows.append(SurveyedRow(read.number, read.row.where, given, read.row.split, hashes))
+
+
+class _ImageLook:
+    """Looks at images in several threads, each distinct one once (or at most a few times at the same moment)."""
+
+    def __init__(self, facts: dict[str, ImageFacts], known: Callable[[str], ImageFacts | None]) -> None:
+        self._facts, self._known = facts, known
+        self._paths: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def sha256(self, place: Path | bytes) -> str:
+        """Hash (hex) of an image's bytes, after it was found fit to be sent. Raises PictureError."""
+        path = None if isinstance(place, bytes) else str(place)
+        if path is not None and (sha := self._paths.get(path)):
+            return sha
+        data = place if isinstance(place, bytes) else read_picture_bytes(place)
+        sha = hashlib.sha256(data).hexdigest()
+        if sha not in self._facts:
+            with self._lock:
+                facts = self._known(sha)
+            facts = facts or image_facts(data, sha)
+            with self._lock:
+                self._facts[sha] = facts
+        if path is not None:
+            self._paths[path] = sha
+        return sha
