@@ -42,7 +42,7 @@ def rows_of(folder: Path, *rows: dict[str, Any] | str, name: str = "rows.jsonl")
     return path
 
 
-@pytest.mark.parametrize("name", set(EXPECTED) - {"messages.jsonl", "problem_solution.jsonl", "choices.tsv"})
+@pytest.mark.parametrize("name", EXPECTED)
 def test_each_format_gives_what_is_expected(name: str, tmp_path: Path):
     prompt = {"prompt": "What shape is this?"} if name == "classes" else {}
     dataset = imported(FIXTURES / name, tmp_path, **prompt)

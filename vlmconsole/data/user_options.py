@@ -19,7 +19,7 @@ def missing_options(row: Mapping[str, Any], question: str) -> str:
     keys = _option_keys(row)
     if not keys:
         return ""
-    texts = [text for key in keys for text in _texts(row[key])]
+    texts = [text for key in keys for text in listed_texts(row[key])]
     asked = _plain(question)
     missing = [text for text in texts if not re.search(rf"(?<!\w){re.escape(_plain(text))}(?!\w)", asked)]
     if not missing:
@@ -37,7 +37,8 @@ def _option_keys(row: Mapping[str, Any]) -> list[str]:
     return [key for key in held if key.lower() in _KEYS or (first and key in lettered.values())]
 
 
-def _texts(value: Any) -> list[str]:
+def listed_texts(value: Any) -> list[str]:
+    """The texts of a cell of options: a list, a list written as text, a table, or tables with `text`."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         value = _listed(value)  # some datasets hold their list as text
     if isinstance(value, Mapping):

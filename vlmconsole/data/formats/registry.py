@@ -6,13 +6,28 @@ import difflib
 from collections import Counter
 from collections.abc import Iterable
 
+from vlmconsole.data.formats.choices import Choices
 from vlmconsole.data.formats.conversations import Conversations
+from vlmconsole.data.formats.messages import Messages
 from vlmconsole.data.formats.plain_columns import PlainColumns
+from vlmconsole.data.formats.problem_solution import ProblemSolution
+from vlmconsole.data.formats.query_response import QueryResponse
 from vlmconsole.data.formats.raw_example import ColumnNames, Row, RowFormat
+from vlmconsole.data.formats.textvqa_rows import TextVqaRows
+from vlmconsole.data.formats.verl_rows import VerlRows
 from vlmconsole.data.rows import DataError
 from vlmconsole.text.plain import one_line
 
-FORMATS: tuple[RowFormat, ...] = (Conversations(), PlainColumns())
+FORMATS: tuple[RowFormat, ...] = (
+    VerlRows(),
+    Conversations(),
+    Messages(),
+    ProblemSolution(),
+    QueryResponse(),
+    TextVqaRows(),
+    Choices(),
+    PlainColumns(),
+)
 
 
 def find_format(name: str) -> RowFormat:
