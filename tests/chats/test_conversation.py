@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from examples import several
 from PIL import Image
 
 from vlmconsole.chats.conversation import NEWEST, Conversation
-from vlmconsole.chats.records import ChatStoreError
+from vlmconsole.chats.history import request_messages, turns
+from vlmconsole.chats.records import ChatStoreError, StoredPicture
 from vlmconsole.chats.sampling import Question, Sampling, checked_sampling
 from vlmconsole.chats.store import ChatStore
+from vlmconsole.data.example import Example
 from vlmconsole.lab import LabSettings
+from vlmconsole.models.messages import to_request
 from vlmconsole.vision.images import Picture, open_picture
 
 USUAL = LabSettings(temperature=0.5, max_tokens=100)
@@ -46,6 +50,20 @@ def exchange(conversation: Conversation, question: str, answer: str, server: str
 
 def texts(question: Question) -> list[tuple[str, str]]:
     return [(message.role, message.text) for message in question.messages]
+
+
+@pytest.mark.parametrize("example", several("chat", 5), ids=lambda example: example.id)
+def test_a_conversation_begun_from_an_example_asks_what_the_example_asks(
+    conversation: Conversation, store: ChatStore, example: Example
+) -> None:
+    question = conversation.begin(example.messages(), "box", example.id)
+    assert question == conversation.messages[-1] and question.role == "user"
+    assert conversation.chat is not None and conversation.chat.title == example.id
+    assert (conversation.system or None) == example.system
+    again = Conversation(lambda: store, USUAL)
+    again.open(store.chat(conversation.chat.id))
+    sent = request_messages(again.system, turns(again.messages, "box"), StoredPicture.load)
+    assert to_request(sent) == to_request(example.messages())
 
 
 def test_the_store_is_opened_when_it_is_first_needed(store: ChatStore) -> None:

@@ -409,6 +409,17 @@ async def test_without_tokenizer_a_one_token_probe_counts_the_text_once() -> Non
     assert [r["max_tokens"] for r in chats] == [1024, 1, 1024]
 
 
+async def test_an_image_within_the_text_is_not_counted_by_a_probe() -> None:
+    reply = Reply(sse(said("x"), {"usage": {"prompt_tokens": 40, "completion_tokens": 1}}))
+    async with replay({CHAT: lambda request: reply}) as player:
+        async with ChatClient(profile(player, processor={})) as client:
+            answer = await client.ask([Message("user", "Look at it.", (picture(),), (8,))])
+        chats = [request for route, _, request in player.seen if route == CHAT]
+    parts = chats[0]["messages"][0]["content"]
+    assert [part["type"] for part in parts] == ["text", "image_url", "text"] and len(chats) == 1
+    assert answer.vision[0].state == "not verifiable" and mentions(answer.vision[0].why, "probe")
+
+
 def test_a_long_text_is_counted_only_as_far_as_the_context_reaches() -> None:
     seen: list[int] = []
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import imported, several
 from refusals import mentions, refused
 
 from vlmconsole.audit.replay import choose_sample, replay
@@ -89,6 +90,36 @@ def test_killed_in_both_sides_and_resumed_it_is_the_run_that_was_never_killed(tm
         assert {(line["id"], line["t"]) for line in second.read_jsonl(f"{side}.jsonl")} <= set(made)
         assert len({i for i, _ in made}) == len(made) == 12
     assert third.read_json("summary.json")["same_answers"] < 12  # the adapter really took part
+
+
+def test_conversations_are_the_same_prompts_through_two_backends(tmp_path: Path, mlx_server: Ready) -> None:
+    """Images within a text, text alone, earlier turns and a system prompt: a server counts the tokens that are asked
+    in this process, sees every image, and is asked again by a replay.
+    """
+    places = Places(tmp_path).ensure()
+    imported(places.datasets, "mixed", {"test": ("test", several("test", 10))})
+    key_file = str(mlx_server.profile.access.key_file)
+    shared = {"name": "shared", "launch": None, "api_key_file": key_file}
+    save_profile(places.servers, mlx_server.profile.model_copy(update=shared))
+    runs = []
+    for more in ({"threads": 1}, {"backend": "server", "server": "shared", "concurrency": 3}):
+        spec = EvaluateSettings.model_validate({"data": ["mixed"], "paired": False, "max_new_tokens": 8, **more})
+        run = RunFolder.create(
+            places.runs, kind="evaluate", preset="mixed", spec=spec.model_dump(mode="json"), title="t", home=tmp_path
+        )
+        summary = KIND.run(Context(run, places), spec)
+        assert (summary["n"], summary["http_failures"]) == (12, 0)
+        runs.append(run)
+    here, there = ({line["id"]: line for line in run.read_jsonl("before.jsonl")} for run in runs)
+    for name, line in there.items():
+        assert line["prompt_tokens"] == here[name]["prompt_tokens"], name
+        images = {"test-1": 2, "test-2": 0, "test-3#2": 2, "test-6": 2, "test-7": 0, "test-8#2": 2}.get(name, 1)
+        assert line["sight"] == (", ".join(["equal"] * images) or None), name
+    assert agreement(*runs).share >= 0.9, agreement(*runs).sentence()
+    done = replay(runs[1], places, "test-3#2", side="before", ask_server=True)
+    assert not done.differs
+    done = replay(runs[0], places, "test-1", side="before")
+    assert not done.differs and done.kept == ()
 
 
 def test_one_base_through_two_backends_agrees_and_is_still_not_paired(tmp_path: Path, mlx_server: Ready) -> None:

@@ -215,7 +215,7 @@ def read_facts(sha256: Any, text: Any) -> dict[str, Any] | None:
         "original_size": _pair,
         "changes": _texts,
     }
-    facts = reading.table(reading.object(text), needed)
+    facts = reading.table(reading.object(text), {**needed, "place": _whole})
     whole = isinstance(sha256, str) and _SHA256.fullmatch(sha256) is not None
     return facts if whole and all(facts.get(name) is not None for name in needed) else None
 

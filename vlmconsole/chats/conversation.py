@@ -8,12 +8,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from vlmconsole.chats.history import request_messages, turns
-from vlmconsole.chats.records import Chat, StoredMessage
+from vlmconsole.chats.records import Chat, Role, StoredMessage
 from vlmconsole.chats.sampling import Question, Sampling, Usual
 from vlmconsole.chats.store import ChatStore
 from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
+    from vlmconsole.models.messages import Message
     from vlmconsole.vision.images import Picture
 
 #: Messages that are read with their evidence when a conversation is opened: as many as a screen shows at first.
@@ -170,6 +171,24 @@ class Conversation:
             "system": bool(self.system),
             **question.extra,
         }
+
+    def begin(self, messages: Sequence[Message], server: str, title: str = "") -> StoredMessage:
+        """Begin a conversation of its own with these turns, such as an example's, the last of them a question.
+
+        Returns that question, stored and not asked yet. `title`: "" for the question's first words.
+        """
+        *_, last = messages
+        spoken = [message for message in messages if message.role != "system"]
+        system = "\n".join(message.text for message in messages if message.role == "system")
+        self.store.keep_files([picture for message in spoken for picture in message.pictures])
+        with self.store.together():
+            chat = self.store.new_chat(server=server, title=one_line(title or last.text, 60), system=system)
+            for message in spoken:
+                role: Role = "assistant" if message.role == "assistant" else "user"
+                self.store.add(chat.id, role, message.text, pictures=message.pictures, places=message.places)
+        self.changing, self._system, self._sampling = None, "", Sampling()
+        self.open(self.store.chat(chat.id))
+        return self.messages[-1]
 
     def add_question(self, text: str, pictures: Sequence[Picture], server: str) -> StoredMessage:
         """Store a question: it begins the conversation where there is none, and replaces the one that is `changing`."""

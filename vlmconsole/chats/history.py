@@ -52,5 +52,7 @@ def request_messages(
 
     messages = [Message("system", system)] if system.strip() else []
     for record in records:
-        messages.append(Message(record.role, record.text, tuple(picture(item) for item in record.pictures)))
+        places = tuple(item.place for item in record.pictures)
+        pictures = tuple(picture(item) for item in record.pictures)
+        messages.append(Message(record.role, record.text, pictures, places if any(places) else ()))
     return messages

@@ -26,7 +26,9 @@ class ChatStoreError(LabError):
 
 @dataclass(frozen=True)
 class StoredPicture:
-    """A picture as it was sent. `sha256` names the file that holds exactly those bytes."""
+    """A picture as it was sent. `sha256` names the file that holds exactly those bytes; `place`: how many characters of
+    its message come before it.
+    """
 
     sha256: str
     name: str
@@ -37,6 +39,7 @@ class StoredPicture:
     changes: tuple[str, ...]
     note: str
     path: Path
+    place: int = 0
 
     @property
     def description(self) -> str:
@@ -54,6 +57,7 @@ class StoredPicture:
             "original_size": list(self.original_size),
             "changes": list(self.changes),
             "note": self.note,
+            **({"place": self.place} if self.place else {}),
         }
 
     def outline(self) -> Picture:

@@ -138,10 +138,11 @@ class ChatStore:
         text: str,
         *,
         pictures: Sequence[Picture] = (),
+        places: Sequence[int] = (),
         state: MessageState = "done",
         server: str = "",
     ) -> StoredMessage:
-        """Append a message; pictures reach the disk before the row that names them."""
+        """Append a message; pictures reach the disk before the row that names them. `places`: see `Message`."""
         self.keep_files(pictures)
         now = self._clock()
         with self.together():
@@ -151,7 +152,7 @@ class ChatStore:
                 (chat_id, role, text, now, state, server, *self._writer()),
             )
             message_id = int(cursor.lastrowid or 0)
-            self._add_pictures("pictures", message_id, pictures)
+            self._add_pictures("pictures", message_id, pictures, places)
             self._run("UPDATE chats SET updated = ? WHERE id = ?", (now, chat_id))
         return self.message(message_id)
 
@@ -281,7 +282,7 @@ class ChatStore:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _add_pictures(self, table: str, owner: int, pictures: Sequence[Picture]) -> None:
+    def _add_pictures(self, table: str, owner: int, pictures: Sequence[Picture], places: Sequence[int] = ()) -> None:
         for position, picture in enumerate(pictures):
             facts = {
                 "name": picture.name,
@@ -291,6 +292,7 @@ class ChatStore:
                 "original_size": picture.original_size,
                 "changes": picture.changes,
                 "note": picture.note,
+                **({"place": places[position]} if places else {}),
             }
             kept = (owner, position, picture.sha256, json.dumps(facts, ensure_ascii=False))
             self._run(f"INSERT INTO {table} VALUES (?,?,?,?)", kept)
@@ -350,6 +352,7 @@ class ChatStore:
             changes=tuple(facts["changes"]),
             note=facts["note"],
             path=self._picture_path(sha256, facts["mime"]),
+            place=facts.get("place") or 0,
         )
 
     def _run(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:

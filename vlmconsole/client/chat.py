@@ -306,6 +306,8 @@ class ChatClient:
 
     async def _probe(self, messages: Sequence[Message], adapter: SelectedAdapter | None) -> TextTokens:
         """The prompt tokens of the same conversation without its pictures, from a request for one token."""
+        if any(m.places for m in messages):  # what comes before and after an image would meet, and be other tokens
+            return TextTokens(None, "none", "an image inside the text cannot be told from a text-only probe")
         bare = [Message(m.role, m.text) for m in messages]
         key = sha256(json.dumps([self.profile.base_url, self.model, to_record(bare)]).encode()).hexdigest()
         if key not in self._probes:
