@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from vlmconsole.measure.calibration.calibrate import CalibrationStep
 
 KIND = "bench"
+#: parts of the summary that the JSON has at its top, too
+GAINED = ("goodput",)
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +57,9 @@ def bench(
     duration: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Send requests for so long, in place of --requests")
     ] = None,
+    slo: Annotated[
+        str, typer.Option(metavar="LIMITS", help="Objective for goodput, e.g. ttft_p95<=0.8,tpot_p95<=0.05 (seconds)")
+    ] = "",
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; repeatable")
     ] = None,
@@ -91,6 +96,7 @@ def bench(
         "trace": trace or None,
         "speed": speed,
         "duration": duration,
+        "slo": slo or None,
     }
     chosen = load_preset(preset, places) if preset else Preset(KIND, KIND, "Measure a server", {})
     chosen = _with(chosen, {key: value for key, value in given.items() if value is not None})
@@ -116,6 +122,7 @@ def bench(
         "state": now.get("state"),
         "reason": now.get("reason"),
     }
+    result |= {key: summary[key] for key in GAINED if isinstance(summary, dict) and key in summary}
 
     def human(console: Console) -> None:
         if isinstance(summary, dict) and "ttft_s" in summary and show_measured(console, run):

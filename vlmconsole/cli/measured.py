@@ -9,6 +9,7 @@ from rich.text import Text
 
 from vlmconsole.compare.runs import COMPARED, shown
 from vlmconsole.measure.machine_load import busy
+from vlmconsole.measure.slo import slo_sentence
 from vlmconsole.measure.views import CellView, cells
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
@@ -84,6 +85,8 @@ def _figures(console: Console, cell: CellView) -> None:
         _print(console, f"throughput {cell.throughput:.1f} tok/s{more}")
     elif cell.n:
         _print(console, "throughput not known: the server's usage is missing")
+    if kept := slo_sentence(summary):
+        _print(console, kept)
     mean, peak = cell.share("in_flight", "mean"), cell.share("in_flight", "max")
     lag = _dict(_dict(summary.get("lag")).get("probe"))
     late = number(lag.get("p99"))

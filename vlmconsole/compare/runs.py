@@ -261,6 +261,10 @@ def figures(a: dict[str, Any], b: dict[str, Any], values: tuple[Values, Values] 
         elif left is not None or right is not None:
             known = [_number(value) for value in (left, right, a.get("n"), b.get("n"))]
             rows.append(ComparedFigure(key, name, unit, better, *known))
+    kept = [value if isinstance(value := summary.get("goodput"), dict) else {} for summary in (a, b)]
+    if kept[0] and kept[0].get("slo") == kept[1].get("slo"):  # of another objective it is another figure
+        known = [_number(side.get(what)) for what in ("requests_per_s", "n") for side in kept]
+        rows.append(ComparedFigure("goodput", "goodput", "1/s", "higher", *known))
     return rows
 
 

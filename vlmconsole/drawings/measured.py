@@ -15,6 +15,7 @@ from vlmconsole.desks.opened_run import OpenTarget
 from vlmconsole.drawings.lines import Line, Piece, heading, line, wrapped
 from vlmconsole.measure.axes import Axes
 from vlmconsole.measure.machine_load import busy
+from vlmconsole.measure.slo import slo_sentence
 from vlmconsole.measure.views import Bar, CellView, PairLine, grid, parts, shortest
 from vlmconsole.scoring.distribution import SMALL_N
 from vlmconsole.text.fitting import fitted
@@ -26,7 +27,14 @@ from vlmconsole.text.times import latency
 WAIT, PREFILL, REASONING, DECODE, LOST = "░", "▒", "▓", "█", "╌"
 MOST_BARS = 16  # requests of one waterfall
 PLOT_ROWS = 11
-NARROW = ("E2E s", "TPOT ms", "p95 s", "n", "peak")  # columns that a narrow pane has no room for, in this order
+NARROW = (
+    "E2E s",
+    "TPOT ms",
+    "p95 s",
+    "n",
+    "peak",
+    "good/s",
+)  # columns that a narrow pane has no room for, in this order
 
 
 def cell_table(cells: Sequence[CellView], width: int, marked: Sequence[str] = ()) -> list[Line]:
@@ -34,6 +42,8 @@ def cell_table(cells: Sequence[CellView], width: int, marked: Sequence[str] = ()
     columns = {"C": 4, "B": 4, "TTFT p50 s": 12, "p95 s": 8, "TPOT ms": 9, "E2E s": 8, "tok/s": 8, "n": 5}
     if peaks := [len(cell.peak) for cell in cells if cell.peak]:  # a tuning's cells
         columns["peak"] = max(peaks) + 2
+    if any(cell.goodput is not None for cell in cells):
+        columns["good/s"] = 8
     names = [one_line(cell.name or "requests", 60) for cell in cells]
     longest = max(6, *map(cell_len, names))
     for less in NARROW:
@@ -55,6 +65,7 @@ def cell_table(cells: Sequence[CellView], width: int, marked: Sequence[str] = ()
             "tok/s": figure(cell.throughput),
             "n": _known(cell.n),
             "peak": cell.peak or UNKNOWN,
+            "good/s": figure(cell.goodput),
         }
         row = "".join(f"{values[name]:>{size}}" for name, size in columns.items())
         mark = CHOSEN.mark if cell.name in marked else " " if good else BAD.mark
@@ -66,6 +77,8 @@ def cell_table(cells: Sequence[CellView], width: int, marked: Sequence[str] = ()
             made += wrapped("  " + one_line(why, 300), width, style or "muted", target)
         elif cell.work and not cell.work.startswith("all "):
             made += wrapped("  " + one_line(cell.work, 300), width, "warning", target)
+        if kept := slo_sentence(cell.summary):
+            made += wrapped("  " + one_line(kept, 300), width, "muted", target)
     if any(cell.n is not None and cell.n < SMALL_N for cell in cells):
         made += wrapped(f"p95 is unreliable below {SMALL_N} requests", width, "faint")
     for cell in cells:

@@ -141,6 +141,7 @@ def measure(
         equal_work=settings.equal_work,
         lag_limit_s=settings.lag_limit_ms / 1000,
         failure_limit=settings.failure_limit,
+        slo=settings.objective,
         stall_timeout_s=settings.stall_timeout_s,
         total_timeout_s=settings.total_timeout_s,
         extra=extra or {},

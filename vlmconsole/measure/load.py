@@ -22,6 +22,7 @@ from vlmconsole.measure.client.spill import Raw, SpillReader
 from vlmconsole.measure.client.stamps import clock
 from vlmconsole.measure.machine_load import HostLoad, host_load, load_now
 from vlmconsole.measure.settings import FAILURE_LIMIT, LAG_LIMIT_S
+from vlmconsole.measure.slo import Slo
 from vlmconsole.measure.summary import CellSummary, ClientCost, Gatherer, Lag
 from vlmconsole.runs.events import json_line
 from vlmconsole.runs.folder import RunFolder
@@ -113,6 +114,7 @@ class LoadCell:
     equal_work: bool = False
     lag_limit_s: float = LAG_LIMIT_S
     failure_limit: float = FAILURE_LIMIT
+    slo: Slo | None = None
     stall_timeout_s: float = 120.0
     total_timeout_s: float = 900.0
     connect_timeout_s: float = 10.0
@@ -198,7 +200,7 @@ class _Intake:
 
     def __init__(self, cell: LoadCell, run: RunFolder, plan: LoadPlan, on_request: OnRequest | None) -> None:
         self.cell, self.on_request = cell, on_request
-        self.gathered = Gatherer(cell.wanted_output, cell.equal_work)
+        self.gathered = Gatherer(cell.wanted_output, cell.equal_work, cell.slo)
         self.missing = {phase.name: {index for index, _ in phase.requests} for phase in plan.phases}
         self.first_sent: int | None = None
         self._spill = SpillReader(Path(plan.spill))

@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from vlmconsole.measure.arrivals import Arrivals, shape_of
+from vlmconsole.measure.slo import EXAMPLE, Slo
 from vlmconsole.system.typed_paths import PathOrName
 from vlmconsole.vision.limits import MAX_ASPECT_RATIO, MAX_PIXELS
 
@@ -27,7 +28,7 @@ FAILURE_LIMIT = 0.05
 _SIZE = re.compile(r"([1-9]\d*)[x×]([1-9]\d*)")
 MAX_SIDE = 16_384  # pixels
 #: fields that settings have in their JSON only where they are set
-ADDED = ("burstiness", "ramp_from", "trace", "speed", "duration")
+ADDED = ("burstiness", "ramp_from", "trace", "speed", "duration", "slo")
 
 
 def picture_size(text: str) -> tuple[int, int] | None:
@@ -82,6 +83,9 @@ class BenchSettings(BaseModel):
     duration: float | None = Field(
         None, gt=0, le=604_800, description="seconds for which requests are sent, in the place of requests"
     )
+    slo: str = Field(
+        "", description=f"objective for goodput: which share of requests keeps which limit, e.g. {EXAMPLE}"
+    )
     temperature: float = Field(0.0, ge=0, le=2, description="0 is greedy")
     seed: int = Field(0, description="of inputs and drawn arrivals")
     lag_limit_ms: float = Field(
@@ -98,6 +102,11 @@ class BenchSettings(BaseModel):
     def _check_image(cls, value: str) -> str:
         picture_size(value)
         return value.replace("×", "x")
+
+    @field_validator("slo")
+    @classmethod
+    def _check_slo(cls, value: str) -> str:
+        return str(Slo.parse(value)) if value else ""
 
     @model_validator(mode="before")
     @classmethod
@@ -141,6 +150,11 @@ class BenchSettings(BaseModel):
     def shape(self) -> Arrivals:
         """When requests are due. Raises LabError for a trace that cannot be read."""
         return shape_of(self.arrivals, self).of(self)
+
+    @property
+    def objective(self) -> Slo | None:
+        """What goodput is counted by; None: it is not."""
+        return Slo.parse(self.slo) if self.slo else None
 
     @property
     def open_loop(self) -> bool:

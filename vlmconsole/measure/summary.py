@@ -12,7 +12,9 @@ from typing import Any
 from vlmconsole.measure.client.replay import Measured, from_scheduled
 from vlmconsole.measure.definitions import InFlight, in_flight, span_text, throughput
 from vlmconsole.measure.machine_load import HostLoad
+from vlmconsole.measure.request_table import RequestTable, RequestTimes
 from vlmconsole.measure.settings import FAILURE_LIMIT, LAG_SHARE
+from vlmconsole.measure.slo import Slo, goodput
 from vlmconsole.scoring.distribution import Distribution, distribution
 from vlmconsole.text.numbers import percent
 
@@ -91,16 +93,21 @@ class CellSummary:
     models: dict[str, int] = field(default_factory=dict)  # names in the counted answers: how many held each
     failure_limit: float = FAILURE_LIMIT  # largest share of failures of a valid cell
     host: HostLoad | None = None  # how busy the client's machine was
+    goodput: dict[str, Any] | None = None  # where an objective was given: see measure.slo.goodput
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        value = dataclasses.asdict(self)
+        if self.goodput is None:
+            del value["goodput"]
+        return value
 
 
 class Gatherer:
     """Takes understood requests one by one, and keeps only the numbers of them."""
 
-    def __init__(self, wanted_output: int | Sequence[int] | None, equal_work: bool) -> None:
-        self.wanted_output, self.equal_work = wanted_output, equal_work
+    def __init__(self, wanted_output: int | Sequence[int] | None, equal_work: bool, slo: Slo | None = None) -> None:
+        self.wanted_output, self.equal_work, self.slo = wanted_output, equal_work, slo
+        self.table = RequestTable()
         self.measured = self.warm_up = self.warm_up_failures = self.pieces = self.not_sent = 0
         self.failures: Counter[str] = Counter()
         self.first_failures: dict[str, str] = {}
@@ -132,7 +139,7 @@ class Gatherer:
         if sent is not None:
             self.all_spans.append((sent, request.ended_s))
         if request.failure is not None:
-            self.add_failure(request.failure.kind, request.failure.detail)
+            self.add_failure(request.failure.kind, request.failure.detail, sent, request.ended_s)
             return None
         self.finish[request.result.finish_reason or "not said"] += 1
         tokens, wanted = request.result.usage.completion_tokens, self.wanted(request.raw.number)
@@ -142,7 +149,10 @@ class Gatherer:
             return f"{reason}: {tokens if tokens is not None else '?'} of {wanted} tokens"
         stamps, timing = request.result.stamps, request.timing
         if sent is not None:
-            self.spans.append((sent, stamps.done if stamps.done is not None else request.ended_s))
+            end = stamps.done if stamps.done is not None else request.ended_s
+            self.spans.append((sent, end))
+            times = (timing.ttft_s, timing.ttfr_s, timing.tpot_s, timing.e2e_s)
+            self.table.add(RequestTimes(sent, end, *times, tokens))
         self.times["ttft"].append(timing.ttft_s)
         self.times["scheduled"].append(from_scheduled(request))
         self.times["kernel"].append(request.ttft_kernel_s)
@@ -167,8 +177,9 @@ class Gatherer:
         self.not_sent += 1
         self.add_failure(kind, why)
 
-    def add_failure(self, kind: str, detail: str) -> None:
+    def add_failure(self, kind: str, detail: str, sent: float | None = None, end: float = 0.0) -> None:
         self.failures[kind] += 1
+        self.table.add(RequestTimes(end if sent is None else sent, end, failed=True))
         self.first_failures.setdefault(kind, detail)
 
     def summary(
@@ -237,6 +248,7 @@ class Gatherer:
             models=dict(self.models),
             failure_limit=failure_limit,
             host=host,
+            goodput=None if self.slo is None else goodput(self.slo, self.table, took),
         )
 
     def _failed_too_often(self, limit: float) -> str | None:

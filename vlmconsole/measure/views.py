@@ -78,6 +78,11 @@ class CellView:
         """Output tokens a second."""
         return number(self.summary.get("throughput_tok_s"))
 
+    @property
+    def goodput(self) -> float | None:
+        """Requests a second that kept the objective; None where there was none, or nothing could be told."""
+        return self.share("goodput", "requests_per_s")
+
 
 @dataclass(frozen=True)
 class Grid:

@@ -9,6 +9,7 @@ from vlmconsole.compare.runs import COMPARED, shown
 from vlmconsole.measure.axes import axes
 from vlmconsole.measure.definitions import DEFINITIONS
 from vlmconsole.measure.machine_load import busy
+from vlmconsole.measure.slo import slo_sentence
 from vlmconsole.measure.sweep import differing
 from vlmconsole.measure.views import Bar, CellView, PairLine, cells, grid, pairs, parts, shortest, waterfalls
 from vlmconsole.reports import svg
@@ -52,6 +53,7 @@ _HOW_READ = (
 
 def _overview(run: RunFolder, cells: Sequence[CellView]) -> list[Part]:
     heads = ("C", "B", "TTFT p50, s", "p95, s", "TPOT p50, ms", "E2E p50, s", "tok/s", "n", "failed", "set aside")
+    goods = ("good/s",) if any(cell.goodput is not None for cell in cells) else ()
     rows, marks = [], []
     for cell in cells:
         tpot = cell.share("tpot_s", "p50")
@@ -69,6 +71,7 @@ def _overview(run: RunFolder, cells: Sequence[CellView]) -> list[Part]:
                 _known(cell.n),
                 figure(cell.summary.get("failures")),
                 figure(sum(number(v) or 0 for v in aside.values())) if isinstance(aside, dict) else UNKNOWN,
+                *(figure(cell.goodput) for _ in goods),
                 " · ".join(filter(None, [cell.state if cell.state == "valid" else cell.state.upper(), cell.work])),
             ]
         )
@@ -76,8 +79,10 @@ def _overview(run: RunFolder, cells: Sequence[CellView]) -> list[Part]:
     small = [n for cell in cells if (n := cell.n) is not None and n < SMALL_N]
     few = str(min(small)) if small and min(small) == max(small) else f"{min(small)} to {max(small)}" if small else ""
     note = f"p95 is unreliable below {SMALL_N} requests (here {few})." if small else ""
-    columns = [Column("cell", False), *(Column(head) for head in heads), Column("state", False)]
+    columns = [Column("cell", False), *(Column(head) for head in (*heads, *goods)), Column("state", False)]
     made: list[Part] = [Table("Cells", columns, rows, marks, note)]
+    if sentences := [f"{cell.name or run.name}: {kept}" for cell in cells if (kept := slo_sentence(cell.summary))]:
+        made.append(Paragraph("Service-level objective", sentences))
     failures = [f"{cell.name or run.name} ({cell.state}): {cell.why}" for cell in cells if cell.why]
     failures += [line for cell in cells for line in _failures(cell)]
     if failures:
