@@ -34,14 +34,17 @@ class FreezeSpec(Spec):
 def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
     """Make the data, name every picture in the plan, and put its hash into the ledger."""
     from vlmconsole.evaluation.resolve import NamedAdapter, base_of
+    from vlmconsole.gates.bases import bases
     from vlmconsole.gates.binding import bind, freeze_for_lab
     from vlmconsole.gates.plan import load_plan
+    from vlmconsole.gates.power import power, refuse_weak_intervals
     from vlmconsole.jobs.data import course, ready
     from vlmconsole.ledger.chain import Ledger
 
     places = context.places
     ledger = Ledger(places.ledger)
     plan, later = load_plan(spec.plan), [load_plan(name) for name in spec.limits]
+    refuse_weak_intervals(plan)
     for plan_to_freeze in {plan_to_freeze.sha256: plan_to_freeze for plan_to_freeze in (plan, *later)}.values():
         limits = freeze_for_lab(plan_to_freeze, places.home, ledger)
         context.events.note(f"the limits of {plan_to_freeze.name} are frozen: {limits.sha256[:12]}…")
@@ -54,6 +57,9 @@ def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
     frozen = freeze_for_lab(plan, places.home, ledger)
     pictures = sum(len(rows) for rows in plan.data.pictures.values())
     context.events.note(f"{plan.name} is frozen for {pictures} pictures by hash: {frozen.sha256[:12]}…")
+    powers = power(plan, bases(plan, places))
+    for each in powers:
+        context.events.note(f"{each.gate.name}: {each.text}", "warning" if each.state and each.source else "info")
     return {
         "frozen": frozen.sha256,
         "t": frozen.t,
@@ -64,7 +70,8 @@ def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
         "data": plan.data.digests,
         "before_adapter": plan.before_adapter,
         "base_sha256": plan.base_sha256,
-        "selection": plan.selection.model_dump(mode="json") if plan.selection else None,
+        "selection": plan.value()["selection"],
+        "power": [each.to_json() for each in powers],
         "limits": {plan_to_freeze.name: plan_to_freeze.sha256 for plan_to_freeze in (plan.template(), *later)},
     }
 

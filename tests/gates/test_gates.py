@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from vlmconsole.gates.verdict import Verdict, judge
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.ledger.freezing import FrozenError
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.scoring.intervals import paired_interval
 
 BEFORE, AFTER = right(9, {"hollow": 2}), right(9, {"hollow": 9})
 
@@ -362,7 +364,7 @@ def test_measures_agree_with_themselves_whatever_the_scores(pairs: list[tuple[fl
             for i, pair in enumerate(pairs)
         ]  # fmt: skip
 
-    measures = paired(side(0), side(1), resamples=plan().resamples)
+    measures = paired(side(0), side(1), interval=partial(paired_interval, resamples=plan().resamples))
     drop = Gate(group="g", metric="partial_drop", at_most=5.0)
     gained = measures.partial[1] - measures.partial[0]
     assert drop.definition.value(measures) == -100 * gained

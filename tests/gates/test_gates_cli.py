@@ -129,7 +129,7 @@ def test_show_tells_plan_flips_earlier_verdicts_and_claims(lab: Any) -> None:
 def test_show_of_a_frozen_plan_by_hash_beginning_or_name(lab: Any, tmp_path: Path) -> None:
     small_dataset(lab.home)
     mine = tmp_path / "mine.toml"
-    mine.write_text(tomlkit.dumps({**PLAN, "name": "mine"}))
+    mine.write_text(tomlkit.dumps({**PLAN, "name": "mine", "intervals": "bounded"}))
     bound = lab("gates", "freeze", str(mine), "--data", "small", "--json").json
     for name in (bound["sha256"][:12], bound["sha256"], "mine"):
         shown = lab("gates", "show", name, "--json")
@@ -161,7 +161,7 @@ def test_a_plan_that_was_never_frozen_is_shown_with_how_to_freeze_it(lab: Any, t
     value = lab("gates", "show", "sft-7-tiny", "--json").json
     assert value["frozen"] is None and len(value["plan"]["gates"]) == value["gates"] == 7
     mine = tmp_path / "mine.toml"
-    mine.write_text(tomlkit.dumps({**PLAN, "name": "mine"}))
+    mine.write_text(tomlkit.dumps({**PLAN, "name": "mine", "intervals": "bounded"}))
     assert "mine · not frozen" in lab("gates", "show", str(mine)).out
     assert lab("gates", "show", "nonsense").code == 2 and lab("gates", "show", str(tmp_path / "no.toml")).code == 2
     assert "lab-15" in lab("gates", "list", "--json").json["not_frozen"]
@@ -213,7 +213,7 @@ def test_freeze_a_plan_for_the_lab_then_bound_then_for_a_run(lab: Any, tmp_path:
     assert (again.json["sha256"], again.json["frozen"]) == (free.json["sha256"], free.json["frozen"])
     small_dataset(lab.home)
     mine = tmp_path / "mine.toml"
-    mine.write_text(tomlkit.dumps(PLAN))
+    mine.write_text(tomlkit.dumps({**PLAN, "intervals": "bounded"}))
     bound = lab("gates", "freeze", str(mine), "--data", "small", "--json")
     assert bound.code == 0 and bound.json["pictures"] == 30
     frozen = [e for e in Ledger(lab.home / "ledger.jsonl").read().entries if e["kind"] == "frozen"]
@@ -251,7 +251,7 @@ def test_list_has_each_plan_once_with_what_it_judged_and_says_which_file_changed
     assert mentions(lab("gates", "list").out, "No", "plans", "yet")
     small_dataset(lab.home)
     mine = tmp_path / "mine.toml"
-    mine.write_text(tomlkit.dumps({**PLAN, "name": "mine"}))
+    mine.write_text(tomlkit.dumps({**PLAN, "name": "mine", "intervals": "bounded"}))
     bundled = lab("gates", "freeze", "lab-15", "--json").json  # limits alone: nothing came of them yet
     bound = lab("gates", "freeze", str(mine), "--data", "small", "--base", "tiny-qwen2.5-vl", "--json").json
     run = made(lab, n_hollow=3)
@@ -280,7 +280,7 @@ def test_list_has_each_plan_once_with_what_it_judged_and_says_which_file_changed
 def test_the_screens_list_has_one_line_for_one_freezing(lab: Any, tmp_path: Path) -> None:
     small_dataset(lab.home)
     mine = tmp_path / "mine.toml"
-    mine.write_text(tomlkit.dumps({**PLAN, "name": "mine"}))
+    mine.write_text(tomlkit.dumps({**PLAN, "name": "mine", "intervals": "bounded"}))
     lab("gates", "freeze", str(mine), "--json")
     desk = GateDesk(Places(lab.home))
     assert [one.plan for one in desk.listing()] == ["mine"]  # the limits alone

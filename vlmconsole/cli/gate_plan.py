@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from vlmconsole.gates.frozen_list import Listed
     from vlmconsole.gates.plan import Plan
+    from vlmconsole.gates.power import GatePower
 
 
 def show_plan(name: str) -> int | None:
@@ -41,19 +42,35 @@ def show_plan(name: str) -> int | None:
         return _show_unfrozen(name)
     listing, others = named[0], named[1:]
     plan = None if listing.fault else parse_plan(read_json(Path(listing.path)), listing.path)
+    powers = power_of(plan) if plan else []
     value = {
         **listing.to_json(),
         "frozen_plan": plan.value() if plan else None,
+        "power": [gate.to_json() for gate in powers],
         "ledger_broken": chain.broken,
         "others": [{"sha256": other.sha256, "frozen": other.frozen} for other in others],
     }
-    emit(value, lambda console: _print(console, listing, plan, others, chain.broken))
+    emit(value, lambda console: _print(console, listing, plan, powers, others, chain.broken))
     return CANNOT_JUDGE if listing.fault or chain.broken else 0
 
 
 def base_label(plan: Plan) -> str:
     """What is known of the model that the comparison starts from."""
     return f"base {plan.base_sha256[:12]}…" if plan.base_sha256 else "base not bound"
+
+
+def power_of(plan: Plan) -> list[GatePower]:
+    """What each gate of a plan sees, from the base's scores as this lab has measured them."""
+    from vlmconsole.gates.bases import bases
+    from vlmconsole.gates.power import power
+
+    return power(plan, bases(plan, state.lab.places))
+
+
+def power_lines(powers: Iterable[GatePower]) -> list[str]:
+    """Each gate's power in a line, those that decide nothing marked."""
+    lines = [f"{'! ' if each.state else '  '}{each.gate.name} {each.gate.limit_text}: {each.text}" for each in powers]
+    return ["power:", *lines] if lines else []
 
 
 def frozen_figures(summary: dict[str, Any]) -> dict[str, Any]:
@@ -107,17 +124,21 @@ def _show_unfrozen(name: str) -> int | None:
         "gates": len(plan.gates),
         "runs": [],
     }
-    emit({**value, "frozen_plan": None, "plan": plan.value()}, lambda console: _print_unfrozen(console, plan, name))
+    powers = power_of(plan)
+    value |= {"frozen_plan": None, "plan": plan.value(), "power": [gate.to_json() for gate in powers]}
+    emit(value, lambda console: _print_unfrozen(console, plan, name, powers))
     return 0
 
 
-def _print_unfrozen(console: Console, plan: Plan, name: str) -> None:
+def _print_unfrozen(console: Console, plan: Plan, name: str, powers: list[GatePower]) -> None:
     _line(console, f"{plan.name} · not frozen in this lab, so it judges nothing yet", "bold")
     _line(console, f"freeze its limits:          vlmconsole gates freeze {name}")
     recipe = plan.data.recipes[-1]
     _line(console, f"or with its images, too:    vlmconsole data make {recipe}")
     _line(console, f"                            vlmconsole gates freeze {name} --data {recipe}")
     _print_limits(console, plan)
+    for text in power_lines(powers):
+        _line(console, text)
     _line(console, f"{plan.generations.total} answers in all; images of {', '.join(plan.data.recipes)}")
 
 
@@ -147,7 +168,14 @@ def _print_limits(console: Console, plan: Plan) -> None:
     console.print(groups)
 
 
-def _print(console: Console, listing: Listed, plan: Plan | None, others: list[Listed], broken: str | None) -> None:
+def _print(
+    console: Console,
+    listing: Listed,
+    plan: Plan | None,
+    powers: list[GatePower],
+    others: list[Listed],
+    broken: str | None,
+) -> None:
     line = partial(_line, console)
     line(f"{listing.name} · frozen {moment(listing.frozen)}", "bold")
     line(f"sha {listing.sha256}")
@@ -165,6 +193,8 @@ def _print(console: Console, listing: Listed, plan: Plan | None, others: list[Li
         line("no run judged by it yet; evaluate with --set plan=" + listing.sha256[:12] + " is")
     if plan is not None:
         _print_limits(console, plan)
+        for text in power_lines(powers):
+            line(text)
         line(f"{many(listing.pictures, 'image')} of {', '.join(plan.data.digests or plan.data.recipes)}")
     line(listing.path)
     for other in others:

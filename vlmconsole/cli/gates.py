@@ -10,7 +10,7 @@ import typer
 
 from vlmconsole.cli import gate_notes
 from vlmconsole.cli.common import CANNOT_JUDGE, FAILED, OK, USAGE, emit, fail, say, state
-from vlmconsole.cli.gate_plan import base_label, is_plan, show_plan, waiting
+from vlmconsole.cli.gate_plan import base_label, is_plan, power_lines, show_plan, waiting
 from vlmconsole.errors import LabError
 from vlmconsole.system.typed_paths import named, new_file
 from vlmconsole.text.counts import many
@@ -47,15 +47,25 @@ def register(app: typer.Typer) -> None:
         base: str = typer.Option(
             None, "--base", metavar="MODEL", help="Base model whose weights are bound: a folder or name"
         ),
+        measured: Annotated[
+            list[str] | None,
+            typer.Option("--from", metavar="RUN", help="Evaluation that tells the base's scores; default: the newest"),
+        ] = None,
     ) -> None:
-        """Write a plan canonically, its hash in the ledger. A frozen plan is never edited: a changed one is new."""
+        """Write a plan canonically, its hash in the ledger. A frozen plan is never edited: a changed one is new.
+
+        Prints each gate's power: the smallest true change it sees with 80 % chance; vacuous and unreachable gates.
+        """
+        from vlmconsole.gates.bases import bases
         from vlmconsole.gates.binding import bind, freeze_for_lab, freeze_for_run
         from vlmconsole.gates.plan import load_plan
+        from vlmconsole.gates.power import power, refuse_weak_intervals
         from vlmconsole.ledger.chain import Ledger
 
         places = state.lab.places
         ledger = Ledger(places.ledger)
         chosen = load_plan(plan)
+        refuse_weak_intervals(chosen)
         if data or before or base:
             from vlmconsole.evaluation.resolve import NamedAdapter, base_of
 
@@ -69,6 +79,7 @@ def register(app: typer.Typer) -> None:
             if chosen.template_sha256:
                 freeze_for_lab(chosen.template(), places.home, ledger)
             frozen = freeze_for_lab(chosen, places.home, ledger)
+        powers = power(chosen, bases(chosen, places, [_run(name).name for name in measured or ()]))
         bound = sum(len(rows) for rows in chosen.data.pictures.values())
         value = {
             "plan": chosen.name,
@@ -78,13 +89,15 @@ def register(app: typer.Typer) -> None:
             "gates": len(chosen.gates),
             "pictures": bound,
             "base_sha256": chosen.base_sha256,
+            "power": [gate.to_json() for gate in powers],
         }
         pictures = (
             f"{many(bound, 'image')} by hash" if bound else f"no images yet (recipe {', '.join(chosen.data.recipes)})"
         )
         text = f"{chosen.name} frozen {moment(frozen.t)}, sha {frozen.sha256[:12]}…, "
         text += f"{many(len(chosen.gates), 'gate')}, {pictures}, {base_label(chosen)}"
-        emit(value, f"{text}\n{frozen.path}\nAn evaluation is judged by it with --set plan={frozen.sha256[:12]}")
+        text += f"\n{frozen.path}\nAn evaluation is judged by it with --set plan={frozen.sha256[:12]}"
+        emit(value, "\n".join([text, *power_lines(powers)]))
 
     @gates.command("check")
     def check(

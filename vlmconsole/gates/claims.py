@@ -33,10 +33,8 @@ def claims(plan: Plan | None, verdict: str, passed: set[str], late: str = "") ->
         {f"{group.name} (n = {group.n})" for group in plan.groups for gate in plan.gates if gate.group == group.name}
     )
     seeds = len(plan.seeds.training)
-    scope = (
-        f"{plan.pictures}, counts {plan.trained[0]}–{plan.trained[1]} trained, "
-        f"{'one training seed' if seeds == 1 else f'{seeds} training seeds'}"
-    )
+    counts = f"counts {plan.trained[0]}–{plan.trained[1]} trained, " if plan.trained else ""
+    scope = f"{plan.pictures}, {counts}{'one training seed' if seeds == 1 else f'{seeds} training seeds'}"
     unregistered = (f"a preregistered result: the plan was {late}",) if late else ()
     if verdict == "PASS":
         result = f"all {len(plan.gates)} frozen gates of {plan.name} hold after the training, against: {plan.before}"
@@ -59,18 +57,24 @@ def _by_group(names: set[str]) -> str:
 
 def _limits(plan: Plan) -> tuple[str, ...]:
     """What no verdict of this plan supports."""
-    low, high = plan.trained
     seeds = len(plan.seeds.training)
     scorers = {group.scorer for group in plan.groups}
-    lines = [
-        "real photos, overlapping or hidden objects",
-        f"counts above {high}, or extrapolation: the range trained on is {low}–{high}",
+    lines = [f"images, questions or scorers other than these: {plan.pictures}"]
+    if plan.trained is not None:
+        low, high = plan.trained
+        lines = [
+            "real photos, overlapping or hidden objects",
+            f"counts above {high}, or extrapolation: the range trained on is {low}–{high}",
+        ]
+    lines += [
         f"stability over trainings: {'one seed was' if seeds == 1 else f'only {seeds} seeds were'} trained, "
         "and the intervals resample images",
         "a comparison with another round's figures: their images differ",
         "that nothing regressed: a held limit is an operational threshold",
         "another base model or precision: an adapter belongs to the base it was trained on",
     ]
-    if "textvqa" not in scorers:
+    if plan.blind is None and plan.trained is None:
+        lines.append("that answers come from looking: no blind answers were asked for")
+    if plan.trained is not None and "textvqa" not in scorers:
         lines.append("reading text in images: no group of this plan measures it")
     return tuple(lines)

@@ -20,6 +20,7 @@ from vlmconsole.scoring.scorers import ScoringError, score
 PLAN = "plan.json"
 PLANS = "plans"  # the folder (and ledger name) of plans frozen for the lab rather than for one run
 CONDITIONS = "conditions.json"
+BLIND = "blind.jsonl"  # the tested model's answers without the images
 SHOWN = 3
 # What may differ between before and after: the model under test, and what follows from its answers.
 MAY_DIFFER = frozenset(
@@ -172,6 +173,25 @@ def check_group(plan: Plan, group: Group, before: Side, after: Side) -> list[Pro
     return problems
 
 
+def check_blind(group: Group, after: Side, blind: Side) -> list[Problem]:
+    """Whether each answer of after has its blind one: the same question and truth, and not the same image."""
+    first = {i: s for i, s in after.samples.items() if s.group == group.name}
+    second = {i: s for i, s in blind.samples.items() if s.group == group.name}
+    both = first.keys() & second.keys()
+    failures = [
+        ("samples have no blind answer", first.keys() - second.keys()),
+        ("blind answers have no sample", second.keys() - first.keys()),
+        ("blind requests failed", {i for i, s in second.items() if not s.http_ok or s.answer is None}),
+        ("blind answers saw the image", {i for i in both if first[i].picture_sha256 == second[i].picture_sha256}),
+        ("blind answers are to another question", {i for i in both if first[i].prompt_sha != second[i].prompt_sha}),
+        ("blind answers have another truth", {i for i in both if first[i].truth_sha != second[i].truth_sha}),
+        ("blind scores are not what the answers give", {i for i, s in second.items() if not _scored(group, s)}),
+    ]
+    return [
+        Problem(group.name, f"{len(ids)} {text}: {first_few(ids)}", tuple(sorted(ids))) for text, ids in failures if ids
+    ]
+
+
 def _scored(group: Group, sample: Sample) -> bool:
     """Whether the stored score is the one that the answer gives now."""
     if not sample.http_ok or sample.answer is None:
@@ -185,10 +205,14 @@ def _scored(group: Group, sample: Sample) -> bool:
     )
 
 
-def check_generations(run: RunFolder, plan: Plan, before: Side, after: Side) -> tuple[list[str], list[str]]:
+def check_generations(
+    run: RunFolder, plan: Plan, before: Side, after: Side, blind: Side | None = None
+) -> tuple[list[str], list[str]]:
     """(problems, remarks) of how many answers were promised and made."""
     made = len(before.samples) + len(after.samples)
     wrong, remarks = [], []
+    if blind is not None and len(blind.samples) != plan.generations.blind:
+        wrong.append(f"{len(blind.samples)} blind samples, the plan promised {plan.generations.blind}")
     if made != plan.generations.evaluation:
         wrong.append(f"{made} evaluation samples, the plan promised {plan.generations.evaluation}")
     strange = {s.group for side in (before, after) for s in side.samples.values()} - {g.name for g in plan.groups}

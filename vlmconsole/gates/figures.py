@@ -26,7 +26,7 @@ def figures(judged: Judged) -> dict[str, str]:
         "after": metric.side_text(judged.after),
         "measured": metric.value_text(judged.measured),
         "margin": metric.margin_text(judged.margin),
-        # The interval is of the partial reward: beside another figure it would be misread.
+        # The interval is of the score's difference: beside another figure it would be misread.
         "interval": f"{signed(low)} … {signed(high)}" if metric.of_partial else "",
     }
 
@@ -53,6 +53,10 @@ def group_figures(measures: Measures, confidence: float) -> list[tuple[str, str]
         ("right, wrong both times", f"{flips.both_right}, {flips.both_wrong}"),
         (title("mcnemar_p"), f"{flips.p:.3g} (exact)"),
     ]
+    if measures.sight is not None:
+        gain = measures.sight.interval
+        rows.append(("score without images", f"{float(measures.sight.score):.4f}"))
+        rows.append((title("sight_gain"), f"{signed(gain.difference)} ({signed(gain.low)} … {signed(gain.high)})"))
     return [*rows, ("changed, losses first", ", ".join(measures.changed) or "none")]
 
 

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Literal, TypeVar
 
-from vlmconsole.gates.measures import Measures
+from vlmconsole.gates.measures import Measures, Sight
 from vlmconsole.gates.samples import Case
 from vlmconsole.runs.titles import TITLES
+from vlmconsole.scoring.intervals import Interval
 from vlmconsole.text.counts import many
 from vlmconsole.text.numbers import signed
 
 Limit = Literal["at_least", "at_most", "above"]  # the first two inclusive
 Unit = Literal["share", "points"]
+Base = Literal["all_correct", "partial", "valid", "blind"]
 
 _NOISE = 1e-9
 
@@ -45,7 +47,10 @@ class Metric(ABC):
     short: ClassVar[str] = ""  # 14 cells for a table's column; "": the title
     limit: ClassVar[Limit] = "at_least"  # the key by which a gate sets its limit
     form: ClassVar[MetricForm] = SHARE
-    of_partial: ClassVar[bool] = False  # whether the interval, which is of the partial reward, may stand beside it
+    of_partial: ClassVar[bool] = False  # whether an interval of the score's difference may stand beside it
+    base: ClassVar[Base | None] = None  # the share it starts from, where counts of answers decide it: for its power
+    of_interval: ClassVar[bool] = False  # whether the value is an end of an interval
+    blind: ClassVar[bool] = False  # whether it needs the blind answers
 
     @abstractmethod
     def sides(self, measures: Measures) -> tuple[Fraction, Fraction]:
@@ -54,6 +59,10 @@ class Metric(ABC):
     def value(self, measures: Measures) -> Fraction:
         """What is compared with the limit, in its unit: after's share where nothing else is said."""
         return self.sides(measures)[1]
+
+    def interval(self, measures: Measures) -> Interval:
+        """The interval shown beside it: of the score's difference, after − before."""
+        return measures.interval
 
     def remarks(self, measures: Measures) -> tuple[str, ...]:
         """What a reader must know beside a verdict by it; a sentence each."""
@@ -102,6 +111,7 @@ class AllCorrect(Metric):
     name = "all_correct"
     title = TITLES["all_correct"]
     form = PERCENT
+    base = "all_correct"
 
     def sides(self, measures: Measures) -> tuple[Fraction, Fraction]:
         return measures.all_correct
@@ -114,6 +124,7 @@ class PartialReward(Metric):
     name = "partial"
     title = TITLES["partial"]
     of_partial = True
+    base: ClassVar[Base | None] = "partial"
 
     def sides(self, measures: Measures) -> tuple[Fraction, Fraction]:
         return measures.partial
@@ -143,17 +154,110 @@ class PartialDrop(_Difference):
 
 @register
 class PartialGain(_Difference):
-    """Lower bound of the interval of the gain in mean partial reward (paired percentile bootstrap over pictures)."""
+    """Lower bound of the interval of the gain in mean partial reward, paired over images."""
 
     name = "partial_gain_ci_low"
     title = "gain of partial reward, lower bound"
     short = "gain, low end"
     limit = "above"
+    of_interval = True
 
     def value(self, measures: Measures) -> Fraction:
-        low = measures.interval.low
-        # A bound is a difference of binary means: one that should be 0 can come out as 1e-17, and is no gain.
-        return Fraction(low) if abs(low) > _NOISE else Fraction(0)
+        return _bound(measures.interval.low)
 
     def remarks(self, measures: Measures) -> tuple[str, ...]:
         return (f"the interval rests on {many(measures.n, 'image')}",)
+
+
+@register
+class MeanScore(PartialReward):
+    """Mean score of any scorer, after."""
+
+    name = "score"
+    title = TITLES["score"]
+
+
+@register
+class ScoreDrop(PartialDrop):
+    """How far the mean score fell, in points of a hundred."""
+
+    name = "score_drop"
+    title = "drop of score"
+    short = ""
+
+
+@register
+class ScoreGain(PartialGain):
+    """Lower bound of the interval of the gain in mean score, paired over examples."""
+
+    name = "score_gain_ci_low"
+    title = "gain of score, lower bound"
+
+
+@register
+class ValidShare(Metric):
+    """Share of answers in the task's form, after."""
+
+    name = "valid"
+    title = "valid answers"
+    form = PERCENT
+    base = "valid"
+
+    def sides(self, measures: Measures) -> tuple[Fraction, Fraction]:
+        before, after = measures.valid
+        return Fraction(before, measures.n), Fraction(after, measures.n)
+
+    def deciding(self, case: Case) -> tuple[float, ...]:
+        return (float(case.after.valid), float(case.before.valid), *super().deciding(case))
+
+
+@register
+class SightGain(_Difference):
+    """How much of after's mean score comes from the images: its score less the blind one, as a share."""
+
+    name = "sight_gain"
+    title = TITLES["sight_gain"]
+    base = "blind"
+    blind = True
+
+    def sides(self, measures: Measures) -> tuple[Fraction, Fraction]:
+        return _sight(measures).score, measures.partial[1]
+
+    def value(self, measures: Measures) -> Fraction:
+        blind, seen = self.sides(measures)
+        return seen - blind
+
+    def value_text(self, value: float) -> str:
+        return signed(value)
+
+    def interval(self, measures: Measures) -> Interval:
+        return _sight(measures).interval
+
+    def remarks(self, measures: Measures) -> tuple[str, ...]:
+        return ("before is the tested model without the images",)
+
+
+@register
+class SightGainLow(SightGain):
+    """Lower bound of the interval of the sight gain."""
+
+    name = "sight_gain_ci_low"
+    title = "sight gain, lower bound"
+    short = "sight, low end"
+    limit = "above"
+    of_interval = True
+
+    def value(self, measures: Measures) -> Fraction:
+        return _bound(_sight(measures).interval.low)
+
+
+def _bound(low: float) -> Fraction:
+    """A bound is a difference of binary means: one that should be 0 can come out as 1e-17, and is no gain."""
+    return Fraction(low) if abs(low) > _NOISE else Fraction(0)
+
+
+def _sight(measures: Measures) -> Sight:
+    """The blind answers' figures; a gate on them is not judged without (`gates.verdict`)."""
+    if measures.sight is None:
+        raise ValueError("no blind answers")
+    return measures.sight

@@ -24,6 +24,7 @@ from vlmconsole.text.settings_errors import explain_all
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Sign = Literal[">=", "<=", ">"]
+_ROUNDING = Fraction(1, 10**12)  # scores that are no small fractions are binary numbers: a sum of them is that exact
 SIGNS: dict[str, tuple[Sign, str]] = {"at_least": (">=", "≥"), "at_most": ("<=", "≤"), "above": (">", ">")}
 
 
@@ -37,13 +38,22 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _without(value: dict[str, Any], *empty: str) -> dict[str, Any]:
+    """The value less those of its keys that hold nothing: plans frozen before there were such keys keep their hash."""
+    return {key: held for key, held in value.items() if key not in empty or held not in (None, "", {})}
+
+
 class Group(_Model):
-    """One group of pictures. A guard (`base_at_least`) counts only where `before` reaches that mean score."""
+    """One group of images. A guard (`base_at_least`) counts only where `before` reaches that mean score.
+
+    `options` are the scorer's, where they are not its defaults.
+    """
 
     name: str
     split: str  # of the dataset
     n: int = Field(ge=2)
     scorer: str
+    options: dict[str, Any] = {}
     base_at_least: Share | None = None
     about: str = ""
 
@@ -115,7 +125,8 @@ class Gate(_Model):
 
     def margin(self, value: Fraction) -> Fraction:
         """How far on the right side of the limit (negative: on the wrong side), in the metric's unit."""
-        return self.exact_limit - value if self.sign == "<=" else value - self.exact_limit
+        margin = self.exact_limit - value if self.sign == "<=" else value - self.exact_limit
+        return margin if abs(margin) > _ROUNDING else Fraction(0)
 
 
 class Bound(_Model):
@@ -141,21 +152,24 @@ class Selection(_Model):
 
     split: str = "dev"
     metric: Literal["mean reward"] = "mean reward"
+    scorer: str = ""  # that the rewards are of; "": the training's own
+    options: dict[str, Any] = {}
     tie: Literal["the earlier epoch"] = "the earlier epoch"
     epochs: dict[str, tuple[int, ...]]  # by recipe: the candidates of that round
 
 
 class Generations(_Model):
-    """How many answers were promised. `evaluation` counts before and after together."""
+    """How many answers were promised. `evaluation` counts before and after together, `blind` those without images."""
 
     evaluation: int = Field(ge=0)
+    blind: int = Field(0, ge=0)
     development: int = Field(0, ge=0)
     training_diagnostic: int = Field(0, ge=0)
 
     @property
     def total(self) -> int:
         """All of them."""
-        return self.evaluation + self.development + self.training_diagnostic
+        return self.evaluation + self.blind + self.development + self.training_diagnostic
 
 
 class Seeds(_Model):
@@ -176,14 +190,16 @@ class Plan(_Model):
     before: str
     before_adapter: str | None = None  # identity that `before` must have, where it is known
     base_sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")  # weights that `before` must be, or stand on
-    trained: tuple[int, int]
-    pictures: str  # what kind of pictures, for the claims
+    trained: tuple[int, int] | None = None  # the range of counts, of counting plans
+    pictures: str  # what kind of images, for the claims
     data: Data
     selection: Selection | None = None
     generations: Generations
     seeds: Seeds
     resamples: int = RESAMPLES
     confidence: float = Field(CONFIDENCE, gt=0.5, lt=1.0)
+    intervals: Literal["percentile", "bounded"] = "percentile"  # bootstrap; or Gaffke's bounds, which hold at any n
+    blind: Literal["grey", "swap", "none"] | None = None  # how the images are taken away for the blind answers
     conditions: dict[str, str | int | float | bool] = {}  # that both sides must have been measured under
     groups: tuple[Group, ...] = Field(min_length=1)
     gates: tuple[Gate, ...] = Field(min_length=1)
@@ -206,6 +222,12 @@ class Plan(_Model):
             raise ValueError("selection.epochs must name each of data.recipes")
         if self.generations.evaluation != expected:
             raise ValueError(f"generations.evaluation is {self.generations.evaluation}, the groups make {expected}")
+        blind = expected // 2 if self.blind else 0
+        if self.generations.blind != blind:
+            raise ValueError(f"generations.blind is {self.generations.blind}, the groups make {blind}")
+        unseen = [gate.name for gate in self.gates if gate.definition.blind and not self.blind]
+        if unseen:
+            raise ValueError(f"the gate {unseen[0]!r} needs blind answers: set blind to grey, swap or none")
         return self
 
     @property
@@ -215,11 +237,16 @@ class Plan(_Model):
 
     def value(self) -> dict[str, Any]:
         """The plan as plain JSON values: what is hashed and written."""
-        value = self.model_dump(mode="json")
-        if self.base_sha256 is None:
-            del value["base_sha256"]  # plans frozen before there was such a field keep their hash
+        value = _without(self.model_dump(mode="json"), "base_sha256", "trained", "blind")
         if self.frozen_late == "counts":
-            del value["frozen_late"]  # likewise
+            del value["frozen_late"]  # plans frozen before there was such a field keep their hash
+        if self.intervals == "percentile":
+            del value["intervals"]  # likewise
+        if not self.generations.blind:
+            del value["generations"]["blind"]
+        value["groups"] = [_without(group, "options") for group in value["groups"]]
+        if value["selection"] is not None:
+            value["selection"] = _without(value["selection"], "scorer", "options")
         return value
 
     def group(self, name: str) -> Group:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from vlmconsole.gates.claims import Claims, claims
 from vlmconsole.gates.evidence import (
+    BLIND,
     PLAN,
     FrozenWhen,
     Problem,
+    check_blind,
     check_conditions,
     check_frozen,
     check_generations,
     check_group,
 )
-from vlmconsole.gates.measures import Measures, exact, paired
+from vlmconsole.gates.measures import Measures, PairedInterval, exact, paired
 from vlmconsole.gates.plan import Gate, Group, Plan, PlanError, parse_plan
 from vlmconsole.gates.samples import Side, read_side
 from vlmconsole.gates.trained import Freezing, freezing_of
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+from vlmconsole.scoring.bounded import paired_bounds
+from vlmconsole.scoring.intervals import paired_interval
 from vlmconsole.text.signs import LATE_PASS
 
 Word = Literal["PASS", "FAIL", "CANNOT JUDGE"]
@@ -38,7 +43,7 @@ class Judged:
     margin: float | None = None
     before: float | None = None
     after: float | None = None
-    interval: tuple[float, float] | None = None  # of the partial-reward difference
+    interval: tuple[float, float] | None = None  # of the score's difference
     why: str = ""
     remarks: tuple[str, ...] = ()
 
@@ -145,7 +150,8 @@ def judge(run: RunFolder, ledger: Ledger) -> Verdict:
         if measured is not None:
             measures[group.name] = measured
         why = evidence.cannot_judge(group, measured)
-        judged += [_judge(gate, measured, why) for gate in plan.gates if gate.group == group.name]
+        for gate in (gate for gate in plan.gates if gate.group == group.name):
+            judged.append(_judge(gate, measured, why or evidence.without_blind(gate)))
     # Failing first; within a verdict the plan's own order stays.
     judged.sort(key=lambda one: ORDER[one.verdict])
     word = min((one.verdict for one in judged), key=lambda verdict: ORDER[verdict])
@@ -172,6 +178,7 @@ class VerdictEvidence:
       answers than promised (without a readable plan there is no evidence at all: `judge`)
     - of one group (`groups`): samples missing, failed, rescored, unpaired, or of other pictures than the plan's
     - of one guard (`cannot_judge`): before is under the base that the guard stands on
+    - of one gate on what the images are worth (`without_blind`): blind answers missing, failed or unpaired
     """
 
     before: Side
@@ -181,11 +188,23 @@ class VerdictEvidence:
     remarks: tuple[str, ...]
     frozen: FrozenWhen | None
     freezing: Freezing | None
+    blind: Side | None = None
+    unseen: dict[str, tuple[Problem, ...]] = field(default_factory=dict)  # faults of the blind answers, by group
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All of them: the run's, then each group's in the plan's order."""
-        return (*self.run, *(problem for some in self.groups.values() for problem in some))
+        """All of them: the run's, then each group's in the plan's order, then those of its blind answers."""
+        several = (*self.groups.values(), *self.unseen.values())
+        return (*self.run, *(problem for some in several for problem in some))
+
+    def without_blind(self, gate: Gate) -> str:
+        """Why a gate that needs blind answers cannot be judged; "" when it can, or needs none."""
+        problems = self.unseen.get(gate.group, ()) if gate.definition.blind else ()
+        return problems[0].text if problems else ""
+
+    def blind_of(self, group: Group) -> Side | None:
+        """The blind answers where all of the group's are there."""
+        return None if self.unseen.get(group.name) else self.blind
 
     def problems_of(self, group: Group) -> tuple[Problem, ...]:
         """Those that keep this group from being measured."""
@@ -204,13 +223,15 @@ class VerdictEvidence:
 def examine(run: RunFolder, ledger: Ledger, plan: Plan) -> VerdictEvidence:
     """Examine a run's evidence under its plan."""
     before, after = read_side(run.file("before.jsonl")), read_side(run.file("after.jsonl"))
+    blind = read_side(run.file(BLIND)) if plan.blind else None
     starts = [side.first for side in (before, after) if side.first is not None]
     frozen, texts = check_frozen(run, ledger, plan, min(starts, default=None))
     freezing = freezing_of(run, Places(ledger.path.parent), frozen)
     if plan.frozen_late == "cannot judge" and freezing is not None and freezing.late:
         texts.append(f"the plan must be frozen before the training; it was {freezing.text}")
-    wrong, remarks = check_generations(run, plan, before, after)
+    wrong, remarks = check_generations(run, plan, before, after, blind)
     texts += [*before.problems, *after.problems, *check_conditions(run, plan), *wrong]
+    texts += blind.problems if blind is not None else ()
     if not plan.data.digests:
         remarks.append("the plan names a recipe, not images: it was frozen before they were made")
     elif plan.base_sha256 is None:
@@ -225,6 +246,8 @@ def examine(run: RunFolder, ledger: Ledger, plan: Plan) -> VerdictEvidence:
         remarks=tuple(remarks),
         frozen=frozen,
         freezing=freezing,
+        blind=blind,
+        unseen={group.name: tuple(check_blind(group, after, blind)) for group in plan.groups} if blind else {},
     )
 
 
@@ -241,18 +264,25 @@ def _plan_value(run: RunFolder) -> Any:
 def _measure(plan: Plan, group: Group, evidence: VerdictEvidence) -> Measures:
     """A group's figures under the plan's own seed, resamples and confidence."""
     before, after = evidence.before.samples, evidence.after.samples
+    blind = evidence.blind_of(group)
     ids = sorted(i for i, sample in before.items() if sample.group == group.name)
     return paired(
         [before[i] for i in ids],
         [after[i] for i in ids],
-        seed=plan.seeds.bootstrap,
-        resamples=plan.resamples,
-        confidence=plan.confidence,
+        interval=_interval(plan),
+        blind=[blind.samples[i] for i in ids] if blind is not None else None,
     )
 
 
+def _interval(plan: Plan) -> PairedInterval:
+    """The interval of a difference as the plan wants it."""
+    if plan.intervals == "bounded":
+        return partial(paired_bounds, seed=plan.seeds.bootstrap, confidence=plan.confidence)
+    return partial(paired_interval, seed=plan.seeds.bootstrap, resamples=plan.resamples, confidence=plan.confidence)
+
+
 def _judge(gate: Gate, measured: Measures | None, why: str) -> Judged:
-    if measured is None:
+    if measured is None or (gate.definition.blind and measured.sight is None):
         return Judged(gate, "CANNOT JUDGE", why=why)
     metric = gate.definition
     value, (before, after) = metric.value(measured), metric.sides(measured)
@@ -266,7 +296,7 @@ def _judge(gate: Gate, measured: Measures | None, why: str) -> Judged:
         float(margin),
         float(before),
         float(after),
-        (measured.interval.low, measured.interval.high),
+        (metric.interval(measured).low, metric.interval(measured).high),
         why=why,
         remarks=() if why else (*close, *metric.remarks(measured)),
     )

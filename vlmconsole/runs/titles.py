@@ -14,6 +14,9 @@ TITLES = {
     # scores and gates
     "all_correct": "all correct",
     "partial": "partial reward",
+    "score": "score",
+    "sight_gain": "sight gain",
+    "blind": "blind answers",
     "mcnemar_p": "McNemar p",
     "wins": "won",
     "losses": "lost",
