@@ -39,6 +39,7 @@ class ComparisonSheet(ModalScreen[None]):
     """`s` shows a refused comparison without a verdict; `d` takes the one difference for the experiment."""
 
     CSS_PATH = DIALOGS
+    INTERVAL_MEANS: ClassVar[str] = INTERVAL_MEANS
     BINDINGS: ClassVar[list[BindingType]] = [
         CANCEL,
         Binding("q,enter", "cancel", "back", show=False),
@@ -139,7 +140,7 @@ class ComparisonSheet(ModalScreen[None]):
                 what = "95 % interval " if row.interval else ""
                 lines.append(Content(f"{'':<{names}}  {what}{row.noise}").stylize("$muted"))
         if judged:
-            lines.append(Content(INTERVAL_MEANS).stylize("$faint"))
+            lines.append(Content(self.INTERVAL_MEANS).stylize("$faint"))
         return lines + self._drawn(names, width)
 
     def _drawn(self, names: int, width: int) -> list[Content]:

@@ -9,6 +9,7 @@ from functools import partial
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
+from vlmconsole.compare.evaluations import compare_evaluations, evaluated_side
 from vlmconsole.compare.runs import ComparedSide, sides
 from vlmconsole.compare.sweeps import compare_sweeps, is_sweep
 from vlmconsole.compare.trainings import compare_trainings, family, refusal
@@ -21,6 +22,7 @@ from vlmconsole.screens.background import in_background
 from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.paned import Pane
 from vlmconsole.screens.runs.comparison import ComparisonSheet
+from vlmconsole.screens.runs.evaluation_comparison import EvaluationSheet
 from vlmconsole.screens.runs.figures import RunFigures
 from vlmconsole.screens.runs.head import head
 from vlmconsole.screens.runs.sweep_comparison import SweepSheet
@@ -249,7 +251,10 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
         if why:
             self.notify(why, severity="warning", markup=False, timeout=12)
             return True
-        if await asyncio.to_thread(family, first) != "training":
+        kind = await asyncio.to_thread(family, first)
+        if kind == "evaluation":
+            return await self._compare_evaluations(first, second)
+        if kind != "training":
             return False
         try:
             comparison = await asyncio.to_thread(compare_trainings, first, second)
@@ -257,6 +262,17 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
             self._complain(error)
             return True
         self.app.push_screen(TrainingSheet(comparison, lambda only: compare_trainings(first, second, only)))
+        return True
+
+    async def _compare_evaluations(self, first: RunFolder, second: RunFolder) -> bool:
+        """Two evaluations, example by example."""
+        try:
+            a, b = [await asyncio.to_thread(evaluated_side, run) for run in (first, second)]
+            comparison = await asyncio.to_thread(compare_evaluations, a, b)
+        except LabError as error:
+            self._complain(error)
+            return True
+        self.app.push_screen(EvaluationSheet(comparison, lambda only: compare_evaluations(a, b, only)))
         return True
 
     async def _compare_sweeps(self, names: list[str]) -> bool:

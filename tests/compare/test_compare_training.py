@@ -82,5 +82,5 @@ def test_runs_of_other_families_get_one_clear_sentence(tmp_path: Path, capsys: p
     code, out = told(capsys, tmp_path, "runs", "compare", sft.name, grpo.name, "--json")
     assert code == 3 and mentions(json.loads(out)["sentence"], "losses", "not")
     judged = RunFolder.create(tmp_path / "runs", kind="evaluate", preset="e", spec={}, title="e", home=tmp_path)
-    assert mentions(refusal(judged, sft), "before", "after", "differ")
+    assert mentions(refusal(judged, sft), "evaluation", "training", "no figure")
     assert refusal(sft, training(tmp_path / "runs", "two")) == ""

@@ -1,4 +1,4 @@
-"""`vlmconsole runs compare A B`: two measurements, sweeps or trainings side by side, or what differs by name."""
+"""`vlmconsole runs compare A B`: two measurements, sweeps, trainings or evaluations, or what differs by name."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from vlmconsole.text.numbers import change, figure
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vlmconsole.compare.evaluations import EvaluationComparison
     from vlmconsole.compare.runs import ComparedFigure, ComparedSide, Comparison
     from vlmconsole.compare.sweeps import SweepComparison
     from vlmconsole.compare.trainings import TrainingComparison
@@ -25,12 +26,18 @@ INTERVAL = "95 % interval"
 def compare(
     a: Annotated[
         str,
-        typer.Argument(help="Run: a name or part of one, a path, or `last`; RUN:CELL is a cell of a sweep"),
+        typer.Argument(
+            help="Run: a name or part of one, a path, or `last`; RUN:CELL is a cell of a sweep, RUN:before a side"
+        ),
     ],
     b: Annotated[str, typer.Argument(help="Second run; two sweeps are compared cell by cell")],
     only: Annotated[str, typer.Option(metavar="KEY", help="The condition that is the experiment and may differ")] = "",
 ) -> None:
-    """Compare two measurements, sweeps or trainings. Refused (exit code 3) when conditions differ, each named."""
+    """Compare two measurements, sweeps, trainings or evaluations. Refused (exit code 3) when conditions differ.
+
+    Two evaluations are paired example by example; of two sides the tested one is taken (RUN:before: the other).
+    """
+    from vlmconsole.compare.evaluations import compare_evaluations, evaluated_side
     from vlmconsole.compare.runs import COMPARABLE_MEANS, compare_sides, side
     from vlmconsole.compare.sweeps import compare_sweeps, is_sweep
     from vlmconsole.compare.trainings import compare_trainings, family, refusal
@@ -41,6 +48,13 @@ def compare(
         value = {"a": first.name, "b": second.name, "comparable": False, "sentence": why, "not_intact": doubts}
         emit(value, why)
         raise typer.Exit(CANNOT_JUDGE)
+    if family(first) == family(second) == "evaluation":
+        sides = (evaluated_side(first, cell), evaluated_side(second, other_cell))
+        evaluated = compare_evaluations(*sides, only or None)
+        emit(
+            {**evaluated.to_json(), "not_intact": doubts}, lambda console: _show_evaluations(console, evaluated, doubts)
+        )
+        raise typer.Exit(0 if evaluated.comparison.comparable else CANNOT_JUDGE)
     if family(first) == family(second) == "training":
         trained = compare_trainings(first, second, only or None)
         emit({**trained.to_json(), "not_intact": doubts}, lambda console: _show_trainings(console, trained, doubts))
@@ -86,11 +100,16 @@ def _show_names(console: Console, a: str, b: str, doubts: list[str], remarks: li
 
 
 def _show_pair(
-    console: Console, comparison: Comparison, rows: list[ComparedFigure], counted: str = "n", means: str = ""
+    console: Console,
+    comparison: Comparison,
+    rows: list[ComparedFigure],
+    counted: str = "n",
+    means: str = "",
+    interval_means: str = "",
 ) -> None:
     """The verdict, then the figures, or the conditions that differ.
 
-    `counted` is what the figures' n are, `means` what being comparable means.
+    `counted` is what the figures' n are, `means` what being comparable means, `interval_means` what an interval is of.
     """
     from rich.table import Table
     from rich.text import Text
@@ -123,12 +142,26 @@ def _show_pair(
         table.add_row(row.name, figure(row.a), figure(row.b), row.unit, _change(row), *([row.noise] if judged else []))
     console.print(table)
     if judged:
-        console.print(Text(INTERVAL_MEANS, style="dim"), soft_wrap=True)
+        console.print(Text(interval_means or INTERVAL_MEANS, style="dim"), soft_wrap=True)
     console.print(f"{counted}: a {rows[0].n_a}, b {rows[0].n_b}" if rows else "no figures", markup=False)
     if comparison.unknown:
         console.print(f"unknown for both: {', '.join(comparison.unknown)}", markup=False, soft_wrap=True)
     if comparison.one_sided:
         console.print(told_by_one(comparison.one_sided), markup=False, soft_wrap=True)
+
+
+def _show_evaluations(console: Console, comparison: EvaluationComparison, doubts: list[str]) -> None:
+    """The verdict, scores with the paired difference, wins and losses."""
+    from rich.text import Text
+
+    from vlmconsole.compare.evaluations import INTERVAL_MEANS
+
+    _show_names(console, comparison.a.name, comparison.b.name, doubts, [])
+    for remark in comparison.remarks:
+        console.print(Text(f"! {remark}", style="yellow"), soft_wrap=True)
+    _show_pair(console, comparison.comparison, comparison.rows, "examples", interval_means=INTERVAL_MEANS)
+    for line in comparison.lines:
+        console.print(Text(line), soft_wrap=True)
 
 
 def _show_trainings(console: Console, comparison: TrainingComparison, doubts: list[str]) -> None:

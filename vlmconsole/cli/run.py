@@ -11,11 +11,13 @@ from vlmconsole.cli.gate_plan import frozen_figures
 from vlmconsole.cli.gates import CODES
 from vlmconsole.cli.jobs import show_plan
 from vlmconsole.desks.queue import INVALID, label_of, verdict_of
+from vlmconsole.evaluation.scores import score_lines
 from vlmconsole.jobs.launch import log_tail
 from vlmconsole.jobs.presets import load_preset
 from vlmconsole.queue import adding, process
 from vlmconsole.queue.model import Job
 from vlmconsole.queue.store import Store
+from vlmconsole.reports.outcome import development_line
 from vlmconsole.runs.folder import RunFolder, find_run
 from vlmconsole.runs.titles import in_unit, title
 from vlmconsole.text.counts import many
@@ -141,6 +143,7 @@ def ending(folder: RunFolder, *, figures: bool = True) -> str:
         shown = frozen_figures(summary) if folder.job().get("kind") == "freeze" else summary
         # A summary's own mark that its job did not come to its end is no score of that name.
         shown = {key: figure for key, figure in shown.items() if key != "partial" or not isinstance(figure, bool)}
+        lines += [f"  {line}" for line in filter(None, [*score_lines(summary), development_line(summary)])]
         known = {key: figure for key, figure in shown.items() if not isinstance(figure, dict | list | None)}
         lines += [f"  {title(key)}: {_shown(in_unit(key, figure))}" for key, figure in known.items()]
     if isinstance(summary, dict) and summary.get("partial") is True and figures:

@@ -97,13 +97,8 @@ def family(run: RunFolder) -> str:
 def refusal(a: RunFolder, b: RunFolder) -> str:
     """Why runs of these two families cannot be compared at all, in one sentence; "" when they might be."""
     families = [family(run) for run in (a, b)]
-    if "evaluation" in families and all(families):
-        return (
-            "Not comparable: an evaluation compares before and after over the same images; another run's "
-            "images or conditions differ (`vlmconsole gates show RUN`, `vlmconsole runs show RUN`)."
-        )
     if len(set(families)) > 1 and all(families):
-        named = " and ".join(f"{run.name} is a {_what(run)}" for run in (a, b))
+        named = " and ".join(f"{run.name} is {_what(run)}" for run in (a, b))
         return f"Not comparable: {named}: they have no figure in common."
     kinds = [run.job().get("kind") for run in (a, b)]
     if families == ["training", "training"] and kinds[0] != kinds[1]:
@@ -117,7 +112,9 @@ def refusal(a: RunFolder, b: RunFolder) -> str:
 
 def _what(run: RunFolder) -> str:
     kind = str(run.job().get("kind"))
-    return f"training ({kind})" if kind in TRAININGS else f"measurement of a server ({kind})"
+    if kind == "evaluate":
+        return "an evaluation"
+    return f"a training ({kind})" if kind in TRAININGS else f"a measurement of a server ({kind})"
 
 
 def compare_trainings(a: RunFolder, b: RunFolder, only: str | None = None) -> TrainingComparison:

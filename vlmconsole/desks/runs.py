@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vlmconsole.gates.trained import standing
 from vlmconsole.ledger import chain as ledger
 from vlmconsole.ledger.chain import Ledger
+from vlmconsole.reports.outcome import headline, outcome
 from vlmconsole.runs.folder import FINAL, RunFolder, list_runs
 from vlmconsole.runs.places import Places
-from vlmconsole.text.numbers import figure, number
+from vlmconsole.text.numbers import number
 from vlmconsole.text.plain import one_line
 
 #: seals: what is known of a run's files without hashing them, and after it
@@ -148,9 +148,6 @@ def line_of(run: RunFolder) -> RunLine:
     if "summary.json" in run.unreadable():
         wrong.append("summary.json cannot be read")
     values: dict[str, Any] = summary if isinstance(summary, dict) else {}
-    verdict = values.get("verdict")
-    word = one_line(verdict, 20) if isinstance(verdict, str) else ("INVALID" if values.get("valid") is False else "")
-    word = standing(run, word)
     return RunLine(
         run.name,
         run.path,
@@ -161,29 +158,10 @@ def line_of(run: RunFolder) -> RunLine:
         str(state.get("reason") or ""),
         number(state.get("started")),
         number(state.get("ended")),
-        word,
-        _said(values),
+        outcome(run),
+        headline(values),
         "; ".join(wrong),
     )
-
-
-def _said(summary: dict[str, Any]) -> str:
-    """A run's figure in a few words, from what its kind is known to tell."""
-    ttft = summary.get("ttft_s")
-    if isinstance(ttft, dict) and number(ttft.get("p50")) is not None:
-        return f"TTFT {figure(ttft['p50'])} s"
-    cells, n = summary.get("cells"), number(summary.get("n"))
-    if isinstance(cells, list | dict):
-        return f"{len(cells)} cells"
-    epoch, steps = number(summary.get("epoch")), number(summary.get("steps"))
-    if epoch is not None:
-        return f"epoch {figure(epoch)}"
-    if steps is not None:
-        return f"{figure(steps)} steps"
-    frozen = summary.get("frozen")
-    if isinstance(frozen, str):
-        return f"frozen {one_line(frozen, 64)[:12]}"
-    return f"n = {figure(n)}" if n else ""
 
 
 def _weight(run: RunFolder) -> float:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.answerer import Answerer, ModelAnswer, Opener, Stopping, condition_hash
-from vlmconsole.evaluation.figures import group_figures, side_figures
+from vlmconsole.evaluation.figures import group_figures, paired_figures, score_figures, side_figures
 from vlmconsole.evaluation.items import Item, batches, items_digest
 from vlmconsole.evaluation.resume import ATTEMPT, Changed, Earlier
 from vlmconsole.evaluation.settings import EvaluateSettings
@@ -222,6 +222,8 @@ class Evaluation:
             **({"endings": endings} if (endings := self._endings()) else {}),
             "scorers": sorted({SCORERS[item.scorer][0] for item in self.items}),
             "groups": group_figures(sides["before"].samples, after, groups),
+            "scores": {side: score_figures(answered.samples.values()) for side, answered in sides.items()},
+            **({"paired": paired_figures(sides["before"].samples, after)} if after is not None else {}),
             **self._who,
         }
         if after is not None:

@@ -17,6 +17,7 @@ from vlmconsole import __version__
 from vlmconsole.errors import LabError
 from vlmconsole.ledger.chain import MANIFEST, Ledger
 from vlmconsole.reports import claimed, judged, learned, measured, tuned
+from vlmconsole.reports.outcome import outcome
 from vlmconsole.reports.parts import Facts, Paragraph, Part, Section, flat, shown
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder
@@ -24,6 +25,7 @@ from vlmconsole.runs.live_view import RunStory
 from vlmconsole.runs.places import Places
 from vlmconsole.text.numbers import UNKNOWN
 from vlmconsole.text.plain import inert, one_line
+from vlmconsole.text.signs import sign_of
 
 MOST_FILES = 200
 LOG_LINES = 40
@@ -59,6 +61,7 @@ class Chapter:
     intact: bool
     seal: str
     verdict: str
+    held: bool  # whether the verdict is a good one
     sections: Sequence[Section]
     files: Sequence[ReportFile]
     more_files: int
@@ -122,7 +125,7 @@ def chapter(run: RunFolder, places: Places, beside: Path | None = None, label: s
     sections += guarded("settings", run, lambda: settings(run, job, sections))
     listed, more = _files(run, beside)
     good = state.get("state") in ("done", "running", "queued", "starting")
-    verdict = next((section.title for section in sections if section.title.startswith("Verdict")), "") or _audited(run)
+    verdict = next((section.title for section in sections if section.title.startswith("Verdict")), "") or _judged(run)
     return Chapter(
         run.name,
         (f"{one_line(label)}: " if label else "") + one_line(job.get("title") or job.get("preset") or run.name),
@@ -131,18 +134,21 @@ def chapter(run: RunFolder, places: Places, beside: Path | None = None, label: s
         good,
         seal.status == "intact",
         f"{SEALS[seal.status]}: {seal.why}.",
-        verdict.lower(),
+        verdict.lower() if verdict.startswith(("Verdict", "Audit")) else verdict,
+        verdict.lower().endswith(": pass") or sign_of(verdict).tone == "accent",
         sections,
         listed,
         more,
     )
 
 
-def _audited(run: RunFolder) -> str:
-    """What an audit came to; "" for another run."""
+def _judged(run: RunFolder) -> str:
+    """What an audit, a measurement, a probe or a smoke came to; "" for another run."""
     audit = run.read_json("audit.json")
     word = audit.get("verdict") if isinstance(audit, dict) else None
-    return f"Audit: {one_line(word, 20)}" if isinstance(word, str) else ""
+    if isinstance(word, str):
+        return f"Audit: {one_line(word, 20)}"
+    return outcome(run)
 
 
 def guarded(what: str, run: RunFolder, read: Any) -> list[Section]:

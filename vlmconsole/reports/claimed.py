@@ -10,11 +10,13 @@ from vlmconsole.evaluation.spread import by_seed, spread
 from vlmconsole.gates.verdict import judge
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.reports.judged import is_planned
+from vlmconsole.reports.outcome import outcome, reason
 from vlmconsole.reports.parts import Column, Paragraph, Part, Section, Table
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.text.numbers import number, signed
 from vlmconsole.text.plain import inert, one_line
+from vlmconsole.text.signs import sign_of
 
 
 def sections(runs: Sequence[RunFolder], places: Places, titles: Sequence[str]) -> list[Section]:
@@ -44,6 +46,7 @@ def sections(runs: Sequence[RunFolder], places: Places, titles: Sequence[str]) -
         ]
         table = Table("", [Column("judged", False), Column("verdict", False), *heads], rows, marks)
         made.append(Section("Every verdict", [table]))
+    made += _outcomes(runs, titles)
     note = "Exploratory: the same training with other seeds, over the same images. No frozen gate uses it."
     apart = [Paragraph("", _apart(group), note=note) for group in by_seed(runs, places)]
     if apart:
@@ -60,6 +63,22 @@ def sections(runs: Sequence[RunFolder], places: Places, titles: Sequence[str]) -
     if broken:
         made.append(Section("Unfinished runs", [Paragraph("", broken, "bad")]))
     return [*made, Section("Claims", parts)] if parts else made
+
+
+def _outcomes(runs: Sequence[RunFolder], titles: Sequence[str]) -> list[Section]:
+    """What measurements, probes, audits and first looks came to: a run that is done is not simply well."""
+    rows, marks = [], []
+    for run, title in zip(runs, titles, strict=True):
+        word = "" if is_planned(run) else outcome(run)
+        if not word:
+            continue
+        summary = run.read_json("summary.json")
+        rows.append([title, word, reason(summary) if isinstance(summary, dict) else "", run.name])
+        marks.append({"error": "bad", "warning": "warn"}.get(sign_of(word).tone, ""))
+    if not rows:
+        return []
+    columns = [Column(head, False) for head in ("run", "came to", "why", "folder")]
+    return [Section("Measurements and checks", [Table("", columns, rows, marks)])]
 
 
 def _apart(runs: Sequence[RunFolder]) -> list[str]:

@@ -62,6 +62,8 @@ SIGNS: dict[str, Sign] = {
     "FAIL": BAD,
     "INVALID": BAD,
     "CANNOT JUDGE": UNSURE,
+    "NOT RIGHT": BAD,
+    "right": GOOD,
     # checks
     "ok": GOOD,
     "wrong": BAD,
