@@ -7,14 +7,14 @@ Each function returns sentences for people, none where nothing is known against 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vlmconsole.data.names import Promised, promised, truths_of
 from vlmconsole.data.rows import DataError
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.settings import LATER as LATER
 from vlmconsole.runs.places import Places
-from vlmconsole.scoring.scorers import SCORERS, ScoringError, read_truth, score
+from vlmconsole.scoring.scorers import ScoringError, fitting_scorers, read_truth, score
 
 if TYPE_CHECKING:
     from vlmconsole.training.adapters.store import Adapter
@@ -122,15 +122,7 @@ def scorer(
             try:
                 score(wanted, "", read_truth(wanted, truth))
             except ScoringError as error:
-                fits = [other for other in SCORERS if other != wanted and _judges(other, truth)]
+                fits = fitting_scorers(truth)
                 hint = f"; scorer = {fits[0]} can" if fits else ""
                 return [f"{name}:{split}: the scorer {wanted} cannot judge {uid}: {error.message}{hint}"]
     return []
-
-
-def _judges(name: str, truth: Any) -> bool:
-    try:
-        score(name, "", read_truth(name, truth))
-    except ScoringError:
-        return False
-    return True

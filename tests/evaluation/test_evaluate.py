@@ -217,7 +217,7 @@ def test_one_side_alone_and_groups_by_name(bench: Bench) -> None:
         ({"plan": "sft-7-tiny", "paired": False}, "paired"),
         ({"paired": False, "after_adapter": "x"}, "no after"),
         ({"backend": "server"}, "server profile"),
-        ({"scorer": "guess"}, "unknown scorer"),
+        ({"scorer": "guess"}, "no scorer"),
         ({"diagnostic": "sft-expand-tiny"}, "DATASET:SPLIT"),
         ({"nosuch": 1}, "Extra inputs"),
     ],

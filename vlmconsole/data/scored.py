@@ -11,10 +11,11 @@ from vlmconsole.scoring.scorers import Scored, read_truth, score
 def score_example(example: Example, answer: object, scorer: str = "") -> Scored:
     """Score `answer` to the last question by `scorer` ("": the example's own, with its options).
 
-    Raises ScoringError when the truth does not fit, KeyError for an unknown scorer.
+    Raises ScoringError when the truth does not fit, UnknownScorerError and OptionsError.
     """
     name = scorer or example.scorer
-    return score(name, answer, read_truth(name, example.truth))
+    options = example.options if name == example.scorer else {}
+    return score(name, answer, read_truth(name, example.truth), options)
 
 
 def common_scorer(examples: Iterable[Example]) -> str:

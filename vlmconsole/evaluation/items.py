@@ -17,7 +17,8 @@ from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.plan import Plan
 from vlmconsole.gates.samples import asked_hash, images_hash, truth_hash
 from vlmconsole.ledger.freezing import digest
-from vlmconsole.scoring.scorers import SCORERS, read_truth
+from vlmconsole.scoring.registry import unknown
+from vlmconsole.scoring.scorers import read_truth
 
 DIAGNOSTIC = 128  # training pictures, unless the plan promises another number
 
@@ -113,9 +114,8 @@ def _group(example: Example, name: str, place: tuple[Path, str], owners: dict[st
 def _item(example: Example, group: str, scorer: str, dataset: str) -> Item:
     own = not scorer or scorer == example.scorer
     scorer = scorer or example.scorer
-    if scorer not in SCORERS:
-        why = f"the scorer {scorer} is not known" if scorer else f"no scorer is known for {example.source}"
-        raise DataError(f"{example.id}: {why}.", "Name one in the setting scorer.", code="scorer-unknown")
+    if why := unknown(scorer) if scorer else f"no scorer is known for {example.source}":
+        raise DataError(f"{example.id}: {why.rstrip('.')}.", "Name one in the setting scorer.", code="scorer-unknown")
     return Item(
         id=example.id,
         group=group,

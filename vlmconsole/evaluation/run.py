@@ -21,7 +21,8 @@ from vlmconsole.gates.evidence import CONDITIONS, unlike
 from vlmconsole.gates.samples import read_side
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
-from vlmconsole.scoring.scorers import SCORERS, score
+from vlmconsole.scoring.registry import identity
+from vlmconsole.scoring.scorers import score
 
 GIVE_UP = 5  # requests that fail one after another before the server counts as gone
 DIAGNOSTIC = "diagnostic"
@@ -149,7 +150,7 @@ class Evaluation:
                     )
 
     def _line(self, item: Item, answer: ModelAnswer, batch: str) -> dict[str, Any]:
-        scored = score(item.scorer, answer.answer, item.truth)
+        scored = score(item.scorer, answer.answer, item.truth, item.options)
         return {
             "id": item.id,
             "group": item.group,
@@ -166,7 +167,7 @@ class Evaluation:
             "partial": scored.partial,
             "reward": scored.reward,
             "reason": scored.reason,
-            "scorer": SCORERS[item.scorer][0],
+            "scorer": identity(item.scorer),
             **({"options": dict(item.options)} if item.options else {}),
             "http_ok": answer.http_ok,
             "error": answer.error,
@@ -220,7 +221,7 @@ class Evaluation:
             "http_failures": sum(not sample.http_ok for sample in every),
             "taken_over": self._taken,
             **({"endings": endings} if (endings := self._endings()) else {}),
-            "scorers": sorted({SCORERS[item.scorer][0] for item in self.items}),
+            "scorers": sorted({identity(item.scorer) for item in self.items}),
             "groups": group_figures(sides["before"].samples, after, groups),
             "scores": {side: score_figures(answered.samples.values()) for side, answered in sides.items()},
             **({"paired": paired_figures(sides["before"].samples, after)} if after is not None else {}),

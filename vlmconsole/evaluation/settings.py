@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from vlmconsole.scoring.scorers import SCORERS
+from vlmconsole.scoring.registry import unknown
 from vlmconsole.system.typed_paths import PathOrName
 
 SideName = Literal["before", "after"]
@@ -35,7 +35,7 @@ class EvaluateSettings(BaseModel):
         "", description="gate plan: the hash of one frozen before the training; or a name, frozen now"
     )
     diagnostic: str = Field("", description="DATASET:SPLIT whose training pictures the tested model answers besides")
-    scorer: str = Field("", description="counting, naming or textvqa; empty: as each picture's data says")
+    scorer: str = Field("", description="a scorer by name; empty: as each example says")
     batch: int = Field(32, ge=1, le=1024, description="pictures answered together, in-process")
     max_new_tokens: int = Field(64, ge=1, le=4096, description="ceiling of an answer, tokens")
     seed: int = Field(42, ge=0, le=2**32 - 1, description="of the generation, which is greedy")
@@ -52,8 +52,8 @@ class EvaluateSettings(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> EvaluateSettings:
-        if self.scorer and self.scorer not in SCORERS:
-            raise ValueError(f"unknown scorer {self.scorer!r}: one of {', '.join(SCORERS)}")
+        if self.scorer and (reason := unknown(self.scorer)):
+            raise ValueError(reason)
         if self.plan and self.limit is not None:
             raise ValueError("limit leaves pictures out that the plan names: give one of the two")
         if self.plan and (self.groups or self.scorer):

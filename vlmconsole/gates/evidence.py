@@ -197,7 +197,7 @@ def _scored(group: Group, sample: Sample) -> bool:
     if not sample.http_ok or sample.answer is None:
         return True  # said elsewhere
     try:
-        now = score(group.scorer, sample.answer, sample.truth)
+        now = score(group.scorer, sample.answer, sample.truth, sample.options)
     except ScoringError:
         return False
     return (now.valid, now.all_correct) == (sample.valid, sample.all_correct) and (

@@ -19,7 +19,7 @@ from vlmconsole.gates.metrics import METRICS, Metric
 from vlmconsole.ledger.freezing import digest
 from vlmconsole.presets import preset_names, read_preset
 from vlmconsole.scoring.intervals import CONFIDENCE, RESAMPLES
-from vlmconsole.scoring.scorers import SCORERS
+from vlmconsole.scoring.registry import unknown
 from vlmconsole.text.settings_errors import explain_all
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -59,8 +59,8 @@ class Group(_Model):
 
     @model_validator(mode="after")
     def _known(self) -> Group:
-        if self.scorer not in SCORERS:
-            raise ValueError(f"unknown scorer {self.scorer!r}: one of {', '.join(SCORERS)}")
+        if reason := unknown(self.scorer):
+            raise ValueError(reason)
         return self
 
 

@@ -3,64 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from vlmconsole.errors import LabError
-from vlmconsole.scoring import reward, textvqa
-
-NAMING = "naming/1"
+from vlmconsole.scoring.registry import find_scorer, scorer_names, unknown
+from vlmconsole.scoring.scorer import ScoringError as ScoringError
 
 
 @dataclass(frozen=True)
 class Scored:
-    """`reward` and `partial` from 0 to 1; `all_correct`: fully right; `valid`: in the task's format."""
+    """`reward` and `partial` from 0 to 1; `all_correct`: fully right; `valid`: in the task's format.
+
+    `details` are the scorer's further figures (JSON values).
+    """
 
     valid: bool
     all_correct: bool
     partial: float
     reward: float
     reason: str = ""
-
-
-class ScoringError(LabError):
-    """The truth cannot be scored against: a fault of the data, never of the model."""
-
-
-def _counting(answer: object, truth: str | Sequence[str]) -> Scored:
-    try:
-        result = reward.score_counts(answer, reward.read_truth(truth if isinstance(truth, str) else ""))
-    except reward.TruthError as error:
-        raise ScoringError(str(error)) from None
-    return Scored(result.valid, result.all_correct, result.partial, result.reward, result.reason)
-
-
-def _naming(answer: object, truth: str | Sequence[str]) -> Scored:
-    """One word, compared without case, surrounding space and a closing full stop; nothing else is forgiven."""
-    if not isinstance(truth, str) or not truth:
-        raise ScoringError("the truth of a naming question is one word")
-    if not isinstance(answer, str) or not answer.strip():
-        return Scored(False, False, 0.0, 0.0, "there is no answer text")
-    right = answer.strip().removesuffix(".").casefold() == truth.casefold()
-    return Scored(True, right, float(right), float(right))
-
-
-def _textvqa(answer: object, truth: str | Sequence[str]) -> Scored:
-    score = textvqa.soft_score(answer if isinstance(answer, str) else "", [] if isinstance(truth, str) else truth)
-    if score is None:
-        raise ScoringError(f"TextVQA needs the {textvqa.ANNOTATORS} human answers")
-    if not isinstance(answer, str):
-        return Scored(False, False, 0.0, 0.0, "there is no answer text")
-    return Scored(True, score == 1.0, score, score)
-
-
-#: name in a plan → (name with version, function)
-SCORERS: dict[str, tuple[str, Callable[[object, str | Sequence[str]], Scored]]] = {
-    "counting": (reward.SCORER, _counting),
-    "naming": (NAMING, _naming),
-    "textvqa": (textvqa.SCORER, _textvqa),
-}
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_truth(scorer: str, truth: Any) -> Any:
@@ -79,13 +42,32 @@ def read_truth(scorer: str, truth: Any) -> Any:
     return tuple(answers)
 
 
-def score(scorer: str, answer: object, truth: Any) -> Scored:
-    """Score one answer text. Raises ScoringError when the truth does not fit, KeyError for an unknown scorer."""
-    return SCORERS[scorer][1](answer, truth)
+def score(scorer: str, answer: object, truth: Any, options: Mapping[str, Any] | None = None) -> Scored:
+    """Score one answer text against a truth (a JSON value). Raises ScoringError when the truth does not fit,
+    UnknownScorerError and OptionsError."""
+    result = find_scorer(scorer).score(answer, truth, options)
+    return Scored(result.valid, result.correct, result.score, result.score, result.reason, result.details)
 
 
 def known_scorer(name: str) -> str:
     """The name again, "" too. Raises ValueError, for a setting, when there is no such scorer."""
-    if name and name not in SCORERS:
-        raise ValueError(f"unknown scorer {name!r}: one of {', '.join(SCORERS)}")
+    if name and (reason := unknown(name)):
+        raise ValueError(reason)
     return name
+
+
+def fitting_scorers(truth: Any) -> list[str]:
+    """The scorers that can judge a truth with their defaults, the narrowest of meaning first."""
+    return [name for name in sorted(scorer_names(), key=_breadth) if not _misfit(name, truth)]
+
+
+def _breadth(name: str) -> tuple[int, str]:
+    narrow = ("counting", "textvqa", "number", "choice", "boxes", "json", "naming", "exact")
+    return (narrow.index(name) if name in narrow else len(narrow), name)
+
+
+def _misfit(name: str, truth: Any) -> str:
+    try:
+        return find_scorer(name).check(truth)
+    except ScoringError as error:  # pragma: no cover - a plug-in that raises instead of saying
+        return error.message

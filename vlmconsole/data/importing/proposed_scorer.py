@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vlmconsole.data.formats.raw_example import RawExample
+from vlmconsole.scoring.registry import find_scorer
 
 _NUMBER = re.compile(r"\s*[-+−]?[$€£¥]?\s*\d[\d., ]*\s*(?:%|[$€£¥])?\s*")
 
@@ -45,24 +46,6 @@ _PROPOSED: tuple[tuple[str, Callable[[RawExample], bool]], ...] = (
     ("vqa", lambda raw: _texts(raw, 3) and len(set(raw.truth)) < len(raw.truth)),
 )
 _FALLBACK = "exact"
-
-
-def find_scorer(name: str) -> Any:
-    """The registered scorer; without a registry every truth fits."""
-    try:
-        from vlmconsole.scoring import registry
-    except ImportError:
-        return _Unchecked()
-    return registry.find_scorer(name)
-
-
-class _Unchecked:
-    row_option = "choices"
-
-    def parse(self, options: Mapping[str, Any]) -> None: ...
-
-    def check(self, truth: Any, options: Mapping[str, Any] | None = None) -> str:
-        return ""
 
 
 class ScorerChoice:

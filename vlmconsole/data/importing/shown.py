@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.data.example import Example, read_examples
-from vlmconsole.data.importing.proposed_scorer import find_scorer
+from vlmconsole.scoring.registry import find_scorer
 
 
 def shown_examples(folder: Path, manifest: Mapping[str, Any], split: str | None = None) -> Iterator[Example]:
