@@ -130,7 +130,7 @@ def test_a_training_shows_its_curves_epochs_answers_and_pictures(places: Places)
     )
     html = book.html([run], places)
     page = Page(html)
-    for said in ("loss", "mean reward", "3 points. First 0.2, last 0.6.", "4 1 100.0 1 kept", "q_proj 0.5",
+    for said in ("loss", "mean reward", "3 points. First 0.200, last 0.600.", "4 1 100.0 1 kept", "q_proj 0.5",
                  "without advantage 0", "visual · tensors changed 0"):  # fmt: skip
         assert said in page.text, said
     assert page.tags.count("img") == 3 and page.tags.count("svg") == 3

@@ -53,7 +53,7 @@ def test_a_decimal_has_no_digit_that_it_has_not(whole_part: int, places: int) ->
 
 def test_figures_as_they_are_meant() -> None:
     assert [figure(x) for x in (0.25, 85.06, 3280.1, 12345.6, 1e-5, 0.99996, 999.6, 4096, 32768, -0.5)] == [
-        "0.25", "85.1", "3280", "12,346", "1e-05", "1", "1000", "4096", "32,768", "-0.5",
+        "0.250", "85.1", "3280", "12,346", "1e-05", "1.00", "1000", "4096", "32,768", "-0.500",
     ]  # fmt: skip
     assert [decimal(x) for x in (0.25, 16.0, 1e-5, 12345.5, 1_000_000)] == [
         "0.25",
@@ -114,7 +114,7 @@ def test_times_as_they_are_meant() -> None:
     assert [age(x) for x in (None, 0.4, 61.2, 119, 1200)] == ["", "0 s", "61 s", "2 min", "20 min"]
     assert [duration(x) for x in (7, 723, 11100, 187200)] == ["0:07", "12:03", "3:05:00", "2 d 4 h"]
     assert [latency(x) for x in (None, 0, 0.00851, 0.43, 0.99996, 1.234, 75.3, 450)] == [
-        UNKNOWN, "0 ms", "8.51 ms", "430 ms", "1 s", "1.23 s", "75.3 s", "450 s",
+        UNKNOWN, "0 ms", "8.51 ms", "430 ms", "1.00 s", "1.23 s", "75.3 s", "450 s",
     ]  # fmt: skip
 
 

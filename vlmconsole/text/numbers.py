@@ -21,9 +21,9 @@ def whole(value: object) -> int | None:
 
 
 def figure(value: object, digits: int = 3) -> str:
-    """A measured figure to at most `digits` significant digits, whole numbers in full: `0.123`, `85.1`, `12,345`.
+    """A measured figure to `digits` significant digits, whole numbers in full: `0.0610`, `85.1`, `12,345`.
 
-    A dash for what is no number: unknown is never zero.
+    Trailing zeros stay, so that decimals line up in a column. A dash for what is no number: unknown is never zero.
     """
     amount = number(value)
     if amount is None:
@@ -31,7 +31,8 @@ def figure(value: object, digits: int = 3) -> str:
     size = abs(amount)
     if size < 1e15 and (amount == int(amount) or size >= 10**digits - 0.5):
         return _in_full(amount)
-    return f"{amount:.{digits}g}"
+    text = f"{amount:#.{digits}g}".removesuffix(".")
+    return f"{amount:.{digits}g}" if "e" in text else text
 
 
 def decimal(value: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vlmconsole.text.numbers import figure
+from vlmconsole.text.numbers import decimal
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 UNITS = ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
@@ -12,7 +12,9 @@ NEXT = 0.9995  # of a unit, from which three digits would be written as its whol
 def size(count: float) -> str:
     """`count` bytes in the largest unit that leaves at least 1: `812 B`, `36 KiB`, `1.23 GiB`."""
     factor, unit = unit_for(count)
-    return f"{figure(count / factor if factor > 1 else round(count))} {unit}"
+    amount = count / factor
+    whole = factor == 1 or abs(amount) >= 999.5
+    return f"{decimal(round(amount) if whole else float(f'{amount:.3g}'))} {unit}"
 
 
 def unit_for(count: float) -> tuple[int, str]:

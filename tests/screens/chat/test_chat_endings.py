@@ -63,7 +63,7 @@ async def test_reasoning_is_no_wait_for_the_first_token(tmp_path: Path) -> None:
 
 def test_rows_of_a_whole_body_and_of_a_late_client() -> None:
     whole = {"timing": {"e2e_s": 1.2, "tpot_why": "the answer came whole"}, "streamed": False, "usage": {}}
-    check_nouns(summary(whole), "total", "1.2 s", "not streamed")
+    check_nouns(summary(whole), "total", "1.20 s", "not streamed")
     late = client_rows({"client": {"lag_p99_ms": 99.4}})
     lag, note = (row for row in late if isinstance(row, PanelRow))
     assert (lag.label, lag.value, note.label) == ("client lag p99", "99 ms", "")
