@@ -87,7 +87,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     while trainer.step < spec.steps:
         if context.stopping():
             keep()
-            raise Stopped({"steps": trainer.step, "note": "stopped; the checkpoint can be taken up by a retry"})
+            raise Stopped({"steps": trainer.step, "note": f"stopped; a retry resumes from step {trainer.step}"})
         started = time.monotonic()
         try:
             step = trainer.take()
@@ -136,7 +136,7 @@ def refuse_leaks(examples: list[Example], context: Context) -> None:
     for known in PictureIndex(context.places.datasets).find(hashes):
         if known.role == "test":
             raise LeakError(
-                f"A picture to be trained on is the test picture {known.place}.",
+                f"An image to be trained on is the test image {known.place}.",
                 "Take it out of the training split: what was trained on cannot test.",
             )
 
@@ -148,14 +148,14 @@ def _take_up(context: Context, trainer: "Trainer", evidence: GrpoEvidence, ident
     if earlier is None:
         return
     if not earlier.file(CHECKPOINT).exists():
-        context.events.note(f"{earlier.name} kept no checkpoint yet: starting anew", "warning")
+        context.events.note(f"{earlier.name} kept no checkpoint yet: starts anew", "warning")
         return
     state = checkpoint.read(earlier.file(CHECKPOINT))
     if state.get("identity") != identity:
         differing = [key for key, value in identity.items() if (state.get("identity") or {}).get(key) != value]
         raise checkpoint.CheckpointError(
             f"The checkpoint of {earlier.name} was made under other conditions ({', '.join(differing)}).",
-            "Start the preset anew: going on would mix two runs.",
+            "Start the preset anew: resuming would mix two runs.",
             code="conditions-differ",
         )
     try:
@@ -166,7 +166,7 @@ def _take_up(context: Context, trainer: "Trainer", evidence: GrpoEvidence, ident
         ) from None
     checkpoint.copy(earlier.file(CHECKPOINT), context.run.file(CHECKPOINT))
     evidence.take_over(earlier, trainer.step)
-    context.events.note(f"going on after step {trainer.step} of {earlier.name}, exactly (weights, AdamW, generators)")
+    context.events.note(f"resumes exactly from step {trainer.step} of {earlier.name} (weights, AdamW, generators)")
 
 
 def _line(step: "Taken", spec: GrpoSpec, seconds: float) -> dict[str, Any]:

@@ -20,9 +20,9 @@ CHECKPOINT = "checkpoint.pt"
 class ModelSpec(Spec):
     """The recipe (see `vlmconsole.toy.lessons.Recipe`) and how often to look up from it."""
 
-    seed: int = Field(7, ge=0, description="Weights and every scene follow from it")
-    threads: int = Field(2, ge=1, le=64, description="CPU threads; another number gives other last digits")
-    batch: int = Field(24, ge=2, le=256, description="Images a step")
+    seed: int = Field(7, ge=0, description="Seed of the weights and of every scene")
+    threads: int = Field(2, ge=1, le=64, description="CPU threads; results depend on it in the last digits")
+    batch: int = Field(24, ge=2, le=256, description="Images in one step")
     eyes_steps: int = Field(1200, ge=1, description="Steps of the vision phase")
     eyes_rate: float = Field(1.5e-3, gt=0, description="AdamW learning rate of the vision phase")
     language_steps: int = Field(500, ge=1, description="Steps of the question-and-answer phase")
@@ -89,7 +89,7 @@ def _estimate(spec: ModelSpec) -> Estimate:
 
 
 def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
-    """Train, measure, and leave the model folder `model/`. Takes up an earlier attempt's checkpoint."""
+    """Train, measure, and leave the model folder `model/`. Resumes from an earlier attempt's checkpoint."""
     try:
         from vlmconsole.toy import bundle, lessons, pretrain, skills
     except ImportError as error:
@@ -100,7 +100,7 @@ def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
     checkpoint = context.run.file(CHECKPOINT)
     if context.earlier is not None and not checkpoint.exists() and context.earlier.file(CHECKPOINT).exists():
         shutil.copyfile(context.earlier.file(CHECKPOINT), checkpoint)
-        events.note(f"taking up the checkpoint of {context.earlier.name}")
+        events.note(f"resumes from the checkpoint of {context.earlier.name}")
     before, total = {}, 0
     for name, steps in lessons.phase_steps(recipe).items():
         before[name] = total
@@ -138,7 +138,7 @@ def run(context: Context, spec: ModelSpec) -> dict[str, Any]:
     except ValueError as error:
         raise JobError(str(error)) from None
     if head is None:
-        raise Stopped({"note": "stopped; the checkpoint can be taken up by a retry"})
+        raise Stopped({"note": "stopped; a retry resumes from the checkpoint"})
     context.check_stop()
     events.phase(MEASURING)
     measured = skills.measure(loaded, spec.measure_seed, spec.measure, part)

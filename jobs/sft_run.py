@@ -123,7 +123,7 @@ class Teacher:
             adapter = find_adapter(self.context.places, self.spec.adapter)
             label = check_fits(adapter, self.base, self.precision, self.spec.other_base)
             self.context.events.note(
-                f"going on from {adapter.name} ({adapter.sha256[:12]}…){': ' + label if label else ''}",
+                f"continues {adapter.name} ({adapter.sha256[:12]}…){': ' + label if label else ''}",
                 "warning" if label else "info",
             )
             source, self.parent = adapter.path, adapter.sha256
@@ -142,7 +142,7 @@ class Teacher:
         self.run_folder.write_json(
             "mask.json",
             {
-                "rule": "the answer and its end mark count; question, picture and padding never do",
+                "rule": "the answer and its end mark count; question, image and padding never do",
                 "dataset": self.dataset,
                 "dataset_sha256": self.digest,
                 "rows": len(masked),
@@ -155,7 +155,7 @@ class Teacher:
         )
         if wrong:
             raise JobError(
-                f"{len(wrong)} of {len(masked)} pictures would teach wrong tokens: {wrong[0].uid}: {wrong[0].wrong}.",
+                f"{len(wrong)} of {len(masked)} images would teach wrong tokens: {wrong[0].uid}: {wrong[0].wrong}.",
                 "Nothing was trained; mask.json lists them.",
                 code="mask-wrong",
             )
@@ -193,7 +193,7 @@ class Teacher:
     # ── checkpoints ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _identity(self) -> dict[str, Any]:
-        """What a checkpoint must agree with to be gone on from."""
+        """Return what a checkpoint must agree with for a resume."""
         return {
             "spec": {**self.spec.model_dump(mode="json"), "scorer": self.spec.scorer or common_scorer(self.dev)},
             "base": self.base_sha,
@@ -209,7 +209,7 @@ class Teacher:
         checkpoint.save(self.run_folder.file(CHECKPOINT), state, step=self.course.done, label="resumable")
 
     def _take_up(self, left: RunFolder) -> None:
-        """Bring what an earlier attempt finished into this folder, the checkpoint last, and go on from it."""
+        """Bring what an earlier attempt finished into this folder, the checkpoint last, and resume from it."""
         state = checkpoint.read(left.file(CHECKPOINT))
         mine, theirs = self._identity(), state["identity"]
         other = sorted(key for key in mine if mine[key] != theirs.get(key))
@@ -251,7 +251,7 @@ class Teacher:
             checkpoint.copy(left.file(CHECKPOINT), self.run_folder.file(CHECKPOINT))
             for line in lines:  # so that the curves are whole
                 self._curves(line)
-        self.context.events.note(f"going on exactly from step {done} of {left.name}")
+        self.context.events.note(f"resumes exactly from step {done} of {left.name}")
 
     # ── training ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -272,7 +272,7 @@ class Teacher:
             self._took(step)
             if self.context.stopping():
                 self._keep()
-                raise Stopped({"note": "stopped; a retry goes on from its checkpoint", "steps": step.step})
+                raise Stopped({"note": f"stopped; a retry resumes from step {step.step}", "steps": step.step})
         folder = self.run_folder.file(f"epoch-{epoch}")
         if folder.exists() and self._judged(epoch):
             return  # finished by an earlier attempt
@@ -280,7 +280,7 @@ class Teacher:
         kept.save_adapter(self.course.model, folder, self._origin(epoch, last))
         moved = kept.moved(kept.changes(self.run_folder.file(START), folder))
         self.context.events.metric("weight change", moved, step=last)
-        self.context.events.note(f"epoch {epoch}: adapter saved, weights only (the checkpoint can be gone on from)")
+        self.context.events.note(f"epoch {epoch}: adapter saved, weights only (a retry resumes from the checkpoint)")
         if not self._judged(epoch):
             develop(self, epoch)
 

@@ -24,6 +24,7 @@ from vlmconsole.screens.jobs.sheets import CurveSheet
 from vlmconsole.screens.jobs.table import JobRows, JobTable
 from vlmconsole.screens.jobs.training_answers import Answers, Shown
 from vlmconsole.screens.jobs.training_sheet import AnswerSheet
+from vlmconsole.screens.keys import with_keys
 from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.paned import Pane
 from vlmconsole.screens.widgets.dialogs import Confirm, Reader
@@ -251,7 +252,7 @@ class JobsScreen(LookingScreen[Desk]):
 
     def _row(self) -> QueueRow | None:
         if self.row is None:
-            self.notify("no job selected · n adds one", markup=False)
+            self.notify(with_keys("no job selected · {jobs.new} adds one"), markup=False)
         return self.row
 
     # -- one job -------------------------------------------------------------------------------------------
@@ -278,8 +279,15 @@ class JobsScreen(LookingScreen[Desk]):
     async def action_retry(self) -> None:
         """r: a new attempt beside the old one."""
         row = self._row()
-        if row is not None:
-            await self._try(lambda: self._done(lambda desk: desk.retry(row.job.id), f"job {row.job.id} queued again"))
+        if row is None:
+            return
+        number = row.job.id
+
+        async def retry() -> str:
+            point = await self.in_thread(lambda desk: desk.retry(number))
+            return f"job {number} queued again" + (f" · resumes from {point}" if point else "")
+
+        await self._try(retry)
 
     async def action_clone(self) -> None:
         """C: a new job with the same settings."""
@@ -328,7 +336,8 @@ class JobsScreen(LookingScreen[Desk]):
     async def action_drain(self) -> None:
         """d: nothing new starts, or the queue goes on."""
         drained = not self.board.drained
-        message = "queue paused: running jobs continue · d resumes" if drained else "queue resumed"
+        paused = with_keys("queue paused: running jobs continue · {jobs.drain} resumes")
+        message = paused if drained else "queue resumed"
         await self._try(lambda: self._done(lambda desk: desk.drain(drained), message))
 
     def action_open(self) -> None:

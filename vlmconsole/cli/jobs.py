@@ -23,6 +23,7 @@ from vlmconsole.queue.model import ACTIVE, FINAL, Job, Mode
 from vlmconsole.queue.store import Store
 from vlmconsole.queue.view import UNATTENDED, JobView, views
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.runs.resume import resume_point
 from vlmconsole.text.counts import many
 from vlmconsole.text.numbers import percent
 from vlmconsole.text.sizes import size
@@ -270,6 +271,9 @@ def cancel(number: Number) -> None:
 def retry(number: Number) -> None:
     """Try an ended job again, as a new attempt in its old place; a flow goes on with what failed."""
     store = open_store()
+    run = store.get(number).run
+    if run and (point := resume_point(RunFolder(Path(run)))):
+        say(f"resumes from {point} of {Path(run).name}")
     store.again(number)
     process.ensure(state.lab.places)
     _tell(store, number)

@@ -19,6 +19,7 @@ from vlmconsole.queue.model import Job
 from vlmconsole.queue.store import Store
 from vlmconsole.reports.outcome import development_line
 from vlmconsole.runs.folder import RunFolder, find_run
+from vlmconsole.runs.resume import resume_point
 from vlmconsole.runs.titles import in_unit, title
 from vlmconsole.text.counts import many
 from vlmconsole.text.plain import one_line
@@ -47,8 +48,11 @@ def run(
     places = state.lab.places
     if bool(preset) == bool(resume):
         fail("Name a preset, or a run with --resume.", "vlmconsole jobs presets lists the presets", USAGE)
-    if resume and (sets or plan):
+    if resume and sets:
         fail("A resumed run keeps its settings.", "Without --resume, `--set` changes them in a new run.", USAGE)
+    if resume and plan:
+        _show_resume(find_run(places.runs, resume))
+        return
     if plan:
         show_plan(adding.plan(load_preset(preset, places), sets or [], places, refuse=False))
         return
@@ -122,6 +126,13 @@ def _invalid(summary: Any) -> str:
     return f"{len(bad)} of {many(len(cells), 'cell')} set aside; {bad[0].get('name')}: {bad[0].get('why') or '?'}"
 
 
+def _show_resume(run: RunFolder) -> None:
+    """Print where a new attempt of this run would resume."""
+    point = resume_point(run)
+    text = f"resumes from {point} of {run.name}" if point else f"{run.name} left nothing to resume from: starts anew"
+    emit({"run": run.name, "resumes_from": point or None}, text)
+
+
 def _again(store: Store, name: str) -> int:
     """Queue the job that made this run again, as a new attempt. Fails when the run is no queued job's newest."""
     run = find_run(state.lab.places.runs, name)
@@ -130,6 +141,8 @@ def _again(store: Store, name: str) -> int:
         fail(f"{run.name} was not made by a job of this queue.", "`vlmconsole run PRESET` starts a new run.")
     if store.get(number).run != str(run.path):
         fail(f"Job {number} has a newer attempt than {run.name}.", f"`vlmconsole jobs retry {number}` resumes from it.")
+    if point := resume_point(run):
+        say(f"resumes from {point} of {run.name}")
     store.again(number)
     return number
 

@@ -20,6 +20,7 @@ from vlmconsole.runs.events import EventTail
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.pace import Pace, Progress
 from vlmconsole.runs.places import Places
+from vlmconsole.runs.resume import resume_point
 from vlmconsole.text.signs import LATE_PASS
 from vlmconsole.text.times import duration
 
@@ -239,9 +240,13 @@ class Desk:
         self._changed()
         return state
 
-    def retry(self, number: int) -> None:
+    def retry(self, number: int) -> str:
+        """Queue an ended job as a new attempt; returns where it resumes (`step 350`), "" where that is not known."""
+        run = self._store.get(number).run
+        point = resume_point(RunFolder(Path(run))) if run else ""
         self._store.again(number)
         self._changed()
+        return point
 
     def clone(self, number: int) -> int:
         """Returns the new job's number."""
@@ -331,7 +336,7 @@ def losses(row: QueueRow, waiters: Sequence[int], now: float) -> str:
         grace = limit(job.options, "grace_s", 30.0)
         lines.append(
             f"It has run{ran}{done}. It is asked to stop and save, and killed after {grace:.0f} s."
-            " What it has written stays; a retry resumes from its last checkpoint, if this kind of job keeps any."
+            f" What it has written stays; a retry resumes from {_resume_point(job)}."
         )
     if job.serves:
         lines.append(f"It is the server {job.serves}: its clients lose it.")
@@ -339,6 +344,11 @@ def losses(row: QueueRow, waiters: Sequence[int], now: float) -> str:
         them = ", ".join(str(number) for number in waiters[:8]) + (" and more" if len(waiters) > 8 else "")
         lines.append(f"Job{'s' if len(waiters) > 1 else ''} {them} wait{'' if len(waiters) > 1 else 's'} for it.")
     return " ".join(lines)
+
+
+def _resume_point(job: Job) -> str:
+    point = resume_point(RunFolder(Path(job.run))) if job.run else ""
+    return point or "its last checkpoint, if this kind of job keeps any"
 
 
 def _files(folder: Path, most: int = 200) -> list[JobFile]:
