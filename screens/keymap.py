@@ -10,7 +10,7 @@ from textual.binding import Binding
 from textual.keys import Keys, format_key, key_to_character
 
 from vlmconsole.errors import LabError
-from vlmconsole.screens.keys import KEYS, Key, keys_of, shown_keys, written
+from vlmconsole.screens.keys import KEYS, Key, keys_of, shown_keys, use_in_text, written
 from vlmconsole.screens.table import SCREENS
 from vlmconsole.text.plain import one_line
 
@@ -100,6 +100,7 @@ class OwnKeys(App[None]):
         """Honour what can be honoured of the settings' keys, and name the rest."""
         self.remapped, problems = checked(wanted)
         self.set_keymap(dict(self.remapped))
+        use_in_text(self.remapped)
         for problem in problems:
             self.notify(problem, severity="warning", markup=False, timeout=15)
 

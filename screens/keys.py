@@ -6,6 +6,7 @@ b compare, / filter. People give an act another key by its id in the settings' `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -338,6 +339,9 @@ TYPED: tuple[tuple[str, str, str], ...] = (
 )
 
 
+_BY_ID = {key.id: key for key in KEYS}
+
+
 class OldKey(NamedTuple):
     """A key of the version before: for this version it does the same, and says which key is the act's own now."""
 
@@ -394,6 +398,29 @@ def written(key: str) -> str:
     if len(shown) > 1 or modifiers:
         shown = shown[0].upper() + shown[1:]
     return "+".join([*(name.title() for name in modifiers), shown])
+
+
+#: Act's id → its keys by the settings. Set when a console opens: text without an app names keys, too.
+_in_use: dict[str, str] = {}
+_PLACEHOLDER = re.compile(r"\{([a-z]+\.[a-z_]+)\}")
+
+
+def use_in_text(remapped: Mapping[str, str]) -> None:
+    """Have `key_of` and `with_keys` name the keys of these settings."""
+    _in_use.clear()
+    _in_use.update(remapped)
+
+
+def key_of(act: str) -> str:
+    """The first key of an act, as it is now: `key_of("jobs.drain")` is `d`. Raises KeyError for an unknown act."""
+    if act not in _BY_ID:
+        raise KeyError(act)
+    return shown_keys(_BY_ID[act], _in_use).split(" ")[0]
+
+
+def with_keys(text: str) -> str:
+    """Put the key of an act in place of its id: `queue paused · {jobs.drain} resumes`. Never for foreign text."""
+    return _PLACEHOLDER.sub(lambda act: key_of(act[1]), text)
 
 
 def shown_keys(key: Key, remapped: Mapping[str, str]) -> str:

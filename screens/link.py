@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vlmconsole.errors import LabError
 from vlmconsole.runs.places import Places
+from vlmconsole.screens.keys import with_keys
 from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class ServerView:
     @property
     def reason(self) -> str:
         """What a server that is to start waits for in the queue, with the ways out; "" when it does not wait there."""
-        return f"{self.waits} · F3 shows the queue · S picks another server" if self.waits else ""
+        ways = with_keys(" · F3 shows the queue · {chat.server} picks another server")
+        return self.waits + ways if self.waits else ""
 
     @property
     def short(self) -> str:

@@ -8,12 +8,16 @@ from typing import Any, NamedTuple
 
 from textual.app import App
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
 from textual.screen import Screen
 from textual.types import IgnoreReturnCallbackType
 
 from vlmconsole.screens.console import console_of
 from vlmconsole.screens.keys import keys_of, shown_keys
 from vlmconsole.screens.table import SCREENS
+
+#: Columns beside the lines: borders, padding, a scrollbar.
+MARGIN = 8
 
 
 class PaletteEntry(NamedTuple):
@@ -41,14 +45,19 @@ def commands(app: App[Any], screen: Screen[Any]) -> Iterator[PaletteEntry]:
 
 
 class KeyCommands(Provider):
-    """Textual's view of :func:`commands`."""
+    """Textual's view of :func:`commands`: a line for each, its key at the right."""
 
     async def discover(self) -> Hits:
         for command in sorted(commands(self.app, self.screen), key=lambda command: command.title):
-            yield DiscoveryHit(command.title, command.run, help=command.keys)
+            yield DiscoveryHit(self._line(Content(command.title), command.keys), command.run, command.title)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for command in commands(self.app, self.screen):
             if score := max(matcher.match(command.title), matcher.match(command.words)):
-                yield Hit(score, matcher.highlight(command.title), command.run, help=command.keys)
+                line = self._line(matcher.highlight(command.title), command.keys)
+                yield Hit(score, line, command.run, text=command.title)
+
+    def _line(self, title: Content, keys: str) -> Content:
+        room = max(20, self.app.size.width - MARGIN - len(keys) - 2)
+        return Content.assemble(title.truncate(room, ellipsis=True, pad=True), ("  " + keys, "$text-muted"))

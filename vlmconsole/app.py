@@ -30,6 +30,7 @@ from vlmconsole.screens.background import in_background
 from vlmconsole.screens.console import Console
 from vlmconsole.screens.faults import FaultsTold
 from vlmconsole.screens.keymap import OwnKeys
+from vlmconsole.screens.keys import with_keys
 from vlmconsole.screens.table import SCREENS, import_screen, is_imported, load_screen
 from vlmconsole.screens.terminal.key_order import KeysInOrder
 from vlmconsole.screens.terminal.killed_mark import TerminalMark
@@ -214,7 +215,7 @@ class ConsoleApp(FaultsTold, KeysInOrder, OwnKeys):
 
     def action_help_quit(self) -> None:
         """Ctrl+C with nothing to stop or to copy: say which key leaves."""
-        self.notify("q quits (Esc first, while writing); servers and jobs go on", markup=False)
+        self.notify(with_keys("{app.quit} quits (Esc first, while writing); servers and jobs go on"), markup=False)
 
     def action_toggle_theme(self) -> None:
         self.theme = LIGHT.name if self.theme == DARK.name else DARK.name

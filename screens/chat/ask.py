@@ -11,6 +11,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.chat.drafts import KEEP_AGAIN
 from vlmconsole.screens.chat.hints import FAULT
+from vlmconsole.screens.keys import with_keys
 from vlmconsole.screens.link import ServerLink
 from vlmconsole.text.plain import one_line
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from vlmconsole.screens.chat.turn import ChatTurn
     from vlmconsole.vision.images import Picture
 
-ANSWERING = "still answering · x or Ctrl+C stops it"
-STOPS = "Ctrl+C stops the answer"
+ANSWERING = "still answering · {chat.stop} or {chat.stop_or_copy} stops it"
+STOPS = "{chat.stop_or_copy} stops the answer"
 
 
 class Asker:
@@ -38,7 +39,7 @@ class Asker:
         """Why nothing can be sent now, "" when it can."""
         console = self._screen.console
         if self.running or self._coming:
-            return ANSWERING
+            return with_keys(ANSWERING)
         if console.link is None and console.no_server:
             return console.no_server
         if console.link is None or not self._screen.furnished:
@@ -166,7 +167,7 @@ class Asker:
         composer = self._screen.composer
         composer.question.answering = bool(self.running)
         if self._screen.conversation.changing is None:
-            composer.hints.stand(STOPS if self.running else "")
+            composer.hints.stand(with_keys(STOPS) if self.running else "")
         self._screen.refresh_bindings()
 
     def show_waiting(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vlmconsole.chats.conversation import Conversation
 from vlmconsole.errors import LabError
+from vlmconsole.screens.keys import with_keys
 from vlmconsole.text.plain import one_line
 
 if TYPE_CHECKING:
@@ -97,9 +98,9 @@ class Budgeter:
         cost = self.cost
         if cost is None or cost.fits:
             return ""
-        offer = ". Ctrl+T shrinks it" if cost.shrink_to is not None and pictures else ""
+        offer = with_keys(". {chat.fit} shrinks it") if cost.shrink_to is not None and pictures else ""
         if cost.fits_alone and len(self._conversation.before()) > 2:
-            offer = f"; Ctrl+R sends only the newest turns{offer}"
+            offer = with_keys("; {chat.recent} sends only the newest turns") + offer
         # By every count of it, however late: Enter stands for "all the same" from then on.
         again = not cost.certain and self._warned and self._warned == text.strip()
         return one_line(cost.advice, 300) + offer + (". Enter again sends it anyway" if again else "")

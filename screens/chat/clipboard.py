@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from vlmconsole.screens.keys import with_keys
 from vlmconsole.screens.terminal.terminal import under_ssh
 from vlmconsole.text.plain import one_line
 from vlmconsole.vision.images import PictureError
@@ -51,7 +52,7 @@ def clipboard_picture(environment: Mapping[str, str] = os.environ, platform: str
     if tool is None:
         raise PictureError(
             "no clipboard: this machine has no desktop.",
-            "Attach a file with Ctrl+O, or paste a path.",
+            with_keys("Attach a file with {chat.attach}, or paste a path."),
             code="desktop-missing",
         )
     program = shutil.which(tool.program, path=environment.get("PATH"))

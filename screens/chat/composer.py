@@ -27,7 +27,7 @@ from vlmconsole.screens.chat.drafts import KEEP_AGAIN, Drafts
 from vlmconsole.screens.chat.hints import FAULT, LENGTH, PATHS, Hints
 from vlmconsole.screens.chat.question import QuestionArea
 from vlmconsole.screens.console import Console, console_of
-from vlmconsole.screens.keys import TYPED
+from vlmconsole.screens.keys import TYPED, with_keys
 from vlmconsole.screens.terminal.terminal import scp_line, under_ssh
 from vlmconsole.text.plain import inert, one_line
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 COMMANDS = ", ".join(f"{word} {more}".strip() for word, more, _ in TYPED)
 CHANGING = "editing · Enter re-asks and hides later turns · Esc Esc cancels"
-CANCELLED = "edit cancelled · i, then Ctrl+Z brings its text back"
-BACK = "Draft restored; Ctrl+G clears it"
+CANCELLED = "edit cancelled · {chat.write}, then Ctrl+Z brings its text back"
+BACK = "Draft restored; {chat.empty} clears it"
 _SLASH = re.compile(r"/[a-z]+(?=\s|$)")
 #: The budget is counted this long (seconds) after the last key.
 BUDGET_PAUSE = 0.25
@@ -157,7 +157,7 @@ class Composer(Vertical):
         self.question.replace_all("")
         await self.end_change()
         await self.show_pictures()
-        self.hints.notice(CANCELLED)
+        self.hints.notice(with_keys(CANCELLED))
 
     # -- drafts --------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class Composer(Vertical):
         self.question.put(draft.text)
         await self.show_pictures()
         if self.written:
-            self.notify(BACK, markup=False)
+            self.notify(with_keys(BACK), markup=False)
 
     # -- budget --------------------------------------------------------------------------------------------
 

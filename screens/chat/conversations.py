@@ -15,6 +15,7 @@ from textual.widgets.option_list import Option
 
 from vlmconsole.chats.conversation import Conversation
 from vlmconsole.chats.records import Chat
+from vlmconsole.screens.keys import key_of, with_keys
 from vlmconsole.screens.widgets.field import Field
 from vlmconsole.text.counts import many
 from vlmconsole.text.plain import one_line
@@ -127,10 +128,10 @@ class Conversations(Vertical):
                 self._deleted.append(chat.id)
                 remaining = store.chats()
                 await self._show_chat(remaining[0] if remaining else None)
-                self.notify("deleted; u brings it back", markup=False)
+                self.notify(with_keys("deleted; {chat.undo} brings it back"), markup=False)
 
         title, count = chat.title or "this conversation", many(chat.count, "message")
-        self.app.push_screen(Confirm(f"Delete “{title}”?", f"{count}. u brings it back."), decided)
+        self.app.push_screen(Confirm(f"Delete “{title}”?", f"{count}. {key_of('chat.undo')} brings it back."), decided)
 
     async def undo(self) -> None:
         """Bring back what was deleted last."""

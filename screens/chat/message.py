@@ -14,6 +14,7 @@ from textual.widgets import Static
 from vlmconsole.chats.checked import DAMAGED
 from vlmconsole.chats.records import StoredMessage, StoredPicture
 from vlmconsole.screens.chat.why import sight_lines, summary
+from vlmconsole.screens.keys import with_keys
 from vlmconsole.screens.pictures.choose import picture_view
 from vlmconsole.screens.prose.prose import Prose
 from vlmconsole.screens.terminal.terminal import Drawing
@@ -30,15 +31,15 @@ ENDINGS = {
 }
 LIMITED = "✂ closed by the console"
 REPORTED = "✗ the server reported an error mid-answer"
-#: What can be done here about what has to be said of an answer, by its code.
+#: What to do about a remark on an answer, by its code; `{…}` is an act's key.
 WAYS = {
-    "limit": " · s raises it · r asks again",
-    "context": " · n starts a new conversation",
-    "empty": " · r asks again",
-    "reasoning": " · r asks again",
-    "refused": " · r asks again",
-    "called": " · r asks again",
-    "lost": " · r asks again",
+    "limit": " · {chat.sampling} raises it · {chat.again} asks again",
+    "context": " · {chat.new} starts a new conversation",
+    "empty": " · {chat.again} asks again",
+    "reasoning": " · {chat.again} asks again",
+    "refused": " · {chat.again} asks again",
+    "called": " · {chat.again} asks again",
+    "lost": " · {chat.again} asks again",
 }
 SIGNS = {"limit": "✂", "context": "✂", "empty": "✗", "reasoning": "✗", "refused": "✗", "called": "✗", "lost": "✗"}
 
@@ -74,7 +75,7 @@ def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None, wa
         lines.append(Content(_ending(message)).stylize("$error" if message.state == "failed" else "$warning"))
     for remark in read_remarks(message.answer) if message.answer else ():
         if remark.code != "whole":  # the figures say that
-            words = f"{SIGNS.get(remark.code, '!')} {one_line(remark.text, 400)}{WAYS.get(remark.code, '')}"
+            words = f"{SIGNS.get(remark.code, '!')} {one_line(remark.text, 400)}{with_keys(WAYS.get(remark.code, ''))}"
             lines.append(Content(words).stylize("$warning"))
     lines += damaged
     if message.answer and (figures := summary(message.answer)):

@@ -17,6 +17,7 @@ from vlmconsole.chats.records import StoredMessage
 from vlmconsole.screens.chat.columns import PanelHeading, PanelRow, RowsVisual
 from vlmconsole.screens.chat.message import foot
 from vlmconsole.screens.chat.why import adapter_rows, client_rows, setting_rows, timing_rows, token_rows
+from vlmconsole.screens.keys import with_keys
 from vlmconsole.screens.prose.prose import Prose
 from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.text.plain import one_line
@@ -184,7 +185,9 @@ def show_pair(screen: ChatScreen) -> None:
     """The chosen answer beside another server's to the same question."""
     asked = screen.conversation.answered(screen.transcript.chosen)
     if asked is None or len(asked[1]) < 2:
-        screen.notify("only one server has answered this question · b asks another", markup=False)
+        screen.notify(
+            with_keys("only one server has answered this question · {chat.compare} asks another"), markup=False
+        )
         return
     question, answers = asked
     chosen = screen.transcript.chosen_answer or answers[-1]

@@ -28,7 +28,7 @@ from vlmconsole.screens.chat.composer import Composer
 from vlmconsole.screens.chat.drafts import Drafts
 from vlmconsole.screens.chat.hints import FAULT
 from vlmconsole.screens.chat.question import QuestionArea
-from vlmconsole.screens.keys import own_actions
+from vlmconsole.screens.keys import key_of, own_actions, with_keys
 from vlmconsole.screens.paned import Pane, PanedScreen
 from vlmconsole.screens.widgets.topbar import TopBar
 
@@ -40,18 +40,21 @@ if TYPE_CHECKING:
 
 _OWN = own_actions("chat")
 
-WELCOME = Content.assemble(
-    ("Ask about an image", "bold"),
-    ("\n\nPaste or drop a path, or press ", "$muted"),
-    ("Ctrl+O", "$accent"),
-    (" to choose one.\nType a question and press ", "$muted"),
-    ("Enter", "$accent"),
-    (".\n\n", "$muted"),
-    ("Esc", "$accent"),
-    (" leaves the message box, then ", "$muted"),
-    ("?", "$accent"),
-    (" shows every key.", "$muted"),
-)
+
+def welcome() -> Content:
+    """The first page, with the keys as they are now."""
+    return Content.assemble(
+        ("Ask about an image", "bold"),
+        ("\n\nPaste or drop a path, or press ", "$muted"),
+        (key_of("chat.attach"), "$accent"),
+        (" to choose one.\nType a question and press ", "$muted"),
+        ("Enter", "$accent"),
+        (".\n\n", "$muted"),
+        (key_of("chat.leave"), "$accent"),
+        (" leaves the message box, then ", "$muted"),
+        (key_of("app.help"), "$accent"),
+        (" shows every key.", "$muted"),
+    )
 
 
 class ChatScreen(PanedScreen):
@@ -122,7 +125,7 @@ class ChatScreen(PanedScreen):
             # The first frame is what one needs to begin: the rest of the furniture follows in `_furnish`.
             yield Static(classes="hold -left")
             with Vertical(id="middle", classes="-current"), Center(id="welcome"):
-                yield Static(WELCOME)
+                yield Static(welcome())
             yield Static(classes="hold -right")
         yield Composer(self.conversation, self.attachments, self.budgeter, self.drafts)
 
@@ -283,11 +286,11 @@ class ChatScreen(PanedScreen):
         if self.typing:
             self.leave_composer()
             if self.asker.running:
-                self.composer.hints.notice(ANSWERING, about=FAULT)
+                self.composer.hints.notice(with_keys(ANSWERING), about=FAULT)
         elif self.conversation.changing is not None:
             await self.composer.cancel_change()
         elif self.asker.running:
-            self.composer.hints.notice(ANSWERING, "$warning", about=FAULT)
+            self.composer.hints.notice(with_keys(ANSWERING), "$warning", about=FAULT)
         else:
             self.leave_composer()
 
@@ -313,7 +316,7 @@ class ChatScreen(PanedScreen):
         if asked is None:
             return
         if self.asker.running:
-            self.notify(ANSWERING, severity="warning", markup=False)
+            self.notify(with_keys(ANSWERING), severity="warning", markup=False)
         elif await self.composer.begin_change(asked):
             self.action_write()
 

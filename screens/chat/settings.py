@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vlmconsole.chats.sampling import checked_sampling
-from vlmconsole.errors import LabError
+from vlmconsole.errors import LabError, refusal
 from vlmconsole.screens.chat.hints import FAULT
 from vlmconsole.text.counts import many
 from vlmconsole.text.plain import one_line
@@ -89,8 +89,7 @@ async def use_adapter(screen: ChatScreen, name: str, *, other_base: bool = False
     try:
         adapter = await asyncio.to_thread(link.adapter, name, other_base)
     except (LabError, OSError) as error:
-        hint = getattr(error, "hint", "")
-        hints.notice(one_line(f"{error}{f': {hint}' if hint else ''}", 300), "$error")
+        hints.notice(one_line(refusal(error), 300), "$error")
         return
     chosen = adapter.name if adapter is not None else ""
     sampling = replace(conversation.sampling, adapter=chosen, other_base=bool(chosen) and other_base)

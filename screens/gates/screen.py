@@ -41,7 +41,7 @@ class GatesScreen(LookingScreen[GateDesk]):
     PANES = (
         Pane("Runs", "entries"),
         Pane("Conditions", "verdicts"),
-        Pane("Pictures", "evidence"),
+        Pane("Images", "evidence"),
         Pane("Claims", "claims"),
         Pane("Audit", "audit"),
     )

@@ -25,6 +25,7 @@ from vlmconsole.screens.background import in_background
 from vlmconsole.screens.gauges.cards import TWINS, GaugeCards
 from vlmconsole.screens.gauges.plot import GaugePlot, Plot
 from vlmconsole.screens.gauges.text import facts, particulars
+from vlmconsole.screens.keys import key_of, with_keys
 from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.paned import Pane
 from vlmconsole.screens.widgets.dialogs import Ask, Reader
@@ -190,7 +191,9 @@ class GaugesScreen(LookingScreen[None]):
             parts.append("no older data")
         if isinstance(self.gauges, Replay):
             ended = " (ended)" if self.gauges.finished else ""
-            parts.append(f"recording {one_line(self.gauges.path.name, 40)}{ended} · o returns to live")
+            parts.append(
+                f"recording {one_line(self.gauges.path.name, 40)}{ended} · {key_of('gauges.replay')} returns to live"
+            )
         if self._recorder is not None:
             parts.append(self._recorder.why or "recording")
         if self.paused:
@@ -233,7 +236,9 @@ class GaugesScreen(LookingScreen[None]):
         """z: the plot over the whole screen, and back."""
         if not self._z_told:
             self._z_told = True
-            self.notify("z enlarges the plot; t cycles the time range", markup=False)
+            self.notify(
+                with_keys("{gauges.large} enlarges the plot; {gauges.time_range} cycles the time range"), markup=False
+            )
         if not self.has_class("-large"):
             self.mark_pane(PLOT)
         super().action_large()
@@ -287,7 +292,7 @@ class GaugesScreen(LookingScreen[None]):
     def action_record(self) -> None:
         """w: write every reading to a file, and stop."""
         if not isinstance(self.gauges, Gauges):
-            self.notify("replaying a recording · o returns to live", markup=False)
+            self.notify(with_keys("replaying a recording · {gauges.replay} returns to live"), markup=False)
             return
         if self._recorder is not None:
             self.notify(f"recording saved to {self._recorder.path}", markup=False)
@@ -298,7 +303,7 @@ class GaugesScreen(LookingScreen[None]):
             folder.mkdir(mode=0o700, exist_ok=True)
             self._recorder = Recorder(folder / time.strftime("%Y%m%d-%H%M%S.jsonl"))
             self.gauges.record(self._recorder)
-            self.notify(f"recording to {self._recorder.path} · w stops", markup=False)
+            self.notify(f"recording to {self._recorder.path} · {key_of('gauges.record')} stops", markup=False)
         self._again()
 
     def action_replay(self) -> None:
@@ -317,7 +322,9 @@ class GaugesScreen(LookingScreen[None]):
             if text:
                 in_background(self, partial(self._replay, text), "sources", exclusive=True)
 
-        hint = "file recorded by w or vlmconsole gauges --record FILE · Enter play · Esc cancel"
+        hint = with_keys(
+            "file recorded by {gauges.record} or vlmconsole gauges --record FILE · Enter play · Esc cancel"
+        )
         self.app.push_screen(Ask("Replay a recording", str(newest or ""), hint), chosen)
 
     async def _replay(self, typed: str) -> None:

@@ -18,6 +18,7 @@ from vlmconsole.runs.logfile import LogPage, shown
 from vlmconsole.runs.pace import SHOWN, Progress
 from vlmconsole.screens.jobs.rows import devices, job_name, state_sign
 from vlmconsole.screens.jobs.training_course import course, in_order, stall
+from vlmconsole.screens.keys import key_of
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
 from vlmconsole.text.bars import progress_bar, sparkline
@@ -181,9 +182,9 @@ def _cause(row: QueueRow) -> Content:
         keys: list[Piece] = []
         if row.blocker is not None:
             keys = [
-                ("\nh", "$accent"),
+                (f"\n{key_of('jobs.hand_over')}", "$accent"),
                 " stops it for this job · ",
-                ("F6 x", "$accent"),
+                (f"F6 {key_of('servers.stop')}", "$accent"),
                 f" stops {one_line(row.blocker[1], 40)}",
             ]
         return Content.assemble((f"\n{word}{space}", "$muted"), inert(rest), *keys)

@@ -172,6 +172,7 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
         Binding("pagedown", "page(1)", "page down", show=False),
         Binding("pageup", "page(-1)", "page up", show=False),
         Binding("enter", "plan", "review", key_display="Enter", priority=True),
+        Binding("ctrl+s", "plan", "review", show=False, priority=True),
     ]
 
     def __init__(

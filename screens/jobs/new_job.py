@@ -16,6 +16,7 @@ from vlmconsole.queue.model import Mode
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.jobs.form import JobForm
 from vlmconsole.screens.jobs.sheets import PlanSheet, PresetList
+from vlmconsole.screens.keys import with_keys
 from vlmconsole.text.counts import many
 
 #: Numbers of the jobs that are waited for, and whether for a good end or for any.
@@ -28,7 +29,7 @@ def ahead(board: QueueBoard) -> str:
     """What a job that is queued now waits for."""
     waiting = board.count("queued")
     if board.drained:
-        return "queue paused · d resumes it"
+        return with_keys("queue paused · {jobs.drain} resumes it")
     return f"{many(waiting, 'job')} ahead" if waiting else "starts now"
 
 

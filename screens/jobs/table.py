@@ -11,18 +11,22 @@ from textual.message import Message
 from vlmconsole.desks.queue import QueueBoard, QueueRow
 from vlmconsole.queue.view import UNATTENDED
 from vlmconsole.screens.jobs.rows import Columns
+from vlmconsole.screens.keys import key_of, with_keys
 from vlmconsole.screens.widgets.filtered_table import FilteredTable
 from vlmconsole.screens.widgets.item_list import ItemList
 from vlmconsole.text.counts import many
 
-EMPTY = Content.assemble(
-    ("No jobs yet", "bold"),
-    ("\n\nPress ", "$muted"),
-    ("n", "$accent"),
-    (" to pick a preset: a training, a sweep,\nan evaluation. Jobs keep running after you", "$muted"),
-    ("\nclose the console.\n\nFrom a shell:\n", "$muted"),
-    "vlmconsole jobs add sft-expand-tiny",
-)
+
+def empty_queue() -> Content:
+    """What to do where there is no job yet."""
+    return Content.assemble(
+        ("No jobs yet", "bold"),
+        ("\n\nPress ", "$muted"),
+        (key_of("jobs.new"), "$accent"),
+        (" to pick a preset: a training, a sweep,\nan evaluation. Jobs keep running after you", "$muted"),
+        ("\nclose the console.\n\nFrom a shell:\n", "$muted"),
+        "vlmconsole jobs add sft-expand-tiny",
+    )
 
 
 class JobRows(ItemList[QueueRow]):
@@ -61,7 +65,7 @@ class JobTable(FilteredTable[JobRows]):
     """The queue: counts, the filter, the columns and the rows."""
 
     def __init__(self, clock: Callable[[], float] = time.time, *, id: str) -> None:
-        super().__init__(JobRows(clock), "number, name, kind or state", EMPTY, id=id)
+        super().__init__(JobRows(clock), "number, name, kind or state", empty_queue(), id=id)
 
     def show(self, board: QueueBoard, words: str) -> None:
         self.rows.show(board.rows)
@@ -75,7 +79,7 @@ def _counts(board: QueueBoard, words: str, *, named: bool) -> Content:
     failed = board.count("failed", "lost")
     parts = [(f"{running} running", ""), (f"{queued} queued", "")]
     parts += [(f"{failed} failed", "$error")] if failed else []
-    parts += [("paused: no new jobs will start · d resumes", "$warning")] if board.drained else []
+    parts += [(with_keys("paused: no new jobs will start · {jobs.drain} resumes"), "$warning")] if board.drained else []
     if not board.supervised and (running or (queued and not board.drained)):
         parts.insert(0, (UNATTENDED, "$warning"))
     for index, (text, style) in enumerate(parts):

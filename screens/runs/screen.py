@@ -19,6 +19,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.reports.save import save
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.screens.background import in_background
+from vlmconsole.screens.keys import with_keys
 from vlmconsole.screens.looking import LookingScreen
 from vlmconsole.screens.paned import Pane
 from vlmconsole.screens.runs.comparison import ComparisonSheet
@@ -99,7 +100,9 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
         marked = tuple(dict.fromkeys(name for name, _ in self.marks))
         comparing = ""
         if self.marks:
-            comparing = f"{len(self.marks)} marked" + (": b compares" if len(self.marks) == 2 else "")
+            comparing = f"{len(self.marks)} marked" + (
+                with_keys(": {runs.compare} compares") if len(self.marks) == 2 else ""
+            )
         self.table.show(self.board, self.words, marked, comparing)
 
     def draw_run(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from textual.content import Content
 
 from vlmconsole.desks.runs import RunLine, RunsBoard
+from vlmconsole.screens.keys import key_of
 from vlmconsole.screens.theme import painted
 from vlmconsole.screens.widgets.filtered_table import FilteredTable
 from vlmconsole.screens.widgets.item_list import ItemList
@@ -15,15 +16,20 @@ from vlmconsole.text.fitting import fitted
 from vlmconsole.text.signs import CHOSEN, LATE_PASS, sign_of
 from vlmconsole.text.times import duration, is_today
 
-EMPTY = Content.assemble(
-    ("No runs yet", "bold"),
-    ("\n\nEvery job leaves a run: conditions, raw requests,\nresults and how it ended.\n\nPress ", "$muted"),
-    ("3", "$accent"),
-    (" and then ", "$muted"),
-    ("n", "$accent"),
-    (" to queue a preset,\nor from a shell:\n", "$muted"),
-    "vlmconsole run main-experiment-tiny",
-)
+
+def no_runs() -> Content:
+    """What to do where there is no run yet."""
+    return Content.assemble(
+        ("No runs yet", "bold"),
+        ("\n\nEvery job leaves a run: conditions, raw requests,\nresults and how it ended.\n\nPress ", "$muted"),
+        ("3", "$accent"),
+        (" and then ", "$muted"),
+        (key_of("jobs.new"), "$accent"),
+        (" to queue a preset,\nor from a shell:\n", "$muted"),
+        "vlmconsole run main-experiment-tiny",
+    )
+
+
 #: what is known of a run's files → (in the table, style)
 SEALS = {
     "intact": ("intact", "$muted"),
@@ -123,7 +129,7 @@ class RunTable(FilteredTable[RunRows]):
     """The runs: counts, the filter, the columns and the rows."""
 
     def __init__(self, clock: Callable[[], float], *, id: str) -> None:
-        super().__init__(RunRows(clock), "name, kind, state, verdict or files", EMPTY, id=id)
+        super().__init__(RunRows(clock), "name, kind, state, verdict or files", no_runs(), id=id)
 
     def show(self, board: RunsBoard, words: str, marked: tuple[str, ...], comparing: str) -> None:
         """Put the runs there; `comparing` says what is marked for a comparison."""

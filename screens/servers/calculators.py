@@ -46,7 +46,7 @@ def shape_for(profile: ServerProfile | None) -> tuple[KVShape, ProcessorSettings
         try:
             return from_config(folder), pictures, f"model of {profile.name}{borrowed}"
         except LabError as error:
-            return LAB, pictures, f"Qwen2.5-VL-3B ({error.message})"
+            return LAB, pictures, f"Qwen2.5-VL-3B ({error.phrase})"
     return LAB, pictures, "Qwen2.5-VL-3B"
 
 

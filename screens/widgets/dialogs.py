@@ -20,6 +20,7 @@ from vlmconsole.screens.theme import DIALOGS
 from vlmconsole.screens.widgets.field import Field
 
 CANCEL = Binding("escape", "cancel", "back", key_display="Esc")
+SAVE = Binding("ctrl+s", "save", "save", key_display="Ctrl+S", show=False, priority=True)
 OTHER_KEYS = "Change keys under [keys] in config.toml; `vlmconsole keys` lists the names."
 
 
@@ -57,7 +58,7 @@ class Ask(ModalScreen[str | None]):
     """One line of text; None when left with Esc."""
 
     CSS_PATH = DIALOGS
-    BINDINGS: ClassVar[list[BindingType]] = [CANCEL]
+    BINDINGS: ClassVar[list[BindingType]] = [CANCEL, SAVE]
 
     def __init__(self, title: str, value: str = "", hint: str = "") -> None:
         super().__init__(classes="dialog")
@@ -69,21 +70,24 @@ class Ask(ModalScreen[str | None]):
             yield Field(self._value, compact=True)
             yield Static(Content(self._hint or "Enter save · Esc cancel").stylize("$muted"))
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        self.dismiss(event.value.strip())
+    def on_input_submitted(self) -> None:
+        self.action_save()
+
+    def action_save(self) -> None:
+        self.dismiss(self.query_one(Input).value.strip())
 
     def action_cancel(self) -> None:
         self.dismiss(None)
 
 
 class Form(ModalScreen[dict[str, str] | None]):
-    """A few named lines; `fields` are (key, label, value, hint). Enter goes on, and on the last line keeps all.
+    """Edit a few named lines; `fields` are (key, label, value, hint). Ctrl+S saves, as Enter does on the last line.
 
-    `check` says what is wrong with which field, by its key: that stands beside it, and nothing typed is lost.
+    `check` names what is wrong by the field's key: it is shown beside the field, and nothing typed is lost.
     """
 
     CSS_PATH = DIALOGS
-    BINDINGS: ClassVar[list[BindingType]] = [CANCEL]
+    BINDINGS: ClassVar[list[BindingType]] = [CANCEL, SAVE]
 
     def __init__(
         self,
@@ -102,13 +106,17 @@ class Form(ModalScreen[dict[str, str] | None]):
                     yield Static(Content(label).stylize("$muted"), classes="label")
                     yield Field(value, placeholder=hint, compact=True, name=key)
                 yield Static(name=key, classes="fault")
-            yield Static(Content("Tab next · Enter on the last line saves · Esc cancel").stylize("$muted"))
+            yield Static(Content("Ctrl+S save · Tab next · Esc cancel").stylize("$muted"))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         fields = list(self.query(Input))
         if event.input is not fields[-1]:
             fields[fields.index(event.input) + 1].focus()
             return
+        self.action_save()
+
+    def action_save(self) -> None:
+        fields = list(self.query(Input))
         values = {field.name or "": field.value for field in fields}
         faults = self._check(values)
         self._show(faults)

@@ -16,6 +16,7 @@ from textual.widgets import Input
 from vlmconsole.runs import logfile
 from vlmconsole.runs.logfile import LogPage, shown
 from vlmconsole.screens.background import in_background
+from vlmconsole.screens.keys import with_keys
 from vlmconsole.screens.widgets.field import Field
 from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.screens.widgets.said import Said
@@ -177,7 +178,12 @@ class LogView(Vertical):
             place = f"{self.at + 1} of {len(self.found)}" if self.at >= 0 else f"{len(self.found)}"
             pieces.append((f" · “{words}” {place}{', matches only' if self.only else ''}", "$accent"))
         following = self.lines.follow
-        pieces.append((" · following" if following else " · f to follow", "$muted" if following else "$warning"))
+        pieces.append(
+            (
+                " · following" if following else with_keys(" · {jobs.last} to follow"),
+                "$muted" if following else "$warning",
+            )
+        )
         self._title.say(Content.assemble(*pieces))
 
     # -- turning pages -------------------------------------------------------------------------------------

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
+from folders import ROOT
 from waiting import until
 
 from vlmconsole.app import ConsoleApp
 from vlmconsole.cli import main
 from vlmconsole.lab import Lab, SettingsError
 from vlmconsole.screens.keymap import FIXED, checked, keys_by_id
-from vlmconsole.screens.keys import KEYS, OLD_KEYS, keys_of
+from vlmconsole.screens.keys import KEYS, OLD_KEYS, key_of, keys_of, use_in_text, with_keys
 from vlmconsole.screens.palette import commands
 from vlmconsole.screens.table import SCREENS
 
@@ -90,6 +93,7 @@ async def test_the_settings_keys_work_and_are_shown_in_footer_help_and_palette(t
         assert shown["new"].key == "N" and "n" not in pilot.app.screen.active_bindings
         line = str(app.screen.query_one("KeyLine").render())
         assert "N new" in line and "F9 help" in line
+        assert "Press N to pick a preset" in str(app.screen.query_one(".table-empty").render())
         await pilot.press("n")
         await pilot.pause()
         assert type(app.screen).__name__ == "JobsScreen"
@@ -128,3 +132,18 @@ def test_the_command_lists_every_act(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert {row["act"] for row in told["keys"]} == set(keys_by_id()) and len(told["problems"]) == 1
     assert next(row for row in told["keys"] if row["act"] == "jobs.new")["keys"] == "N"
     assert {key.screen for key in KEYS} <= {"", *(entry.name for entry in SCREENS)}
+
+
+def test_every_key_in_a_sentence_is_an_act_and_follows_the_settings() -> None:
+    named = set()
+    for path in (ROOT / "screens").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                named |= set(re.findall(r"\{([a-z]+\.[a-z_]+)\}", node.value))
+    assert len(named) > 10 and named <= set(keys_by_id()), named - set(keys_by_id())
+    use_in_text({"jobs.drain": "f9,D"})
+    assert with_keys("paused · {jobs.drain} resumes, {jobs.new} adds") == "paused · F9 resumes, n adds"
+    use_in_text({})
+    assert with_keys("paused · {jobs.drain} resumes {1}") == "paused · d resumes {1}"
+    with pytest.raises(KeyError):
+        key_of("jobs.nothing")

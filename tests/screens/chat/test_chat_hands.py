@@ -9,7 +9,7 @@ import pytest
 import textual.screen
 from chat_server import chat_server, profile_file
 from test_chat_screen import answered, ask, console, picture, until
-from textual.widgets import Input, Static
+from textual.widgets import Input, OptionList, Static
 
 from vlmconsole.app import SLOW_FPS, paint_rarely
 from vlmconsole.chats.sampling import Sampling
@@ -34,7 +34,7 @@ async def test_a_conversation_is_named_set_and_asked_in_any_script(tmp_path: Pat
             await pilot.press("enter")
             assert screen.conversation.chat is not None
             await until(lambda: screen.conversation.store.chats()[0].title == "Shapes [bold]")
-            await pilot.press("s", *"Be short.", "enter", *"0.7", "enter", *"32", "enter", "enter", "enter")
+            await pilot.press("s", *"Be short.", "enter", *"0.7", "enter", *"32", "ctrl+s")
             await until(lambda: screen.conversation.chat is not None and screen.conversation.chat.system == "Be short.")
             assert screen.conversation.sampling == Sampling(temperature=0.7, max_tokens=32)
             await pilot.press("s", "enter", *"hot", "enter", "enter", *"7", "enter", *"2", "enter")
@@ -112,6 +112,14 @@ async def test_the_palette_holds_every_key_of_the_table(tmp_path: Path) -> None:
                 for entry in found.values()
                 for word in f"{entry.title} {entry.words}".lower().replace(":", "").split()
             }, "words that people search for"
+            await pilot.press("escape", "ctrl+p")
+            await until(lambda: pilot.app.screen.query("CommandList"))
+            palette = pilot.app.screen.query_one(OptionList)
+            await until(lambda: palette.option_count == len(found))
+            lines = [str(palette.get_option_at_index(at).prompt) for at in range(palette.option_count)]
+            assert not any("\n" in line for line in lines), "one line for each command"
+            assert any(line.startswith("Attach an image ") and line.endswith("  Ctrl+O") for line in lines)
+            await pilot.press("escape")
             before = pilot.app.theme
             found["Switch theme: dark / light"].run()
             await until(lambda: pilot.app.theme != before)

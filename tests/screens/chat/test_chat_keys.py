@@ -20,7 +20,7 @@ from vlmconsole.screens.chat.ask import ANSWERING
 from vlmconsole.screens.chat.composer import CHANGING, COMMANDS
 from vlmconsole.screens.chat.message import MessageView, foot
 from vlmconsole.screens.chat.question import QuestionArea
-from vlmconsole.screens.keys import KEYS
+from vlmconsole.screens.keys import KEYS, with_keys
 from vlmconsole.vision.images import open_picture
 
 
@@ -104,7 +104,7 @@ async def test_what_is_pressed_while_an_answer_comes_is_answered_too(tmp_path: P
             await until(lambda: bool(screen.asker.running) and len(server.requests) == 1)
             screen.leave_composer()
             await pilot.press("E")
-            await until(lambda: ANSWERING in [one.message for one in pilot.app._notifications])
+            await until(lambda: with_keys(ANSWERING) in [one.message for one in pilot.app._notifications])
             assert screen.conversation.changing is None
             await pilot.press("x")
             await until(lambda: answered(screen))
