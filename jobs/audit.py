@@ -83,7 +83,7 @@ def _replay(context: Context, target: RunFolder, sample: str) -> str:
 
 
 def _estimate(spec: AuditSpec) -> Estimate:
-    return Estimate(note="about a second per 100 pictures in the lab's datasets; minutes for thousands")
+    return Estimate(note="about a second per 100 images in the lab's datasets; minutes for thousands")
 
 
 def _problems(spec: AuditSpec, places: Places, alone: bool) -> list[str]:

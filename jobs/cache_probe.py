@@ -31,7 +31,7 @@ class CacheProbeSettings(Spec):
     pairs: int = Field(5, ge=1, description="Cold/warm pairs, on each server")
     least_pairs: int = Field(5, ge=1, description="Pairs without which nothing is proven")
     image: str = Field("", description="Image size in pixels, WIDTHxHEIGHT; empty: text only")
-    input_tokens: int | None = Field(None, ge=1, description="Prefix length in tokens, the image's among them")
+    input_tokens: int | None = Field(None, ge=1, description="Prefix length in tokens, including the image")
     output_tokens: int = Field(8, ge=1, description="Max tokens of an answer")
     block: int | None = Field(None, ge=1, description="Tokens in a cache block; default: as the server tells")
     warm_up: int = Field(2, ge=1, description="Requests with other prompts first, not counted")

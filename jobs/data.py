@@ -77,7 +77,7 @@ def ready(context: Context, name: str) -> Path:
         context.check_stop()
         if done % 64 == 0 or done == total:
             context.events.phase(_making(making))
-            context.events.progress(done, total, unit="picture")
+            context.events.progress(done, total, unit="image")
 
     return datasets.ready(name, context.places.datasets, say=context.events.note, watch=watch, pause=context.check_stop)
 
@@ -105,7 +105,7 @@ def examined(context: Context, folder: Path) -> dict[str, Any]:
     manifest = read_manifest(folder)
     rows = sum(split["n"] for split in manifest["splits"].values())
     _give_back()
-    context.events.note(f"{folder.name}: {rows} pictures examined, each in one split only; {_short(manifest)}")
+    context.events.note(f"{folder.name}: {rows} images examined, each in one split only; {_short(manifest)}")
     return manifest
 
 
@@ -167,6 +167,6 @@ def _watched(context: Context) -> Any:
     def look(done: int, total: int) -> None:
         context.check_stop()
         if done % 64 == 0 or done == total:
-            context.events.progress(done, total, unit="picture")
+            context.events.progress(done, total, unit="image")
 
     return look

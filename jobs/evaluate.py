@@ -58,14 +58,14 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
         say=context.events.note,
         on_progress=lambda done, total, note: context.events.progress(done, total, "answers", note),
     )
-    context.log(f"{evaluation.total} answers: {len(items)} pictures × {len(spec.sides)} sides")
+    context.log(f"{evaluation.total} answers: {len(items)} images × {len(spec.sides)} sides")
     context.events.phase(ANSWERS)
     try:
         summary = evaluation.answer()
     except ImportError as error:
         raise not_installed(error, "this", "train") from None
     except Stopping:
-        raise Stopped({"note": "stopped; a retry goes on from the answers that there are"}) from None
+        raise Stopped({"note": "stopped; a retry resumes after the answers that are stored"}) from None
     for name, group in summary["groups"].items():
         context.log(f"{name}: {_group_line(group)}")
     summary["data"] = {folder.name: manifest_digest(read_manifest(folder)) for folder in folders}
@@ -186,7 +186,7 @@ def estimate(spec: EvaluateSettings, places: Places) -> Estimate:
 
     known = resolve(spec, places).images
     if known is None:
-        return Estimate(note="as many answers as the datasets hold pictures, for each side")
+        return Estimate(note="as many answers as the datasets hold images, for each side")
     answers = known * len(spec.sides)
     bundled = spec.backend == "server" or spec.base in ("", "tiny-qwen2.5-vl", "asset:tiny-qwen2.5-vl")
     return Estimate(
@@ -258,7 +258,7 @@ def needs(spec: EvaluateSettings) -> tuple[str, ...]:
 
 KIND = JobKind(
     name="evaluate",
-    title="Evaluate before and after over the same pictures",
+    title="Evaluate before and after over the same images",
     spec=EvaluateSettings,
     run=run,
     estimate_here=estimate,

@@ -19,12 +19,10 @@ class FreezeSpec(Spec):
     """What is frozen. Its hash goes to the evaluation as the setting plan."""
 
     plan: PathOrName = Field(description="Gate plan: a shipped one or a TOML file")
-    data: list[PathOrName] = Field(
-        min_length=1, description="Datasets (made when they are recipes), first the plan's own"
-    )
+    data: list[PathOrName] = Field(min_length=1, description="Datasets (recipes are made first); the plan's own first")
     before_adapter: PathOrName = Field("", description="Adapter that the comparison will start from; empty: the base")
     base: PathOrName = Field(
-        "", description=f"model below it; empty: the bundled one; {UNBOUND}: its weights are not here"
+        "", description=f"Model below it; empty: the bundled one; {UNBOUND}: its weights are not here"
     )
     limits: list[PathOrName] = Field(
         [], description="Plans of later rounds whose limits are frozen now, without images"
@@ -56,7 +54,7 @@ def run(context: Context, spec: FreezeSpec) -> dict[str, Any]:
     context.check_stop()
     frozen = freeze_for_lab(plan, places.home, ledger)
     pictures = sum(len(rows) for rows in plan.data.pictures.values())
-    context.events.note(f"{plan.name} is frozen for {pictures} pictures by hash: {frozen.sha256[:12]}…")
+    context.events.note(f"{plan.name} is frozen for {pictures} images by hash: {frozen.sha256[:12]}…")
     powers = power(plan, bases(plan, places))
     for each in powers:
         context.events.note(f"{each.gate.name}: {each.text}", "warning" if each.state and each.source else "info")
@@ -97,4 +95,4 @@ def _problems(spec: FreezeSpec, places: Places, alone: bool) -> list[str]:
     return failures if spec.base == UNBOUND else failures + preflight.base(spec.base)
 
 
-KIND = JobKind("freeze", "Freeze a gate plan for its pictures", FreezeSpec, run, estimate=_estimate, problems=_problems)
+KIND = JobKind("freeze", "Freeze a gate plan for its images", FreezeSpec, run, estimate=_estimate, problems=_problems)

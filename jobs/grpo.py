@@ -44,7 +44,7 @@ def estimate(spec: GrpoSpec) -> Estimate:
         plan = memory_plan(planned_work(spec, gpu), "cuda" if gpu else "cpu")
         memory, note = plan.peak, f"Memory: {plan}"
     except LabError as error:
-        memory, note = None, f"Memory is not planned: {error.message}"
+        memory, note = None, f"Memory is not planned: {error.phrase}"
     from vlmconsole.training import bases
 
     verl = spec.engine == "verl"

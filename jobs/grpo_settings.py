@@ -21,9 +21,9 @@ class VerlSpec(Spec):
     """What only verl needs to know. Everything else comes from the settings that both engines share."""
 
     gpu_memory_utilization: float = Field(0.4, gt=0, lt=1, description="Share of the card for SGLang's rollouts")
-    offload: bool = Field(True, description="Parameters and optimizer wait in the host's memory between uses")
-    max_prompt_length: int = Field(2048, ge=64, description="Tokens; longer questions are left out by verl")
-    gpus: int = Field(1, ge=1, description="Cards of this machine")
+    offload: bool = Field(True, description="Keep parameters and optimizer in host memory between uses")
+    max_prompt_length: int = Field(2048, ge=64, description="Max tokens of a question; verl leaves out longer ones")
+    gpus: int = Field(1, ge=1, description="GPUs of this machine")
     overrides: list[str] = Field([], description="Further key=value for verl, checked like the others")
 
 
@@ -33,33 +33,33 @@ class GrpoSpec(Spec):
     engine: Literal["in-process", "verl"] = Field("in-process", description="Training engine")
     base: PathOrName = Field("", description="Model folder or downloaded name; empty: the bundled model")
     data: PathOrName = Field("grpo-tiny", description="Dataset or recipe")
-    train_split: str = Field("train", description="Split that is trained on, in its own order")
+    train_split: str = Field("train", description="Training split, read in its own order")
     validation_split: str = Field("heldout", description="Split of the in-training validation and the reload check")
-    steps: int = Field(3, ge=1, description="Optimizer steps' batches")
-    questions: int = Field(4, ge=1, description="Different questions a step")
-    answers: int = Field(4, ge=2, description="Answers sampled for each question: a group")
+    steps: int = Field(3, ge=1, description="Batches of questions to learn from")
+    questions: int = Field(4, ge=1, description="Questions in one step")
+    answers: int = Field(4, ge=2, description="Answers sampled per question (a group)")
     temperature: float = Field(1.0, gt=0, description="Sampling temperature; top-k and top-p stay off")
     max_new_tokens: int = Field(64, ge=1, description="Max tokens of an answer")
     lr: float = Field(1e-6, gt=0, description="AdamW learning rate, constant")
     weight_decay: float = Field(0.01, ge=0, description="AdamW weight decay")
-    clip: float = Field(0.2, gt=0, lt=1, description="How far the ratio may leave 1")
-    max_norm: float = Field(1.0, gt=0, description="Gradient norm above which it is scaled down")
+    clip: float = Field(0.2, gt=0, lt=1, description="PPO clip: the probability ratio stays within 1 ± clip")
+    max_norm: float = Field(1.0, gt=0, description="Largest gradient norm; above it the gradient is scaled down")
     passes: int = Field(1, ge=1, description="Optimizer steps on each batch of answers")
-    micro: int = Field(4, ge=1, description="Questions a forward pass; less needs less memory")
-    seed: int = Field(0, ge=0, le=2**32 - 1, description="Every draw of an answer follows from it")
+    micro: int = Field(4, ge=1, description="Questions in one forward pass; fewer need less memory")
+    seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of the sampled answers")
     scorer: Annotated[str, AfterValidator(known_scorer)] = Field(
         "", description="What rewards an answer; empty: the data's own scorer"
     )
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
     float32_masters: bool = Field(
-        True, description="bfloat16, in-process: step float32 copies; else small steps are rounded away"
+        True, description="bfloat16, in-process: step float32 copies of the weights, so that small steps count"
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Device of the in-process engine")
-    threads: int = Field(1, ge=1, le=64, description="CPU threads; another number gives other last digits")
+    threads: int = Field(1, ge=1, le=64, description="CPU threads; results depend on it in the last digits")
     checkpoint_every: int = Field(5, ge=1, description="Steps between checkpoints")
     validate_every: int = Field(0, ge=0, description="Steps between in-training validations, 0: none")
-    validation: int = Field(32, ge=1, description="Images of an in-training validation")
-    reload_check: int = Field(8, ge=1, description="Questions that the reloaded model must answer the same")
+    validation: int = Field(32, ge=1, description="Images in each in-training validation")
+    reload_check: int = Field(8, ge=1, description="Questions that the reloaded model must answer identically")
     verl: VerlSpec = Field(default_factory=VerlSpec, description="Settings for verl alone")
 
 

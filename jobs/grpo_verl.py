@@ -40,7 +40,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     refuse_leaks(rows, context)
     per_epoch = len(rows) // spec.questions
     if per_epoch == 0:
-        raise JobError(f"{spec.data} has {len(rows)} training pictures, fewer than the {spec.questions} of one step")
+        raise JobError(f"{spec.data} has {len(rows)} training images, fewer than the {spec.questions} of one step")
     run = settings.VerlRun(
         model=str(folder),
         train_file=dataset / f"{spec.train_split}.parquet",

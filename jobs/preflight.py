@@ -124,5 +124,5 @@ def scorer(
             except ScoringError as error:
                 fits = fitting_scorers(truth)
                 hint = f"; scorer = {fits[0]} can" if fits else ""
-                return [f"{name}:{split}: the scorer {wanted} cannot judge {uid}: {error.message}{hint}"]
+                return [f"{name}:{split}: the scorer {wanted} cannot judge {uid}: {error.phrase}{hint}"]
     return []

@@ -25,13 +25,13 @@ def _estimate(spec: SftSpec) -> Estimate:
     try:
         count = sizes(spec.data)
     except LabError as error:
-        return Estimate(note=f"nothing can be said: {error.message}")
+        return Estimate(note=f"nothing can be said: {error.phrase}")
     if count is None:
-        return Estimate(note="nothing can be said before the pictures of the dataset are counted, when it starts")
+        return Estimate(note="nothing can be said before the images of the dataset are counted, when it starts")
     train, dev = count.get("train", 0), count.get("dev", 0)
     steps = spec.epochs * -(-train // (spec.batch * spec.accumulation))
-    note = f"{train} pictures × {spec.epochs} epochs = {steps} steps of {spec.batch * spec.accumulation}"
-    note += f", {dev} development pictures × {len(spec.dev_epochs)}"
+    note = f"{train} images × {spec.epochs} epochs = {steps} steps of {spec.batch * spec.accumulation}"
+    note += f", {dev} development images × {len(spec.dev_epochs)}"
     if files := files_note(spec.data):
         note += f" ({files})"
     memory, fits = _memory(spec)
@@ -53,7 +53,7 @@ def _memory(spec: SftSpec) -> tuple[int | None, str]:
     try:
         plan = memory_plan(planned_work(spec, _cuda(spec)), "cuda" if _cuda(spec) else "cpu")
     except LabError as error:
-        return None, f"Memory is not planned: {error.message}"
+        return None, f"Memory is not planned: {error.phrase}"
     return plan.peak, f"Memory: {plan}"
 
 

@@ -32,15 +32,21 @@ class SftSpec(Spec):
     )
     rank: int = Field(8, ge=1, le=256, description="LoRA rank")
     alpha: int = Field(16, ge=1, description="LoRA alpha; alpha / rank scales the adapter")
-    lr: float = Field(2e-3, gt=0, lt=1, description="AdamW learning rate at its highest")
-    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="How the rate falls (to 5 %)")
+    lr: float = Field(2e-3, gt=0, lt=1, description="Peak AdamW learning rate")
+    schedule: Literal["cosine", "linear", "constant"] = Field(
+        "cosine", description="How the learning rate falls (to 5 %)"
+    )
     warm_up: int = Field(30, ge=0, description="Steps of rising learning rate")
     epochs: int = Field(6, ge=1, le=1000, description="Epochs: how often each image is seen")
-    batch: int = Field(4, ge=1, le=1024, description="Images at once")
-    accumulation: int = Field(1, ge=1, le=1024, description="Batches a step, so batch × accumulation images")
+    batch: int = Field(4, ge=1, le=1024, description="Images in one forward and backward pass")
+    accumulation: int = Field(
+        1, ge=1, le=1024, description="Batches in one optimizer step: batch × accumulation images"
+    )
     clip: float = Field(1.0, gt=0, description="Largest gradient norm")
-    seed: int = Field(1, ge=0, le=2**32 - 1, description="Seed of the fresh adapter and the image order")
-    dev_epochs: list[int] = Field([2, 4, 6], min_length=1, description="Epochs that dev chooses among")
+    seed: int = Field(1, ge=0, le=2**32 - 1, description="Seed of a fresh adapter and of the image order")
+    dev_epochs: list[int] = Field(
+        [2, 4, 6], min_length=1, description="Epochs scored on the dev set; the best is chosen"
+    )
     scorer: Annotated[str, AfterValidator(known_scorer)] = Field(
         "", description="How dev answers are scored; empty: by the data's own scorer"
     )
@@ -53,9 +59,11 @@ class SftSpec(Spec):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: the GPU where there is one")
     gradient_checkpointing: bool = Field(False, description="Less memory for more time")
     other_base: bool = Field(False, description="Resume from an adapter of another base or precision anyway")
-    threads: int = Field(1, ge=1, le=64, description="CPU threads; another number gives other last digits")
-    checkpoint_every: int = Field(50, ge=1, description="Steps between checkpoints that can be taken up exactly")
-    shown: int = Field(8, ge=0, le=64, description="Development images shown live with their answers")
+    threads: int = Field(1, ge=1, le=64, description="CPU threads; results depend on it in the last digits")
+    checkpoint_every: int = Field(
+        50, ge=1, description="Steps between checkpoints; a resumed run gives the same weights"
+    )
+    shown: int = Field(8, ge=0, le=64, description="Development images shown live, with their answers")
 
     @model_validator(mode="after")
     def _candidates(self) -> "SftSpec":

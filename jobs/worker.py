@@ -123,7 +123,7 @@ def _attempt(run: RunFolder, stop: threading.Event) -> Outcome:
         return Outcome("failed", _os_reason(error, run))
     except MemoryError:
         _trace(run)
-        return Outcome("failed", "out of memory: choose smaller batches or pictures, or stop other jobs")
+        return Outcome("failed", "out of memory: choose smaller batches or images, or stop other jobs")
     except SystemExit as error:
         return Outcome("failed", f"the job called exit({error.code}), see the log")
     except BaseException as error:

@@ -90,7 +90,7 @@ def _packages() -> Iterator[DoctorCheck]:
         yield DoctorCheck(
             "install",
             "wrong",
-            "vlmconsole runs from a folder, not from an install",
+            "not installed: running from a folder",
             "pip install -e '.[tui]'",
         )
         return
@@ -108,7 +108,7 @@ def _packages() -> Iterator[DoctorCheck]:
         name = f"extra [{extra}]" if extra else "base packages"
         install = f"pip install 'vlmconsole[{extra}]'" if extra else "pip install vlmconsole"
         if bad:
-            yield DoctorCheck(name, "wrong", "mispinned: " + ", ".join(bad), install)
+            yield DoctorCheck(name, "wrong", "wrong version: " + ", ".join(bad), install)
         elif absent:
             lost = f"without it: no {EXTRAS[extra]}; " if extra else ""
             yield DoctorCheck(name, "missing" if extra else "wrong", "missing: " + ", ".join(absent), lost + install)
@@ -129,18 +129,18 @@ def _home(lab: Lab) -> Iterator[DoctorCheck]:
     free = shutil.disk_usage(home).free
     writable = os.access(home, os.W_OK)
     if not writable:
-        yield DoctorCheck("lab home", "wrong", f"{home} cannot be written", "choose another with --home DIR")
+        yield DoctorCheck("lab home", "wrong", f"{home} is not writable", "choose another with --home DIR")
     else:
         low = free < GIB
         yield DoctorCheck(
             "lab home",
             "wrong" if low else "ok",
             f"{home}, {size(free)} free",
-            "runs need room" if low else "",
+            "free some space: runs need it" if low else "",
         )
     config = lab.places.config
     if lab.fault:
-        yield DoctorCheck("settings", "wrong", lab.fault, "put that right; until then every other command refuses")
+        yield DoctorCheck("settings", "wrong", lab.fault, "fix it; every other command refuses until then")
         return
     yield DoctorCheck(
         "settings",
@@ -170,7 +170,7 @@ def _book_fault(error: sqlite3.Error, path: Path) -> tuple[str, str]:
         return lacking.message, lacking.hint
     damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
     hint = "move the file away to start afresh; keep it to recover from"
-    return f"{path}: {error}", hint if damaged else "see that its disk works and has room, and that you may write it"
+    return f"{path}: {error}", hint if damaged else "check its disk, free space and permissions"
 
 
 def _bundled_model() -> Iterator[DoctorCheck]:
@@ -195,7 +195,7 @@ def _profiles(lab: Lab) -> Iterator[DoctorCheck]:
         yield DoctorCheck(
             "default server",
             "wrong",
-            f"{lab.settings.server!r} is no profile",
+            f"{lab.settings.server!r} is not a profile",
             "set `server` in the settings",
         )
 
@@ -208,7 +208,7 @@ def _environments(lab: Lab) -> Iterator[DoctorCheck]:
         if now == "not built":
             absent.append(name)
         elif now == "unfinished":
-            yield DoctorCheck(f"environment {name}", "wrong", "its making did not end well, or goes on", again)
+            yield DoctorCheck(f"environment {name}", "wrong", "unfinished: its build failed or still runs", again)
         else:
             try:
                 bad = environments.off_pins(recipe, lab.places)
@@ -274,7 +274,8 @@ def _terminal() -> Iterator[DoctorCheck]:
     facts = [f"TERM={env.get('TERM', 'unset')}"]
     facts += [name for name in ("TMUX", "SSH_CONNECTION", "NO_COLOR") if env.get(name)]
     facts.append("true colour" if env.get("COLORTERM") in {"truecolor", "24bit"} else "true colour not announced")
-    yield DoctorCheck("terminal", "info", ", ".join(facts))
+    hint = "" if "true colour" in facts else "run with COLORTERM=truecolor; over SSH: SendEnv COLORTERM"
+    yield DoctorCheck("terminal", "info", ", ".join(facts), hint)
     for tool, use in (("tmux", "sessions that survive SSH"), ("ssh", "remote servers through a tunnel")):
         path = shutil.which(tool)
         yield DoctorCheck(

@@ -20,6 +20,11 @@ class LabError(Exception):
         self.message, self.hint, self.code = message, hint, code or self.code
 
     @property
+    def phrase(self) -> str:
+        """The message without its full stop, for the inside of another sentence."""
+        return self.message.removesuffix(".")
+
+    @property
     def full_message(self) -> str:
         """Message and hint as one sentence or two, for where there is one line for both."""
         if not self.hint:

@@ -39,17 +39,17 @@ class LabSettings:
     add a third to the console's cold start.
     """
 
-    server: str = _setting("demo", "profile asked when none is named")
+    server: str = _setting("demo", "Server profile used where none is named")
     pictures: Literal["auto", "kitty", "sixel", "halfcell", "off"] = _setting(
-        "auto", "how pictures are drawn; auto never probes inside tmux", "auto", "kitty", "sixel", "halfcell", "off"
+        "auto", "How images are drawn; auto never probes inside tmux", "auto", "kitty", "sixel", "halfcell", "off"
     )
-    theme: Literal["dark", "light"] = _setting("dark", "colours of the console", "dark", "light")
-    slow_link: bool = _setting(False, "fewer repaints, no animation: for thin SSH lines")
-    bell: bool = _setting(False, "ring the terminal's bell when a job ends")
-    max_tokens: int = _setting(1024, "ceiling of an answer, tokens", least=1)
-    temperature: float = _setting(0.0, "0 is greedy", least=0.0, most=2.0)
-    trusted_programs: str = _setting("", "modules and programs that presets may name beyond the installed ones, a,b")
-    background: str = _setting("white", "what a transparent picture is laid over")
+    theme: Literal["dark", "light"] = _setting("dark", "Colours of the console", "dark", "light")
+    slow_link: bool = _setting(False, "Fewer repaints and no animation, for slow SSH links")
+    bell: bool = _setting(False, "Ring the terminal bell when a job ends")
+    max_tokens: int = _setting(1024, "Max tokens of an answer", least=1)
+    temperature: float = _setting(0.0, "Sampling temperature; 0 = greedy", least=0.0, most=2.0)
+    trusted_programs: str = _setting("", "Modules and programs that presets may name besides the installed ones: a,b")
+    background: str = _setting("white", "Background of transparent images")
     #: Checked by the console, which knows the acts: a wrong one costs a key, not the start.
     keys: Mapping[str, str] = field(default_factory=dict, metadata={"help": "act's id → its keys, comma-separated"})
 

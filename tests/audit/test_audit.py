@@ -99,7 +99,7 @@ EVALUATION: list[tuple[Change, str, str]] = [
     (another_tensor_after, "input tensors", "other input tensor"),
     (a_lenient_score, "scores", "its answer gives 0"),
     (another_question_after, "pairs", "another question"),
-    (another_picture_after, "test set", "another picture"),
+    (another_picture_after, "test set", "another image"),
     (the_plan_is_frozen_late, "plan frozen", "first answer"),
     (another_before, "before", "base itself"),
     (another_adapter_than_is_said, "evaluated weights", "was evaluated"),

@@ -252,7 +252,7 @@ PLANTED: dict[str, tuple[str, Callable[[list[Row]], Any], str, str]] = {
         "train",
         lambda rows: rows.__setitem__(0, replace(rows[0], picture=TEST_PICTURE[0])),
         "isolation",
-        "same picture",
+        "same image",
     ),
 }
 TEST_PICTURE: list[bytes] = []
@@ -324,7 +324,7 @@ def test_what_cannot_be_read_from_pixels_is_said_to_be_so(tmp_path: Path) -> Non
     folder = make_dataset(recipe(name="explored", splits=[overlap]), tmp_path)
     findings = check_dataset(folder, tmp_path)
     (unclear,) = (one.text for one in findings if one.state == "not verifiable")
-    assert mentions(unclear, "4 pictures", "objects")
+    assert mentions(unclear, "4 images", "objects")
     assert not [one for one in findings if one.state == "wrong"]
 
 

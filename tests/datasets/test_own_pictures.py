@@ -105,4 +105,4 @@ def test_a_damaged_picture_names_its_row(tmp_path: Path) -> None:
 
     write_rows(lab.dataset / "train.parquet", rows)
     found = {one.name: one.text for one in check_dataset(lab.dataset, lab.places.datasets) if one.state == "wrong"}
-    check_nouns(found["picture hashes"], rows[1].uid, rows[2].uid, "no picture")
+    check_nouns(found["image hashes"], rows[1].uid, rows[2].uid, "no image")

@@ -124,7 +124,7 @@ def test_a_picture_of_another_dataset_is_a_leak(tmp_path: Path) -> None:
         ({"image": {"bytes": None, "path": "a.jpg"}}, "no bytes"),
         ({"answers": ["one"] * 9}, "10 human answers"),
         ({"question": " "}, "no question"),
-        ({"image": {"bytes": b"not a picture", "path": "a.jpg"}}, "picture"),
+        ({"image": {"bytes": b"not a picture", "path": "a.jpg"}}, "image"),
     ],
 )
 def test_what_a_shard_lacks_is_said_with_its_row(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -134,7 +134,7 @@ def test_what_a_shard_lacks_is_said_with_its_row(tmp_path: Path, changes: dict[s
 
 
 def test_too_few_pictures_no_shards_and_no_parquet_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="63 different pictures; 64"):
+    with pytest.raises(DataError, match="63 different images; 64"):
         make_textvqa(write_shards(tmp_path / "shards", [row(n % 63, n) for n in range(90)]), tmp_path / "datasets")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no Parquet shard"):

@@ -334,7 +334,7 @@ def test_a_home_that_counts_fewer_slots_is_alone_all_the_same(lab: Lab, tmp_path
     held = wide.take(["cpu.3"])
     timed = lab.add(devices=("cpu:all",), steps=1)
     lab.supervisor.tick()
-    assert "waiting for cpu, " in lab.supervisor.decision.why[timed]
+    assert "waiting for CPU, " in lab.supervisor.decision.why[timed]
     wide.locks.release(held or [])
     look(lab)
     assert lab.ends(timed) == ["done"]
@@ -360,7 +360,7 @@ def test_an_earlier_versions_job_is_respected_and_respects_ours(lab: Lab, tmp_pa
         fcntl.flock(file, fcntl.LOCK_EX)
         number = lab.add(steps=1)
         look(lab)
-        assert "waiting for cpu" in lab.supervisor.decision.why[number]
+        assert "waiting for CPU" in lab.supervisor.decision.why[number]
     look(lab)
     assert lab.ends(number) == ["done"]
     assert lab.store.get(server).state == "running"

@@ -39,12 +39,12 @@ def pictures() -> list[tuple[str, str]]:
     """Every odd picture and what it comes to: the size sent with every change named, or the line of its refusal."""
     made = []
     for name, (source, *_) in RIGHT.items():
-        picture = open_picture(source() if callable(source) else source, name="picture")
+        picture = open_picture(source() if callable(source) else source, name="image")
         width, height = picture.size
         made.append((name, f"{width}×{height}, {picture.description}" + (f"; {picture.note}" if picture.note else "")))
     for name, (data, *_) in REFUSED.items():
         try:
-            open_picture(data, name="picture")
+            open_picture(data, name="image")
         except PictureError as error:
             made.append((name, f"refused: {error}"))
         else:
@@ -68,7 +68,7 @@ def cell(text: str) -> str:
 
 
 def table() -> str:
-    lines = [HEAD, f"## {len(RIGHT) + len(REFUSED)} pictures\n", "| picture | what happens |", "|---|---|"]
+    lines = [HEAD, f"## {len(RIGHT) + len(REFUSED)} images\n", "| image | what happens |", "|---|---|"]
     lines += [f"| {name} | {said.replace('|', '¦')} |" for name, said in pictures()]
     lines += [f"\n## {len(HOSTILE)} texts\n", "| text | as it comes | as it is shown |", "|---|---|---|"]
     lines += [f"| {name} | {cell(raw)} | {cell(shown)} |" for name, raw, shown in texts()]

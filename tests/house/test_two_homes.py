@@ -158,14 +158,14 @@ async def test_timed_work_of_another_home_has_the_machine_and_whoever_waits_read
         await tmux.shows("What shape is red?")
         tmux.keys("Enter")
         seen = " ".join((await tmux.shows("S picks")).replace("▌", " ").split())
-        assert re.search(r"● waiting for cpu, .*\(pid \d+, another lab home\)", seen), seen
+        assert re.search(r"● waiting for CPU, .*\(pid \d+, another lab home\)", seen), seen
         assert "F3 shows" in seen and "S picks" in seen
         listed = two.run(two.first, "servers", "list")
         assert re.search(r"demo +mlx +waiting ", listed) and "another lab home" in listed
         assert "another lab home" in two.run(two.first, "jobs", "list")
         tmux.keys("F3")
         await tmux.shows("1 queued")
-        await tmux.shows("for cpu, in use")
+        await tmux.shows("for CPU, in use")
         tmux.keys("]")
         await tmux.shows("another lab home")
         tmux.keys("F1")

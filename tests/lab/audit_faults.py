@@ -93,9 +93,9 @@ def the_truth_inside_the_question(lab: SmallLab) -> None:
 
 
 DATA: list[tuple[Change, str, str]] = [
-    (a_test_picture_in_the_training, "isolation: training pictures of mini", "mini:test-regular"),
-    (a_test_picture_in_the_training, "isolation: tested pictures", "mini:train"),
-    (a_development_picture_in_the_training, "isolation: development pictures of mini", "mini:train"),
+    (a_test_picture_in_the_training, "isolation: training images of mini", "mini:test-regular"),
+    (a_test_picture_in_the_training, "isolation: tested images", "mini:train"),
+    (a_development_picture_in_the_training, "isolation: development images of mini", "mini:train"),
     (an_object_half_over_another, "mini: non-overlap", "no single whole shape"),
     (objects_listed_over_each_other, "mini: non-overlap", "overlap"),
     (an_object_that_cannot_be_seen, "mini: visibility", "is not seen"),
@@ -218,7 +218,7 @@ TRAINING: list[tuple[Change, str, str]] = [
     (the_account_of_the_change_is_made_up, "weight change", "weights.json says"),
     (the_candidate_is_picked_by_the_test, "development selection", "chooses epoch 1"),
     (a_tie_goes_to_the_later, "development selection", "chooses epoch 1"),
-    (tested_pictures_choose_the_epoch, "development selection", "other pictures than the frozen rule"),
+    (tested_pictures_choose_the_epoch, "development selection", "other images than the frozen rule"),
     (a_development_reward_is_made_up, "development selection", "has reward 1.0"),
     (the_rule_is_frozen_late, "selection rule frozen", "after the first step"),
     (another_adapter_becomes_the_final_one, "final adapter", "but epoch-1"),

@@ -20,7 +20,7 @@ from vlmconsole.system import processes
 def test_two_run_at_once_and_the_third_waits(lab: Lab) -> None:
     first, second, third = lab.add(**LONG), lab.add(**LONG), lab.add(steps=1)
     lab.at_step(first), lab.at_step(second)
-    assert lab.store.get(third).state == "queued" and lab.supervisor.decision.why[third].startswith("waiting for cpu")
+    assert lab.store.get(third).state == "queued" and lab.supervisor.decision.why[third].startswith("waiting for CPU")
     lab.store.cancel(first)
     assert lab.ends(first, third) == ["cancelled", "done"]
     run = lab.run(first)

@@ -202,7 +202,7 @@ RIGHT: dict[str, Right] = {
     "two-picture JPEG (MPO)": (
         saved(flag(), "MPO", save_all=True, append_images=[Image.new("RGB", (8, 8))], quality=95),
         (40, 24),
-        "picture 1; 2",
+        "image 1; 2",
         AS_IS,
     ),
     "BMP": (saved(flag(), "BMP"), (40, 24), "BMP repacked", AS_IS),
@@ -220,7 +220,7 @@ RIGHT: dict[str, Right] = {
             Image.new("RGB", (8, 8)), "HEIF", save_all=True, append_images=[flag()], primary_index=1, quality=100
         ),
         (40, 24),
-        "main picture; 2",
+        "main image; 2",
         {},
     ),
     "AVIF": (saved(flag(), "AVIF", quality=100), (40, 24), "AVIF repacked", {}),

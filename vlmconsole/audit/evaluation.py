@@ -38,7 +38,7 @@ def audit_evaluation(run: RunFolder, chain: Chain, ledger: Ledger, shelves: Shel
         findings.append(_test_set(plan, sides, shelves))
     findings += [_pictures(sides, shelves, _digests(run, plan)), _pairs(sides), _tensors(sides), _scores(sides, plan)]
     rows = {s.id: (s.id, s.picture_sha256, s.pixel_sha256) for side in sides for s in side.samples.values()}
-    findings.append(isolation(shelves, rows.values(), "test", "tested pictures"))
+    findings.append(isolation(shelves, rows.values(), "test", "tested images"))
     return [*findings, _verdict(run, chain, ledger, plan)]
 
 
@@ -124,16 +124,16 @@ def _test_set(plan: Plan, sides: list[Side], shelves: Shelves) -> Finding:
             wrong.append(f"the dataset {name} is {digest_of(manifest)[:12]}… now, the plan was bound to {digest[:12]}…")
     bound = {row.id: row for rows in plan.data.pictures.values() for row in rows}
     if not bound:
-        return Finding("test set", "not verifiable", "the plan names no pictures: it was frozen before they were made")
+        return Finding("test set", "not verifiable", "the plan names no images: it was frozen before they were made")
     for side in sides:
         odd = sorted(side.samples.keys() ^ bound.keys())
         if odd:
-            wrong.append(f"{side.name} and the plan differ in {len(odd)} pictures ({odd[0]}…)")
+            wrong.append(f"{side.name} and the plan differ in {len(odd)} images ({odd[0]}…)")
         swapped = [
             i for i, s in sorted(side.samples.items()) if i in bound and s.picture_sha256 != bound[i].picture_sha256
         ]
-        wrong += [f"{side.name}: {i} was another picture than the plan names" for i in swapped]
-    return finding("test set", f"the {len(bound)} pictures that the plan names, by hash", wrong)
+        wrong += [f"{side.name}: {i} was another image than the plan names" for i in swapped]
+    return finding("test set", f"the {len(bound)} images that the plan names, by hash", wrong)
 
 
 def _digests(run: RunFolder, plan: Plan | None) -> dict[str, str]:
@@ -166,14 +166,14 @@ def _pictures(sides: list[Side], shelves: Shelves, digests: dict[str, str]) -> F
                 continue
             n += 1
             if (row.sha256, row.pixel_sha256) != (sample.picture_sha256, sample.pixel_sha256):
-                wrong.append(f"{side.name}: {sample.id} is another picture than in its dataset")
+                wrong.append(f"{side.name}: {sample.id} is another image than in its dataset")
             if row.prompt_sha != sample.prompt_sha:
                 wrong.append(f"{side.name}: {sample.id} was asked another question")
             if sample.truth != row.truth:
                 wrong.append(f"{side.name}: {sample.id} has the truth {sample.truth}, its dataset says {row.truth}")
     if not n and not wrong:
         return Finding("samples", "not verifiable", "there are no samples")
-    return finding("samples", f"{many(n, 'answer')} about the pictures, questions and truths of their datasets", wrong)
+    return finding("samples", f"{many(n, 'answer')} about the images, questions and truths of their datasets", wrong)
 
 
 def _is(row: Seen, sample: Sample) -> bool:
@@ -215,7 +215,7 @@ def _tensors(sides: list[Side]) -> Finding:
         if sample.tensor_sha256:
             same[sample.pixel_sha256, sample.prompt_sha].add(sample.tensor_sha256)
     wrong += [
-        f"the picture {key[0][:12]}… became {len(values)} different tensors"
+        f"the image {key[0][:12]}… became {len(values)} different tensors"
         for key, values in same.items()
         if len(values) > 1
     ]

@@ -118,7 +118,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         value = read_json(folder / "manifest.json")
         splits = value["splits"]
         if not all(isinstance(split["role"], str) and isinstance(split["pictures"], list) for split in splits.values()):
-            raise ValueError("its splits have no roles or pictures")
+            raise ValueError("its splits have no roles or images")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise AuditDataError(f"{folder / 'manifest.json'} cannot be read: {error}") from None
     return dict(value)
@@ -215,7 +215,7 @@ def isolation(shelves: Shelves, rows: Iterable[tuple[str, str, str]], role: str,
         n += 1
         bad = [place for place in shelves.places(sha, pixels) if place.role in forbidden]
         if bad:
-            leaks.append(f"{uid} is the same picture as {bad[0]}")
+            leaks.append(f"{uid} is the same image as {bad[0]}")
     sets = len(shelves.manifests)
     good = f"{many(n, 'picture')}, none in a {' or '.join(forbidden)} split of {sets} dataset{'s' * (sets != 1)}"
     return finding(f"isolation: {what}", good, leaks)
@@ -247,15 +247,15 @@ class _ImageInspector:
             "identity": f"digest {digest_of(self.manifest)[:12]}…"
             + ("" if expected is None else ", the one that is named"),
             "hashes": f"{many(n, 'picture')}: file bytes and pixels as in the manifest; every file as it was made",
-            "labels": f"{self.looked} pictures: their pixels show what their truth says",
-            "non-overlap": f"{self.looked} pictures: every area is one whole shape, and listed ones lie apart",
-            "visibility": f"{self.looked} pictures: every listed object is seen where it is listed, and no other",
-            "truth's place": f"{many(n, 'row')}: no truth inside a picture file or a question",
+            "labels": f"{self.looked} images: their pixels show what their truth says",
+            "non-overlap": f"{self.looked} images: every area is one whole shape, and listed ones lie apart",
+            "visibility": f"{self.looked} images: every listed object is seen where it is listed, and no other",
+            "truth's place": f"{many(n, 'row')}: no truth inside an image file or a question",
             "coverage": "every combination of counts as often as the recipe says",
         }
         findings = [finding(f"{self.name}: {key}", text, self.wrong[key]) for key, text in good.items()]
         if self.blind:
-            text = f"{self.blind} pictures whose objects cannot be told apart by their colour (overlap, photos)"
+            text = f"{self.blind} images whose objects cannot be told apart by their colour (overlap, photos)"
             findings.append(Finding(f"{self.name}: labels of such groups", "not verifiable", text))
         return findings
 
@@ -282,9 +282,9 @@ class _ImageInspector:
         for row in rows:
             entry = listed.get(row.uid)
             if entry is None or (row.sha256, row.pixel_sha256) != (entry[1], entry[2]):
-                self.wrong["hashes"].append(f"{row.uid} is not the picture that was made")
+                self.wrong["hashes"].append(f"{row.uid} is not the image that was made")
             if Image.open(io.BytesIO(row.data)).info and not row.source.startswith("own/") and "counting" in row.source:
-                self.wrong["truth's place"].append(f"{row.uid}: the picture file carries text or other data")
+                self.wrong["truth's place"].append(f"{row.uid}: the image file carries text or other data")
             if row.source.startswith("own/"):
                 pass  # a user's question may hold its answer among others, and be worded otherwise
             elif row.source.endswith("/counting"):

@@ -87,14 +87,14 @@ def audit_replay(shelves: Shelves, name: str, digest: str | None = None) -> list
                 notes.append(f"{part['count']} of {source}")
                 wrong += _drawn(shelves, manifest, split["name"], part, replayed)
                 replayed = Counter({key: n for key, n in replayed.items() if key[0] != source})
-        wrong += [f"{split['name']}: {n} pictures of {place}, which the recipe does not replay"
+        wrong += [f"{split['name']}: {n} images of {place}, which the recipe does not replay"
                   for place, n in Counter(key[0] for key in replayed.elements()).items()]  # fmt: skip
     if not notes and not wrong:
         return []
     missing = [text for text in wrong if text.endswith("is not in this lab")]
     if missing and len(missing) == len(wrong):
         return [Finding(f"{name}: replay", "not verifiable", "; ".join(missing))]
-    return [finding(f"{name}: replay", f"{', '.join(notes)}: the same pictures when drawn again by the seed", wrong)]
+    return [finding(f"{name}: replay", f"{', '.join(notes)}: the same images when drawn again by the seed", wrong)]
 
 
 def _drawn(
@@ -114,10 +114,10 @@ def _drawn(
     if named != digest_of(earlier):
         wrong.append(f"{dataset} is {digest_of(earlier)[:12]}… now, it replayed from {str(named)[:12]}…")
     if int(part["count"]) > len(rows):
-        return [*wrong, f"{source} has {len(rows)} pictures, {part['count']} are replayed"]
+        return [*wrong, f"{source} has {len(rows)} images, {part['count']} are replayed"]
     rng = random.Random(f"{manifest.get('seed')}:{split}:replay:{source}")
     drawn = Counter((source, rows[at].sha256) for at in rng.sample(range(len(rows)), int(part["count"])))
     available = Counter({key: n for key, n in replayed.items() if key[0] == source})
     if drawn != available:
-        wrong.append(f"{split}: not the drawn pictures of {source} are replayed: {sum((available - drawn).values())}")
+        wrong.append(f"{split}: not the drawn images of {source} are replayed: {sum((available - drawn).values())}")
     return wrong

@@ -175,12 +175,12 @@ def _members(places: Places, lines: list[dict[str, Any]]) -> list[Seen]:
                 if line is not None and (row.uid not in rows or row.sha256 == line.get("picture_sha256")):
                     rows[row.uid] = row
         except AuditDataError as error:
-            raise ReplayError(f"The pictures of the batch cannot be read: {error}.") from None
+            raise ReplayError(f"The images of the batch cannot be read: {error}.") from None
     for uid, line in wanted.items():
         if uid not in rows:
             raise ReplayError(f"{uid}, of the same batch, is in no dataset of this lab any more.")
         if rows[uid].sha256 != line.get("picture_sha256"):
-            raise ReplayError(f"{uid} is another picture now than was evaluated.")
+            raise ReplayError(f"{uid} is another image now than was evaluated.")
     return list(rows.values())
 
 

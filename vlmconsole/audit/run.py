@@ -142,7 +142,7 @@ def _training(run: RunFolder, chain: Chain, shelves: Shelves, datasets: dict[str
     data = origin.get("data") if isinstance(origin, dict) else None
     for name, digest in (data if isinstance(data, dict) else {}).items():
         datasets.setdefault(str(name), str(digest))
-        for role, what in (("train", "training pictures"), ("dev", "development pictures")):
+        for role, what in (("train", "training images"), ("dev", "development images")):
             rows = [(row.uid, row.sha256, row.pixel_sha256) for row in shelves.split(str(name), role, digest)]
             if rows or not policy:
                 findings.append(isolation(shelves, rows, role, f"{what} of {name}"))

@@ -100,12 +100,12 @@ def _choice(run: RunFolder, rule: dict[str, Any], shelves: Shelves, summary: dic
     if not rows:
         wrong.append(f"the development split of {rule.get('dataset')} is not in this lab")
     elif set(uids) != set(rows):
-        wrong.append("the rule does not name the development pictures of its dataset")
+        wrong.append("the rule does not name the development images of its dataset")
     epochs = [int(epoch) for epoch in rule.get("epochs", [])]
     for epoch in epochs:
         lines = list(run.read_jsonl(f"dev-epoch{epoch}.jsonl"))
         if sorted(str(line.get("id")) for line in lines) != sorted(uids):
-            wrong.append(f"dev-epoch{epoch}.jsonl holds other pictures than the frozen rule names")
+            wrong.append(f"dev-epoch{epoch}.jsonl holds other images than the frozen rule names")
             continue
         sums[epoch] = sum((_reward(line, rows, wrong, epoch) for line in lines), Fraction(0))
     if not sums:
@@ -125,7 +125,7 @@ def _reward(line: dict[str, Any], rows: dict[str, Seen], wrong: list[str], epoch
     if row is None:
         return Fraction(0)
     if line.get("picture_sha256") != row.sha256:
-        wrong.append(f"dev-epoch{epoch}: {row.uid} was another picture")
+        wrong.append(f"dev-epoch{epoch}: {row.uid} was another image")
     marker = counting_reward if row.source.endswith("/counting") else naming_reward
     mark = marker(line.get("answer"), row.truth)
     if abs(float(mark.reward) - float(line.get("reward", -1))) > 1e-6:
@@ -176,7 +176,7 @@ def _mask(run: RunFolder, shelves: Shelves, base: Path | None) -> Finding:
     for uid, text in zip(shared, texts, strict=True):
         wrong += [f"{uid}: {fault}" for fault in _masked(each[uid], rows[uid], tokens, text)]
     wrong += _steps(run, each)
-    return finding(name, f"{len(each)} pictures teach their answer and its end mark alone ({how})", wrong)
+    return finding(name, f"{len(each)} images teach their answer and its end mark alone ({how})", wrong)
 
 
 def _written(run: RunFolder, base: Path | None, rows: list[Seen]) -> tuple[list[Any] | None, str]:

@@ -73,7 +73,7 @@ class StoredPicture:
         except OSError as error:
             raise PictureError(f"{self.name} is no longer kept in {self.path.parent} ({error.strerror})") from error
         if hashlib.sha256(data).hexdigest() != self.sha256:
-            raise PictureError(f"{self.path} was changed after it was sent; it is not sent again as the same picture")
+            raise PictureError(f"{self.path} was changed after it was sent; it is not sent again as the same image")
         return self._picture(data)
 
     def _picture(self, data: bytes) -> Picture:

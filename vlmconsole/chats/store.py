@@ -278,7 +278,7 @@ class ChatStore:
                     write_atomic(path, picture.data)
             except OSError as error:
                 what = f"{picture.name} cannot be kept in {self.pictures}: {error.strerror or error}"
-                raise ChatStoreError(what, "Make room there, or take the picture away.") from error
+                raise ChatStoreError(what, "Make room there, or take the image away.") from error
 
     # -- inside --------------------------------------------------------------------------------------------
 

@@ -32,10 +32,10 @@ def audit(
     before: bool = typer.Option(False, "--before", help="With replay: the side before instead of after"),
     alone: bool = typer.Option(False, "--alone", help="With replay: also alone, outside its batch"),
 ) -> None:
-    """Recompute a training or an evaluation: pictures, labels, mask, weights, choice, plan, pairs, seals.
+    """Recompute a training or an evaluation: images, labels, mask, weights, choice, plan, pairs, seals.
 
     `audit replay RUN --sample ID` loads the evaluated model or adapter and generates one answer of the run again, from
-    the picture in the dataset, in the batch that it was made in. Text, token ids and the hash of the input tensor must
+    the image in the dataset, in the batch that it was made in. Text, token ids and the hash of the input tensor must
     be those of the evaluation: a check of the call, not a new score. It needs torch; where a server answered, that
     server is asked again, with the same settings in force, and only the text can be compared. A sample's ID is in the
     run's after.jsonl and on the Gates screen. Exit codes: 0 all holds (replay: the same), 1 something is wrong (another

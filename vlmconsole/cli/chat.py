@@ -1,4 +1,4 @@
-"""`vlmconsole chat`: one question, with pictures, streamed to stdout; or its whole story as JSON."""
+"""`vlmconsole chat`: one question, with images, streamed to stdout; or its whole story as JSON."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _utf8(words: dict[str, str]) -> None:
 
 
 def _question(text: str, stdin_images: int) -> str:
-    """The question; `taken`: how many pictures standard input is to be, which then holds no question."""
+    """The question; `taken`: how many images standard input is to be, which then holds no question."""
     if stdin_images and text in ("", "-"):
         fail("Standard input is the image: give the question as an argument.", exit_status=USAGE)
     if stdin_images > 1:

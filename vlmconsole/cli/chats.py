@@ -72,7 +72,7 @@ def export(
     chat_id: Annotated[int, typer.Argument(metavar="ID", help="Conversation ID, as `chats list` shows it")],
     to: Annotated[Path | None, typer.Option("--to", help="Folder for the export; default: the working folder")] = None,
 ) -> None:
-    """Write a conversation as Markdown and JSON, with its pictures, into a new folder."""
+    """Write a conversation as Markdown and JSON, with its images, into a new folder."""
     exported = export_chat(_store(reading=True), chat_id, to or Path.cwd())
     value = {
         "folder": exported.folder,

@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
         from vlmconsole.data.dataset import manifest_digest, read_manifest
         from vlmconsole.data.recipe import load_recipe
 
-        recipe, tell = load_recipe(preset, seed=seed, rename=name), _progress("pictures")
+        recipe, tell = load_recipe(preset, seed=seed, rename=name), _progress("images")
         places = state.lab.places
         if replace and (users := _at_work_with(recipe.name, preset)):
             fail(
@@ -58,7 +58,7 @@ def register(app: typer.Typer) -> None:
     def textvqa(
         shards: str = typer.Argument(..., metavar="SHARDS", help="Folder or file of TextVQA validation Parquet"),
     ) -> None:
-        """Make textvqa64: the 64 pictures with the lowest SHA-256, of each the question with the lowest id."""
+        """Make textvqa64: the 64 images with the lowest SHA-256, of each the question with the lowest id."""
         from vlmconsole.data.dataset import manifest_digest, read_manifest
         from vlmconsole.data.textvqa import make_textvqa
 
@@ -114,7 +114,7 @@ def register(app: typer.Typer) -> None:
         n: int = typer.Option(32, "-n", min=1, max=400, help="Number of images"),
         out: str = typer.Option(None, metavar="FILE", help="File for the contact sheet (PNG)"),
     ) -> None:
-        """Write a contact sheet of the pictures with their truths, and print what the dataset holds."""
+        """Write a contact sheet of the images with their truths, and print what the dataset holds."""
         import itertools
 
         from vlmconsole.cli.data_show import show_imported
@@ -199,7 +199,7 @@ def _check_made(folder: Path) -> list[dict[str, Any]]:
 
 
 def _check_own(path: Path) -> list[dict[str, Any]]:
-    """A user's file: every row readable, what is not used, and none of its pictures elsewhere in the lab."""
+    """A user's file: every row readable, what is not used, and none of its images elsewhere in the lab."""
     from vlmconsole.data.user_check import check_own
 
     return [finding.to_json() for finding in check_own(path, state.lab.places.datasets)]
@@ -256,7 +256,7 @@ def _table(console: Console, summary: dict[str, Any], *, unused: bool = True) ->
             f"seed {summary['seed']}, digest {summary['digest'][:12]}…, {summary['path']}", markup=False, soft_wrap=True
         )
         table = Table("split", "role", box=None, pad_edge=False)
-        table.add_column("pictures", justify="right")
+        table.add_column("images", justify="right")
         table.add_column("replayed", justify="right")
         for split in summary["splits"]:
             table.add_row(split["name"], split["role"], str(split["n"]), str(split["replayed"] or "–"))
@@ -271,7 +271,7 @@ def _table(console: Console, summary: dict[str, Any], *, unused: bool = True) ->
 
 
 def _progress(what: str) -> Any:
-    """Says how far it is every few hundred pictures (stderr)."""
+    """Says how far it is every few hundred images (stderr)."""
 
     def tell(done: int, total: int) -> None:
         if done % 250 == 0 or (done == total and total > 250):

@@ -77,7 +77,7 @@ def register(gates: typer.Typer) -> None:
     def spread(
         runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="One evaluation per training seed")],
     ) -> None:
-        """How far several trainings lie apart on the same pictures, beside each one's interval over pictures."""
+        """How far several trainings lie apart on the same images, beside each one's interval over images."""
         from vlmconsole.evaluation.spread import spread as between
 
         folders = [_run(name) for name in runs]

@@ -1,4 +1,4 @@
-"""`vlmconsole gates show PLAN`: a frozen plan by its hash or name: its limits, when it was frozen, its pictures."""
+"""`vlmconsole gates show PLAN`: a frozen plan by its hash or name: its limits, when it was frozen, its images."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _line(console: Console, text: str, style: str = "") -> None:
 
 
 def _print_limits(console: Console, plan: Plan) -> None:
-    """What a plan is, its gates with their limits, its groups with their pictures."""
+    """What a plan is, its gates with their limits, its groups with their images."""
     from rich.table import Table
 
     _line(console, f"\n{plan.title}")
@@ -160,8 +160,8 @@ def _print_limits(console: Console, plan: Plan) -> None:
         gates.add_row(gate.name, gate.limit_text)
     console.print(gates)
     groups = Table(box=None, pad_edge=False)
-    for name in ("group", "split", "pictures", "by hash"):
-        groups.add_column(name, justify="right" if name in ("pictures", "by hash") else "left")
+    for name in ("group", "split", "images", "by hash"):
+        groups.add_column(name, justify="right" if name in ("images", "by hash") else "left")
     for group in plan.groups:
         bound = len(plan.data.pictures.get(group.name, ()))
         groups.add_row(group.name, group.split, str(group.n), str(bound) if bound else "not bound")

@@ -147,7 +147,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """The plan, its hash and times, groups with wins and losses, earlier verdicts, and what may be claimed.
 
-        Of a plan: its limits, when it was frozen and before which training, its pictures by group. One that was
+        Of a plan: its limits, when it was frozen and before which training, its images by group. One that was
         never frozen is shown, too, with how to freeze it.
         """
         from vlmconsole.ledger.chain import Ledger

@@ -1,4 +1,4 @@
-"""`vlmconsole tokens`: how many visual tokens a picture costs."""
+"""`vlmconsole tokens`: how many visual tokens an image costs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command("tokens")
     def tokens(
-        picture: str = typer.Argument(..., metavar="WxH|PICTURE", help="Size such as 448x336, or an image file"),
+        picture: str = typer.Argument(..., metavar="WxH|IMAGE", help="Size such as 448x336, or an image file"),
         model: str = typer.Option(
             "",
             "--model",
@@ -57,7 +57,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _sent(picture: str) -> tuple[dict[str, Any], tuple[int, int]]:
-    """What would be sent for a picture file: (facts, (width, height))."""
+    """What would be sent for an image file: (facts, (width, height))."""
     from vlmconsole.vision.images import open_picture
     from vlmconsole.vision.paths import picture_path
 

@@ -1,4 +1,4 @@
-"""`vlmconsole web`: the console in a browser on this machine, with pictures dropped on the page for the chat."""
+"""`vlmconsole web`: the console in a browser on this machine, with images dropped on the page for the chat."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class ConsoleServer(Server):
         if request.path == "/" and "key" in request.query:
             if not self._known(request.query["key"]):
                 return _refused("this address is of another start; the terminal shows the present one")
-            # The key leaves the address bar at once, so that it is in no history and no picture of the screen.
+            # The key leaves the address bar at once, so that it is in no history and no screenshot.
             moved = web.Response(status=303, headers={"Location": f"{self._base}/"})
             moved.set_cookie(self._cookie, self._key, httponly=True, samesite="Strict", path=f"{self._base}/")
             return moved
@@ -152,7 +152,7 @@ class ConsoleServer(Server):
         return web.Response(body=_asset(name), content_type=OWN[name], charset="utf-8")
 
     async def _upload(self, request: web.Request) -> web.Response:
-        """One picture, as the body; it is kept only when it is a picture that the chat can send."""
+        """One image, as the body; it is kept only when it is an image that the chat can send."""
         if request.headers.get("X-Vlmconsole") != "upload":
             return _json_error(403, "not sent by this page")
         try:
@@ -189,7 +189,7 @@ class ConsoleServer(Server):
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(data)
-            except OSError:  # the disk is full: half a picture helps nobody
+            except OSError:  # the disk is full: half an image helps nobody
                 path.unlink(missing_ok=True)
                 raise
             return path

@@ -30,7 +30,7 @@ def caption(row: Row) -> str:
 def contact_sheet(rows: Sequence[Row], *, columns: int = 8) -> Image.Image:
     """The rows' pictures in a grid, `columns` wide, each scaled to fit 150 × 150 pixels. Raises ValueError for none."""
     if not rows:
-        raise ValueError("a contact sheet needs at least one picture")
+        raise ValueError("a contact sheet needs at least one image")
     return _grid([(row.image(), caption(row)) for row in rows], columns)
 
 

@@ -239,7 +239,7 @@ class _Maker:
                 self.redrawn += attempt
                 self._took(made, split)
                 return made
-        raise DataError(f"No new picture for {where} in 1000 attempts.", "Give the recipe another seed (--seed).")
+        raise DataError(f"No new image for {where} in 1000 attempts.", "Give the recipe another seed (--seed).")
 
     def _took(self, made: Made, split: Split) -> None:
         self.seen.update((made.sha256, made.pixel_sha256))
@@ -277,7 +277,7 @@ class _Maker:
                 f"{part.replay} is no training split: past tests are never trained on.", code="replay-of-test"
             )
         if (part.count or 0) > described["n"]:
-            raise DataError(f"{part.replay} has {described['n']} pictures, and {part.count} are to be replayed.")
+            raise DataError(f"{part.replay} has {described['n']} images, and {part.count} are to be replayed.")
         path = folder / f"{source}.parquet"
         if hashlib.sha256(path.read_bytes()).hexdigest() != manifest["files"][path.name]["sha256"]:
             raise DataError(
@@ -326,13 +326,13 @@ class _Maker:
         """Raise LeakError: the picture stands in another split."""
         known = [image for image in self.index.find([value]) if image.digest != self.recipe.sha256]
         crossing = [image for image in known if (image.dataset, image.role) != (self.recipe.name, split.role)]
-        hint = "A picture belongs to one split of one dataset; take it out of the file."
+        hint = "An image belongs to one split of one dataset; take it out of the file."
         if not crossing:
-            raise LeakError(f"{row.uid} (for {split.name}) is the same picture as {self.recipe.name}:{here}.", hint)
+            raise LeakError(f"{row.uid} (for {split.name}) is the same image as {self.recipe.name}:{here}.", hint)
         place = crossing[0]
         if place.dataset != self.recipe.name and place.role == split.role:
             hint = f"To mend the labels of {place.dataset}, make it again under its own name with --replace."
-        raise LeakError(f"{row.uid} (for {split.name}) is the same picture as {place.place}.", hint)
+        raise LeakError(f"{row.uid} (for {split.name}) is the same image as {place.place}.", hint)
 
     def _own_table(self) -> dict[str, Any]:
         """What the manifest holds of the user's files: their hashes, rows, and the keys that were not used."""
@@ -391,7 +391,7 @@ def _naming(key: str, k: int) -> Made:
     # One thing a picture: the guard is about naming, not about finding one thing among others.
     asked = question_set(key, turns=1, kind=kind, counts=(1,))
     if asked.scene is None:
-        raise AssertionError(f"question {key} came without a picture")
+        raise AssertionError(f"question {key} came without an image")
     question, truth = asked.pairs[0]
     facts = {**asked.scene.truth(), "group": NAMING, "asked": kind}
     return _made(key, asked.scene, question, truth, "naming", facts)

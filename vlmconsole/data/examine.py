@@ -58,7 +58,7 @@ class _Inspector:
                 self.known.setdefault(value, []).append(image)
         self._progress = on_progress
         self.problems: dict[str, list[str]] = {
-            name: [] for name in ("schema", "picture hashes", "truth's place", "labels", "coverage", "replay")
+            name: [] for name in ("schema", "image hashes", "truth's place", "labels", "coverage", "replay")
         }
         self.unverifiable: Counter[str] = Counter()
         self.read: dict[str, int] = {}
@@ -73,18 +73,18 @@ class _Inspector:
         n = sum(self.read.values())
         messages = {
             "schema": f"{n} rows as verl reads them",
-            "picture hashes": f"{n} pictures, file bytes and pixels as in the manifest",
-            "truth's place": "in the reward field only: not in a question, not inside a picture file",
-            "labels": f"{self.labelled} pictures: the objects found in the pixels are the listed ones, apart and whole",
+            "image hashes": f"{n} images, file bytes and pixels as in the manifest",
+            "truth's place": "in the reward field only: not in a question, not inside an image file",
+            "labels": f"{self.labelled} images: the objects found in the pixels are the listed ones, apart and whole",
             "coverage": "every combination as often as the recipe says",
-            "replay": "every replayed picture comes from an earlier training split",
+            "replay": "every replayed image comes from an earlier training split",
         }
         middle = [finding(name, messages[name], wrong) for name, wrong in self.problems.items()]
         for group, count in self.unverifiable.items():
             middle.append(
-                Finding(f"labels: {group}", "not verifiable", f"{count} pictures whose objects cannot be told apart")
+                Finding(f"labels: {group}", "not verifiable", f"{count} images whose objects cannot be told apart")
             )
-        return [*first, *middle, finding("isolation", f"{n} pictures, each in one split only, of all datasets", leaks)]
+        return [*first, *middle, finding("isolation", f"{n} images, each in one split only, of all datasets", leaks)]
 
     def _files(self) -> Finding:
         wrong = []
@@ -125,7 +125,7 @@ class _Inspector:
                 rows += 1
                 entry = listed.get(row.uid)
                 if entry is None:
-                    self.problems["picture hashes"].append(f"{row.uid} is in no manifest")
+                    self.problems["image hashes"].append(f"{row.uid} is in no manifest")
                     continue
                 pixels = self._picture(row, entry)
                 if not pixels:
@@ -162,12 +162,12 @@ class _Inspector:
         try:
             pixels = row.pixel_sha256
         except DataError as error:
-            self.problems["picture hashes"].append(error.message.rstrip("."))
+            self.problems["image hashes"].append(error.message.rstrip("."))
             return ""
         if row.sha256 != entry[1]:
-            self.problems["picture hashes"].append(f"{row.uid}: other bytes than were made")
+            self.problems["image hashes"].append(f"{row.uid}: other bytes than were made")
         if pixels != entry[2]:
-            self.problems["picture hashes"].append(f"{row.uid}: other pixels than were made")
+            self.problems["image hashes"].append(f"{row.uid}: other pixels than were made")
         return pixels
 
     def _question(self, row: Row) -> None:
@@ -176,7 +176,7 @@ class _Inspector:
             self.problems["truth's place"].append(f"{row.uid}: the answer stands in the question")
         info = Image.open(io.BytesIO(row.picture)).info
         if not row.source.startswith("own/") and info:
-            self.problems["truth's place"].append(f"{row.uid}: the picture file carries {', '.join(map(str, info))}")
+            self.problems["truth's place"].append(f"{row.uid}: the image file carries {', '.join(map(str, info))}")
 
     def _label(
         self, row: Row, facts: dict[str, Any] | None, replay: str | None, seen: Counter[tuple[str, int, int]]
@@ -205,7 +205,7 @@ class _Inspector:
         for value in {row.sha256, pixels}:
             earlier = self.hashes.setdefault(value, (split, row.uid))
             if earlier[0] != split:
-                leaks.append(f"{row.uid} is the same picture as {earlier[0]} {earlier[1]}")
+                leaks.append(f"{row.uid} is the same image as {earlier[0]} {earlier[1]}")
         known = [image for value in (row.sha256, pixels) for image in self.known.get(value, [])]
         if replay is not None:
             # A replayed picture may itself have been replayed: any earlier training split is fair.
@@ -216,7 +216,7 @@ class _Inspector:
         # Generations of one dataset may share a picture, in splits of the same role.
         generations = (self.recipe.name, role)
         others = [k for k in known if k.digest != self.recipe.sha256 and (k.dataset, k.role) != generations]
-        leaks += [f"{row.uid} is the same picture as {other.place}" for other in others[:1]]
+        leaks += [f"{row.uid} is the same image as {other.place}" for other in others[:1]]
         if not any(k.digest == self.recipe.sha256 and k.split == split for k in known):
             leaks.append(f"{row.uid} is not in this lab's index, so its isolation is not shown")
         return leaks
@@ -245,5 +245,5 @@ class _Inspector:
             if not least[cell] <= seen[cell] <= most[cell]
         ]
         if sum(seen.values()) != total:
-            wrong.append(f"{name} has {sum(seen.values())} new counting pictures, the recipe says {total}")
+            wrong.append(f"{name} has {sum(seen.values())} new counting images, the recipe says {total}")
         self.problems["coverage"] += wrong

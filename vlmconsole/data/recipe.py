@@ -83,7 +83,7 @@ class Part(_RecipeModel):
         if self.low > self.high:
             raise ValueError(f"low is {self.low}, above high, {self.high}")
         if self.group == NAMING and self.every is not None:
-            raise ValueError("naming pictures have no combinations: give count")
+            raise ValueError("naming images have no combinations: give count")
         if self.group and (self.every is None) == (self.count is None):
             raise ValueError("a part with a group needs exactly one of every and count")
         if self.replay and self.count is None:

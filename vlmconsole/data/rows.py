@@ -50,8 +50,8 @@ class Row:
         try:
             return Image.open(io.BytesIO(self.picture)).convert("RGB")
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            reason = "its bytes are no picture" if isinstance(error, UnidentifiedImageError) else error
-            raise DataError(f"The picture of {self.uid} cannot be decoded: {reason}.") from None
+            reason = "its bytes are no image" if isinstance(error, UnidentifiedImageError) else error
+            raise DataError(f"The image of {self.uid} cannot be decoded: {reason}.") from None
 
     @property
     def pixel_sha256(self) -> str:
@@ -138,7 +138,7 @@ def from_verl(value: dict[str, Any], where: str) -> Row:
         fits = False
     if not fits:
         raise DataError(
-            f"{where} is not one question about one picture in verl's schema.",
+            f"{where} is not one question about one image in verl's schema.",
             "Needed: one user turn with one <image>, images[0].bytes, reward_model.ground_truth as text.",
         )
     return Row(

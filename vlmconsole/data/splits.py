@@ -63,7 +63,7 @@ class PictureIndex:
             yield connection
         except sqlite3.DatabaseError as error:
             raise LeakError(
-                f"The picture index {self.path} cannot be used: {error}.",
+                f"The image index {self.path} cannot be used: {error}.",
                 "Isolation of splits cannot be shown without it; restore it from a backup.",
             ) from None
         finally:
@@ -116,7 +116,7 @@ class PictureIndex:
                         (new.digest, new.dataset if replacing else "", new.role, *(new.sha256, new.pixel_sha256) * 2),
                     ).fetchone()
                     if clash:
-                        raise LeakError(f"{new.place} is the same picture as {Known(*clash).place}.")
+                        raise LeakError(f"{new.place} is the same image as {Known(*clash).place}.")
                     row = (new.sha256, new.pixel_sha256, new.dataset, new.digest, new.split, new.role, new.uid)
                     db.execute("INSERT OR REPLACE INTO pictures VALUES (?, ?, ?, ?, ?, ?, ?)", row)
                 yield

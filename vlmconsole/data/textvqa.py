@@ -82,7 +82,7 @@ def _question(value: dict[str, Any], where: str) -> TextVqaQuestion:
     image, answers = value["image"], value["answers"]
     picture = image.get("bytes") if isinstance(image, dict) else None
     if not isinstance(picture, bytes) or not picture:
-        raise DataError(f"{where}: the picture has no bytes (only a path?)", "Shards must carry the pictures.")
+        raise DataError(f"{where}: the image has no bytes (only a path?)", "Shards must carry the images.")
     if not isinstance(answers, list) or len(answers) != ANNOTATORS or not all(isinstance(a, str) for a in answers):
         raise DataError(f"{where}: the official score needs {ANNOTATORS} human answers, as texts.")
     text, number = value["question"], value["question_id"]
@@ -111,7 +111,7 @@ def choose(questions: Iterator[TextVqaQuestion], n: int = PICTURES) -> list[Text
         if len(best) > n:
             del best[max(best)]
     if len(best) < n:
-        raise DataError(f"The shards hold {len(best)} different pictures; {n} are needed.")
+        raise DataError(f"The shards hold {len(best)} different images; {n} are needed.")
     return [best[sha] for sha in sorted(best)]
 
 
@@ -192,10 +192,10 @@ def textvqa_findings(folder: Path, manifest: dict[str, Any], datasets: Path) -> 
     places = [known.place for h in hashes for known in index.find([h]) if known.dataset != manifest["name"]]
     unknown = [row.uid for row in rows if not index.find([row.sha256])]
     return [
-        finding("hashes", f"{len(rows)} pictures: file bytes and pixels as in the manifest", files + changed),
+        finding("hashes", f"{len(rows)} images: file bytes and pixels as in the manifest", files + changed),
         finding("choice", RULE, [] if rule else ["the rows are not the chosen ones in the rule's order"]),
         finding("truth", f"{len(rows)} questions with {ANNOTATORS} human answers each", _faults(rows)),
-        finding("isolation", "every picture is in the lab's index, and in no other dataset", places + unknown),
+        finding("isolation", "every image is in the lab's index, and in no other dataset", places + unknown),
         Finding("labels", "not verifiable", "the answers are people's; nothing here can check them"),
     ]
 

@@ -18,7 +18,7 @@ def check_own(path: Path, datasets: Path) -> list[Finding]:
     """Everything that can be checked of a user's file. Raises DataError when the file itself cannot be read."""
     whole = examine_own(path)
     n = len(whole.rows)
-    findings = [finding("rows", f"{many(n, 'row')}: picture, question and answer of each can be read", whole.wrong)]
+    findings = [finding("rows", f"{many(n, 'row')}: image, question and answer of each can be read", whole.wrong)]
     if not n and not whole.wrong:
         findings = [finding("rows", "", [f"{path.name} holds no row"])]
     if whole.ignored:
@@ -69,5 +69,5 @@ def _isolation(whole: OwnFile, made: set[str], datasets: Path) -> Finding:
     )
     others = " but those made of it" if made else ""
     return finding(
-        "isolation", f"{many(len(whole.rows), 'row')}, no picture stands in a dataset of this lab{others}", leaks
+        "isolation", f"{many(len(whole.rows), 'row')}, no image stands in a dataset of this lab{others}", leaks
     )

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 # No devices, but locked like them among the lab homes of a machine (see `locks`).
 TIMED = "timed"
 SERVER = "server-"
+# All slots of the CPU in a sentence.
+WHOLE_CPU = "the whole CPU"
 
 
 def device_words(names: Iterable[str], none: str = "none") -> str:

@@ -154,7 +154,7 @@ def _check_part(part: object) -> None:
     image = part.get("image_url")
     address = image.get("url") if isinstance(image, dict) and not set(image) - {"url", "detail"} else None
     if not isinstance(address, str) or not address.startswith("data:image/"):
-        raise RefusedError(400, "a picture comes as data:image/…;base64,…: no path and no address is opened here")
+        raise RefusedError(400, "an image comes as data:image/…;base64,…: no path and no address is opened here")
 
 
 def _object(body: bytes) -> Mapping[str, Any]:

@@ -198,7 +198,7 @@ class ServerProfile(BaseModel):
         """What is unsafe about this profile though usable, one line each."""
         warnings = []
         if self.base_url.startswith("http://") and not self.loopback:
-            what = "the key and every picture" if self.names_key else "every picture and question"
+            what = "the key and every image" if self.names_key else "every image and question"
             warnings.append(f"{self.name}: {what} go to {self.base_url} unencrypted; use https or an SSH tunnel")
         start = self.launch
         if start is not None and start.interpreter and start.argv[:1] not in ((), ("python",), ("python3",)):

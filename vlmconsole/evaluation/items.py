@@ -141,7 +141,7 @@ def diagnostic_items(settings: EvaluateSettings, datasets: Path, plan: Plan | No
         raise DataError(f"{name} has no split {split}.")
     n = plan.generations.training_diagnostic if plan is not None else 0
     examples = islice(read_questions(folder / f"{split}.parquet"), settings.limit or n or DIAGNOSTIC)
-    return [_item(example, "training pictures", settings.scorer, folder.name) for example in examples]
+    return [_item(example, "training images", settings.scorer, folder.name) for example in examples]
 
 
 def items_digest(items: Iterable[Item]) -> str:

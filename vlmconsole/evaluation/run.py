@@ -28,8 +28,8 @@ GIVE_UP = 5  # requests that fail one after another before the server counts as 
 DIAGNOSTIC = "diagnostic"
 #: remarks on answers (`engines.ending`), as they are counted
 ENDINGS = {
-    "limit": "cut by the ceiling of tokens",
-    "context": "cut by the server before the ceiling",
+    "limit": "cut at max tokens",
+    "context": "cut by the server before max tokens",
     "empty": "empty",
     "reasoning": "reasoning alone",
     "refused": "refused by the model",
@@ -145,7 +145,7 @@ class Evaluation:
                 if failed >= GIVE_UP:
                     raise EvaluationError(
                         f"{failed} requests failed one after another: {answers[item.id].error}",
-                        "Answers and failures are kept; a retry goes on from there.",
+                        "Answers and failures are stored; a retry resumes from there.",
                         code="requests-failed",
                     )
 
@@ -239,7 +239,7 @@ class Evaluation:
             diagnostics = read_side(self.run.file(f"{DIAGNOSTIC}.jsonl")).samples
             summary[DIAGNOSTIC] = {
                 **side_figures(diagnostics.values()),
-                "note": "training pictures: no measure of skill",
+                "note": "training images: no measure of skill",
             }
         return summary
 

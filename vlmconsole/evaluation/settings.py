@@ -18,44 +18,40 @@ class EvaluateSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    backend: Literal["in-process", "server"] = Field("in-process", description="who answers: this process or a server")
-    base: PathOrName = Field("", description="in-process: model folder, or asset:NAME; empty: the bundled model")
-    before_adapter: PathOrName = Field(
-        "", description="adapter that the comparison starts from; empty: the base itself"
+    backend: Literal["in-process", "server"] = Field(
+        "in-process", description="Where answers are computed: in this process or by a server"
     )
-    after_adapter: PathOrName = Field("", description="adapter under test; empty: none")
-    before_model: PathOrName = Field("", description="whole model folder for before, in place of the base")
-    after_model: PathOrName = Field("", description="whole model folder under test, in place of the base")
-    paired: bool = Field(True, description="false: only before, e.g. the base on its own")
-    data: list[PathOrName] = Field(
-        min_length=1, description="datasets (made when they are recipes), first the plan's own"
-    )
-    groups: list[str] = Field([], description="groups or splits; empty: every test split, else every exploratory one")
-    plan: PathOrName = Field(
-        "", description="gate plan: the hash of one frozen before the training; or a name, frozen now"
-    )
-    diagnostic: str = Field("", description="DATASET:SPLIT whose training pictures the tested model answers besides")
+    base: PathOrName = Field("", description="Model folder or asset:NAME, in-process; empty: the bundled model")
+    before_adapter: PathOrName = Field("", description="Adapter before; empty: the base model")
+    after_adapter: PathOrName = Field("", description="Adapter under test (after); empty: none")
+    before_model: PathOrName = Field("", description="Model folder before, in place of the base")
+    after_model: PathOrName = Field("", description="Model folder under test (after), in place of the base")
+    paired: bool = Field(True, description="Compare before with after; false: evaluate one side alone")
+    data: list[PathOrName] = Field(min_length=1, description="Datasets (recipes are made first); the plan's own first")
+    groups: list[str] = Field([], description="Groups or splits; empty: every test split, else every exploratory one")
+    plan: PathOrName = Field("", description="Gate plan: hash of one frozen before the training, or a name, frozen now")
+    diagnostic: str = Field("", description="DATASET:SPLIT of training images to answer as well (no measure of skill)")
     scorer: str = Field("", description="a scorer by name; empty: as each example says")
-    batch: int = Field(32, ge=1, le=1024, description="pictures answered together, in-process")
-    max_new_tokens: int = Field(64, ge=1, le=4096, description="ceiling of an answer, tokens")
-    seed: int = Field(42, ge=0, le=2**32 - 1, description="of the generation, which is greedy")
-    limit: int | None = Field(None, ge=1, description="first so many pictures of each group; never under a plan")
-    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: float32 on CPU, else bfloat16")
-    threads: int = Field(2, ge=1, le=256, description="CPU threads, in-process")
-    server: str = Field("", description="server profile; with two models it is started anew for each of them")
-    after_server: str = Field("", description="server profile of after, where it is another one")
-    concurrency: int = Field(1, ge=1, le=256, description="C, requests kept in flight at a server")
-    textvqa: PathOrName = Field(
-        "", description="folder or file of TextVQA Parquet shards, from which textvqa64 is made"
+    batch: int = Field(32, ge=1, le=1024, description="Images answered together, in-process")
+    max_new_tokens: int = Field(64, ge=1, le=4096, description="Max tokens of an answer")
+    seed: int = Field(42, ge=0, le=2**32 - 1, description="Seed of the generation (which is greedy)")
+    limit: int | None = Field(None, ge=1, description="Only the first N images of each group; not under a plan")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="auto: float32 on a CPU, bfloat16 on a GPU"
     )
-    override: bool = Field(False, description="also use an adapter on a base that is not its own, and say so")
+    threads: int = Field(2, ge=1, le=256, description="CPU threads, in-process")
+    server: str = Field("", description="Server profile; with two models it is restarted for each")
+    after_server: str = Field("", description="Server profile for after, if it differs")
+    concurrency: int = Field(1, ge=1, le=256, description="Requests kept in flight at a server (C)")
+    textvqa: PathOrName = Field("", description="Folder or file of TextVQA Parquet shards to make textvqa64 from")
+    override: bool = Field(False, description="Use an adapter on a base that is not its own; recorded")
 
     @model_validator(mode="after")
     def _fits(self) -> EvaluateSettings:
         if self.scorer and (reason := unknown(self.scorer)):
             raise ValueError(reason)
         if self.plan and self.limit is not None:
-            raise ValueError("limit leaves pictures out that the plan names: give one of the two")
+            raise ValueError("limit leaves images out that the plan names: give one of the two")
         if self.plan and (self.groups or self.scorer):
             raise ValueError("the plan itself names the groups and their scorers")
         if self.plan and not self.paired:

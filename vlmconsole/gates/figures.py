@@ -40,7 +40,7 @@ def group_figures(measures: Measures, confidence: float) -> list[tuple[str, str]
     first, second = measures.all_correct
     interval, flips = measures.interval, measures.flips
     rows = [
-        ("pictures", str(measures.n)),
+        ("images", str(measures.n)),
         (
             title("all_correct"),
             sides((percent(float(first)), percent(float(second)))),

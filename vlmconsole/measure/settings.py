@@ -53,49 +53,54 @@ class BenchSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    server: str = Field("", description="profile name; empty with base_url, else the lab's own server")
-    base_url: str = Field("", description="address of any OpenAI-compatible server, e.g. http://127.0.0.1:8000/v1")
-    model: str = Field("", description="model name to send, with base_url; empty: what the server names first")
+    server: str = Field("", description="Profile name; empty with base_url, else the lab's own server")
+    base_url: str = Field("", description="Address of an OpenAI-compatible server, e.g. http://127.0.0.1:8000/v1")
+    model: str = Field("", description="Model name to send, with base_url; empty: what the server names first")
     api_key_env: str = Field("", description="NAME of the variable that holds the key, with base_url")
-    concurrency: int = Field(1, ge=1, le=20_000, description="C, requests that the client keeps in flight")
-    requests: int = Field(12, ge=1, le=1_000_000, description="measured requests")
-    warm_up: int | None = Field(None, ge=0, description="requests before, not counted; default: C, at most 4")
-    image: str = Field("", description="picture size in pixels, WIDTHxHEIGHT; empty: text only")
-    input_tokens: int | None = Field(None, ge=1, description="prompt tokens, the picture's among them; default: short")
-    output_tokens: int = Field(128, ge=1, description="ceiling of an answer, tokens; reached where the engine can")
-    equal_work: bool = Field(False, description="set requests aside that did not give exactly output_tokens")
+    concurrency: int = Field(1, ge=1, le=20_000, description="Requests kept in flight by the client (C)")
+    requests: int = Field(12, ge=1, le=1_000_000, description="Measured requests")
+    warm_up: int | None = Field(None, ge=0, description="Warm-up requests, not counted; default: C, at most 4")
+    image: str = Field("", description="Image size in pixels, WIDTHxHEIGHT; empty: text only")
+    input_tokens: int | None = Field(None, ge=1, description="Prompt tokens, including the image; default: short")
+    output_tokens: int = Field(
+        128, ge=1, description="Output tokens of an answer; reached exactly where the engine can"
+    )
+    equal_work: bool = Field(False, description="Set aside requests that did not return exactly output_tokens")
     rate: float | None = Field(
-        None, ge=1e-6, le=1e6, description="requests per second (open loop); default: closed loop"
+        None, ge=1e-6, le=1e6, description="Requests per second (open loop); default: closed loop"
     )
     arrivals: Literal["closed", "constant", "poisson", "gamma", "ramp", "trace"] = Field(
-        "constant", description="when requests are due; closed, constant and poisson without rate: closed loop"
+        "constant", description="When requests are due; closed, constant and poisson without rate: closed loop"
     )
     burstiness: float | None = Field(
-        None, ge=0.01, le=1000, description="of arrivals gamma: 1 is Poisson, below 1 in bursts, above 1 more even"
+        None,
+        ge=0.01,
+        le=1000,
+        description="Burstiness of arrivals gamma: 1 is Poisson, below 1 in bursts, above 1 more even",
     )
     ramp_from: float | None = Field(
-        None, ge=0, le=1e6, description="requests per second at the start of arrivals ramp; rate is its end"
+        None, ge=0, le=1e6, description="Requests per second at the start of arrivals ramp; rate is its end"
     )
     trace: PathOrName = Field(
-        "", description="file of arrivals trace: JSONL of timestamp (ms), input_length, output_length, hash_ids"
+        "", description="File of arrivals trace: JSONL of timestamp (ms), input_length, output_length, hash_ids"
     )
-    speed: float | None = Field(None, gt=0, le=1e6, description="how many times as fast a trace is replayed; default 1")
+    speed: float | None = Field(None, gt=0, le=1e6, description="How many times as fast a trace is replayed; default 1")
     duration: float | None = Field(
-        None, gt=0, le=604_800, description="seconds for which requests are sent, in the place of requests"
+        None, gt=0, le=604_800, description="Seconds for which requests are sent, in the place of requests"
     )
     slo: str = Field(
-        "", description=f"objective for goodput: which share of requests keeps which limit, e.g. {EXAMPLE}"
+        "", description=f"Objective for goodput: which share of requests keeps which limit, e.g. {EXAMPLE}"
     )
-    temperature: float = Field(0.0, ge=0, le=2, description="0 is greedy")
-    seed: int = Field(0, description="of inputs and drawn arrivals")
+    temperature: float = Field(0.0, ge=0, le=2, description="Sampling temperature; 0 = greedy")
+    seed: int = Field(0, description="Seed of inputs and drawn arrivals")
     lag_limit_ms: float = Field(
-        LAG_LIMIT_S * 1000, gt=0, description="client lag (p99, ms; at least 2 % of TTFT) that makes it INVALID"
+        LAG_LIMIT_S * 1000, gt=0, description="Client lag above which it is INVALID (p99, ms; at least 2 % of TTFT)"
     )
     failure_limit: float = Field(
-        FAILURE_LIMIT, ge=0, le=1, description="largest share of failed requests, 0 to 1; more make it INVALID"
+        FAILURE_LIMIT, ge=0, le=1, description="Share of failed requests above which it is INVALID, 0 to 1"
     )
-    stall_timeout_s: float = Field(120.0, gt=0, description="silence after which a request is given up, s")
-    total_timeout_s: float = Field(900.0, gt=0, description="longest a request may take, s")
+    stall_timeout_s: float = Field(120.0, gt=0, description="Silence after which a request is abandoned, s")
+    total_timeout_s: float = Field(900.0, gt=0, description="Longest a request may take, s")
 
     @field_validator("image")
     @classmethod

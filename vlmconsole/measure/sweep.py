@@ -20,15 +20,15 @@ class CellSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str | None = Field(None, description="what it is called; default: what it has of its own")
-    server: str | None = Field(None, description="another server profile")
-    concurrency: int | None = Field(None, ge=1, description="C, requests that the client keeps in flight")
-    running_limit: int | None = Field(None, ge=1, description="B, requests that the server runs at once")
-    requests: int | None = Field(None, ge=1, description="measured requests")
-    rate: float | None = Field(None, ge=1e-6, le=1e6, description="requests per second (open loop)")
-    image: str | None = Field(None, description="picture size in pixels, WIDTHxHEIGHT")
-    input_tokens: int | None = Field(None, ge=1, description="prompt tokens")
-    output_tokens: int | None = Field(None, ge=1, description="output, tokens")
+    name: str | None = Field(None, description="Name of the cell; default: what sets it apart")
+    server: str | None = Field(None, description="Another server profile")
+    concurrency: int | None = Field(None, ge=1, description="Requests kept in flight by the client (C)")
+    running_limit: int | None = Field(None, ge=1, description="Requests that the server runs at once (B)")
+    requests: int | None = Field(None, ge=1, description="Measured requests")
+    rate: float | None = Field(None, ge=1e-6, le=1e6, description="Requests per second (open loop)")
+    image: str | None = Field(None, description="Image size in pixels, WIDTHxHEIGHT")
+    input_tokens: int | None = Field(None, ge=1, description="Prompt tokens")
+    output_tokens: int | None = Field(None, ge=1, description="Output tokens of an answer")
 
     @field_validator("image")
     @classmethod
@@ -52,11 +52,15 @@ GRID = tuple(key for key in CellSettings.model_fields if key != "name")
 class SweepSettings(BenchSettings):
     """A sweep: the settings of a measurement, and the cells in which they differ."""
 
-    equal_work: bool = Field(True, description="set requests aside that did not give exactly output_tokens")
-    running_limit: int | None = Field(None, ge=1, description="B; an owned server is restarted where it differs")
-    prefix_cache: bool | None = Field(None, description="prefix cache of the server; default: as its profile says")
-    cells: list[CellSettings] = Field([], description="cells one by one; each gets the grid, too")
-    grid: dict[str, list[Any]] = Field({}, description=f"values to cross, by key: {', '.join(GRID)}")
+    equal_work: bool = Field(True, description="Set aside requests that did not return exactly output_tokens")
+    running_limit: int | None = Field(
+        None,
+        ge=1,
+        description="Requests that the server runs at once (B); an owned server restarts for it",
+    )
+    prefix_cache: bool | None = Field(None, description="Server's prefix cache; default: as its profile says")
+    cells: list[CellSettings] = Field([], description="Cells one by one; each is crossed with the grid")
+    grid: dict[str, list[Any]] = Field({}, description=f"Values to cross, by key: {', '.join(GRID)}")
 
     @model_validator(mode="after")
     def _check_cells(self) -> SweepSettings:

@@ -95,7 +95,7 @@ def read_base(folder: Path) -> Base:
         config = read_json(path)
     except UnreadableError as error:
         missing = f"no model at “{folder}”: config.json is missing."
-        raise BaseReadError(missing if error.missing else f"{error.message}.", _SOURCE) from None
+        raise BaseReadError(missing if error.missing else f"{error.phrase}.", _SOURCE) from None
     if not isinstance(config, dict):
         raise BaseReadError(f"{path} is not a JSON object.", _SOURCE)
     return Base(folder, config)
@@ -180,7 +180,7 @@ def _files(folder: Path) -> dict[str, set[str]]:
         index = read_json(folder / INDEX)
     except UnreadableError as error:
         if not error.missing:
-            raise BaseReadError(f"{error.message}.", "Take the model from its source again.") from None
+            raise BaseReadError(f"{error.phrase}.", "Take the model from its source again.") from None
         others = sorted(path.name for pattern in _OTHER_WEIGHTS for path in folder.glob(pattern))
         instead = f"; {others[0]} is of a kind that is not read here" if others else ""
         raise BaseReadError(f"{folder} holds no {SINGLE} and no {INDEX}{instead}.", _SOURCE) from None

@@ -88,7 +88,7 @@ def find_template(folder: Path) -> ChatTemplate:
             texts = {path.stem: read_text(path) for path in further}
             return _chosen(folder, FURTHER, texts, special)
     except UnreadableError as error:
-        raise TemplateError(f"{error.message}.", _MEND, code=error.code) from None
+        raise TemplateError(f"{error.phrase}.", _MEND, code=error.code) from None
     if tokenizer.get("chat_template") is not None:
         return _chosen(folder, TOKENIZER, tokenizer["chat_template"], special)
     raise TemplateError(
@@ -105,7 +105,7 @@ def _object(folder: Path, file: str) -> dict[str, Any]:
     except UnreadableError as error:
         if error.missing:
             return {}
-        raise TemplateError(f"{error.message}.", _MEND, code=error.code) from None
+        raise TemplateError(f"{error.phrase}.", _MEND, code=error.code) from None
     if not isinstance(value, dict):
         raise TemplateError(f"{folder / file} is not a JSON object.", _MEND, code="json-invalid")
     return value

@@ -15,8 +15,8 @@ The rules, which together keep any set of jobs from waiting for each other for e
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from vlmconsole.devices.labels import SERVER, TIMED, device_words
-from vlmconsole.queue.wants import ALL, ENDED, OK_STATES, Decision, Devices, HeldDevices, Start, Want
+from vlmconsole.devices.labels import SERVER, TIMED, WHOLE_CPU, device_words
+from vlmconsole.queue.wants import ENDED, OK_STATES, Decision, Devices, HeldDevices, Start, Want
 
 
 def decide(
@@ -198,7 +198,7 @@ class _Round:
     def _not_alone(self, want: Want, chosen: list[str]) -> bool:
         """Whether timed work must wait though its slots are free: for other timed work, or for what others run."""
         if self.timed is not None:  # two guests of a server that is on every slot
-            self.wait(want, f"waiting for {ALL} (job {self.timed})")
+            self.wait(want, f"waiting for {WHOLE_CPU} (job {self.timed})")
             return True
         others = [name for name in self.devices.outside if name.startswith(("cpu.", SERVER)) and name not in chosen]
         other = min(others, key=lambda name: name.startswith(SERVER), default=None)
@@ -279,12 +279,12 @@ class _Round:
         return 0
 
     def _because(self, name: str, want: Want) -> str:
-        shown = device_words([name])
+        shown = device_words([name]).replace("cpu", "CPU")
         if name.startswith("server."):
             other = self.holder[name].id if name in self.holder else self.given[name]
             return f"server {name.partition('.')[2]} runs already, as job {other}"
         if name.startswith(SERVER):
-            return f"waiting for {ALL}, {self.devices.outside[name]}: a server, which makes room once it is idle"
+            return f"waiting for {WHOLE_CPU}, {self.devices.outside[name]}: a server, which makes room once it is idle"
         if outside := self._outside(name, want):
             timed = " for timed work" if outside == TIMED else ""
             return f"waiting for {shown}, {self.devices.outside[outside]}{timed}"

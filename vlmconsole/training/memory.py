@@ -190,7 +190,7 @@ def _parts(work: Work, shape: Shape, settings: ProcessorSettings, kind: Literal[
     parts = [
         MemoryPart("process", PROCESS[kind], how="measured on a CPU" if kind == "cpu" else "CUDA context, assumed"),
         MemoryPart(
-            "data", work.pictures * KEPT if kind == "cpu" else 0, how=f"{work.pictures} pictures made and examined"
+            "data", work.pictures * KEPT if kind == "cpu" else 0, how=f"{work.pictures} images made and examined"
         ),
         MemoryPart("kernels", KERNELS if kind == "cpu" and width < 4 else 0, how="bfloat16 on a CPU"),
         MemoryPart("weights", shape.parameters * width, how=f"{shape.parameters:,} × {width} bytes"),

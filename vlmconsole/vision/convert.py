@@ -124,7 +124,7 @@ def _opened(data: bytes, kind: str, name: str, max_pixels: int, max_ratio: float
         image.load()
         if kind == "JPEG" and not frame and (shortage := jpeg_shortage(data, image)):
             raise PictureError(
-                f"{name} is a damaged JPEG picture, {shortage}; copy or download it again", code="picture-damaged"
+                f"{name} is a damaged JPEG image, {shortage}; copy or download it again", code="picture-damaged"
             )
         if kind == "GIF" and not frame:
             image, opened = _see_through_edge(image)
@@ -198,9 +198,9 @@ def _pick_frame(image: Image.Image, kind: str, name: str, frame: int) -> list[st
     if count == 1:
         return []
     if kind == "HEIC" and not frame:  # such a file opens at its main picture, which need not be its first
-        return [f"main picture of {count} only"]
+        return [f"main image of {count} only"]
     image.seek(frame)
-    what = {"TIFF": "page", "JPEG": "picture", "HEIC": "picture"}.get(kind, "frame")
+    what = {"TIFF": "page", "JPEG": "image", "HEIC": "image"}.get(kind, "frame")
     return [f"{what} {frame + 1} of {count} only"]
 
 
@@ -275,9 +275,9 @@ def _turn(decoded: Decoded, orientation: int, source: str, kind: str) -> None:
 
 def _why_unreadable(data: bytes, kind: str, name: str, error: Exception) -> str:
     if looks_cut_off(data, kind) or "truncated" in str(error).lower():
-        return f"{name} is cut off: the {kind} file ends before its picture does; copy or download it again"
+        return f"{name} is cut off: the {kind} file ends before its image does; copy or download it again"
     if isinstance(error, UnidentifiedImageError):
-        return f"{name} is a damaged {kind} picture, or of a layout that is not read here: export it as PNG"
+        return f"{name} is a damaged {kind} image, or of a layout that is not read here: export it as PNG"
     # Pillow names a Python object where it can name nothing else: that is no cause.
     cause = "" if "<_io." in str(error) else f" ({one_line(error, 100)})"
-    return f"{name} is a damaged {kind} picture{cause}: copy or export it again"
+    return f"{name} is a damaged {kind} image{cause}: copy or export it again"

@@ -144,7 +144,7 @@ async def _get(client: httpx.AsyncClient, url: httpx.URL, address: str, limits: 
         if error.kind == "size":
             raise _too_large(shown, limits.size) from None
         if error.kind == "coding":
-            why = f"{shown} sends its picture compressed, which is not accepted: download it by hand"
+            why = f"{shown} sends its image compressed, which is not accepted: download it by hand"
             raise PictureError(why, code="download-compressed") from None
         raise TimeoutError from None
     if response.is_redirect and "location" in response.headers:
@@ -157,7 +157,7 @@ async def _get(client: httpx.AsyncClient, url: httpx.URL, address: str, limits: 
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind.startswith("text/") or kind in ("application/json", "application/xhtml+xml", "application/pdf"):
         raise PictureError(
-            f"{shown} is not a picture but {one_line(kind, 40)}: give the picture's own address", code="picture-missing"
+            f"{shown} is not an image but {one_line(kind, 40)}: give the image's own address", code="picture-missing"
         )
     return response.content
 

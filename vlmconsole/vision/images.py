@@ -65,7 +65,7 @@ class Picture:
         """This picture with at most `max_pixels` pixels, same shape; itself when it already fits."""
         width, height = self.size
         if max_pixels < 1:
-            raise PictureError(f"a picture cannot shrink to {max_pixels} pixels")
+            raise PictureError(f"an image cannot shrink to {max_pixels} pixels")
         if width * height <= max_pixels:
             return self
         scale = math.sqrt(max_pixels / (width * height))
@@ -109,7 +109,7 @@ def open_picture(
     Raises PictureError, one printable line, for everything that cannot be sent.
     """
     path = None if isinstance(source, bytes) else Path(source)
-    shown = one_line(name if name is not None else (path.name or path) if path is not None else "picture", 120)
+    shown = one_line(name if name is not None else (path.name or path) if path is not None else "image", 120)
     data = source if isinstance(source, bytes) else read_picture_bytes(Path(source), max_bytes=max_bytes)
     if len(data) > max_bytes:
         raise PictureError(f"{shown} is larger than {size(max_bytes)}", code="file-too-large")
@@ -135,7 +135,7 @@ def _ready(decoded: Decoded, data: bytes, name: str, path: Path | None) -> Pictu
     rgb, changes, notes = decoded.image.convert("RGB"), decoded.changes, decoded.notes
     kind = true_kind(data, name)
     if misnamed(kind, name):
-        notes = [f"a {kind} picture, although the name ends in {Path(name).suffix}", *notes]
+        notes = [f"a {kind} image, although the name ends in {Path(name).suffix}", *notes]
     if decoded.mime_as_is is None:
         data = _png(rgb)
         changes = changes or [f"{kind} repacked as PNG, the same pixels"]

@@ -30,10 +30,10 @@ def read_picture_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     try:
         kind = path.stat().st_mode
         if stat.S_ISDIR(kind):
-            raise PictureError(f"{name} is a folder: name a picture in it", code="file-irregular")
+            raise PictureError(f"{name} is a folder: name an image in it", code="file-irregular")
         if not stat.S_ISREG(kind):
             raise PictureError(
-                f"{name} is a pipe, socket or device, not a file: save the picture to a file first",
+                f"{name} is a pipe, socket or device, not a file: save the image to a file first",
                 code="file-irregular",
             )
         # Still non-blocking, in case the file was swapped for a pipe since the look above.
@@ -76,15 +76,15 @@ _PICTURES: tuple[tuple[bytes, str], ...] = (
 )
 _OTHERS: tuple[tuple[bytes, str], ...] = (
     (b"%PDF", "a PDF document: export the page as PNG"),
-    (b"PK\x03\x04", "a zip archive or an office document: take the picture out of it"),
+    (b"PK\x03\x04", "a zip archive or an office document: take the image out of it"),
     (b"\x1f\x8b", "a gzip archive: unpack it first"),
     (b"7z\xbc\xaf'\x1c", "a 7z archive: unpack it first"),
     (b"8BPS", "a Photoshop file: export it as PNG"),
-    (b"\xff\x0a", "a JPEG XL picture, which is not supported: export it as PNG"),
-    (b"\x00\x00\x00\x0cJXL ", "a JPEG XL picture, which is not supported: export it as PNG"),
+    (b"\xff\x0a", "a JPEG XL image, which is not supported: export it as PNG"),
+    (b"\x00\x00\x00\x0cJXL ", "a JPEG XL image, which is not supported: export it as PNG"),
     (b"\x7fELF", "a program"),
     (b"MZ", "a program"),
-    (b"\x1aE\xdf\xa3", "a video (Matroska or WebM): save one frame as a picture"),
+    (b"\x1aE\xdf\xa3", "a video (Matroska or WebM): save one frame as an image"),
     (b"%!PS", "a PostScript file: export it as PNG"),
     (b"version https://git-lfs", "a Git LFS pointer: fetch the real file with git lfs pull"),
 )
@@ -120,7 +120,7 @@ def true_kind(data: bytes, name: str) -> str:
         if brands & _HEIF_BRANDS:
             return "HEIC"
         raise PictureError(
-            f"{name} is not a picture but a video (MP4 or QuickTime): save one frame as a picture",
+            f"{name} is not an image but a video (MP4 or QuickTime): save one frame as an image",
             code="picture-missing",
         )
     for magic, kind in _PICTURES:
@@ -128,8 +128,8 @@ def true_kind(data: bytes, name: str) -> str:
             return kind
     for magic, what in _OTHERS:
         if data.startswith(magic):
-            raise PictureError(f"{name} is not a picture but {what}", code="picture-missing")
-    raise PictureError(f"{name} is not a picture{_text_kind(data)}", code="picture-missing")
+            raise PictureError(f"{name} is not an image but {what}", code="picture-missing")
+    raise PictureError(f"{name} is not an image{_text_kind(data)}", code="picture-missing")
 
 
 def _text_kind(data: bytes) -> str:

@@ -84,7 +84,7 @@ class ProcessorSettings(BaseModel):
         _known(values, source)
         if values.get("do_resize") is False:
             raise ProcessorError(
-                f"{source}: do_resize is false: pictures that were resized elsewhere are not foreseen",
+                f"{source}: do_resize is false: images that were resized elsewhere are not foreseen",
                 code="processor-unknown",
             )
         stated = values.get("size")
@@ -140,7 +140,7 @@ def resized(width: int, height: int, settings: ProcessorSettings = QWEN2_5_VL) -
     Raises ProcessorError for an empty picture and for sides more than 200:1 apart, as the processor does.
     """
     if width < 1 or height < 1:
-        raise ProcessorError(f"a picture of {width}×{height} has no pixels")
+        raise ProcessorError(f"an image of {width}×{height} has no pixels")
     if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
         raise ProcessorError(
             f"{width}×{height} is longer than {MAX_ASPECT_RATIO}:1, which the model's image processor refuses:"

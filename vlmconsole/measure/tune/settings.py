@@ -32,8 +32,8 @@ class Consistent(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    finish_reason: Literal["length"] = Field(description="how every answer must end: at its ceiling")
-    output_tokens: int = Field(ge=1, description="tokens that every answer must have, exactly")
+    finish_reason: Literal["length"] = Field(description="How every answer must end: at max tokens")
+    output_tokens: int = Field(ge=1, description="Tokens that every answer must have, exactly")
 
 
 class TuneRule(BaseModel):
@@ -41,11 +41,11 @@ class TuneRule(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    baseline: dict[str, Value] = Field(description="the cell that others are compared with, by its parameters")
-    consistent: Consistent = Field(description="what makes a cell's outputs consistent")
-    throughput_floor: float = Field(gt=0, le=2, description="least throughput, as a share of the baseline's")
+    baseline: dict[str, Value] = Field(description="The cell that others are compared with, by its parameters")
+    consistent: Consistent = Field(description="What makes a cell's outputs consistent")
+    throughput_floor: float = Field(gt=0, le=2, description="Least throughput, as a share of the baseline's")
     close_within: float = Field(ge=0, le=1, description="TTFT p95 this share above the lowest still counts as close")
-    memory: str = Field(description=f"what decides between close cells: a parameter of the grid, or “{SAMPLED}”")
+    memory: str = Field(description=f"What decides between close cells: a parameter of the grid, or “{SAMPLED}”")
 
 
 class TuneSettings(BaseModel):
@@ -53,23 +53,23 @@ class TuneSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    server: str = Field(description="profile of a server that this lab starts")
-    grid: dict[str, list[Value]] = Field(description="values to cross, by launch parameter, e.g. chunked_prefill_size")
-    rule: TuneRule = Field(description="how the winner is chosen; frozen before the first cell")
+    server: str = Field(description="Profile of a server that this lab starts")
+    grid: dict[str, list[Value]] = Field(description="Values to cross, by launch parameter, e.g. chunked_prefill_size")
+    rule: TuneRule = Field(description="How the winner is chosen; frozen before the first cell")
     running_limit: int | None = Field(None, ge=1, description="B, the same in every cell; default: the profile's")
-    prefix_cache: bool = Field(False, description="prefix cache while measuring; the chosen profile keeps its own")
-    concurrency: int = Field(4, ge=1, description="C, requests that the client keeps in flight")
-    requests: int = Field(12, ge=1, description="measured requests in each cell")
-    warm_up: int = Field(4, ge=0, description="requests before, in each cell, not counted")
-    image: str = Field("", description="picture size in pixels, WIDTHxHEIGHT; empty: text only")
-    input_tokens: int | None = Field(None, ge=1, description="prompt tokens, the picture's among them; default: short")
-    output_tokens: int = Field(128, ge=1, description="output, tokens; held to exactly this where the engine can")
-    seed: int = Field(0, description="of the inputs")
+    prefix_cache: bool = Field(False, description="Prefix cache while measuring; the chosen profile keeps its own")
+    concurrency: int = Field(4, ge=1, description="Requests kept in flight by the client (C)")
+    requests: int = Field(12, ge=1, description="Measured requests in each cell")
+    warm_up: int = Field(4, ge=0, description="Warm-up requests in each cell, not counted")
+    image: str = Field("", description="Image size in pixels, WIDTHxHEIGHT; empty: text only")
+    input_tokens: int | None = Field(None, ge=1, description="Prompt tokens, including the image; default: short")
+    output_tokens: int = Field(128, ge=1, description="Output tokens of an answer; exactly these where the engine can")
+    seed: int = Field(0, description="Seed of the inputs")
     lag_limit_ms: float = Field(
-        LAG_LIMIT_S * 1000, gt=0, description="client lag (p99, ms; at least 2 % of TTFT) that makes a cell INVALID"
+        LAG_LIMIT_S * 1000, gt=0, description="Client lag above which a cell is INVALID (p99, ms; at least 2 % of TTFT)"
     )
-    total_timeout_s: float = Field(900.0, gt=0, description="longest a request may take, s")
-    save_as: str = Field("", description="name of the chosen profile; default: the server's with -tuned")
+    total_timeout_s: float = Field(900.0, gt=0, description="Longest a request may take, s")
+    save_as: str = Field("", description="Name of the chosen profile; default: the server's with -tuned")
 
     @model_validator(mode="after")
     def _check(self) -> TuneSettings:
