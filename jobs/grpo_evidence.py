@@ -27,7 +27,9 @@ CURVES = {
 
 @dataclass(frozen=True)
 class RolloutAnswer:
-    """One sampled answer as it is kept. `example` is None where it is not known which one it belongs to."""
+    """One sampled answer as it is kept. `example` is None where it is not known which one it belongs to; `scorer` is
+    told where the run's settings name none for all.
+    """
 
     example: Example | None
     group: int
@@ -39,6 +41,7 @@ class RolloutAnswer:
     advantage: float
     valid: bool | None
     reason: str = ""
+    scorer: str = ""
 
 
 class GrpoEvidence:
@@ -99,6 +102,8 @@ class GrpoEvidence:
             "finish": answer.finish,
             "valid": answer.valid,
             "reason": answer.reason,
+            **({"scorer": answer.scorer} if answer.scorer else {}),
+            **({"options": dict(example.options)} if answer.scorer and example and example.options else {}),
         }
         self.run.append_jsonl(ROLLOUTS, {**shared, **more})
         self.run.events.emit("rollout", **shared)

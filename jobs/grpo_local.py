@@ -99,7 +99,8 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
                 code="step-diverged",
             ) from None
         evidence.step(
-            _line(step, spec, time.monotonic() - started), [_as_rollout(rollout) for rollout in step.rollouts]
+            _line(step, spec, time.monotonic() - started),
+            [_as_rollout(rollout, each_own=not settings.scorer) for rollout in step.rollouts],
         )
         if spec.validate_every and step.number % spec.validate_every == 0:
             _validate(context, loaded, heldout[: spec.validation], spec, step.number)
@@ -194,7 +195,7 @@ def _line(step: "Taken", spec: GrpoSpec, seconds: float) -> dict[str, Any]:
     }
 
 
-def _as_rollout(sampled: Any) -> RolloutAnswer:
+def _as_rollout(sampled: Any, *, each_own: bool) -> RolloutAnswer:
     return RolloutAnswer(
         sampled.example,
         sampled.group,
@@ -206,6 +207,7 @@ def _as_rollout(sampled: Any) -> RolloutAnswer:
         sampled.advantage,
         sampled.scored.valid,
         sampled.scored.reason,
+        sampled.example.scorer if each_own else "",
     )
 
 

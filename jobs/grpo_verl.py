@@ -182,7 +182,16 @@ class _VerlFollower:
             known = example if truth_text(example.truth) == answer.truth else None
             answers.append(
                 RolloutAnswer(
-                    known, i // n, answer.answer, None, None, answer.truth, answer.score, advantage, answer.valid
+                    known,
+                    i // n,
+                    answer.answer,
+                    None,
+                    None,
+                    answer.truth,
+                    answer.score,
+                    advantage,
+                    answer.valid,
+                    scorer="" if self.spec.scorer or example.scorer == "counting" else example.scorer,
                 )
             )
         return line, answers

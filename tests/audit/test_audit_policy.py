@@ -68,6 +68,22 @@ def test_nothing_is_found_in_a_clean_run(run: RunFolder) -> None:
     assert not wrong(run)
 
 
+@pytest.mark.parametrize("where", ["conditions", "settings", "lines"])
+def test_answers_are_scored_again_by_the_scorer_that_rewarded_them(tmp_path: Path, where: str) -> None:
+    spec = {"scorer": "naming" if where == "settings" else ""}
+    run = RunFolder.create(tmp_path, kind="grpo", preset="grpo", spec=spec, title="grpo", home=tmp_path)
+    if where == "conditions":
+        run.write_json("conditions.json", {"settings": {"scorer": "naming"}})
+    named = {"scorer": "naming"} if where == "lines" else {}
+    for answer, reward in (("Circle.", 1.0), ("square", 0.0)):
+        line = {"step": 1, "group": 0, "uid": "a", "truth": "circle", "answer": answer, "reward": reward, **named}
+        run.append_jsonl("rollouts.jsonl", {**line, "advantage": (reward - 0.5) / (0.5**0.5 + 1e-6)})
+    found = {one.name: one.state for one in audit_policy(run, None)}
+    assert (found["rewards"], found["advantages"]) == ("ok", "ok")
+    rollout(1, reward=1.0)(run)
+    assert {one.name: one.state for one in audit_policy(run, None)}["rewards"] == "wrong"
+
+
 @pytest.mark.parametrize(
     ("plant", "name", "said"),
     [

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from examples import conversation, imported, scene, several
-from refusals import refused
+from refusals import mentions, refused
 
+from vlmconsole.audit.run import audit
 from vlmconsole.data.example import Example
 from vlmconsole.jobs.contract import Context
 from vlmconsole.jobs.launch import create_run
@@ -142,19 +144,39 @@ def job(places: Places, preset: str, **changes: Any) -> tuple[RunFolder, dict[st
     return run, summary
 
 
+def wrong(run: RunFolder, places: Places) -> dict[str, str]:
+    """What an audit finds wrong, by the check's name."""
+    return {finding.name: finding.text for finding in audit(run, places).findings if finding.state == "wrong"}
+
+
+def change_line(run: RunFolder, file: str, at: int, **fields: Any) -> None:
+    lines = list(run.read_jsonl(file))
+    lines[at] |= fields
+    run.file(file).write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+
+
 @pytest.mark.timeout(300)
 def test_an_imported_dataset_is_evaluated_and_trained_on(tmp_path: Path) -> None:
     places = Places(tmp_path).ensure()
     splits = {name: (name, several(name, 5)) for name in ("train", "dev", "test")}
     imported(places.datasets, "mixed", splits)
     run, summary = job(places, "eval-groups-tiny", data=["mixed"], batch=4, max_new_tokens=8)
+    assert not wrong(run, places)
     lines = list(run.read_jsonl("before.jsonl"))
     assert [line["id"] for line in lines] == [*(f"test-{i}" for i in (0, 1, 2, 3)), "test-3#2", "test-4"]
     assert {line["scorer"] for line in lines} == {"naming/1"} and summary["groups"]["test"]["before"]["answered"] == 6
     assert lines[1]["prompt"].count("<image>") == 2 and lines[0]["prompt"] == "What shape is red?"
     assert [line["truth"] for line in lines] == ["circle", "circle", "red", "circle", "square", "square"]
+    change_line(run, "before.jsonl", 1, truth="square")
+    change_line(run, "before.jsonl", 2, all_correct=not lines[2]["all_correct"])
+    change_line(run, "before.jsonl", 4, prompt_sha=lines[0]["prompt_sha"])
+    found = wrong(run, places)
+    assert set(found) == {"samples", "scores"} and mentions(found["samples"], "test-1", "test-3#2")
+    leaked = replace(splits["test"][1][1], id="leaked", split="train")
+    imported(places.datasets, "later", {"train": ("train", [leaked])})
+    assert mentions(wrong(run, places)["isolation: tested pictures"], "test-1", "leaked")
     run, summary = job(places, "sft-expand-tiny", data="mixed", epochs=1, dev_epochs=[1], batch=3)
-    assert summary["steps"] == 2 and summary["dev_n"] == 6
+    assert summary["steps"] == 2 and summary["dev_n"] == 6 and not wrong(run, places)
     mask = run.read_json("mask.json")
     assert mask["rows"] == 5 and mask["wrong"] == 0
     samples = list(run.read_jsonl("dev-epoch1.jsonl"))

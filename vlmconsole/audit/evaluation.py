@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.audit.images import Seen, Shelves, digest_of, isolation
-from vlmconsole.audit.score import counting_reward, naming_reward
+from vlmconsole.audit.score import scored_again
 from vlmconsole.audit.weights import AuditWeightsError, weights_hash
 from vlmconsole.data.findings import Finding, finding
 from vlmconsole.gates.evidence import PLAN
@@ -23,8 +23,6 @@ from vlmconsole.system.typed_paths import named
 from vlmconsole.text.counts import many
 
 SIDES = ("before", "after")
-#: by the end of a scorer's name in the plan; TextVQA's is checked against the official vectors by the tests instead
-MARKERS: dict[str, Callable[[Any, str], Any]] = {"counting": counting_reward, "naming": naming_reward}
 
 
 def audit_evaluation(run: RunFolder, chain: Chain, ledger: Ledger, shelves: Shelves) -> list[Finding]:
@@ -233,12 +231,12 @@ def _scores(sides: list[Side], plan: Plan | None) -> Finding:
     scorers = {group.name: group.scorer for group in plan.groups} if plan is not None else {}
     for side in sides:
         for sample in side.samples.values():
-            marker = _marker(sample, scorers.get(sample.group))
-            if marker is None or not isinstance(sample.truth, str):
+            scorer = scorers.get(sample.group) or sample.scorer or _told_by_truth(sample)
+            mark = scored_again(scorer, sample.answer, sample.truth, sample.options)
+            if mark is None:
                 others += 1
                 continue
             n += 1
-            mark = marker(sample.answer, sample.truth)
             same = (mark.valid, mark.all_correct) == (sample.valid, sample.all_correct)
             off = max(abs(float(mark.partial) - sample.partial), abs(float(mark.reward) - sample.reward))
             if sample.http_ok and (not same or off > 1e-6):
@@ -246,18 +244,15 @@ def _scores(sides: list[Side], plan: Plan | None) -> Finding:
                 wrong.append(f"{side.name}: {sample.id} has {given}, its answer gives {float(mark.partial):g}")
     more = f"; {others} of another scorer not" if others else ""
     if not n and not wrong:
-        return Finding("scores", "not verifiable", "no sample has a scorer that is written twice here")
+        return Finding("scores", "not verifiable", "no sample has a scorer that can be repeated here")
     return finding("scores", f"{many(n, 'answer')} scored again from the rules{more}", wrong)
 
 
-def _marker(sample: Sample, scorer: str | None) -> Callable[[Any, str], Any] | None:
-    """The rule by the plan's scorer, else the sample's own; older samples without one are told by their truth."""
-    scorer = scorer or sample.scorer.partition("/")[0]
-    if scorer:
-        return MARKERS.get(scorer)
+def _told_by_truth(sample: Sample) -> str:
+    """The scorer of an older sample that names none."""
     if not isinstance(sample.truth, str):
-        return None
-    return counting_reward if sample.truth.lstrip().startswith("{") else naming_reward
+        return ""
+    return "counting" if sample.truth.lstrip().startswith("{") else "naming"
 
 
 def _verdict(run: RunFolder, chain: Chain, ledger: Ledger, plan: Plan | None) -> Finding:

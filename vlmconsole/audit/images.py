@@ -11,7 +11,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from vlmconsole.text.counts import many
 
 Tick = Callable[[str], None]
 READERS = ("train", "dev")  # roles of splits that a training has looked at
+IMPORTED = 2  # `format` of the manifest of an imported dataset
 NEAR = 4.0  # pixels between a listed centre and the area seen there
 
 
@@ -85,7 +86,7 @@ class Seen:
     def questions(self) -> Iterator[Seen]:
         """The example's questions, as an evaluation asks them."""
         for question in self.example.questions():
-            yield Seen(question, self.hashes[: len(question.images)])
+            yield Seen(question, self.hashes[: sum(turn.images for turn in question.turns)])
 
 
 def _hashed(image: bytes) -> tuple[str, str]:
@@ -117,8 +118,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         value = read_json(folder / "manifest.json")
         splits = value["splits"]
-        if not all(isinstance(split["role"], str) and isinstance(split["pictures"], list) for split in splits.values()):
-            raise ValueError("its splits have no roles or images")
+        key, kind = ("n", int) if value.get("format") == IMPORTED else ("pictures", list)
+        if not all(isinstance(split["role"], str) and isinstance(split[key], kind) for split in splits.values()):
+            raise ValueError(f"its splits have no roles or no {key}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise AuditDataError(f"{folder / 'manifest.json'} cannot be read: {error}") from None
     return dict(value)
@@ -154,6 +156,7 @@ class Shelves:
         self.manifests: dict[str, dict[str, Any]] = {}
         self.rows: dict[tuple[str, str], list[Seen]] = {}
         self._places: dict[str, set[Place]] = defaultdict(set)
+        self._several: dict[str, tuple[tuple[str, str], ...]] = {}  # one hash of several images → theirs
         self._read()
 
     def _read(self) -> None:
@@ -172,14 +175,21 @@ class Shelves:
                 except AuditDataError as error:
                     self.problems.append(f"{folder.name}: {error}")
                     continue
+                if manifest.get("format") == IMPORTED:  # nothing is looked for in its pixels, and it may be large
+                    rows = [Seen(replace(row.example, images=()), row.hashes) for row in rows]
                 self.rows[folder.name, split] = rows
                 for row in rows:
+                    self._several |= {q.sha256: q.hashes for q in row.questions() if len(q.hashes) != 1}
                     place = Place(folder.name, split, str(described["role"]), row.uid)
                     for value in {value for hashes in row.hashes for value in hashes}:
                         self._places[value].add(place)
         for known in PictureIndex(self.datasets).all():
             for value in (known.sha256, known.pixel_sha256):
                 self._places[value].add(Place(known.dataset, known.split, known.role, known.uid))
+
+    def images(self, sha256: str, pixel_sha256: str) -> tuple[tuple[str, str], ...]:
+        """The hashes (file, pixels) of each image behind the one hash that a sample carries; of one image the same."""
+        return self._several.get(sha256, ((sha256, pixel_sha256),))
 
     def places(self, *hashes: str) -> list[Place]:
         """Every place of a picture with one of these hashes, in a fixed order."""
@@ -213,7 +223,8 @@ def isolation(shelves: Shelves, rows: Iterable[tuple[str, str, str]], role: str,
     leaks, n = [], 0
     for uid, sha, pixels in rows:
         n += 1
-        bad = [place for place in shelves.places(sha, pixels) if place.role in forbidden]
+        hashes = [value for pair in shelves.images(sha, pixels) for value in pair]
+        bad = [place for place in shelves.places(*hashes) if place.role in forbidden]
         if bad:
             leaks.append(f"{uid} is the same image as {bad[0]}")
     sets = len(shelves.manifests)
@@ -227,7 +238,41 @@ def audit_dataset(shelves: Shelves, name: str, expected: str | None) -> list[Fin
     manifest = shelves.manifests.get(name)
     if manifest is None:
         return [Finding(f"{name}: there", "not verifiable", f"the dataset {name} is not in this lab any more")]
+    if manifest.get("format") == IMPORTED:
+        return _imported(shelves, name, manifest, expected)
     return _ImageInspector(shelves, name, manifest).findings(expected)
+
+
+def _imported(shelves: Shelves, name: str, manifest: dict[str, Any], expected: str | None) -> list[Finding]:
+    """What can be said of an imported dataset: that it is the one named, its files, and that every row is there."""
+    digest = digest_of(manifest)
+    swapped = [f"the dataset is {digest[:12]}… now, {expected[:12]}… was named: it was swapped"] if expected else []
+    wrong = []
+    for split, described in manifest["splits"].items():
+        uids = [row.uid for row in shelves.rows.get((name, split), [])]
+        if len(uids) != described["n"] or len(set(uids)) != len(uids):
+            wrong.append(f"{split} has {len(set(uids))} examples, {described['n']} were imported")
+    n = sum(len(rows) for (dataset, _), rows in shelves.rows.items() if dataset == name)
+    files = [*_changed_files(shelves, name, manifest)]
+    return [
+        finding(f"{name}: identity", f"digest {digest[:12]}…", swapped if digest != expected else []),
+        finding(f"{name}: hashes", f"{many(len(manifest.get('files', {})), 'file')} as they were made", files),
+        finding(f"{name}: examples", f"{many(n, 'example')}, each image and conversation whole", wrong),
+        Finding(f"{name}: labels", "not verifiable", "the answers are the source's; nothing here can check them"),
+    ]
+
+
+def _changed_files(shelves: Shelves, name: str, manifest: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with a dataset's files, against the hashes of its manifest."""
+    for file, entry in manifest.get("files", {}).items():
+        path = shelves.datasets / name / file
+        if not path.is_file():
+            yield f"{file} is missing"
+        else:
+            with path.open("rb") as opened:
+                if hashlib.file_digest(opened, "sha256").hexdigest() != entry.get("sha256"):
+                    yield f"{file} was changed after it was made"
+    yield from (text for text in shelves.problems if text.startswith(f"{name}: "))
 
 
 class _ImageInspector:
@@ -265,13 +310,7 @@ class _ImageInspector:
             self.wrong["identity"].append(
                 f"the dataset is {digest[:12]}… now, {expected[:12]}… was named: it was swapped"
             )
-        for file, entry in self.manifest.get("files", {}).items():
-            path = self.folder / file
-            if not path.is_file():
-                self.wrong["hashes"].append(f"{file} is missing")
-            elif hashlib.sha256(path.read_bytes()).hexdigest() != entry.get("sha256"):
-                self.wrong["hashes"].append(f"{file} was changed after it was made")
-        self.wrong["hashes"] += [text for text in self.shelves.problems if text.startswith(f"{self.name}: ")]
+        self.wrong["hashes"] += _changed_files(self.shelves, self.name, self.manifest)
 
     def _split(self, split: str, described: dict[str, Any]) -> None:
         listed = {entry[0]: entry for entry in described["pictures"]}

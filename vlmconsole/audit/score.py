@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from vlmconsole.scoring.answer import LARGEST_COUNT
+from vlmconsole.scoring.scorers import ScoringError, score
 
 FIELDS = ("red_circles", "blue_squares")
 
@@ -55,6 +57,26 @@ def naming_reward(answer: Any, truth: str) -> ScoredAnswer:
     word = word[:-1] if word.endswith(".") else word
     right = Fraction(word.casefold() == truth.casefold())
     return ScoredAnswer(True, bool(right), right, right)
+
+
+#: by a scorer's name; the others are scored again by the scorer itself, which tests hold to reference vectors
+MARKERS: dict[str, Callable[[Any, str], ScoredAnswer]] = {"counting": counting_reward, "naming": naming_reward}
+
+
+def scored_again(scorer: str, answer: Any, truth: Any, options: Mapping[str, Any] | None = None) -> ScoredAnswer | None:
+    """One answer by the rule of a scorer (name, with or without version); None where it cannot be repeated here."""
+    name = scorer.partition("/")[0]
+    if name == "counting" and not isinstance(truth, str):
+        truth = json.dumps(truth)
+    if name in MARKERS and isinstance(truth, str) and not options:
+        return MARKERS[name](answer, truth)
+    if not name or name == "judge" or ":" in name:  # another model's word, or code that is not the lab's
+        return None
+    try:
+        scored = score(name, answer, truth)
+    except (ScoringError, KeyError):
+        return None
+    return ScoredAnswer(scored.valid, scored.all_correct, Fraction(scored.partial), Fraction(scored.reward))
 
 
 def _count(digits: str) -> int:

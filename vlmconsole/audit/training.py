@@ -5,7 +5,6 @@ Everything is recomputed from files: rewards from the answers, means from the re
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from fractions import Fraction
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.audit.images import Seen, Shelves, digest_of
-from vlmconsole.audit.score import counting_reward, naming_reward
+from vlmconsole.audit.score import scored_again
 from vlmconsole.audit.weights import AuditWeightsError, audit_change, tensors, weights_hash
 from vlmconsole.data.findings import Finding, finding
 from vlmconsole.errors import LabError
@@ -57,6 +56,11 @@ def _object(run: RunFolder, name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _spec(run: RunFolder) -> dict[str, Any]:
+    spec = run.job().get("spec")
+    return spec if isinstance(spec, dict) else {}
+
+
 def _digest(run: RunFolder, file: dict[str, Any]) -> Any:
     """The digest of the dataset that one of a training's files is about, by itself or by the adapter's account."""
     data = _object(run, "adapter/provenance.json").get("data")
@@ -93,7 +97,8 @@ def _selection(run: RunFolder, chain: Chain, shelves: Shelves, summary: dict[str
 
 
 def _choice(run: RunFolder, rule: dict[str, Any], shelves: Shelves, summary: dict[str, Any]) -> Finding:
-    rows = {row.uid: row for row in shelves.split(str(rule.get("dataset")), "dev", _digest(run, rule))}
+    examples = shelves.split(str(rule.get("dataset")), "dev", _digest(run, rule))
+    rows = {row.uid: row for example in examples for row in example.questions()}
     wrong: list[str] = []
     sums: dict[int, Fraction] = {}
     uids = [str(uid) for uid in rule.get("uids", [])]
@@ -107,7 +112,8 @@ def _choice(run: RunFolder, rule: dict[str, Any], shelves: Shelves, summary: dic
         if sorted(str(line.get("id")) for line in lines) != sorted(uids):
             wrong.append(f"dev-epoch{epoch}.jsonl holds other images than the frozen rule names")
             continue
-        sums[epoch] = sum((_reward(line, rows, wrong, epoch) for line in lines), Fraction(0))
+        scorer = str(_spec(run).get("scorer") or "")
+        sums[epoch] = sum((_reward(line, rows, wrong, epoch, scorer) for line in lines), Fraction(0))
     if not sums:
         return finding("development selection", "", wrong or ["there is no development sample"])
     best = min(epoch for epoch in sums if sums[epoch] == max(sums.values()))
@@ -119,15 +125,21 @@ def _choice(run: RunFolder, rule: dict[str, Any], shelves: Shelves, summary: dic
     return finding("development selection", f"epoch {best} again ({means})", wrong)
 
 
-def _reward(line: dict[str, Any], rows: dict[str, Seen], wrong: list[str], epoch: int) -> Fraction:
-    """The reward of one development answer by the dataset's own truth; a difference from the file's goes to `wrong`."""
+def _reward(line: dict[str, Any], rows: dict[str, Seen], wrong: list[str], epoch: int, scorer: str) -> Fraction:
+    """The reward of one development answer by the dataset's own truth; a difference from the file's goes to `wrong`.
+
+    `scorer`: the settings' ("": the example's own). What cannot be scored again here counts as it is stored.
+    """
     row = rows.get(str(line.get("id")))
     if row is None:
         return Fraction(0)
     if line.get("picture_sha256") != row.sha256:
         wrong.append(f"dev-epoch{epoch}: {row.uid} was another image")
-    marker = counting_reward if row.source.endswith("/counting") else naming_reward
-    mark = marker(line.get("answer"), row.truth)
+    own = not scorer or scorer == row.example.scorer
+    options = row.example.options if own else None
+    mark = scored_again(scorer or row.example.scorer, line.get("answer"), row.truth, options)
+    if mark is None:
+        return Fraction(float(line.get("reward") or 0.0))
     if abs(float(mark.reward) - float(line.get("reward", -1))) > 1e-6:
         wrong.append(
             f"dev-epoch{epoch}: {row.uid} has reward {line.get('reward')}, its answer gives {float(mark.reward):g}"
@@ -316,28 +328,30 @@ def audit_policy(run: RunFolder, base: Path | None) -> list[Finding]:
 
     groups: dict[tuple[Any, Any], list[dict[str, Any]]] = defaultdict(list)
     wrong, n = [], 0
+    settings = _object(run, "conditions.json").get("settings")
+    scorer = (settings if isinstance(settings, dict) else {}).get("scorer") or _spec(run).get("scorer") or "counting"
     for line in run.read_jsonl("rollouts.jsonl"):
+        groups[line.get("step"), line.get("group", line.get("uid"))].append(line)
+        own = line.get("scorer")
+        mark = scored_again(str(own or scorer), line.get("answer"), line.get("truth"), line.get("options"))
+        if mark is None:
+            continue
         n += 1
-        mark = counting_reward(line.get("answer"), _text(line.get("truth")))
         if abs(float(mark.reward) - float(line.get("reward", -1))) > 1e-6:
             where = f"step {line.get('step')} {line.get('uid')}"
             wrong.append(f"{where}: reward {line.get('reward')}, its answer gives {float(mark.reward):g}")
-        groups[line.get("step"), line.get("group", line.get("uid"))].append(line)
     rewards = finding("rewards", f"{many(n, 'answer')} scored again", wrong) if n else None
     wrong = []
     for (step, uid), lines in groups.items():
         wrong += [f"step {step} {uid}: {text}" for text in _advantages(lines)]
-    findings = [rewards or Finding("rewards", "not verifiable", "rollouts.jsonl is missing or empty")]
+    missing = "its scorer cannot be repeated here" if groups else "rollouts.jsonl is missing or empty"
+    findings = [rewards or Finding("rewards", "not verifiable", missing)]
     if groups:
         findings.append(finding("advantages", f"{len(groups)} groups: (reward − mean) / (deviation + 1e-6)", wrong))
     findings.append(_policy_steps(run))
     if base is None:
         return [*findings, Finding("weight change", "not verifiable", "the base is not on this machine")]
     return [*findings, *audit_full_change(base, run.file("model"))]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _advantages(lines: list[dict[str, Any]]) -> list[str]:
