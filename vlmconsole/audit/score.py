@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from vlmconsole.errors import LabError
 from vlmconsole.scoring.answer import LARGEST_COUNT
-from vlmconsole.scoring.scorers import ScoringError, score
+from vlmconsole.scoring.scorers import score
 
 FIELDS = ("red_circles", "blue_squares")
 
@@ -73,8 +74,8 @@ def scored_again(scorer: str, answer: Any, truth: Any, options: Mapping[str, Any
     if not name or name == "judge" or ":" in name:  # another model's word, or code that is not the lab's
         return None
     try:
-        scored = score(name, answer, truth)
-    except (ScoringError, KeyError):
+        scored = score(name, answer, truth, options)
+    except LabError:  # no such scorer, or it takes no such truth or options
         return None
     return ScoredAnswer(scored.valid, scored.all_correct, Fraction(scored.partial), Fraction(scored.reward))
 
