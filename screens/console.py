@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from textual.dom import DOMNode
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vlmconsole.lab import Lab
     from vlmconsole.screens.link import ServerLink
     from vlmconsole.screens.terminal.terminal import Drawing
+    from vlmconsole.vision.images import Picture
 
 
 class Console(Protocol):
@@ -33,6 +34,9 @@ class Console(Protocol):
 
     def link_to(self, name: str) -> ServerLink:
         """A second link, to the server of the profile `name`."""
+
+    def write_in_chat(self, text: str, pictures: Sequence[Picture]) -> None:
+        """Show the chat with a new conversation, and this question in its message box, not sent yet."""
 
     def since_key(self) -> float:
         """Seconds since the last key was pressed."""

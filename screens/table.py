@@ -28,6 +28,7 @@ SCREENS: tuple[ScreenEntry, ...] = (
     ScreenEntry(4, "gates", "Gates", "vlmconsole.screens.gates.screen:GatesScreen", "vlmconsole gates"),
     ScreenEntry(5, "runs", "Runs", "vlmconsole.screens.runs.screen:RunsScreen", "vlmconsole runs"),
     ScreenEntry(6, "servers", "Servers", "vlmconsole.screens.servers.screen:ServersScreen", "vlmconsole servers"),
+    ScreenEntry(7, "data", "Data", "vlmconsole.screens.data.screen:DataScreen", "vlmconsole data"),
 )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import textual.screen
 from textual import events
@@ -41,7 +41,9 @@ from vlmconsole.screens.theme import DARK, LIGHT, Greys
 if TYPE_CHECKING:
     from textual.command import Provider
 
+    from vlmconsole.screens.chat.screen import ChatScreen
     from vlmconsole.screens.link import ServerLink
+    from vlmconsole.vision.images import Picture
 
 HANG_UP = 10.0  # seconds that an end by a signal may take
 LOOK = 2.0  # seconds between two looks whether the server's process still lives
@@ -119,6 +121,11 @@ class ConsoleApp(FaultsTold, KeysInOrder, OwnKeys):
         if isinstance(event, events.Key):
             self._typed = time.monotonic()
         await super().on_event(event)
+
+    def write_in_chat(self, text: str, pictures: Sequence[Picture]) -> None:
+        """Show the chat with a new conversation, and this question in its message box, not sent yet."""
+        self.switch_mode("chat")
+        self.call_later(cast("ChatScreen", self.screen).write, text, pictures)
 
     def since_key(self) -> float:
         """Seconds since the last key was pressed."""

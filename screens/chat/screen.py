@@ -5,7 +5,7 @@ What the first frame does not need is imported by what shows it: dialogs by thei
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from vlmconsole.screens.chat.transcript import Transcript
     from vlmconsole.screens.chat.why_panel import WhyPanel
     from vlmconsole.screens.link import ServerLink
+    from vlmconsole.vision.images import Picture
 
 _OWN = own_actions("chat")
 
@@ -319,6 +320,13 @@ class ChatScreen(PanedScreen):
             self.notify(with_keys(ANSWERING), severity="warning", markup=False)
         elif await self.composer.begin_change(asked):
             self.action_write()
+
+    async def write(self, text: str, pictures: Sequence[Picture]) -> None:
+        """Begin a new conversation with a question in the message box; what was being written follows it."""
+        await self.open_chat(None)
+        self.go_to_pane(1)
+        await self.composer.give_back(text, list(pictures))
+        self.action_write()
 
     def action_both(self) -> None:
         from vlmconsole.screens.chat.pair import ask_second_server

@@ -51,6 +51,8 @@ class TopBar(Horizontal):
         tabs = self._named(" vlmconsole")
         if tabs.cell_length + Content(short).cell_length + 4 > self.size.width:
             tabs = self._named("")  # a person knows which program this is; whether the server is ready they do not
+        if tabs.cell_length + Content(short).cell_length + 4 > self.size.width:
+            tabs = self._named("", gap=" ")
         mark, style = painted(sign_of(state))
         room = self.size.width - tabs.cell_length - 4
         text = one_line(long) if long and Content(long).cell_length + 3 <= room else one_line(short)
@@ -60,9 +62,9 @@ class TopBar(Horizontal):
         self.query_one("#tabs", Static).update(tabs)
         self.query_one("#status", Static).update(status)
 
-    def _named(self, name: str) -> Content:
+    def _named(self, name: str, gap: str = "  ") -> Content:
         pieces: list[Content | tuple[str, str]] = [(name, "bold"), ("  ", "")] if name else []
         for key, title in self._tabs:
             here = title == self._current
-            pieces += [("  ", ""), (key, "$accent" if here else "$faint"), (f" {title}", "bold" if here else "$muted")]
+            pieces += [(gap, ""), (key, "$accent" if here else "$faint"), (f" {title}", "bold" if here else "$muted")]
         return Content.assemble(*pieces)

@@ -20,6 +20,7 @@ from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
 from vlmconsole.ledger.chain import SealVerdict as Seal
 from vlmconsole.runs.folder import RunFolder, list_runs
 from vlmconsole.runs.places import Places
+from vlmconsole.system.file_system import file_stamp
 from vlmconsole.system.reading import UnreadableError, read_json
 
 EVIDENCE = (PLAN, "before.jsonl", "after.jsonl", "conditions.json", "state.json", "manifest.json")
@@ -82,7 +83,7 @@ class GateDesk:
 
     def chain(self) -> Chain:
         """The ledger, read again when it grew."""
-        stamp = _stamp(self.places.ledger)
+        stamp = file_stamp(self.places.ledger)
         if self._chain is None or self._chain[0] != stamp:
             self._chain = (stamp, self.ledger.read())
         return self._chain[1]
@@ -120,10 +121,10 @@ class GateDesk:
         run = RunFolder(entry.path)
         stamp = (
             entry,
-            _stamp(self.places.ledger),
-            _stamp(self.places.home / AUDITS / f"{run.name}.json"),
-            *(_stamp(run.file(name)) for name in EVIDENCE),
-            *((path.name, _stamp(path)) for path in sorted(run.path.glob("d*.jsonl"))),
+            file_stamp(self.places.ledger),
+            file_stamp(self.places.home / AUDITS / f"{run.name}.json"),
+            *(file_stamp(run.file(name)) for name in EVIDENCE),
+            *((path.name, file_stamp(path)) for path in sorted(run.path.glob("d*.jsonl"))),
         )
         if self._opened is None or self._opened[0] != stamp:
             self._opened = (stamp, self._open_run(entry, run))
@@ -166,7 +167,7 @@ class GateDesk:
 
     def _label(self, run: RunFolder, verdict: str) -> str:
         """The verdict as :func:`standing` labels it, looked up again only when the run's own verdict changed."""
-        stamp = (verdict, _stamp(run.file("verdict.json")))
+        stamp = (verdict, file_stamp(run.file("verdict.json")))
         if self._labels.get(run.name, (None, ""))[0] != stamp:
             self._labels[run.name] = (stamp, standing(run, verdict))
         return self._labels[run.name][1]
@@ -181,7 +182,7 @@ class GateDesk:
 
     def _named(self, path: Path) -> tuple[str, str]:
         """(name, hash of the unbound form) of the plan in a file."""
-        stamp = _stamp(path)
+        stamp = file_stamp(path)
         if path not in self._names or self._names[path][0] != stamp:
             try:
                 value = read_json(path)
@@ -203,12 +204,3 @@ def _frozen(chain: Chain, run: str, file: str) -> float | None:
         if entry.get("kind") == "frozen" and entry.get("run") == run and entry.get("file") == file:
             return float(entry["t"])
     return None
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """What changes when a file does; None for none."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return (stat.st_mtime_ns, stat.st_size)

@@ -1,6 +1,7 @@
-"""Notes on single answers, found in reading them one by one: a misread letter, the wrong target, the wrong scope.
+"""Notes on single answers and examples, made in reading them: a misread letter, the wrong target, the wrong scope.
 
-They lie beside the runs, not in them: a sealed run is never written again, and no score or rule ever reads them.
+They lie beside the runs and datasets, not in them: what is sealed is never written again, and no score or rule ever
+reads them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from vlmconsole.runs.events import append_line, parse_line
 from vlmconsole.runs.folder import RunFolder
 
 FOLDER = "notes"
+OF_DATASETS = "datasets"  # the folder of notes on examples, within FOLDER
 SIDES = ("after", "before", "diagnostic")
+EXAMPLE = "example"  # the side of a note on an example itself
 _TAG = re.compile(r"[a-z0-9][a-z0-9 _-]{0,39}")
 
 
@@ -28,7 +31,10 @@ class NoteError(LabError):
 
 @dataclass(frozen=True)
 class ReadingNote:
-    """One note; `t` is wall time (seconds). Notes are only ever added: a later one does not replace an earlier."""
+    """One note; `t` is wall time (seconds). Notes are only ever added: a later one does not replace an earlier.
+
+    `sample` is the id of the sample or example, `side` EXAMPLE for an example itself.
+    """
 
     t: float
     side: str
@@ -43,25 +49,49 @@ class ReadingNote:
 
 def add_note(home: Path, run: RunFolder, sample: str, tag: str, text: str = "", side: str = "") -> ReadingNote:
     """Append one note on a sample of a run. Raises NoteError for a sample that the run does not hold, or a bad tag."""
-    tag = tag.strip().lower()
-    if not _TAG.fullmatch(tag):
-        raise NoteError("A tag is one to forty letters, digits, spaces, - or _.", "For example: misread letter")
+    tag = _checked(tag)
     if side and side not in SIDES:
         raise NoteError(f"There is no side {side!r}: it is {', '.join(SIDES)}.")
     holder = next((name for name in ([side] if side else SIDES) if _holds(run, name, sample)), None)
     if holder is None:
         raise NoteError(f"{run.name} holds no sample {sample}{f' on the side {side}' if side else ''}.")
-    note = ReadingNote(round(time.time(), 3), holder, sample, tag, text)
-    path = _path(home, run)
+    return _append(notes_path(home, run.name), ReadingNote(round(time.time(), 3), holder, sample, tag, text))
+
+
+def add_example_note(home: Path, dataset: str, example: str, tag: str, text: str = "") -> ReadingNote:
+    """Append one note on an example of a dataset; that it has one is the caller's care. Raises NoteError for a tag."""
+    note = ReadingNote(round(time.time(), 3), EXAMPLE, example, _checked(tag), text)
+    return _append(example_notes_path(home, dataset), note)
+
+
+def read_example_notes(home: Path, dataset: str) -> list[ReadingNote]:
+    """The notes on a dataset's examples, whatever their generation, as `read_notes`."""
+    return _read(example_notes_path(home, dataset))
+
+
+def read_notes(home: Path, run: RunFolder) -> list[ReadingNote]:
+    """The notes on a run's samples, in the order of their writing; torn or foreign lines are left out."""
+    return _read(notes_path(home, run.name))
+
+
+def _checked(tag: str) -> str:
+    tag = tag.strip().lower()
+    if not _TAG.fullmatch(tag):
+        raise NoteError(
+            "A tag is one to forty letters, digits, spaces, - or _.", "For example: misread letter", code="tag-invalid"
+        )
+    return tag
+
+
+def _append(path: Path, note: ReadingNote) -> ReadingNote:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     append_line(path, note.to_json())
     return note
 
 
-def read_notes(home: Path, run: RunFolder) -> list[ReadingNote]:
-    """The notes on a run's samples, in the order of their writing; torn or foreign lines are left out."""
+def _read(path: Path) -> list[ReadingNote]:
     try:
-        lines = _path(home, run).read_bytes().split(b"\n")
+        lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
     notes = []
@@ -74,8 +104,14 @@ def read_notes(home: Path, run: RunFolder) -> list[ReadingNote]:
     return notes
 
 
-def _path(home: Path, run: RunFolder) -> Path:
-    return home / FOLDER / f"{run.name}.jsonl"
+def notes_path(home: Path, run: str) -> Path:
+    """The file of the notes on a run's samples."""
+    return home / FOLDER / f"{run}.jsonl"
+
+
+def example_notes_path(home: Path, dataset: str) -> Path:
+    """The file of the notes on a dataset's examples. Of all generations one file: an id stays the user's own."""
+    return home / FOLDER / OF_DATASETS / f"{dataset.partition('@')[0]}.jsonl"
 
 
 def _holds(run: RunFolder, side: str, sample: str) -> bool:

@@ -6,8 +6,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +16,7 @@ from vlmconsole.errors import LabError
 from vlmconsole.ledger.chain import MANIFEST, Ledger
 from vlmconsole.reports import claimed, judged, learned, measured, tuned
 from vlmconsole.reports.outcome import outcome
+from vlmconsole.reports.pages import page_template
 from vlmconsole.reports.parts import Facts, Paragraph, Part, Section, flat, shown
 from vlmconsole.runs import logfile
 from vlmconsole.runs.folder import RunFolder
@@ -83,7 +82,7 @@ def html(
     what should be in it and has no run; the page says so. title: of the page. labels: names of runs, by their folders,
     such as the steps of a flow. Raises LabError when the extra for reports is not installed.
     """
-    template = _template()
+    template = page_template("page.html")
     chapters = [chapter(run, places, beside, labels.get(str(run.path), "")) for run in runs]
     title = inert(title) or (chapters[0].title if len(chapters) == 1 else f"{len(chapters)} runs")
     made = time.strftime("%-d %B %Y, %H:%M %Z", time.localtime(now))
@@ -97,21 +96,6 @@ def html(
     )
     # A lone surrogate of a file name is no UTF-8.
     return page.encode("utf-8", "replace").decode("utf-8")
-
-
-@cache
-def _template() -> Any:
-    """The page, compiled once."""
-    try:
-        from jinja2 import Environment, StrictUndefined
-        from markupsafe import Markup
-    except ImportError:
-        raise LabError(
-            "A report needs Jinja2, which is not installed.", "pip install 'vlmconsole[report]', or --csv and --json."
-        ) from None
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["drawn"] = Markup  # only Plot.svg, whose texts reports.svg has escaped
-    return environment.from_string((files("vlmconsole.reports") / "page.html").read_text("utf-8"))
 
 
 def chapter(run: RunFolder, places: Places, beside: Path | None = None, label: str = "") -> Chapter:

@@ -60,9 +60,9 @@ def as_csv(runs: Sequence[RunFolder]) -> str:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([_tame(column) for column in columns])
+    writer.writerow([tame(column) for column in columns])
     for row in rows:
-        writer.writerow([_tame(row.get(column)) for column in columns])
+        writer.writerow([tame(row.get(column)) for column in columns])
     return out.getvalue()
 
 
@@ -96,7 +96,8 @@ def _rows(run: RunFolder) -> Iterator[dict[str, Any]]:
         yield {**head, "row": "run", "why": run.state().get("reason")}
 
 
-def _tame(value: Any) -> Any:
+def tame(value: Any) -> Any:
+    """A cell of a CSV file: no control characters, and nothing that a spreadsheet would run as a formula."""
     if not isinstance(value, str):
         return value
     text = inert(value)

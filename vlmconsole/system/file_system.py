@@ -80,3 +80,12 @@ def name_of(path: Path) -> str:
             kind, source = after.split()[:2]
             best, name = len(place), f"{kind} ({source})"
     return name
+
+
+def file_stamp(path: Path) -> tuple[int, int] | None:
+    """What changes when a file does (time of change in ns, bytes); None for none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return (stat.st_mtime_ns, stat.st_size)

@@ -78,6 +78,7 @@ SIGNS: dict[str, Sign] = {
     "not sealed": QUIET,
     "changed": BAD,
     "missing": BAD,
+    "unchecked": QUIET,
     "ledger broken": BAD,
     # figures that a source once gave
     "stale": Sign("~", "warning"),
