@@ -281,6 +281,9 @@ KEYS: tuple[Key, ...] = (
         filtering("Find a dataset, or examples: words, is:wrong, tag:…, split:…, run:…"),
         Key("n", "note", "note", "Write a note on the example", "n", footer=True, words="comment annotate"),
         Key("t", "tag", "tag", "Tag the example", "t", footer=True, words="label annotate"),
+        Key(
+            "e", "export", "export", "Export what is shown as CSV or HTML", "e", footer=True, words="save report table"
+        ),
         Key("y", "copy_import", "copy", "Copy the line that imports a dataset", "y", footer=True),
         *PANE,
         Key("h,left", "turn(-1)", "before", "Example before", "h ←", name="left"),

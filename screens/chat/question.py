@@ -49,7 +49,7 @@ class QuestionArea(TextArea):
         )
         self.cursor_blink = False
         self.answering = False  # whether an answer comes that could be stopped
-        # F1 to F6 are the screens while one writes, too: a TextArea would select its line by F6, all of it by F7.
+        # F1 to F7 are the screens while one writes, too: a TextArea would select its line by F6, all of it by F7.
         for key in ("f6", "f7"):
             self._bindings.key_to_bindings.pop(key, None)
 

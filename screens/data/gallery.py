@@ -21,7 +21,6 @@ from vlmconsole.screens.background import in_background
 from vlmconsole.screens.data.tiles import (
     CAPTION,
     GAP,
-    HEIGHT,
     Caption,
     TileGrid,
     TileImage,
@@ -90,7 +89,8 @@ class Gallery(ScrollView, can_focus=True, inherit_bindings=False):
     @property
     def grid(self) -> TileGrid:
         width = self.scrollable_content_region.width or self.size.width
-        return TileGrid(max(1, width), len(self._view.shown) if self._view is not None else 0, self._pictures)
+        count = len(self._view.shown) if self._view is not None else 0
+        return TileGrid(max(1, width), self.size.height, count, self._pictures)
 
     @property
     def chosen(self) -> int | None:
@@ -260,7 +260,9 @@ class Gallery(ScrollView, can_focus=True, inherit_bindings=False):
         if sub < last - CAPTION:
             picture = self._drawn.get(place)
             if picture is None:
-                return Strip([edge, Segment("·".center(body) if sub == HEIGHT // 2 else " " * body, plain), end], wide)
+                return Strip(
+                    [edge, Segment("·".center(body) if sub == grid.cells[1] // 2 else " " * body, plain), end], wide
+                )
             return Strip([edge, *picture.line(sub, body, plain), end], wide)
         text = self._captions.get(place)
         if text is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual.containers import Horizontal, Vertical
@@ -15,6 +16,7 @@ from vlmconsole.desks.data import DataDesk, DatasetEntry, ExamplesView
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.example_query import STATES, QueryError
 from vlmconsole.evaluation.notes import add_example_note
+from vlmconsole.reports.examples import save_examples
 from vlmconsole.screens.background import in_background
 from vlmconsole.screens.data.example import ExamplePane
 from vlmconsole.screens.data.gallery import Gallery
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from vlmconsole.vision.images import Picture
 
+FORMS = (("csv", "CSV", "one row per example, a column per model"), ("html", "HTML", "one page with thumbnails"))
 _OF_AN_EXAMPLE = frozenset({"ask", "note", "tag", "mark"})
 _OF_A_DATASET = frozenset({"states", "verify", "folder", "export"})
 LISTED, GALLERY, EXAMPLE = range(3)  # the panes
@@ -318,6 +321,34 @@ class DataScreen(LookingScreen[DataDesk]):
             self.notify(str(error), severity="error", markup=False)
             return
         self.look()
+
+    def action_export(self) -> None:
+        """e: what is shown (or marked), as CSV or HTML."""
+        in_background(self, self._export, "export", exclusive=True)
+
+    async def _export(self) -> None:
+        view = self.shown
+        if view is None:
+            return
+        many_of = many(len(view.shown), "example")
+        form = await self.app.push_screen_wait(Choose(f"Save {many_of} as", FORMS))
+        if form is None:
+            return
+        self.notify(f"writing {many_of} …", markup=False, timeout=3)
+        places, name = self.console.lab.places, view.opened.entry.name
+
+        def save() -> Path:
+            desk = self._desk_of_thumbnails
+            assert desk is not None
+            return save_examples(name, view.exported(view.shown, desk), form, places, chosen_by=view.query_text)
+
+        try:
+            path = await asyncio.to_thread(save)
+        except LabError as error:
+            self.notify(error.full_message, severity="error", markup=False, timeout=10)
+            return
+        self.app.copy_to_clipboard(str(path))
+        self.notify(f"saved: {path}\npath copied to the clipboard", markup=False, timeout=10)
 
     def action_verify(self) -> None:
         """v: hash the dataset's files now."""

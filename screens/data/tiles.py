@@ -18,7 +18,8 @@ from vlmconsole.text.fitting import fitted
 from vlmconsole.text.plain import one_line
 from vlmconsole.text.signs import BAD, CAUTION, GOOD, NOTHING, Sign
 
-WIDTH, HEIGHT = 18, 7  # cells of a tile at least, and of its thumbnail
+WIDTH = 18  # cells of a tile at least
+HEIGHTS = (7, 6, 5)  # lines of a thumbnail: of these the one that leaves most tiles whole
 GAP = 1  # blank cells to the left of a tile, of which the chosen one's carry its mark
 CAPTION = 2  # lines below a thumbnail
 MARKS = 4  # answers marked on a tile
@@ -26,9 +27,10 @@ MARKS = 4  # answers marked on a tile
 
 @dataclass(frozen=True)
 class TileGrid:
-    """Tiles in a room of `width` cells; `pictures`: whether thumbnails are drawn."""
+    """Tiles in a room of `width` × `height` cells; `pictures`: whether thumbnails are drawn."""
 
     width: int
+    height: int
     count: int
     pictures: bool = True
 
@@ -39,12 +41,13 @@ class TileGrid:
     @property
     def tile(self) -> tuple[int, int]:
         """(width, height) of a tile, with its gap and the blank line below it."""
-        return self.width // self.columns, (HEIGHT if self.pictures else 0) + CAPTION + 1
+        return self.width // self.columns, self.cells[1] + CAPTION + 1
 
     @property
     def cells(self) -> tuple[int, int]:
         """(columns, rows) of cells for a thumbnail."""
-        return max(1, self.tile[0] - GAP - 1), HEIGHT
+        high = max(HEIGHTS, key=lambda high: (self.height + 1) // (high + CAPTION + 1)) if self.pictures else 0
+        return max(1, self.width // self.columns - GAP - 1), high
 
     @property
     def lines(self) -> int:

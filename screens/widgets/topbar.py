@@ -51,7 +51,7 @@ class TopBar(Horizontal):
         tabs = self._named(" vlmconsole")
         if tabs.cell_length + Content(short).cell_length + 4 > self.size.width:
             tabs = self._named("")  # a person knows which program this is; whether the server is ready they do not
-        if tabs.cell_length + Content(short).cell_length + 4 > self.size.width:
+        if tabs.cell_length + Content(short).cell_length + 7 > self.size.width:
             tabs = self._named("", gap=" ")
         mark, style = painted(sign_of(state))
         room = self.size.width - tabs.cell_length - 4

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from vlmconsole.cli import data_examples
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
 from vlmconsole.cli.data_import import register_import
 from vlmconsole.system.typed_paths import named, new_file
@@ -22,6 +23,8 @@ def register(app: typer.Typer) -> None:
     data = typer.Typer(help="Datasets: your own images and questions, and counting scenes.", no_args_is_help=True)
     app.add_typer(data, name="data")
     register_import(data)
+
+    data_examples.register(data)
 
     @data.command("make")
     def make(

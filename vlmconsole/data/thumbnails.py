@@ -11,7 +11,7 @@ from pathlib import Path
 SIDE = 192  # pixels, longest side of a thumbnail
 LIMIT = 256 * 1024**2  # bytes of all thumbnails of a lab home
 _QUALITY = 85  # of a thumbnail's JPEG
-_DECODERS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF")  # Pillow has some that start other programs
+_DECODERS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # Pillow has some that start other programs
 
 
 class Thumbnails:

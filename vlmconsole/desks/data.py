@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from vlmconsole.evaluation.example_query import Answered, ExampleQuery, parse_qu
 from vlmconsole.evaluation.notes import ReadingNote, example_notes_path, notes_path, read_example_notes, read_notes
 from vlmconsole.evaluation.predictions import PredictionReader, Predictions, plain_name
 from vlmconsole.ledger.chain import sha256_file
+from vlmconsole.reports.examples import ExportedExample
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.system.file_system import file_stamp
@@ -116,6 +118,18 @@ class ExamplesView:
         """The notes on an example and on answers to it, oldest first."""
         return self.notes.get(self.opened.examples[index].id, ())
 
+    def exported(self, places: Sequence[int], desk: DataDesk) -> list[ExportedExample]:
+        """Some of its examples with answers and notes, for a report."""
+        return [
+            ExportedExample(
+                self.opened.examples[place],
+                self.answered(place),
+                self.notes_on(place),
+                partial(desk.thumbnail, self.opened, place),
+            )
+            for place in places
+        ]
+
     def state_counts(self) -> dict[str, int]:
         """How many of all examples each `is:` and `tag:` would leave."""
         counts: Counter[str] = Counter()
@@ -146,13 +160,13 @@ class DataDesk:
 
     # -- the list ------------------------------------------------------------------------------------------
 
-    def listing(self) -> list[DatasetEntry]:
-        """Every dataset of the lab by name, each with its earlier generations after it."""
+    def listing(self, *, check: bool = True) -> list[DatasetEntry]:
+        """Every dataset of the lab by name, each with its earlier generations after it; `check`: hash small ones."""
         runs = self._reader.runs()
         budget, entries = CHECKED, []
         for path in sorted(path.parent for path in self.places.datasets.glob(f"*/{MANIFEST}")):
             entry, files = self._entry(path)
-            budget -= self._check(path, files, budget)
+            budget -= self._check(path, files, budget) if check else 0
             users = (run.name for run, data in runs if data.get(entry.plain_name, "other") in ("", entry.digest))
             entries.append(self._complete(replace(entry, runs=tuple(users))))
         return entries

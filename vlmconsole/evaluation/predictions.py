@@ -168,7 +168,7 @@ def _prediction(line: Mapping[str, Any]) -> Prediction:
         right=line.get("all_correct") is True if scored else None,
         valid=line.get("valid") is True or not scored,
         score=float(score) if scored and isinstance(score, int | float) else None,
-        reason=str(line.get("reason") or line.get("error") or ""),
+        reason=str(line.get("error") or line.get("reason") or ""),
         seconds=float(seconds) if isinstance(seconds, int | float) else None,
         image_sha256=str(line.get("picture_sha256") or ""),
     )

@@ -239,7 +239,7 @@ def app(home: Path, theme: str = "dark") -> ConsoleApp:
     return ConsoleApp(Lab.open(home))
 
 
-@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.slow)])
 def test_gallery_120(home: Path, snap_compare: Any, theme: str) -> None:
     assert snap_compare(app(home, theme), run_before=pressing("right_square_bracket", "l"), terminal_size=(120, 40))
 

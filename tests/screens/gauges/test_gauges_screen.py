@@ -153,7 +153,7 @@ async def test_80_by_24_shows_one_pane_at_a_time(tmp_path: Path, recording: Path
         assert "Tiles" in text and "15.9 s" in text and "last 5 min" not in text
         await pilot.press("right_square_bracket")
         await pilot.pause()
-        assert "own TTFT" in seen(pilot) and "16.7" not in seen(pilot)
+        assert "client TTFT" in seen(pilot) and "16.7" not in seen(pilot)
         await pilot.press("right_square_bracket")
         await pilot.pause()
         assert mentions(seen(pilot), "running", "Measure a server")
