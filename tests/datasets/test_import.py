@@ -28,7 +28,7 @@ PNG = FIXTURES / "pictures" / "p0.png"
 def imported(source: Path, datasets: Path, name: str = "own", **settings: Any) -> ImportedDataset:
     columns = ColumnNames(**{key: settings.pop(key) for key in ColumnNames.__annotations__ if key in settings})
     wanted = ImportSettings(name, columns=columns, **settings)
-    return import_dataset(preview(source, wanted), wanted, datasets)
+    return import_dataset(preview(source, wanted), wanted, datasets, runs=datasets / "runs")
 
 
 def examples(dataset: ImportedDataset) -> list[Example]:

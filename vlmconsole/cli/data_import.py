@@ -80,9 +80,10 @@ def register_import(data: typer.Typer) -> None:
                 "Choose the format or the columns: vlmconsole data import --help",
                 code="cancelled",
             )
+        places = state.lab.places
         try:
             imported = import_dataset(
-                seen, settings, state.lab.places.datasets, on_progress=_progress(), waiting=_wait()
+                seen, settings, places.datasets, runs=places.runs, on_progress=_progress(), waiting=_wait()
             )
         except UnusableRowsError as error:
             _refused(settings, error)

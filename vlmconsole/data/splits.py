@@ -100,16 +100,17 @@ class PictureIndex:
                     yield Known(*row)
 
     @contextmanager
-    def adding(self, pictures: list[Known], *, replacing: bool = False) -> Iterator[None]:
+    def adding(self, pictures: list[Known], *, replacing: bool = False, isolated: bool = False) -> Iterator[None]:
         """Add new pictures, together with what the caller does meanwhile; nothing stays when that fails.
 
         Raises LeakError when one of them became known since it was drawn (another process was faster). When
-        `replacing`, an earlier generation of the dataset may hold it in a split of the same role.
+        `replacing`, an earlier generation of the dataset may hold it in a split of the same role. `isolated` says that
+        isolation was shown with the makers' lock held, so that nothing can have been added since.
         """
         with self._open() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
-                for new in pictures:
+                for new in () if isolated else pictures:
                     clash = db.execute(
                         f"SELECT {_COLUMNS} FROM pictures WHERE digest != ? AND "
                         "NOT (dataset = ? AND role = ?) AND (sha256 IN (?, ?) OR pixel_sha256 IN (?, ?)) LIMIT 1",
@@ -117,10 +118,16 @@ class PictureIndex:
                     ).fetchone()
                     if clash:
                         raise LeakError(f"{new.place} is the same image as {Known(*clash).place}.")
-                    row = (new.sha256, new.pixel_sha256, new.dataset, new.digest, new.split, new.role, new.uid)
-                    db.execute("INSERT OR REPLACE INTO pictures VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+                    _insert(db, [new])
+                if isolated:
+                    _insert(db, pictures)
                 yield
                 db.execute("COMMIT")
             except BaseException:
                 db.execute("ROLLBACK")
                 raise
+
+
+def _insert(db: sqlite3.Connection, pictures: Iterable[Known]) -> None:
+    rows = ((new.sha256, new.pixel_sha256, new.dataset, new.digest, new.split, new.role, new.uid) for new in pictures)
+    db.executemany("INSERT OR REPLACE INTO pictures VALUES (?, ?, ?, ?, ?, ?, ?)", rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from vlmconsole.data.example import ExampleTurn
 from vlmconsole.data.formats.prompt_template import fill_prompt
@@ -32,7 +32,7 @@ class PlainColumns(RowFormat):
     """One question and one answer a row; with a prompt template the question may be the same for all."""
 
     name = "columns"
-    aliases = ("own", "hub", "csv", "sheet", "imagefolder", "classes")
+    aliases: ClassVar[tuple[str, ...]] = ("own", "hub", "csv", "sheet", "imagefolder", "classes")
     title = "question, answer, image (and id): JSONL, CSV, Parquet, imagefolder"
 
     def fits(self, row: Row, columns: ColumnNames) -> bool:
@@ -71,7 +71,7 @@ def taught_text(truth: Any) -> str:
     if isinstance(truth, str):
         return truth
     if isinstance(truth, list) and truth and all(isinstance(item, str) for item in truth):
-        return Counter(truth).most_common(1)[0][0]
+        return str(Counter(truth).most_common(1)[0][0])
     if isinstance(truth, Mapping):
         return json.dumps(dict(truth), ensure_ascii=False)
     return json.dumps(truth, ensure_ascii=False)

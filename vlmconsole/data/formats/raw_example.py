@@ -154,9 +154,9 @@ def row_group(row: Row, columns: ColumnNames) -> tuple[str, str | None]:
 
 def row_images(row: Row, columns: ColumnNames) -> tuple[tuple[Any, ...], str | None]:
     """(image references, their column), none without one. Raises DataError for a video or a sound by its name."""
-    for column, value in row.items():
-        if _plain(column) in _UNSEEN and held(value):
-            raise DataError(f"it holds {_plain(column)}, and only images can be sent", code="media-unsupported")
+    for name, cell in row.items():
+        if _plain(name) in _UNSEEN and held(cell):
+            raise DataError(f"it holds {_plain(name)}, and only images can be sent", code="media-unsupported")
     column = named_column(row, IMAGES, columns.image)
     if column is None:
         return (), None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from vlmconsole.data.formats.plain_columns import PlainColumns
 from vlmconsole.data.formats.raw_example import ColumnNames, RawExample, Row
 from vlmconsole.data.rows import DataError
@@ -14,7 +16,7 @@ class TextVqaRows(PlainColumns):
     """As published for validation; the hidden test set has no answers."""
 
     name = "textvqa"
-    aliases = ()
+    aliases: ClassVar[tuple[str, ...]] = ()
     title = "image, image_id, question_id, question, answers (ten): TextVQA"
 
     def fits(self, row: Row, columns: ColumnNames) -> bool:

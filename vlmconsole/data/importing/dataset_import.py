@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,27 @@ from vlmconsole.data.example import Example, ExampleWriter
 from vlmconsole.data.formats.raw_example import ColumnNames, RawExample, RowFormat
 from vlmconsole.data.formats.registry import find_format, recognise
 from vlmconsole.data.generations import aside
+from vlmconsole.data.importing.alike import NEAR_BITS, near_duplicates, same_pixels, undecided
+from vlmconsole.data.importing.isolation import NewImage, check_isolation
+from vlmconsole.data.importing.look_store import LookStore
 from vlmconsole.data.importing.proposed_scorer import scorer_options
 from vlmconsole.data.importing.settings import ImportSettings
-from vlmconsole.data.importing.splitting import roles, split_rows
-from vlmconsole.data.importing.survey import ReadRow, RowProblem, Survey, read_source, survey_source
+from vlmconsole.data.importing.splitting import image_splits, roles, split_rows
+from vlmconsole.data.importing.survey import (
+    ReadRow,
+    RowProblem,
+    Survey,
+    SurveyedRow,
+    pixel_hashes,
+    read_source,
+    survey_source,
+)
 from vlmconsole.data.maker_lock import alone
 from vlmconsole.data.manifest import MANIFEST, manifest_digest, read_manifest
 from vlmconsole.data.rows import DataError
 from vlmconsole.data.sources.opened import open_source
 from vlmconsole.data.sources.source import Source, files_sha256
+from vlmconsole.data.splits import Known, PictureIndex
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.system.atomic_folder import making
@@ -39,6 +51,7 @@ from vlmconsole.vision.limits import PictureError, read_picture_bytes
 FORMAT = 2  # of the manifest; drawn scenes have none
 _PREVIEW = 200  # rows by which a format is recognised
 SHOWN = 3
+NEAR_SHOWN = 50  # near-duplicates named in the manifest
 
 
 @dataclass(frozen=True)
@@ -107,6 +120,7 @@ def import_dataset(
     settings: ImportSettings,
     datasets: Path,
     *,
+    runs: Path,
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     waiting: Callable[[], None] | None = None,
 ) -> ImportedDataset:
@@ -115,21 +129,22 @@ def import_dataset(
     `on_progress` gets what is done, how many rows of how many (0: not known yet). Raises UnusableRowsError, DataError
     for a name that is taken by other bytes, LeakError, PictureError, OSError.
     """
-    survey = survey_source(
-        seen.source, seen.form, settings, on_progress=lambda done: on_progress("rows checked", done, 0)
-    )
-    if survey.problems and not settings.skip_bad:
-        raise UnusableRowsError(survey.problems, len(survey.rows) + len(survey.problems))
-    if not survey.rows:
-        raise DataError(f"{seen.source.root}: no row is left to import.", code="source-empty")
-    content = _Content(seen, settings, survey)
-    folder = datasets / settings.name
-    if earlier := _earlier(folder, content, replace=settings.replace):
-        return earlier
-    with alone(datasets, waiting):
+    with LookStore(datasets) as looks:
+        survey = survey_source(
+            seen.source, seen.form, settings, looks, on_progress=lambda done: on_progress("rows checked", done, 0)
+        )
+        if survey.problems and not settings.skip_bad:
+            raise UnusableRowsError(survey.problems, len(survey.rows) + len(survey.problems))
+        if not survey.rows:
+            raise DataError(f"{seen.source.root}: no row is left to import.", code="source-empty")
+        content = _Content(seen, settings, survey)
+        folder = datasets / settings.name
         if earlier := _earlier(folder, content, replace=settings.replace):
             return earlier
-        manifest = _write(folder, content, on_progress)
+        with alone(datasets, waiting):
+            if earlier := _earlier(folder, content, replace=settings.replace):
+                return earlier
+            manifest = _write(folder, content, runs, looks, on_progress)
     return ImportedDataset(folder, manifest, True)
 
 
@@ -138,8 +153,14 @@ class _Content:
 
     def __init__(self, seen: ImportPreview, settings: ImportSettings, survey: Survey) -> None:
         self.seen, self.settings, self.survey = seen, settings, survey
-        self.splits = split_rows(survey.rows, settings, {})
+        self.same: dict[str, str] = {}  # an image's hash → the hash by which all of equal pixels are known
+        if settings.shares or len({row.split for row in survey.rows}) > 1:
+            self.decode(undecided(list(survey.facts.values())))
+            self.same = same_pixels(survey.facts)
+        self.splits = split_rows(survey.rows, settings, self.same)
         self.roles = roles(self.splits)
+        self.image_splits = image_splits(survey.rows, self.splits, self.roles, self.same)
+        self.near = near_duplicates(survey.facts, self.image_splits) if len(self.roles) > 1 else []
         files = seen.source.files()
         rows = Counter(self.splits.values())
         self.sizes = {split: rows[split] for split in self.roles}
@@ -155,6 +176,35 @@ class _Content:
                 {"content": self.sha256, "format": seen.form.name, **settings.deciding, "scorer": survey.scorer}
             )
         ).hexdigest()
+
+    def decode(self, wanted: set[str]) -> Mapping[str, str]:
+        """Give the images of those hashes their pixel hashes."""
+        pixels = pixel_hashes(self.seen.source, self.seen.form, self.settings, self.survey, wanted)
+        for sha, pixel in pixels.items():
+            self.survey.facts[sha] = replace(self.survey.facts[sha], pixel_sha256=pixel)
+        return pixels
+
+    def new_images(self) -> list[NewImage]:
+        """Each distinct image once for each split that it is in."""
+        images: dict[tuple[str, str], NewImage] = {}
+        for row in self.survey.rows:
+            split = self.splits[row.number]
+            for at, sha in enumerate(row.images):
+                shown = self.row_id(row) if not at else f"{self.row_id(row)} image {at + 1}"
+                images.setdefault((sha, split), NewImage(self.survey.facts[sha], split, self.roles[split], shown))
+        return list(images.values())
+
+    def row_id(self, row: SurveyedRow) -> str:
+        """The user's own id, else one by the row's number."""
+        return row.id or f"{self.settings.name}-{row.number + 1:05d}"
+
+    def near_json(self) -> dict[str, Any]:
+        """What the manifest says of near-duplicates across splits."""
+        ids: dict[str, str] = {}
+        for image in self.new_images():
+            ids.setdefault(image.facts.sha256, f"{image.split} {image.id}")
+        pairs = [{"first": ids[a], "second": ids[b], "bits": bits} for a, b, bits in self.near[:NEAR_SHOWN]]
+        return {"rule": f"dHash of 64 bits, at most {NEAR_BITS} differ", "pairs": len(self.near), "nearest": pairs}
 
     def manifest(self, files: Mapping[str, Any], generation: int) -> dict[str, Any]:
         """Everything that is said of the dataset; image hashes stand in its Parquet files."""
@@ -179,6 +229,7 @@ class _Content:
             "seed": settings.seed,
             "shares": dict(settings.shares),
             "splits": {split: {"role": role, "n": self.sizes[split]} for split, role in self.roles.items()},
+            "near_duplicates": self.near_json(),
             "files": dict(files),
             "recipe_sha256": self.recipe_sha256,
             "made": round(time.time(), 3),
@@ -206,15 +257,24 @@ def _earlier(folder: Path, content: _Content, *, replace: bool) -> ImportedDatas
     )
 
 
-def _write(folder: Path, content: _Content, on_progress: Callable[[str, int, int], None]) -> dict[str, Any]:
+def _write(
+    folder: Path, content: _Content, runs: Path, looks: LookStore, on_progress: Callable[[str, int, int], None]
+) -> dict[str, Any]:
+    name, digest, datasets = content.settings.name, content.recipe_sha256, folder.parent
+    images = check_isolation(content.new_images(), name, digest, datasets, runs, looks, content.decode)
+    known = [
+        Known(image.facts.sent_sha256, image.facts.pixel_sha256, name, digest, image.split, image.role, image.id)
+        for image in images
+    ]
     generation = _generation(read_manifest(folder)) + 1 if folder.exists() else 1
     with making(folder) as building:
         files = _write_splits(building, content, on_progress)
         manifest = content.manifest(files, generation)
         write_atomic(building / MANIFEST, to_json(manifest))
-        if folder.exists():
-            folder.rename(aside(folder))
-        building.rename(folder)
+        with PictureIndex(datasets).adding(known, isolated=True):
+            if folder.exists():
+                folder.rename(aside(folder))
+            building.rename(folder)
     return manifest
 
 
@@ -229,7 +289,6 @@ def _write_splits(
     survey, settings = content.survey, content.settings
     rows = {row.number: row for row in survey.rows}
     indexes: Counter[str] = Counter()
-    width = max(5, len(str(len(rows))))
     with ExitStack() as stack:
         writers = {split: ExampleWriter(building / f"{split}.parquet") for split in content.roles}
         for writer in writers.values():
@@ -244,7 +303,7 @@ def _write_splits(
             split = content.splits[row.number]
             writers[split].add(
                 Example(
-                    id=row.id or f"{settings.name}-{row.number + 1:0{width}d}",
+                    id=content.row_id(row),
                     images=tuple(
                         _sent(data, sha, content.survey) for data, sha in zip(images, row.images, strict=True)
                     ),

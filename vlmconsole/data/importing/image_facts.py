@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from PIL import Image
+import numpy as np
+from numpy.typing import NDArray
 
 from vlmconsole.vision.images import open_picture
-
-GREY = (9, 8)  # columns and rows of the small grey: its neighbours' differences are a 64-bit perceptual hash
+from vlmconsole.vision.quick_look import GREY, quick_look, small_grey
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +26,19 @@ class ImageFacts:
     height: int
     grey: bytes
 
-    @property
-    def perceptual(self) -> int:
-        """64 bits: whether each cell of the small grey is darker than its right neighbour (dHash)."""
-        wide = GREY[0]
-        bits = 0
-        for at, value in enumerate(self.grey):
-            if (at + 1) % wide:
-                bits = bits << 1 | (value < self.grey[at + 1])
-        return bits
-
 
 def image_facts(data: bytes, sha256: str = "") -> ImageFacts:
     """Look at an image's bytes. Raises PictureError for everything that cannot be sent."""
     sha256 = sha256 or hashlib.sha256(data).hexdigest()
+    if quick := quick_look(data):
+        return ImageFacts(sha256, sha256, "", quick.width, quick.height, quick.grey)
     picture = open_picture(data, name="the image")
     return ImageFacts(sha256, picture.sha256, picture.pixel_sha256, *picture.size, small_grey(picture.image()))
 
 
-def small_grey(image: Image.Image) -> bytes:
-    """Mean brightness of 9 × 8 cells, row by row."""
-    return image.convert("L").resize(GREY, Image.Resampling.BOX).tobytes()
+def perceptual_hashes(greys: list[bytes]) -> NDArray[np.uint64]:
+    """64 bits of each small grey: whether each cell is darker than its right neighbour (dHash)."""
+    columns, rows = GREY
+    cells = np.frombuffer(b"".join(greys), np.uint8).reshape(-1, rows, columns)
+    bits = (cells[:, :, :-1] < cells[:, :, 1:]).reshape(len(cells), 64)
+    return np.packbits(bits, axis=1).view(">u8").ravel().astype(np.uint64)

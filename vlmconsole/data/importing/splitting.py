@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 
+from vlmconsole.data.importing.isolation import CROSSING
 from vlmconsole.data.importing.settings import ImportSettings
 from vlmconsole.data.importing.survey import SurveyedRow
 from vlmconsole.data.recipe import Role
 from vlmconsole.data.rows import DataError
 from vlmconsole.data.sources.splits_named import role_of
+from vlmconsole.data.splits import LeakError
 
 
 def split_rows(rows: Sequence[SurveyedRow], settings: ImportSettings, same: Mapping[str, str]) -> dict[int, str]:
@@ -32,6 +35,29 @@ def split_rows(rows: Sequence[SurveyedRow], settings: ImportSettings, same: Mapp
             code="split-empty",
         )
     return splits
+
+
+def image_splits(
+    rows: Sequence[SurveyedRow], splits: Mapping[int, str], named: Mapping[str, Role], same: Mapping[str, str]
+) -> dict[str, set[str]]:
+    """An image's hash → the splits it is in. Raises LeakError where training and dev or test share one."""
+    places: dict[str, dict[str, SurveyedRow]] = defaultdict(dict)
+    for row in rows:
+        for sha in row.images:
+            places[same.get(sha, sha)].setdefault(splits[row.number], row)
+    leaks = [
+        f"{first[1].where} ({first[0]}) and {second[1].where} ({second[0]})"
+        for at in places.values()
+        for first, second in combinations(at.items(), 2)
+        if named[second[0]] in CROSSING[named[first[0]]]
+    ]
+    if leaks:
+        more = f" and {len(leaks) - 3} more" if len(leaks) > 3 else ""
+        raise LeakError(
+            f"{len(leaks)} images are in two splits: {'; '.join(leaks[:3])}{more}.",
+            "Take them out of one, or divide the rows anew: --split train=80,dev=10,test=10.",
+        )
+    return {sha: set(at) for sha, at in places.items()}
 
 
 def roles(splits: Mapping[int, str]) -> dict[str, Role]:

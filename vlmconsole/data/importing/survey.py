@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vlmconsole.data.example import IMAGE_TAG
+from PIL import Image
+
 from vlmconsole.data.formats.raw_example import RawExample, RowFormat, checked_text, held
 from vlmconsole.data.importing.image_facts import ImageFacts, image_facts
 from vlmconsole.data.importing.image_places import image_place
+from vlmconsole.data.importing.look_store import LookStore
 from vlmconsole.data.importing.proposed_scorer import ScorerChoice
 from vlmconsole.data.importing.settings import ImportSettings
-from vlmconsole.data.rows import DataError
+from vlmconsole.data.rows import IMAGE_TAG, DataError
 from vlmconsole.data.sources.source import Source
 from vlmconsole.data.sources.source_row import SourceRow
+from vlmconsole.vision.images import pixel_sha256
 from vlmconsole.vision.limits import PictureError, read_picture_bytes
 
 _WORKERS = min(4, os.cpu_count() or 1)
@@ -115,15 +118,15 @@ def survey_source(
     source: Source,
     form: RowFormat,
     settings: ImportSettings,
-    known: Callable[[str], ImageFacts | None] = lambda sha: None,
+    looks: LookStore,
     on_progress: Progress = lambda done: None,
 ) -> Survey:
-    """Look at every row and every image, a few images at a time. `known`: facts that an earlier look has left.
+    """Look at every row and every image, a few images at a time. `looks`: what is known of images already.
 
     Raises DataError for a file that cannot be read, and for an unknown scorer or column.
     """
     survey = Survey()
-    look = _ImageLook(survey.facts, known)
+    look = _ImageLook(survey.facts, looks)
     ids: dict[str, str] = {}
     choice = ScorerChoice(settings.scorer, settings.options)
     waiting: deque[tuple[ReadRow, list[Future[str]]]] = deque()
@@ -145,6 +148,43 @@ def survey_source(
             survey.problems.append(RowProblem(row.where, row.id, unfit[row.number], "truth-unfit"))
     survey.rows = [row for row in survey.rows if row.number not in unfit]
     return survey
+
+
+def pixel_hashes(
+    source: Source, form: RowFormat, settings: ImportSettings, survey: Survey, wanted: set[str]
+) -> dict[str, str]:
+    """Hash of each wanted image's bytes → hash (hex) of its pixels. The source is read once more for them."""
+    if not wanted:
+        return {}
+    rows = {row.number: row for row in survey.rows if not wanted.isdisjoint(row.images)}
+    left = set(wanted)
+    waiting: deque[tuple[str, Future[str]]] = deque()
+    pixels: dict[str, str] = {}
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        for read in read_source(source, form, settings):
+            row = rows.get(read.number)
+            for sha, place in zip(row.images, read.places, strict=False) if row else ():
+                if sha in left:
+                    left.discard(sha)
+                    waiting.append((sha, pool.submit(_pixels, place, sha)))
+            while len(waiting) > _AHEAD:
+                _keep(pixels, waiting)
+        while waiting:
+            _keep(pixels, waiting)
+    return pixels
+
+
+def _keep(pixels: dict[str, str], waiting: deque[tuple[str, Future[str]]]) -> None:
+    sha, pixel = waiting.popleft()
+    pixels[sha] = pixel.result()
+
+
+def _pixels(place: Path | bytes, sha: str) -> str:
+    """Hash of the pixels of an image that is sent as it is. Raises DataError where it was changed meanwhile."""
+    data = place if isinstance(place, bytes) else read_picture_bytes(place)
+    if hashlib.sha256(data).hexdigest() != sha:
+        raise DataError("An image was changed while it was read.", "Import it again.", code="source-changed")
+    return pixel_sha256(Image.open(io.BytesIO(data)))
 
 
 def _take(
@@ -184,10 +224,9 @@ def _take(
 class _ImageLook:
     """Looks at images in several threads, each distinct one once (or at most a few times at the same moment)."""
 
-    def __init__(self, facts: dict[str, ImageFacts], known: Callable[[str], ImageFacts | None]) -> None:
-        self._facts, self._known = facts, known
+    def __init__(self, facts: dict[str, ImageFacts], looks: LookStore) -> None:
+        self._facts, self._looks = facts, looks
         self._paths: dict[str, str] = {}
-        self._lock = threading.Lock()
 
     def sha256(self, place: Path | bytes) -> str:
         """Hash (hex) of an image's bytes, after it was found fit to be sent. Raises PictureError."""
@@ -197,11 +236,11 @@ class _ImageLook:
         data = place if isinstance(place, bytes) else read_picture_bytes(place)
         sha = hashlib.sha256(data).hexdigest()
         if sha not in self._facts:
-            with self._lock:
-                facts = self._known(sha)
-            facts = facts or image_facts(data, sha)
-            with self._lock:
-                self._facts[sha] = facts
+            facts = self._looks.get(sha)
+            if facts is None:
+                facts = image_facts(data, sha)
+                self._looks.add(facts)
+            self._facts[sha] = facts
         if path is not None:
             self._paths[path] = sha
         return sha
